@@ -25,8 +25,9 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
     """Writes all trajectories of a data set in another format; returns their number.
 
     JSON has neither NaN nor infinity: as JSON lines, an unknown log-probability (NaN) is null, any other such number is
-    refused. JSON lines hold the info dicts that follow an action, not those of a reset; Minari's formats hold none. A
-    warning counts what is left out.
+    refused. JSON lines hold the info dicts that follow an action, not those of a reset, and no policy ids; Minari's
+    formats hold no info dicts. A warning names what is left out. `RecordedTrajectory.continues` and `reward_left_out`
+    are kept in rollax's own format only.
 
     Args:
         out: a new folder; for "json_lines" a new file.
@@ -74,6 +75,7 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
 
 def _to_json_lines(reader: DatasetReader, path: Path) -> int:
     count = first_infos = 0
+    policy_ids: set[str] = set()
     with NewFile(path) as new:
         for episode in _episodes(reader):
             agents = {str(one.agent_id): _plain_trajectory(one, reader) for one in episode}
@@ -88,9 +90,12 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
             line = json.dumps({"episode_id": episode[0].episode_id, "agents": agents}, allow_nan=False)
             new.file.write(line.encode() + b"\n")
             count += len(episode)
+            policy_ids.update(one.policy_id for one in episode)
             first_infos += sum(bool(one.columns[SampleBatch.INFOS][0]) for one in episode if _has_infos(one))
     if first_infos:
         log.warning("%s: the infos of %d resets are left out; JSON lines have those of steps.", path, first_infos)
+    if len(policy_ids) > 1:
+        log.warning("%s: the policy ids %s are left out.", path, ", ".join(sorted(policy_ids)))
     return count
 
 

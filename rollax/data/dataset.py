@@ -43,12 +43,15 @@ class RecordedTrajectory:
             T rows: `actions` and `rewards` always; if known, `t` (the number of the environment step in the episode),
             `action_logp`, `action_dist_inputs`, and `env_actions`.
         terminated: the trajectory ended in a terminal state.
-        truncated: the environment ended it early, for example by a time limit. If neither is true, the trajectory is
-            cut: its recording stopped in the middle. What was recorded of it later is a trajectory with the same ids.
+        truncated: the environment ended it early, for example by a time limit. If neither is true, the recording
+            stopped in the middle. What was recorded of it later is a trajectory with the same ids.
         episode_id: the episode, unique in its data set.
         agent_id: the agent.
         policy_id: the policy that acted for it.
         where: file and line or row, for error messages.
+        continues: earlier steps of the agent in this episode are missing, or are another trajectory.
+        reward_left_out: the reward of a further last step, which `columns` lack because the observation after it is
+            not known; None where there is no such step.
     """
 
     columns: dict[str, Tree]
@@ -58,27 +61,40 @@ class RecordedTrajectory:
     agent_id: Hashable
     policy_id: str
     where: str = ""
+    continues: bool = False
+    reward_left_out: float | None = None
 
     def __len__(self) -> int:
         return trees.length(self.columns[SampleBatch.REWARDS])
 
     @property
+    def ended(self) -> bool:
+        """Whether it was recorded up to its end."""
+        return self.terminated or self.truncated
+
+    @property
     def cut(self) -> bool:
-        """Whether the recording stopped in the middle, so that the return is not known."""
-        return not (self.terminated or self.truncated)
+        """Whether its beginning or its end is missing, so that the return is not known."""
+        return self.continues or not self.ended
+
+    @property
+    def shortened(self) -> bool:
+        """Whether it was truncated, and its last step is left out, see `reward_left_out`."""
+        return self.truncated and self.reward_left_out is not None
 
     @property
     def total_reward(self) -> float:
-        """The sum of the rewards, undiscounted; DatasetError for a trajectory that was cut."""
+        """The undiscounted sum of the rewards, with `reward_left_out`; DatasetError for a trajectory that is cut."""
         if self.cut:
             raise DatasetError(
                 "The return of a cut trajectory is not known.",
                 where=self.where or f"episode {self.episode_id}, agent {self.agent_id!r}",
-                got=f"{len(self)} steps, neither terminated nor truncated",
+                got=f"{len(self)} steps, "
+                + ("without the beginning" if self.ended else "neither terminated nor truncated"),
                 expected="a whole trajectory",
                 fix="leave out trajectories whose `cut` is true",
             )
-        return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64))
+        return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64)) + (self.reward_left_out or 0.0)
 
 
 class Continuations:
@@ -88,12 +104,12 @@ class Continuations:
     """
 
     def __init__(self) -> None:
-        self._cut: set[tuple[str, Hashable]] = set()
+        self._unfinished: set[tuple[str, Hashable]] = set()
 
     def __call__(self, trajectory: RecordedTrajectory) -> bool:
         who = trajectory.episode_id, trajectory.agent_id
-        found = who in self._cut
-        (self._cut.add if trajectory.cut else self._cut.discard)(who)
+        found = trajectory.continues or who in self._unfinished
+        (self._unfinished.discard if trajectory.ended else self._unfinished.add)(who)
         return found
 
 

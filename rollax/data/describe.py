@@ -26,7 +26,9 @@ class PolicySummary:
     Attributes:
         returns: of the trajectories that are whole.
         lengths: of all.
-        continued: how many go on where an earlier one was cut.
+        cut: how many lack their end.
+        continued: how many lack their beginning, mostly because they go on where an earlier one was cut.
+        shortened: how many truncated ones lack their last step.
         low, high: of each element of the observations, by path.
         actions: how often each discrete action was taken, or how many actions lie in each tenth of a bounded range, by
             path.
@@ -38,6 +40,7 @@ class PolicySummary:
     truncated: int = 0
     cut: int = 0
     continued: int = 0
+    shortened: int = 0
     columns: dict[str, str] = field(default_factory=dict)
     low: dict[str, np.ndarray] = field(default_factory=dict)
     high: dict[str, np.ndarray] = field(default_factory=dict)
@@ -87,6 +90,7 @@ class DatasetReport:
             "truncated": summary.truncated,
             "cut": summary.cut,
             "continued": summary.continued,
+            "shortened": summary.shortened,
             "return": _statistics(summary.returns),
             "length": _statistics(summary.lengths),
             "columns": summary.columns,
@@ -160,10 +164,15 @@ def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> list[str]
     """What the data cannot be used for."""
     found = []
     for policy_id, summary in report.policies.items():
-        if summary.cut:
+        if summary.cut or summary.continued:
             found.append(
-                f"policy {policy_id!r}: {summary.cut} trajectories were cut, and {summary.continued} go on where one "
-                "was: their returns are not known"
+                f"policy {policy_id!r}: {summary.cut} trajectories were cut, and {summary.continued} go on in the "
+                "middle of an episode: their returns are not known"
+            )
+        if summary.shortened:
+            found.append(
+                f"policy {policy_id!r}: {summary.shortened} truncated trajectories lack their last step, because the "
+                "observation after it is not known; the returns here contain its reward, estimates do not"
             )
         if without_logp.get(policy_id):
             found.append(
@@ -255,8 +264,9 @@ def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: Dataset
     summary.lengths.append(len(trajectory))
     summary.terminated += trajectory.terminated
     summary.truncated += trajectory.truncated and not trajectory.terminated
-    summary.cut += trajectory.cut
+    summary.cut += not trajectory.ended
     summary.continued += continues
+    summary.shortened += trajectory.shortened
     if not trajectory.cut and not continues:
         summary.returns.append(trajectory.total_reward)
     if not summary.columns:

@@ -1,9 +1,11 @@
 """The Parquet layout of recorded trajectories: which columns of a table hold which arrays.
 
 A trajectory of T steps is T + 1 rows. Row t holds the observation, the action for it, and the reward and flags that
-followed; the last row has `is_last`, the final observation, and null elsewhere. A part of a nested space is a column of
-its own, such as `obs/position`. Rows of numbers are lists; rows of more than 256 numbers, such as images, are bytes.
-Policies with different columns have their own, such as `walker:obs`.
+followed; the last row has `is_last`, the final observation, and null elsewhere. `continues` is true in the first row of
+a trajectory whose beginning is missing. `reward_left_out` of the last row is the reward of a further step that is left
+out because the observation after it is not known. A part of a nested space is a column of its own, such as
+`obs/position`. Rows of numbers are lists; rows of more than 256 numbers, such as images, are bytes. Policies with
+different columns have their own, such as `walker:obs`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from rollax.trees import Tree
 
 IDS = ("episode_id", "agent_id", "policy_id")
 IS_LAST, TERMINATED, TRUNCATED = "is_last", "terminated", "truncated"
+CONTINUES, REWARD_LEFT_OUT = "continues", "reward_left_out"
+"""Columns that files of older versions do not have."""
 HEADER = b"rollax"
 FORMAT_VERSION = 1
 _MOST_NUMBERS_IN_A_LIST = 256
@@ -189,7 +193,8 @@ def schema_of(policies: Mapping[str, Columns]) -> pa.Schema:
     """The schema of a table with the columns of these policies."""
     fields = [pa.field(name, pa.string(), nullable=False) for name in IDS]
     fields.append(pa.field(IS_LAST, pa.bool_(), nullable=False))
-    fields += [pa.field(name, pa.bool_()) for name in (TERMINATED, TRUNCATED)]
+    fields += [pa.field(name, pa.bool_()) for name in (TERMINATED, TRUNCATED, CONTINUES)]
+    fields.append(pa.field(REWARD_LEFT_OUT, pa.float64()))
     leaves = {leaf.column: leaf for columns in policies.values() for leaf in columns.leaves()}
     return pa.schema([*fields, *(pa.field(name, leaf.arrow_type()) for name, leaf in leaves.items())])
 

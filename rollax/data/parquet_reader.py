@@ -16,7 +16,18 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_scale, skip
-from rollax.data.layout import FORMAT_VERSION, HEADER, IDS, IS_LAST, TERMINATED, TRUNCATED, Columns, id_from_text
+from rollax.data.layout import (
+    CONTINUES,
+    FORMAT_VERSION,
+    HEADER,
+    IDS,
+    IS_LAST,
+    REWARD_LEFT_OUT,
+    TERMINATED,
+    TRUNCATED,
+    Columns,
+    id_from_text,
+)
 from rollax.data.limited_parquet import LimitedParquet
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import DatasetError, SpaceError
@@ -105,7 +116,7 @@ class ParquetReader(DatasetReader):
             if name in self._wanted
             for leaf in trees.leaves(tree)
         }
-        return [*IDS, IS_LAST, TERMINATED, TRUNCATED, *sorted(leaves)]
+        return [*IDS, IS_LAST, TERMINATED, TRUNCATED, CONTINUES, REWARD_LEFT_OUT, *sorted(leaves)]
 
     def _take_spaces(self, file: _File, observations: dict[str, Space], actions: dict[str, Space]) -> None:
         for policy_id, described in file.header["policies"].items():
@@ -197,6 +208,12 @@ def _trajectories_of(
     starts = np.append(0, ends[:-1] + 1)
     ids = {name: _ids_at(table[name], starts, ends) for name in IDS}
     flags = {name: table[name].to_numpy()[ends - 1].astype(bool) for name in (TERMINATED, TRUNCATED)}
+    nothing: list[Any] = [None] * len(ends)  # in files of older versions
+    continues, left_out = (
+        table[name].take(pa.array(rows)).to_pylist() if name in table.column_names else nothing
+        for name, rows in ((CONTINUES, starts), (REWARD_LEFT_OUT, ends))
+    )
+    rewards_left_out = [None if reward is None else float(reward) for reward in left_out]
     agents = {text: id_from_text(text) for text in set(ids["agent_id"])}
     parts = {policy_id: _Part(table, columns[policy_id], wanted) for policy_id in dict.fromkeys(ids["policy_id"])}
     shared: dict[tuple[str, ...], _Part] = {}
@@ -212,6 +229,8 @@ def _trajectories_of(
             agents[ids["agent_id"][number]],
             policy_id,
             f"{where}, row {start}",
+            bool(continues[number]),
+            rewards_left_out[number],
         )
 
 

@@ -19,10 +19,12 @@ from rollax import trees
 from rollax.config.stored import space_to_json
 from rollax.data.dataset import WITH_LAST, Continuations, RecordedTrajectory
 from rollax.data.layout import (
+    CONTINUES,
     FORMAT_VERSION,
     HEADER,
     IDS,
     IS_LAST,
+    REWARD_LEFT_OUT,
     TERMINATED,
     TRUNCATED,
     Columns,
@@ -266,10 +268,13 @@ def table_of(trajectories: list[RecordedTrajectory], layout: Mapping[str, Column
         name: pa.array(np.repeat(np.array(values, object), lengths + 1), pa.string()) for name, values in ids.items()
     }
     columns[IS_LAST] = pa.array(last)
-    for name in (TERMINATED, TRUNCATED):
+    for name, rows in ((TERMINATED, ends - 1), (TRUNCATED, ends - 1), (CONTINUES, ends - lengths)):
         flags = np.zeros(len(last), bool)
-        flags[ends - 1] = [getattr(trajectory, name) for trajectory in trajectories]
+        flags[rows] = [getattr(trajectory, name) for trajectory in trajectories]
         columns[name] = pa.array(flags, mask=last)
+    left_out = np.full(len(last), None, object)
+    left_out[ends] = [trajectory.reward_left_out for trajectory in trajectories]
+    columns[REWARD_LEFT_OUT] = pa.array(left_out, pa.float64())
     for names, rows, group in _groups(trajectories, layout, lengths):
         for column, tree in names.items():
             parts = [trajectory.columns[column] for trajectory in group]

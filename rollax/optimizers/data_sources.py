@@ -63,6 +63,7 @@ class RecordedData:
         self.parts: dict[str, list[Part]] = {policy_id: [] for policy_id in policies}
         self.trajectories = 0
         self.fingerprint = 0
+        self._size = 0  # bytes of the data in memory
         for source, weight in config.weights_of_sources()[0]:
             for policy_id, buffer in self._filled(source).items():
                 self.parts[policy_id].append(Part(buffer, weight, self._filtering(policy_id)))
@@ -83,7 +84,7 @@ class RecordedData:
             )
             if self._config.input_folder is not None:
                 return self._on_disk(source, reader, fragments, columns)
-            collected = self._collected(fragments, {i: {*names, *_MARKS} for i, names in columns.items()})
+            collected = self._collected(fragments, columns)
             self.trajectories = fragments.trajectories
         return {policy_id: _in_buffer(found, buffers[policy_id]) for policy_id, found in collected.items() if found}
 
@@ -104,7 +105,7 @@ class RecordedData:
         decoded = DecodedData(Path(self._config.input_folder), source, self._config.input_config, described)
         found = decoded.opened(fragments) or decoded.decode(reader, fragments, columns)
         self.trajectories += found.trajectories
-        self.fingerprint = zlib.crc32(str(found.fingerprint).encode(), self.fingerprint)
+        self._add_fingerprint(found.fingerprint)
         return {
             policy_id: MappedReplay(
                 mapped,
@@ -115,6 +116,9 @@ class RecordedData:
             for policy_id, mapped in found.columns.items()
         }
 
+    def _add_fingerprint(self, of_source: int) -> None:
+        self.fingerprint = zlib.crc32(str(of_source).encode(), self.fingerprint)
+
     def _described(self, policy_id: str, columns: tuple[str, ...]) -> dict[str, Any]:
         """All settings that decide about the rows of a policy, as JSON values."""
         policy, runner = self._policies[policy_id], self._worker.runners[policy_id]
@@ -122,24 +126,26 @@ class RecordedData:
         return {"spaces": spaces, "columns": columns, **runner.settings}
 
     def _collected(
-        self, fragments: RecordedFragments, kept: Mapping[str, Collection[str]]
+        self, fragments: RecordedFragments, columns: Mapping[str, Collection[str]]
     ) -> dict[str, list[Fragment]]:
-        """Policy id -> its fragments, with the columns that are `kept`."""
+        """Policy id -> its fragments, with the columns that are stored and the marks that tell trajectories apart."""
         collected: dict[str, list[Fragment]] = {policy_id: [] for policy_id in self._policies}
-        size, limit = 0, self._memory_limit()
+        fingerprint, limit = 0, self._memory_limit()
         for policy_id, fragment in fragments:
-            fragment = fragment.select(*(name for name in fragment if name in kept[policy_id]))
+            names = {*columns[policy_id], *_MARKS}
+            fragment = fragment.select(*(name for name in fragment if name in names))
             collected[policy_id].append(fragment)
-            self.fingerprint = fingerprint_of(fragment, self.fingerprint)
-            size += fragment.nbytes
-            if size > limit:
+            fingerprint = fingerprint_of(fragment, columns[policy_id], fingerprint)
+            self._size += fragment.nbytes
+            if self._size > limit:
                 raise ConfigError(
                     "The recorded data is larger than the memory that it may take.",
                     where="config key 'input'",
-                    got=f"more than {gib(size)}",
+                    got=f"more than {gib(self._size)}",
                     expected=f"at most {gib(limit)}",
                     fix="name a folder for its columns on disk (input_folder), or raise input_memory_gb",
                 )
+        self._add_fingerprint(fingerprint)
         return collected
 
     def _memory_limit(self) -> int:

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ class DecodedData:
         try:
             for policy_id, fragment in fragments:
                 writer.add(policy_id, fragment)
-                fingerprint = fingerprint_of(fragment.select(*columns[policy_id], *_ENDS), fingerprint)
+                fingerprint = fingerprint_of(fragment, columns[policy_id], fingerprint)
             agents: Any = [[agent, recorded, ours] for (agent, recorded), ours in fragments.policy_ids.items()]
             if not all(isinstance(agent, str | int) for agent, *_ in agents):
                 agents = None
@@ -96,12 +96,14 @@ class DecodedData:
         return Decoded(found, fragments.trajectories - first, fingerprint)
 
 
-_ENDS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
+def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) -> int:
+    """A checksum of the rows of a fragment and of those before it, the same for data in memory and on disk.
 
-
-def fingerprint_of(fragment: Fragment, before: int) -> int:
-    """A checksum of all columns of a fragment, and of those before it."""
-    for tree in (*(fragment[name] for name in sorted(fragment)), fragment.after[SampleBatch.OBS]):
+    Args:
+        columns: those that are stored; how each row ended counts in any case.
+    """
+    names = sorted({*columns, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS})
+    for tree in (*(fragment[name] for name in names), fragment.after[SampleBatch.OBS]):
         for leaf in trees.leaves(tree):
             before = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data, before)
     return before

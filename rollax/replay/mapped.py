@@ -24,7 +24,8 @@ _ROWS_AT_ONCE = 1 << 16
 class MappedReplay(UniformReplay):
     """Draws from the columns of `MappedColumns`, with the same results as a `UniformReplay` with these rows.
 
-    Memory holds two numbers for each trajectory, and the pages that were read lately.
+    Memory holds the pages that were read lately, and 17 bytes for each trajectory: its first and last row, and whether
+    it terminated. With `n_step=None` it also holds 12 bytes for each row: its return and discount.
 
     Args:
         columns: the rows.

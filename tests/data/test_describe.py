@@ -321,3 +321,19 @@ def test_a_recorded_checkpoint(tmp_path):
     assert "action_logp" not in first.columns
     assert second.columns["infos"].tolist() == [{}] * (len(second) + 1)
     assert os.listdir(tmp_path / "greedy")[0] in done.stdout
+
+
+def test_lines_have_no_policy_ids(tmp_path, caplog):
+    (one,), (other,) = some(1), some(1, seed=1)
+    other.agent_id = "agent1"
+    written(tmp_path / "a", [one, other])
+    convert(open_dataset(tmp_path / "a"), tmp_path / "a.jsonl", "json_lines")
+    assert "policy ids" not in caplog.text
+    other.policy_id = "walker"
+    with DatasetWriter(
+        tmp_path / "b", *(dict.fromkeys(("default_policy", "walker"), box) for box in (BOX, TWO))
+    ) as own:
+        own.write(one)
+        own.write(other)
+    convert(open_dataset(tmp_path / "b"), tmp_path / "b.jsonl", "json_lines")
+    assert "the policy ids default_policy, walker are left out" in caplog.text

@@ -13,12 +13,14 @@ from gymnasium import spaces
 
 from rollax import ConfigError, DatasetError, DatasetReader, open_dataset, trees
 from rollax.data.convert import convert
+from rollax.data.describe import describe
 from rollax.data.formats.minari_format import write_minari
 from rollax.data.reader import reading
 from rollax.data.writer import DatasetWriter
 from tests.data.test_parquet import trajectory
 from tests.data.worlds import IMAGE
 
+BOX1 = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
@@ -50,6 +52,12 @@ class TestJsonLines:
         assert (left.columns["t"].tolist(), right.columns["t"].tolist()) == ([0, 1], [1])
         assert [one.agent_id for one in (left, right)] == ["left", "right"]
         assert {one.episode_id for one in (left, right)} == {"e"}
+
+    def test_a_single_agent_that_begins_late_goes_on(self, tmp_path):
+        steps = {"obs": [[1, 2], [3, 4]], "actions": [0], "rewards": [5], "terminated": True}
+        agents = {"agent0": {**steps, "t": [4]}}, {"agent0": steps}, {"agent0": {**steps, "t": [4]}, "other": steps}
+        found = read(lines(tmp_path / "log.jsonl", *({"agents": each} for each in agents)))
+        assert [one.continues for one in found] == [True, False, False, False]  # of several, some enter later
 
     def test_truncated_lines_are_counted(self, tmp_path):
         path = tmp_path / "log.jsonl"
@@ -143,6 +151,83 @@ class TestRLlibJson:
         assert (after.columns["obs"].ravel().tolist(), after.terminated) == ([20, 21], True)
         assert before.episode_id == after.episode_id
 
+    def rows(self, first, steps, *, eps_id=7, agent=0, ends=False, with_t=True):
+        """A line with steps of an episode; each has the reward 1, and its `t` as its observation."""
+        t = list(range(first, first + steps))
+        data = {"obs": [[i] for i in t], "new_obs": [[i + 1] for i in t], "actions": [0] * steps}
+        data |= {"rewards": [1.0] * steps, "terminateds": [False] * (steps - 1) + [ends], "truncateds": [False] * steps}
+        data |= {"eps_id": [eps_id] * steps, "agent_index": [agent] * steps}
+        return {"type": "SampleBatch", **data, **({"t": t} if with_t else {})}
+
+    def files(self, folder, *files):
+        """Files of RLlib: ((worker, *lines), ...) in the order of their names."""
+        for number, (worker, *content) in enumerate(files):
+            lines(folder / f"output-2026-01-01_00-00-{number:02}_worker-{worker}_{number}.json", *content)
+        return folder
+
+    def test_an_episode_over_files_of_a_worker_is_joined(self, tmp_path):
+        # Worker 1 writes between the two files of worker 2, and has an episode with the same id.
+        self.files(
+            tmp_path,
+            (2, self.rows(0, 5, eps_id=1, ends=True), self.rows(0, 8)),
+            (1, self.rows(0, 3), self.rows(3, 1, ends=True)),
+            (2, self.rows(8, 2, ends=True), self.rows(0, 4, eps_id=2, ends=True)),
+        )
+        found = read(tmp_path)
+        assert [(len(one), one.total_reward) for one in found] == [(5, 5), (4, 4), (10, 10), (4, 4)]
+        assert found[2].columns["obs"].ravel().tolist() == list(range(11))
+        assert len({one.episode_id for one in found}) == 4
+
+    @pytest.mark.parametrize("agent", [0, 1])
+    @pytest.mark.parametrize("with_t", [True, False])
+    def test_what_is_not_the_next_step_is_not_joined(self, tmp_path, agent, with_t):
+        # The file with t = 8 is missing; without t, whether one is missing is not known.
+        first, rest = (self.rows(*steps, agent=agent, with_t=with_t) for steps in ((0, 8), (9, 2)))
+        rest["terminateds"][-1] = True
+        cut, continued = read(self.files(tmp_path, (0, first), (0, rest)))
+        assert (len(cut), cut.ended, len(continued), continued.ended) == (8, False, 2, True)
+        assert (cut.continues, continued.continues) == (False, True)
+        assert cut.episode_id == continued.episode_id
+
+    def test_a_used_id_is_another_episode(self, tmp_path):
+        # Without random ids: the second file begins with an episode 7 of its own, the third has none.
+        again = self.rows(0, 3, ends=True)
+        files = (0, self.rows(0, 8)), (0, again), (0, self.rows(0, 2, eps_id=8, ends=True))
+        cut, whole, other = read(self.files(tmp_path, *files))
+        assert [len(one) for one in (cut, whole, other)] == [8, 3, 2]
+        assert [one.cut for one in (cut, whole, other)] == [True, False, False]
+        assert cut.episode_id != whole.episode_id
+
+    def test_the_rest_of_an_episode_alone_has_no_return(self, tmp_path):
+        whole, rest = self.rows(0, 4, eps_id=1, ends=True), self.rows(8, 2, ends=True)
+        self.files(tmp_path, (0, rest, whole))
+        report = describe(open_dataset(tmp_path))
+        assert report.policies["default_policy"].returns == [4]
+        assert any("0 trajectories were cut, and 1 go on" in warning for warning in report.warnings)
+        late, _ = open_dataset(tmp_path).trajectories()
+        with pytest.raises(DatasetError, match=r"(?s)not known.*line 1.*without the beginning"):
+            late.total_reward  # noqa: B018
+        late = self.rows(8, 2, agent=1, ends=True)  # another agent may enter late
+        assert [one.continues for one in read(self.files(tmp_path, (0, late)))] == [False]
+
+    @pytest.mark.parametrize("with_t", [True, False])
+    def test_what_follows_a_broken_first_line_is_the_rest(self, tmp_path, with_t):
+        after = [self.rows(3, 2, ends=True, with_t=with_t), self.rows(0, 3, eps_id=8, ends=True, with_t=with_t)]
+        path = tmp_path / "out.json"
+        path.write_text("{broken\n" + "".join(json.dumps(each) + "\n" for each in after))
+        found = read(path, format="rllib_json", max_broken=1)
+        assert [one.continues for one in found] == [True, False]
+        files = [tmp_path / "a.json", tmp_path / "b.json"]  # the line may also be the last of the file before
+        files[0].write_text(json.dumps(self.rows(0, 1, eps_id=6, ends=True)) + "\n{broken\n")
+        found = read([files[0], lines(files[1], *after)], format="rllib_json", max_broken=1)
+        assert [one.continues for one in found] == [False, True, False]
+
+    @pytest.mark.parametrize("t", [[np.nan, 0], [[0, 1], [1, 2]], {"a": [0, 1]}])
+    def test_steps_without_numbers(self, tmp_path, t):
+        path = lines(tmp_path / "out.json", {**self.rows(0, 2), "t": t})
+        with pytest.raises(DatasetError, match=r"(?s)cannot be read.*line 1.*t that is no number"):
+            read(path)
+
     def test_actions_are_those_of_the_policy(self, tmp_path):
         # RLlib's setting normalize_actions=True, its default: an action of 0.5 is one of 1 for Pendulum.
         path = lines(tmp_path / "out.json", {**self.ROWS, "actions": [[0.5]] * 4})
@@ -188,6 +273,12 @@ class TestRLlibParquet:
         pq.write_table(self.table(obs=[b"x"] * 4), tmp_path / "out.parquet")
         with pytest.raises(DatasetError, match=r"(?s)objects.*out.parquet, column 'obs'.*output_compress_columns"):
             read(tmp_path)
+
+    def test_a_single_agent_that_begins_late_goes_on(self, tmp_path):
+        pq.write_table(self.table(t=[3, 2, 0, 1]), tmp_path / "out.parquet")
+        assert [one.continues for one in read(tmp_path)] == [True, False]
+        pq.write_table(self.table(t=[3, 2, 0, 1], agent_id=["agent0"] * 4), tmp_path / "out.parquet")
+        assert [one.continues for one in read(tmp_path)] == [False, False]  # of several agents, some enter later
 
     @pytest.mark.parametrize("change", [{"t": [0, 1, None, 2]}, {"rewards": ["1", "x", "2", "3"]}])
     def test_values_that_are_missing_or_no_numbers(self, tmp_path, change):
@@ -259,6 +350,25 @@ class TestD4RL:
         ]
         assert cut.columns["obs"].ravel().tolist() == [4, 5]
 
+    def test_the_return_has_the_reward_of_the_step_that_is_left_out(self, tmp_path, caplog):
+        # Rewards 2 and 3 up to the timeout. The steps 0 and 1 have a termination, so that none is left out.
+        reader = open_dataset(self.write(tmp_path / "a.hdf5"), observation_space=BOX1, action_space=BOX1)
+        ended, timed_out, cut = reader.trajectories()
+        assert [one.reward_left_out for one in (ended, timed_out, cut)] == [None, 3, 5]
+        assert (ended.total_reward, timed_out.total_reward) == (1, 5)
+        assert [one.shortened for one in (ended, timed_out, cut)] == [False, True, False]
+        list(reader.trajectories())
+        assert caplog.text.count("1 truncated trajectories are read without their last step") == 1
+        for own in (reader, open_dataset(self.converted(reader, tmp_path / "own"))):
+            summary = describe(own).policies["default_policy"]
+            assert (summary.returns, summary.shortened) == ([1, 5], 1)
+        assert own.header["behaviour"]["score"] == 3
+        assert any("1 truncated trajectories lack" in warning for warning in describe(own).warnings)
+
+    def converted(self, reader, path):
+        convert(reader, path)
+        return path
+
     def test_next_observations_and_a_time_limit(self, tmp_path):
         following = np.arange(1, 7, dtype=np.float32)[:, None]
         path = self.write(tmp_path / "a.hdf5", timeouts=None, next_observations=following)
@@ -266,6 +376,7 @@ class TestD4RL:
         assert ended.columns["obs"].ravel().tolist() == [0, 1, 2]
         assert first.columns["obs"].ravel().tolist() == [2, 3, 4]
         assert (first.truncated, second.truncated, second.columns["rewards"].tolist()) == (True, True, [4, 5])
+        assert (second.total_reward, second.shortened) == (9, False)
 
     def test_links_and_objects_are_refused(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5", rewards=None)
@@ -403,10 +514,19 @@ class TestCsv:
         settings = {"obs": "temp", "actions": "valve", "rewards": "profit", **flags}
         before, after = read(path, max_broken=1, **settings)
         assert (before.columns["obs"].tolist(), before.columns["rewards"].tolist()) == ([1, 2], [1])
-        assert before.cut
+        assert (before.ended, before.continues) == (False, False)
         assert after.columns["obs"][:2].tolist() == [4, 5]
-        assert not after.cut
+        assert (after.ended, after.continues) == (True, True)
         assert before.episode_id == after.episode_id
+
+    def test_what_follows_a_broken_first_line_is_the_rest(self, tmp_path):
+        # The broken line may be the first of batch 2, or the last of batch 1: neither return is known.
+        path = tmp_path / "log.csv"
+        path.write_text("batch,temp,valve,profit\n1,1,0,1\n1,1,,\n2\n2,2,0,1\n2,2,0,1\n2,2,,\n3,3,0,1\n3,3,,\n")
+        settings = {"obs": "temp", "actions": "valve", "rewards": "profit", "episode": "batch"}
+        found = read(path, max_broken=1, **settings)
+        assert [(len(one), one.continues) for one in found] == [(1, False), (2, True), (1, False)]
+        assert [one.cut for one in found] == [False, True, False]
 
     def test_what_is_broken_is_named(self, tmp_path):
         path = tmp_path / "log.csv"

@@ -50,6 +50,7 @@ def trajectory(
 def same(a, b):
     assert (a.terminated, a.truncated) == (b.terminated, b.truncated)
     assert (a.episode_id, a.agent_id, a.policy_id) == (b.episode_id, b.agent_id, b.policy_id)
+    assert (a.continues, a.reward_left_out) == (b.continues, b.reward_left_out)
     assert list(a.columns) == list(b.columns)
     for name in a.columns:
         trees.tree_map(same_array, a.columns[name], b.columns[name])
@@ -75,6 +76,23 @@ def test_nested_spaces_and_ends(tmp_path):
     for a, b in zip(written, reader.trajectories(), strict=True):
         same(a, b)
     assert [path.name for path in tmp_path.iterdir()] == [writer.paths[0].name]
+
+
+@pytest.mark.parametrize("columns", [None, ["obs"]])
+def test_what_is_missing_at_both_ends(tmp_path, columns):
+    rng, box = np.random.default_rng(0), spaces.Box(-1, 1, (2,), np.float32)
+    written = [trajectory(rng, 2 + i, i, ends="truncated", obs=box, acts=box) for i in range(3)]
+    written[0].continues, written[1].reward_left_out, written[2].reward_left_out = True, 0.5, 0.0
+    with DatasetWriter(tmp_path, {"default_policy": box}, {"default_policy": box}) as writer:
+        for one in written:
+            writer.write(one)
+    (path,) = writer.paths
+    found = list(open_dataset(path, columns=columns).trajectories())
+    assert [(one.continues, one.reward_left_out) for one in found] == [(True, None), (False, 0.5), (False, 0.0)]
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns(["continues", "reward_left_out"]), path)  # as older versions wrote it
+    found = list(open_dataset(path, columns=columns).trajectories())
+    assert [(one.continues, one.reward_left_out) for one in found] == [(False, None)] * 3
 
 
 def test_a_disk_that_fails_leaves_no_file(tmp_path, monkeypatch):

@@ -130,6 +130,17 @@ class TestAlone:
         with DQNTrainer(line, {**settings, "input_folder": str(tmp_path)}) as trainer:
             assert trainer.train()["info"]["data"]["rows"] == {"default_policy": 3000}
 
+    def test_the_memory_of_all_sources_counts(self, line, tmp_path):
+        # Three data sets of 20 rows of about 30 bytes; all of them are more than the 1 KB that is allowed.
+        paths = [str(tmp_path / name) for name in "abc"]
+        for path in paths:
+            written(path, [trajectory(number, 5) for number in range(4)])
+        for sources in (paths, dict.fromkeys(paths, 1)):
+            with pytest.raises(ConfigError, match="larger than the memory"):
+                DQNTrainer(line, {**TINY, "input": sources, "input_memory_gb": 1e-6})
+        with DQNTrainer(line, {**TINY, "input": paths[0], "input_memory_gb": 1e-6}):
+            pass
+
     def test_priorities_are_updated(self, line):
         with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
             buffer = trainer.optimizer.data.parts["default_policy"][0].buffer
@@ -192,6 +203,22 @@ class TestSaved:
         with Trainer.from_checkpoint(path, input=reader(3), env=line) as other:
             assert "not that of the checkpoint" in caplog.text
             assert other.train()["info"]["data"]["epochs"] == 20 / 15
+
+    @pytest.mark.parametrize("sources", ["list", "mapping"])
+    @pytest.mark.parametrize("in_files_first", [False, True])
+    def test_the_same_data_in_files_is_no_other_data(self, line, tmp_path, caplog, in_files_first, sources):
+        paths = [str(tmp_path / name) for name in "ab"]
+        for number, path in enumerate(paths):
+            written(path, [trajectory(number, 5), trajectory(number + 2, 3, "truncated")])
+        data = paths if sources == "list" else dict.fromkeys(paths, 1)
+        folders = [None, str(tmp_path / "columns")]
+        first, second = reversed(folders) if in_files_first else folders
+        with DQNTrainer(line, {**TINY, "input": data, "input_folder": first}) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path / "saved")
+        with Trainer.from_checkpoint(path, input_folder=second, env=line) as other:
+            assert "not that of the checkpoint" not in caplog.text
+            assert other.train()["info"]["data"]["epochs"] == 40 / 16
 
 
 class TestWithFreshExperience:

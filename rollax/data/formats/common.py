@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -17,11 +20,15 @@ from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import ConfigError, DatasetError
 from rollax.trees import Tree
 
+log = logging.getLogger("rollax.data")
+
 DEFAULT_POLICY, DEFAULT_AGENT = "default_policy", "agent0"
+Ids = tuple[str, Hashable, str]
+"""Episode, agent, policy."""
 
 
 class FormatReader(DatasetReader):
-    """A reader of files that may lack spaces, and some parts of which may be broken.
+    """A reader of files that may lack spaces, and some parts of which may be broken; a subclass has `_read`.
 
     Args:
         observation_space: the space of one agent's observations, or its JSON; None: not known.
@@ -50,11 +57,32 @@ class FormatReader(DatasetReader):
         self.actions_of = actions_of or type(self).actions_of
         self._max_decoded_gb = max_decoded_gb
         self._max_broken = max_broken
+        self._warned = False
         self.header: Mapping[str, Any] = {} if env is None else {"env": env}
         self.observation_space = _space(observation_space, "observation_space", env)
         self.action_space = _space(action_space, "action_space", env)
         self.observation_spaces = _by_policy(self.observation_space)
         self.action_spaces = _by_policy(self.action_space)
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        """As `DatasetReader.trajectories`; the first time, a warning counts the last steps that are left out."""
+        self.broken.clear()
+        rewards: list[float] = []
+        for trajectory in self._read():
+            if trajectory.shortened:
+                rewards.append(trajectory.reward_left_out or 0.0)
+            yield trajectory
+        if rewards and not self._warned:
+            self._warned = True
+            log.warning(
+                "%d truncated trajectories are read without their last step, because the observation after it is not "
+                "known. Their rewards, %g on average, count in returns, but not in estimates and learning.",
+                *(len(rewards), sum(rewards) / len(rewards)),
+            )
+
+    @abstractmethod
+    def _read(self) -> Iterator[RecordedTrajectory]:
+        """All trajectories, once; `skip` gets the errors."""
 
     def skip(self, error: DatasetError) -> None:
         """Notes a broken piece; raises the error where there are too many."""
@@ -127,16 +155,17 @@ class Assembler:
     """Joins the pieces of trajectories that come in rows, each piece after the one before."""
 
     def __init__(self) -> None:
-        self._open: dict[Hashable, list[dict[str, Tree]]] = {}
-        self._where: dict[Hashable, str] = {}
+        self._open: dict[Ids, _Open] = {}
 
     def add(
         self,
-        key: tuple[str, Hashable, str],
+        key: Ids,
         columns: dict[str, Tree],
         ends: tuple[bool, bool],
         new_obs: Tree | None,
         where: str,
+        *,
+        continues: bool = False,
     ) -> Iterator[RecordedTrajectory]:
         """Adds rows of (episode, agent, policy); the trajectory if they end it.
 
@@ -144,45 +173,76 @@ class Assembler:
             columns: of equal length; `obs` as long as the others.
             ends: terminated, truncated, after the last row.
             new_obs: one observation, which followed the last row; None: not known.
+            continues: whether earlier steps are missing if these rows begin a trajectory.
         """
-        self._open.setdefault(key, []).append({**columns, "_new_obs": new_obs})
-        self._where.setdefault(key, where)
+        found = self._open.setdefault(key, _Open(where, continues))
+        found.parts.append(columns)
+        found.new_obs = new_obs
         if any(ends):
-            yield from self._finish(key, ends)
+            yield from self.finish(key, ends)
 
     def rest(self) -> Iterator[RecordedTrajectory]:
         """The trajectories without an end."""
         for key in list(self._open):
-            yield from self._finish(key, (False, False))
+            yield from self.finish(key)
 
-    def _finish(self, key: Any, ends: tuple[bool, bool]) -> Iterator[RecordedTrajectory]:
-        parts, where = self._open.pop(key), self._where.pop(key)
-        last = parts[-1].pop("_new_obs")
-        for part in parts[:-1]:
-            part.pop("_new_obs")
-        columns = {name: trees.concat([part[name] for part in parts]) for name in parts[0]}
-        columns = with_last_obs(columns, last, terminated=ends[0])
-        if columns is not None:
-            episode, agent, policy = key
-            yield RecordedTrajectory(columns, *ends, str(episode), agent, policy, where)
+    def finish(self, key: Ids, ends: tuple[bool, bool] = (False, False)) -> Iterator[RecordedTrajectory]:
+        """The trajectory of a key with the rows up to here, if there is one."""
+        found = self._open.pop(key, None)
+        if found is None:
+            return
+        columns = {name: trees.concat([part[name] for part in found.parts]) for name in found.parts[0]}
+        made = with_last_obs(columns, found.new_obs, ends, key, found.where, continues=found.continues)
+        if made is not None:
+            yield made
 
 
-def with_last_obs(columns: dict[str, Tree], last: Tree | None, *, terminated: bool) -> dict[str, Tree] | None:
-    """The columns with T + 1 observations; None where no step is left.
+@dataclass
+class _Open:
+    """A trajectory that has no end yet: its rows, and the observation after them."""
+
+    where: str
+    continues: bool
+    parts: list[dict[str, Tree]] = field(default_factory=list)
+    new_obs: Tree | None = None
+
+
+def with_last_obs(
+    columns: dict[str, Tree],
+    last: Tree | None,
+    ends: tuple[bool, bool],
+    ids: Ids,
+    where: str,
+    *,
+    continues: bool = False,
+) -> RecordedTrajectory | None:
+    """The trajectory with T + 1 observations; None where no step is left.
 
     An unknown terminal observation is replaced by the one before it, because its value is not used. Without a
-    termination the last step is left out, because the observation after it is not known.
+    termination the last step is left out, because the observation after it is not known; `reward_left_out` keeps its
+    reward.
+
+    Args:
+        columns: of T rows.
+        last: one observation, which followed the last row; None: not known.
+        ends: terminated, truncated.
+        ids: episode, agent and policy.
+        continues: whether earlier steps are missing.
     """
-    obs = columns[SampleBatch.OBS]
+    obs, left_out = columns[SampleBatch.OBS], None
     if last is not None:
-        return {
-            **columns,
-            SampleBatch.OBS: trees.concat((obs, trees.tree_map(lambda leaf: np.asarray(leaf)[None], last))),
-        }
-    steps = trees.length(columns[SampleBatch.REWARDS])
-    if terminated:
-        return {**columns, SampleBatch.OBS: trees.concat((obs, trees.index(obs, slice(steps - 1, steps))))}
-    if steps < 2:
-        return None
-    shorter = {name: trees.index(column, slice(steps - 1)) for name, column in columns.items()}
-    return {**shorter, SampleBatch.OBS: obs}
+        after = trees.tree_map(lambda leaf: np.asarray(leaf)[None], last)
+        columns = {**columns, SampleBatch.OBS: trees.concat((obs, after))}
+    else:
+        steps = trees.length(columns[SampleBatch.REWARDS])
+        if ends[0]:
+            with_copy = trees.concat((obs, trees.index(obs, slice(steps - 1, steps))))
+            columns = {**columns, SampleBatch.OBS: with_copy}
+        elif steps < 2:
+            return None
+        else:
+            left_out = float(columns[SampleBatch.REWARDS][-1])
+            shorter = {name: trees.index(column, slice(steps - 1)) for name, column in columns.items()}
+            columns = {**shorter, SampleBatch.OBS: obs}
+    episode, agent, policy = ids
+    return RecordedTrajectory(columns, *ends, str(episode), agent, policy, where, continues, left_out)

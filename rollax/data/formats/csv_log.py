@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, columns_of, with_last_obs
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, Ids, columns_of, with_last_obs
 from rollax.errors import ConfigError, DatasetError
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "1.0"}), frozenset({"", "0", "false", "no", "0.0"})
@@ -23,7 +24,7 @@ class CsvReader(FormatReader):
 
     The rows of an episode follow one another. A row without an action ends its episode: its observation is the last
     one. Without such a row, and without a termination, the last step is left out, because the observation after it is
-    not known.
+    not known. Rows after a line that was skipped are the rest of an episode, because that line may have begun it.
 
     Args:
         paths: the files.
@@ -67,22 +68,23 @@ class CsvReader(FormatReader):
         self._episode, self._agent, self._logp = episode, agent, action_logp
         self._flags = {"terminated": terminated, "truncated": truncated}
 
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        self.broken.clear()
+    def _read(self) -> Iterator[RecordedTrajectory]:
         for number, path in enumerate(self._paths):
             rows: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
             current: str | None = None
+            continues = after_skipped = False
             for line, row in self._rows(path):
                 if row is None:
-                    yield from self._finished(rows, current, path, cut=True)
-                    rows = {}
+                    yield from self._finished(rows, current, path, continues=continues, cut=True)
+                    rows, continues, after_skipped = {}, True, True
                     continue
                 episode = f"{number}:{row[self._episode]}" if self._episode else str(number)
                 if episode != current:
-                    yield from self._finished(rows, current, path)
-                    rows, current = {}, episode
+                    yield from self._finished(rows, current, path, continues=continues)
+                    rows, current, continues = {}, episode, after_skipped
+                after_skipped = False
                 rows.setdefault(row[self._agent] if self._agent else DEFAULT_AGENT, []).append((line, row))
-            yield from self._finished(rows, current, path)
+            yield from self._finished(rows, current, path, continues=continues)
 
     def _rows(self, path: Path) -> Iterator[tuple[int, Mapping[str, str] | None]]:
         """The number and values of each line; None for one that was skipped."""
@@ -120,22 +122,24 @@ class CsvReader(FormatReader):
         episode: str | None,
         path: Path,
         *,
+        continues: bool,
         cut: bool = False,
     ) -> Iterator[RecordedTrajectory]:
+        """The trajectories of an episode's rows; `continues`, `cut`: a line before or after them was skipped."""
         for agent, lines in rows.items():
-            where = f"{path}, line {lines[0][0]}"
+            ids = str(episode), agent, DEFAULT_POLICY
             try:
-                made = self._trajectory(lines, path, where, cut=cut)
+                made = self._trajectory(lines, path, ids, continues=continues, cut=cut)
             except DatasetError as error:
                 self.skip(error)
                 continue
             if made is not None:
-                columns, ends = made
-                yield RecordedTrajectory(columns, *ends, str(episode), agent, DEFAULT_POLICY, where)
+                yield made
 
     def _trajectory(
-        self, lines: list[tuple[int, Mapping[str, str]]], path: Path, where: str, *, cut: bool
-    ) -> tuple[dict[str, Any], tuple[bool, bool]] | None:
+        self, lines: list[tuple[int, Mapping[str, str]]], path: Path, ids: Ids, *, continues: bool, cut: bool
+    ) -> RecordedTrajectory | None:
+        where = f"{path}, line {lines[0][0]}"
         has_last = all(not lines[-1][1][name].strip() for name in self._actions)
         steps = lines[:-1] if has_last else lines
         if not steps:
@@ -144,19 +148,18 @@ class CsvReader(FormatReader):
         actions = self._numbers(steps, self._actions, path, scalar=self._scalar_action)
         if self.action_space is None and self._scalar_action and np.array_equal(actions, np.rint(actions)):
             actions = actions.astype(np.int64)
+        observed = columns_of(self.observation_space, obs, "obs", where)
         columns: dict[str, Any] = {
-            SampleBatch.OBS: columns_of(self.observation_space, obs, "obs", where),
+            SampleBatch.OBS: trees.index(observed, slice(len(steps))),
             SampleBatch.ACTIONS: columns_of(self.action_space, actions, "actions", where),
             SampleBatch.REWARDS: self._numbers(steps, [self._rewards], path, scalar=True),
             SampleBatch.T: np.arange(len(steps)),
         }
         if self._logp is not None:
             columns[SampleBatch.ACTION_LOGP] = self._numbers(steps, [self._logp], path, scalar=True).astype(np.float32)
-        terminated, truncated = self._ended(lines, path, has_last=has_last, cut=cut)
-        if not has_last:
-            found = with_last_obs(columns, None, terminated=terminated)
-            return None if found is None else (found, (terminated, truncated))
-        return columns, (terminated, truncated)
+        ends = self._ended(lines, path, has_last=has_last, cut=cut)
+        last = trees.index(observed, len(steps)) if has_last else None
+        return with_last_obs(columns, last, ends, ids, where, continues=continues)
 
     def _ended(
         self, lines: list[tuple[int, Mapping[str, str]]], path: Path, *, has_last: bool, cut: bool

@@ -32,7 +32,7 @@ class D4RLReader(FormatReader):
     """Reads `observations, actions, rewards, terminals`, and `timeouts` and `next_observations` where they are there.
 
     Without `next_observations`, the last step before a timeout is left out, because the observation after it is not
-    known. A few MiB of trajectories are in memory at a time, or one longer one.
+    known; its reward still counts in the return. A few MiB of trajectories are in memory at a time, or one longer one.
 
     Args:
         paths: the files.
@@ -47,8 +47,7 @@ class D4RLReader(FormatReader):
     def __len__(self) -> int:
         return sum(self._ends(path)[-1][1] if self._ends(path) else 0 for path in self._paths)
 
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        self.broken.clear()
+    def _read(self) -> Iterator[RecordedTrajectory]:
         for number, path in enumerate(self._paths):
             try:
                 yield from self._trajectories(number, path)
@@ -59,10 +58,10 @@ class D4RLReader(FormatReader):
         ends = self._ends(path)
         with h5py.File(path, "r") as file:
             for start, terminated, truncated, columns in self._rows(file, ends, path):
-                found = with_last_obs(columns, columns.pop(SampleBatch.NEW_OBS, None), terminated=terminated)
+                last, ids = columns.pop(SampleBatch.NEW_OBS, None), (f"{number}:{start}", DEFAULT_AGENT, DEFAULT_POLICY)
+                found = with_last_obs(columns, last, (terminated, truncated), ids, f"{path}, row {start}")
                 if found is not None:
-                    name, where = f"{number}:{start}", f"{path}, row {start}"
-                    yield RecordedTrajectory(found, terminated, truncated, name, DEFAULT_AGENT, DEFAULT_POLICY, where)
+                    yield found
 
     def _rows(self, file: Any, ends: list[_End], path: Path) -> Iterator[tuple[int, bool, bool, dict[str, Any]]]:
         """First row, flags and columns of each trajectory, with the observation after it where the file has it."""

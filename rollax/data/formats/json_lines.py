@@ -12,7 +12,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import WITH_LAST, RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_POLICY, FormatReader, columns_of
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, columns_of
 from rollax.errors import DatasetError
 
 
@@ -20,7 +20,8 @@ class JsonLinesReader(FormatReader):
     """Reads `{"agents": {ID: {"obs": [T + 1], "actions": [T], "rewards": [T], "terminated": false, ...}}}` lines.
 
     Actions are those of the environment; `action_logp` is that of the policy's action, before it was scaled, and null
-    (read as NaN) where it is not known.
+    (read as NaN) where it is not known. The only agent of a line, with the id "agent0", acts from t = 0 on: a later `t`
+    shows that the beginning is missing.
 
     Args:
         paths: the files.
@@ -32,8 +33,7 @@ class JsonLinesReader(FormatReader):
         self._paths = list(paths)
         self.header = {**self.header, "logp_of": "policy"}
 
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        self.broken.clear()
+    def _read(self) -> Iterator[RecordedTrajectory]:
         for number, path in enumerate(self._paths):
             for line, text in lines_of(path):
                 try:
@@ -51,7 +51,9 @@ class JsonLinesReader(FormatReader):
         for agent, data in agents.items():
             place = f"{where}, agent {agent!r}"
             try:
-                yield self._trajectory(data, str(episode.get("episode_id") or default_id), agent, place)
+                found = self._trajectory(data, str(episode.get("episode_id") or default_id), agent, place)
+                found.continues = list(agents) == [DEFAULT_AGENT] and bool(found.columns[SampleBatch.T][0] > 0)
+                yield found
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 raise DatasetError(
                     "A trajectory that cannot be read.",

@@ -59,8 +59,7 @@ class MinariReader(FormatReader):
     def __len__(self) -> int:
         return sum(int(storage.total_steps) for _, storage in self._storages)
 
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        self.broken.clear()
+    def _read(self) -> Iterator[RecordedTrajectory]:
         for number, (path, storage) in enumerate(self._storages):
             for index in range(int(storage.total_episodes)):
                 try:

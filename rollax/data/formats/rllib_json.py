@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import Assembler, FormatReader, columns_of
+from rollax.data.formats.common import Assembler, FormatReader, Ids, columns_of
 from rollax.data.formats.json_lines import lines_of, parsed
 from rollax.errors import DatasetError
 from rollax.spaces import path_text
@@ -23,9 +24,10 @@ _FURTHER = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS, SampleBatch
 class RLlibJsonReader(FormatReader):
     """Reads files of `SampleBatch` and `MultiAgentBatch` lines, which RLlib's `output` wrote.
 
-    Rows of an episode that is divided over lines are joined by `eps_id`, `agent_index` and policy. `dones` without
-    `truncateds` counts as terminated. Without `new_obs`, the last step of a trajectory without a termination is left
-    out.
+    Rows of an episode that is divided over lines are joined by `eps_id`, `agent_index` and policy; over consecutive
+    files of a worker too, if `t` goes on by one. What follows a skipped line or a missing file is not joined, and is
+    read as a trajectory that continues one. `dones` without `truncateds` counts as terminated. Without `new_obs`, the
+    last step of a trajectory without a termination is left out.
 
     RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
     Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
@@ -41,24 +43,27 @@ class RLlibJsonReader(FormatReader):
         super().__init__(**settings)
         self._paths = list(paths)
 
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        self.broken.clear()
+    def _read(self) -> Iterator[RecordedTrajectory]:
+        workers: dict[Hashable, _Worker] = {}
         for number, path in enumerate(self._paths):
-            assembler = Assembler()
+            worker = workers.setdefault(_worker_of(path), _Worker())
+            worker.begin_file(number)
             for line, text in lines_of(path):
                 where = f"{path}, line {line}"
                 try:
                     batches = _batches(parsed(text, where), where)
-                    rows = [piece for policy, data in batches for piece in self._pieces(policy, data, number, where)]
+                    pieces = [piece for policy, data in batches for piece in self._pieces(policy, data, where)]
                 except DatasetError as error:
                     self.skip(error)
-                    yield from assembler.rest()  # what follows may not be the next step
+                    yield from worker.skipped_line()
                     continue
-                for piece in rows:
-                    yield from assembler.add(*piece)
-            yield from assembler.rest()
+                yield from worker.add(pieces)
+            yield from worker.end_file()
+        for worker in workers.values():
+            yield from worker.rest()
 
-    def _pieces(self, policy: str, data: Mapping[str, Any], file: int, where: str) -> Iterator[tuple[Any, ...]]:
+    def _pieces(self, policy: str, data: Mapping[str, Any], where: str) -> Iterator[_Piece]:
+        """The rows of each trajectory on a line."""
         for name in (SampleBatch.OBS, SampleBatch.NEW_OBS, SampleBatch.ACTIONS):
             _refuse_packed(name, data.get(name), where)
         try:
@@ -78,6 +83,9 @@ class RLlibJsonReader(FormatReader):
             }
             if lengths != {rows}:
                 raise ValueError(f"columns of {sorted(lengths)} rows")
+            t = columns.get(SampleBatch.T, zeros)
+            if np.ndim(t) != 1 or not np.isfinite(t).all():
+                raise ValueError("t that is no number")
             new_obs = data.get(SampleBatch.NEW_OBS)
             following = None if new_obs is None else columns_of(self.observation_space, new_obs, "new_obs", where)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -94,7 +102,7 @@ class RLlibJsonReader(FormatReader):
             if any(ends) or row + 1 == rows or here != (episodes[row + 1], agents[row + 1]):
                 part = {name: trees.index(column, slice(start, row + 1)) for name, column in columns.items()}
                 last = None if following is None else trees.index(following, row)
-                yield (f"{file}:{here[0]}", here[1], policy), part, ends, last, where
+                yield _Piece((*here, policy), part, ends, last, where)
                 start = row + 1
 
     def _columns(self, data: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -104,6 +112,93 @@ class RLlibJsonReader(FormatReader):
             SampleBatch.REWARDS: np.array(data["rewards"], np.float64),
         }
         return columns | {name: columns_of(None, data[name], name, where) for name in _FURTHER if name in data}
+
+
+class _Piece(NamedTuple):
+    """Rows of one trajectory that follow one another; `columns`, `ends` and so on as for `Assembler.add`."""
+
+    key: Ids
+    """`eps_id`, `agent_index`, policy."""
+    columns: dict[str, Any]
+    ends: tuple[bool, bool]
+    new_obs: Any
+    where: str
+
+
+class _Unfinished(NamedTuple):
+    """A trajectory without an end so far: the id of its episode, and the `t` of its next step, if there is a `t`."""
+
+    episode: str
+    next_t: int | None
+
+
+class _Worker:
+    """Joins what one worker of RLlib wrote, line by line and file by file."""
+
+    def __init__(self) -> None:
+        self._assembler = Assembler()
+        self._unfinished: dict[Ids, _Unfinished] = {}
+        self._not_in_this_file: set[Ids] = set()
+        self._after_skipped = False
+        self._file = 0
+
+    def begin_file(self, number: int) -> None:
+        """The next lines are of the file with this number."""
+        self._file, self._not_in_this_file = number, set(self._unfinished)
+
+    def add(self, pieces: Sequence[_Piece]) -> Iterator[RecordedTrajectory]:
+        """Adds the rows of a line."""
+        for piece in pieces:
+            yield from self._add(piece)
+        self._after_skipped = False
+
+    def skipped_line(self) -> Iterator[RecordedTrajectory]:
+        """Cuts all trajectories: what follows may not be the next step."""
+        self._after_skipped = True
+        yield from self._assembler.rest()
+
+    def end_file(self) -> Iterator[RecordedTrajectory]:
+        """Cuts the trajectories of which the file had no rows: the next one has none either."""
+        for key, found in list(self._unfinished.items()):
+            if key not in self._not_in_this_file:
+                continue
+            yield from self._assembler.finish((found.episode, key[1], key[2]))
+            if found.next_t is None:
+                del self._unfinished[key]
+
+    def rest(self) -> Iterator[RecordedTrajectory]:
+        """The trajectories without an end."""
+        yield from self._assembler.rest()
+
+    def _add(self, piece: _Piece) -> Iterator[RecordedTrajectory]:
+        eps_id, agent, policy = piece.key
+        t = piece.columns.get(SampleBatch.T)
+        first_t = None if t is None else int(t[0])
+        before = self._unfinished.pop(piece.key, None)
+        if before is not None:
+            if piece.key in self._not_in_this_file and (first_t is None or first_t != before.next_t):
+                yield from self._assembler.finish((before.episode, agent, policy))
+            if first_t is not None and before.next_t is not None and first_t < before.next_t:
+                before = None  # another episode with the same eps_id
+        self._not_in_this_file.discard(piece.key)
+        episode = f"{self._file}:{eps_id}" if before is None else before.episode
+        if not any(piece.ends):
+            self._unfinished[piece.key] = _Unfinished(episode, None if t is None else int(t[-1]) + 1)
+        continues = before is not None or self._begins_late(first_t, agent)
+        yield from self._assembler.add((episode, agent, policy), *piece[1:], continues=continues)
+
+    def _begins_late(self, first_t: int | None, agent: Hashable) -> bool:
+        """Whether the first rows of a trajectory are not the beginning of the episode."""
+        if first_t == 0:
+            return False
+        # The agent 0 of RLlib acts from the first step on; others may enter later.
+        return self._after_skipped or (first_t is not None and agent == 0)
+
+
+def _worker_of(path: Path) -> Hashable:
+    """The worker that wrote a file, from RLlib's name for it; other files of a folder count as those of one worker."""
+    found = re.search(r"worker-\d+", path.name)
+    return path.parent, found and found.group()
 
 
 def _batches(data: Mapping[str, Any], where: str) -> list[tuple[str, Mapping[str, Any]]]:

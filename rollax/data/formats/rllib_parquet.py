@@ -24,8 +24,9 @@ _REQUIRED = ("eps_id", "obs", "actions", "rewards")
 class RLlibParquetReader(FormatReader):
     """Reads files with the columns `eps_id, agent_id, module_id, obs, actions, rewards, new_obs, terminateds, ...`.
 
-    The rows of an episode are joined, also over files, in the order of `t`. Files of whole episodes as bytes
-    (`output_write_episodes=True`) hold pickles and are refused.
+    The rows of an episode are joined, also over files, in the order of `t`. What follows a skipped file is a trajectory
+    that continues one, and so are the rows of a single agent (without `agent_id`) that begin at t > 0. Files of whole
+    episodes as bytes (`output_write_episodes=True`) hold pickles and are refused.
 
     RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
     Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
@@ -41,8 +42,7 @@ class RLlibParquetReader(FormatReader):
         super().__init__(**settings)
         self._paths = list(paths)
 
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        self.broken.clear()
+    def _read(self) -> Iterator[RecordedTrajectory]:
         assembler = Assembler()
         for path in self._paths:
             try:
@@ -51,11 +51,12 @@ class RLlibParquetReader(FormatReader):
                 self.skip(error if isinstance(error, DatasetError) else _damaged(path, error))
                 yield from assembler.rest()  # what follows may not be the next step
                 continue
-            for piece in pieces:
-                yield from assembler.add(*piece)
+            for piece, continues in pieces:
+                yield from assembler.add(*piece, continues=continues)
         yield from assembler.rest()
 
-    def _pieces(self, path: Path) -> Iterator[tuple[Any, ...]]:
+    def _pieces(self, path: Path) -> Iterator[tuple[tuple[Any, ...], bool]]:
+        """The rows of each trajectory, and whether they are not the beginning of the episode if they are the first."""
         table = _table(path, self._max_decoded_gb)
         names, rows = table.column_names, table.num_rows
         ids = [
@@ -88,7 +89,11 @@ class RLlibParquetReader(FormatReader):
             part = {name: trees.index(column, order) for name, column in columns.items()}
             ends = bool(terminated[last]), bool(truncated[last])
             new_obs = None if following is None else trees.index(following, last)
-            yield key, part, ends, new_obs, f"{path}, row {int(order[0])}"
+            first = int(order[0])
+            # A single agent acts from the first step on; others may enter later.
+            single = "agent_id" not in names or not ids[1][first]
+            continues = single and "t" in names and bool(t[first] > 0)
+            yield (key, part, ends, new_obs, f"{path}, row {first}"), continues
 
     def _values(self, table: pa.Table, name: str, space: Any, path: Path) -> Any:
         field, column = table.schema.field(name), table[name]
