@@ -237,13 +237,19 @@ class JaxPolicy(ModelPolicy):
         return np.asarray(self._learning.errors(self.params, self.extra, columns, mask, coefficients))[: len(batch)]
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Name -> gradient over the whole batch, and statistics."""
+        """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of other state that it changes.
+
+        The policy's own weights stay as they are.
+        """
         columns, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(columns, plan, self.coefficients())
         return {name: np.array(value) for name, value in gradients.items()}, stats
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
-        """One optimizer step with gradients from this or another process."""
+        """One optimizer step with the arrays of `compute_gradients`, from this or another process.
+
+        Raises NonFiniteError, without a change, if one of them or a new weight is not finite.
+        """
         self._share()
         self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
         self._share()

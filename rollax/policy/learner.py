@@ -107,18 +107,33 @@ class Learner:
         return update
 
     def gradients(self, batch: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
-        """Gradients by name and statistics of the plan's first minibatch."""
+        """Arrays by name, and statistics, of the plan's first minibatch; the variables stay as they are.
+
+        The arrays are the gradients of parameters, and the new values of other state that the loss changes, such as
+        batch statistics and random streams: `apply` may be called in another process.
+        """
         columns, plan = self._placed(batch, plan)
-        _, gradients, stats, _ = self._steps.gradients(self._everywhere(), columns, plan.rows[0], coefficients)
+        before = self._everywhere()
+        _, gradients, stats, extra = self._steps.gradients(before, columns, plan.rows[0], coefficients)
+        changed = {name: value for name, value in extra.items() if not np.array_equal(value, before.extra[name])}
         on_host = {name: np.asarray(value) for name, value in jax.device_get(stats).items()}
-        return gradients, {name: value.item() if value.ndim == 0 else value for name, value in on_host.items()}
+        return {**gradients, **changed}, {
+            name: value.item() if value.ndim == 0 else value for name, value in on_host.items()
+        }
 
     @np.errstate(over="ignore")  # as in `learn`
     def apply(self, gradients: Columns, lr: Any, where: str) -> None:
-        """One step; raises NonFiniteError, without a change, if a gradient or new parameter is not finite."""
-        bad = [f"the gradient of {name}" for name, value in gradients.items() if not np.isfinite(value).all()]
+        """One step with the arrays of `gradients`.
+
+        Raises NonFiniteError, without a change, if one of them or a new parameter is not finite.
+        """
+        before, given = self._everywhere(), self.devices.everywhere(dict(gradients))
+        extra = {name: given.pop(name) for name in before.extra.keys() & given.keys()}
+        bad = [f"the gradient of {name}" for name, value in given.items() if not np.isfinite(value).all()]
+        bad += [f"the new value of {name}" for name, value in extra.items() if not np.isfinite(value).all()]
         if not bad:
-            after, finite = self._steps.apply(self._everywhere(), self.devices.everywhere(dict(gradients)), lr)
+            before = before._replace(extra={**before.extra, **extra})
+            after, finite = self._steps.apply(before, given, lr)
             if finite:
                 self._take_over(after)
                 return

@@ -242,6 +242,21 @@ class TestLearning:
         policy.apply_gradients(gradients)
         assert not np.array_equal(before["policy_head.kernel"], policy.get_weights()["policy_head.kernel"])
 
+    def test_gradients_bring_batch_statistics_and_random_streams(self):
+        # A3C: the worker's model stays as it is; the driver's has afterwards what learning itself leaves there.
+        config = {"model": {"custom_model": Stateful}, "num_sgd_iter": 1, "sgd_minibatch_size": 16}
+        policy, worker, alone = make(**config), make(**config), make(**config)
+        batch, before = experience(worker, 16), worker.get_weights()
+        gradients, _ = worker.compute_gradients(batch)
+        for name, value in worker.get_weights().items():
+            np.testing.assert_array_equal(value, before[name])
+        policy.apply_gradients(gradients)
+        alone.learn_on_batch(batch)
+        for name in policy.extra:
+            np.testing.assert_allclose(policy.extra[name], alone.extra[name], rtol=1e-5, err_msg=name)
+        changed = {name for name, value in policy.get_weights().items() if not np.array_equal(value, before[name])}
+        assert {"norm.mean", "norm.var", "dropout.rngs.count"} <= changed
+
 
 class Stateful(nnx.Module):
     """A model with dropout and batch statistics."""
