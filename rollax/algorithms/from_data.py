@@ -10,6 +10,7 @@ from rollax.config.data_input import DataInputFields, missing_input
 from rollax.errors import ConfigError
 from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.policy.policy import PolicySpec
+from rollax.spaces import same_space
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -114,7 +115,19 @@ def _with_spaces(config: Any) -> Any:
     with reading(source, **config.input_config) as reader:
         observations, actions = dict(reader.observation_spaces), dict(reader.action_spaces)
     if not specs:
-        policy_id = next(iter(observations.keys() & actions.keys()), None)
+        both = [policy_id for policy_id in observations if policy_id in actions]
+        policy_id = both[0] if both else None
+        if len(both) > 1 and any(
+            not (same_space(observations[one], observations[both[0]]) and same_space(actions[one], actions[both[0]]))
+            for one in both[1:]
+        ):
+            raise ConfigError(
+                "The data is of several policies with different spaces, and one policy is to learn from all of it.",
+                where="config key 'multiagent'",
+                got=f"data of the policies {both}",
+                expected="policies with spaces of their own",
+                fix="name the policies and a policy_mapping_fn in multiagent, or set both spaces",
+            )
         if policy_id is None:
             raise ConfigError(
                 "Neither an environment nor the data has the spaces.",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from rollax.config.data_input import paths_as_text
 from rollax.config.rules import SET, But, FieldGroup
 
 
@@ -26,3 +27,8 @@ class OffPolicyEstimationFields(FieldGroup):
         default=None,
         description="data set to estimate from, given as for input; None: that of input",
     )
+
+    @field_validator("off_policy_estimation_input", mode="before")
+    @classmethod
+    def _estimation_input_as_text(cls, value: Any) -> Any:
+        return paths_as_text(value)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rollax.config.rules import SET, FieldGroup
 from rollax.errors import ConfigError
@@ -61,11 +62,18 @@ class DataInputFields(FieldGroup):
         default=100_000, ge=1, description="rows to learn from recorded data before the environment is stepped"
     )
 
+    @field_validator("input", mode="before")
+    @classmethod
+    def _input_as_text(cls, value: Any) -> Any:
+        return paths_as_text(value)
+
     def check_input(self) -> None:
         """Refuses weights that are not positive numbers, and sources without recorded data."""
         if not isinstance(self.input, Mapping):
             if isinstance(self.input, str) and self.input == SAMPLER:
                 raise _wrong_input(self.input, "leave input out to learn from fresh experience only")
+            if self.input == "" or isinstance(self.input, bool | int | float):
+                raise _wrong_input(self.input, "name the folder or file")
             return
         for source, weight in self.input.items():
             if not isinstance(source, str) or not source:
@@ -75,6 +83,8 @@ class DataInputFields(FieldGroup):
                 raise _wrong_input(f"{source!r}: {weight!r}", "give each source a weight above 0, or leave it out")
         if not set(self.input) - {SAMPLER}:
             raise _wrong_input(dict(self.input), "name some recorded data, or leave input out")
+        if not math.isfinite(sum(map(float, self.input.values()))):
+            raise _wrong_input(dict(self.input), "give weights whose sum is finite, such as 1 and 3")
 
     @property
     def learns_offline(self) -> bool:
@@ -96,6 +106,15 @@ class DataInputFields(FieldGroup):
             recorded, fresh = [(self.input, 1.0)], 1.0 if self.then_online else 0.0
         total = fresh + sum(weight for _, weight in recorded)
         return [(source, weight / total) for source, weight in recorded], fresh / total
+
+
+def paths_as_text(sources: Any) -> Any:
+    """Sources with each `Path` as a string, as which checkpoints store it."""
+    if isinstance(sources, os.PathLike):
+        return os.fspath(sources)
+    if isinstance(sources, Mapping):
+        return {paths_as_text(source): weight for source, weight in sources.items()}
+    return type(sources)(map(paths_as_text, sources)) if type(sources) in (list, tuple) else sources
 
 
 def _names(sources: Any) -> Iterable[Any]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import BCTrainer, CQLTrainer, IQLTrainer, MARWILTrainer, TD3BCTrainer
+from rollax import BCTrainer, CQLTrainer, IQLTrainer, MARWILTrainer, PGTrainer, TD3BCTrainer, Trainer
 from rollax.data import RecordedTrajectory
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, DatasetError
 from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 TINY: dict[str, Any] = {
@@ -122,3 +122,46 @@ def test_masks_of_recorded_data():
     with MARWILTrainer(config={**TINY, "input": ListReader(found, space, ACTIONS)}) as trainer:
         stats = trainer.train()["info"]["learner"]["default_policy"]
     assert 0 < stats["entropy"] < np.log(2) + 1e-6
+
+
+def test_a_checkpoint_is_evaluated_without_its_data(tmp_path):
+    data = tmp_path / "data"
+    with PGTrainer("CartPole-v1", {"model": {"fcnet_hiddens": (4,)}, "seed": 0}) as trainer:
+        trainer.record(3, data)
+    config = {**TINY, "input": data, "off_policy_estimation_methods": ["wis"]}
+    with BCTrainer("CartPole-v1", config) as trainer:
+        trainer.train()
+        saved, rewards = trainer.save(tmp_path / "bc"), trainer.evaluate(2)["episode_rewards"]
+        assert trainer.config.input == str(data)
+    moved = data.rename(tmp_path / "moved")
+    with pytest.raises(DatasetError, match="No such data"):
+        Trainer.from_checkpoint(saved)
+    with Trainer.from_checkpoint(saved, learn=False) as trainer:
+        found = trainer.evaluate(2)
+        assert found["episode_rewards"] == rewards
+        assert found["off_policy_estimates"] == {}
+        assert len(trainer.record(2, tmp_path / "more")["files"]) == 1
+        with pytest.raises(ConfigError, match="learn=False"):
+            trainer.train()
+        again = trainer.save(tmp_path / "again")  # with the state of the optimizer
+    moved.rename(data)
+    results = []
+    for path in (saved, again):
+        with Trainer.from_checkpoint(path) as trainer:
+            results.append(trainer.train()["info"]["learner"])
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("wrong", ["", 3, True, {"a": 1.7e308, "b": 1.7e308}])
+def test_inputs_that_are_no_data(wrong):
+    with pytest.raises(ConfigError, match="input"):
+        BCTrainer(config={**TINY, "input": wrong})
+
+
+def test_one_policy_of_data_with_different_spaces():
+    rows = [trajectory(0, 5, policy_id="left"), trajectory(1, 5, policy_id="right")]
+    reader = ListReader(rows)
+    reader.observation_spaces = {"left": OBSERVATIONS, "right": spaces.Box(0, 1, (3,))}
+    reader.action_spaces = dict.fromkeys(("left", "right"), ACTIONS)
+    with pytest.raises(ConfigError, match="multiagent"):
+        BCTrainer(config={**TINY, "input": reader})
