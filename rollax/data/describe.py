@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box
 
 from rollax import spaces
 from rollax.batch import SampleBatch
-from rollax.batch.finite import first_not_finite
 from rollax.data.dataset import ENV_ACTIONS, Continuations, DatasetReader, RecordedTrajectory
+from rollax.data.value_rules import Problem, ValueRules, not_finite
 from rollax.errors import DatasetError
-from rollax.spaces import at, leaves, path_text, space_text
+from rollax.spaces import at, in_dtypes, leaves, path_text, space_text
 
 _SHOWN = 20
 _BINS = 10
+_MOST_COUNTS = 1000
 
 
 @dataclass
@@ -31,7 +34,7 @@ class PolicySummary:
         shortened: how many truncated ones lack their last step.
         low, high: of each element of the observations, by path.
         actions: how often each discrete action was taken, or how many actions lie in each tenth of a bounded range, by
-            path.
+            path. More than 1000 discrete actions are counted in ranges of equal length.
     """
 
     returns: list[float] = field(default_factory=list)
@@ -131,6 +134,7 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     report = DatasetReport(reader, {}, 0, [], [], [])
     episodes: set[str] = set()
     without_logp: dict[str, int] = {}
+    rules: dict[str, ValueRules] = {}
     continues = Continuations()
     try:
         for trajectory in reader.trajectories():
@@ -138,14 +142,17 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
             if trajectory.agent_id not in report.agents:
                 report.agents.append(trajectory.agent_id)
             summary = report.policies.setdefault(trajectory.policy_id, PolicySummary())
-            if other := _other_shapes(summary, trajectory):
+            if other := other_shapes(summary, trajectory):
                 _note(report, other)
                 continue
             _add(summary, trajectory, reader, continues=continues(trajectory))
             if not _has_logp(trajectory):
                 without_logp[trajectory.policy_id] = without_logp.get(trajectory.policy_id, 0) + 1
             if check:
-                for message in problems(trajectory, reader):
+                if (policy_id := trajectory.policy_id) not in rules:
+                    ours = reader.observation_spaces.get(policy_id), reader.action_spaces.get(policy_id)
+                    rules[policy_id] = ValueRules(*ours)
+                for message in problems(trajectory, reader, rules[policy_id]):
                     _note(report, message)
     except DatasetError as error:
         if not check:
@@ -182,33 +189,46 @@ def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> list[str]
     return found
 
 
-def problems(trajectory: RecordedTrajectory, reader: DatasetReader) -> list[str]:
-    """What is wrong with the values of a trajectory, one message for each column."""
-    found = []
-    named = [
-        (SampleBatch.OBS, reader.observation_spaces.get(trajectory.policy_id)),
-        (ENV_ACTIONS, reader.action_spaces.get(trajectory.policy_id)),
-        (SampleBatch.ACTIONS, reader.action_spaces.get(trajectory.policy_id)),
-    ]
-    for name, space in named:
-        column = trajectory.columns.get(name)
-        if column is None:
-            continue
-        of_policy = name == SampleBatch.ACTIONS and reader.actions_of == "policy"
-        where = f"{trajectory.where}, column {name!r}"
-        if space is None:
-            found += [f"{where}: {row}" for row in _not_finite(name, column)]
-        else:
-            found += [f"{where}{message}" for message in _outside(name, space, column, bounded=not of_policy)]
-    for name in (SampleBatch.REWARDS, SampleBatch.ACTION_DIST_INPUTS):
-        if name in trajectory.columns:
-            found += [
-                f"{trajectory.where}, column {name!r}: {row}" for row in _not_finite(name, trajectory.columns[name])
-            ]
-    t = trajectory.columns.get(SampleBatch.T)
+def problems(trajectory: RecordedTrajectory, reader: DatasetReader, rules: ValueRules) -> list[str]:
+    """What is wrong with a trajectory, one message for each array.
+
+    Args:
+        rules: for the spaces of its policy. What breaks them is refused by learning; numbers beyond the bounds of a Box
+            and steps out of order are not.
+    """
+    columns, policy_id = trajectory.columns, trajectory.policy_id
+    observation_space, action_space = reader.observation_spaces.get(policy_id), reader.action_spaces.get(policy_id)
+    found = list(rules.columns(trajectory, actions_of=reader.actions_of))
+    if not found:  # else a cast may fail
+        obs, actions = columns[SampleBatch.OBS], columns[SampleBatch.ACTIONS]
+        if observation_space is not None:
+            obs = in_dtypes(observation_space, obs)
+        lengths = np.array([len(trajectory)])
+        found += rules.values(obs, actions, np.asarray(columns[SampleBatch.REWARDS]), lengths)
+        found += _beyond_bounds(SampleBatch.OBS, observation_space, obs)
+        if reader.actions_of == "environment":
+            found += _beyond_bounds(SampleBatch.ACTIONS, action_space, actions)
+        if ENV_ACTIONS in columns:
+            found += rules.in_space(ENV_ACTIONS, columns[ENV_ACTIONS])
+            found += _beyond_bounds(ENV_ACTIONS, action_space, columns[ENV_ACTIONS])
+    if SampleBatch.ACTION_DIST_INPUTS in columns:
+        found += not_finite(SampleBatch.ACTION_DIST_INPUTS, columns[SampleBatch.ACTION_DIST_INPUTS])
+    messages = [f"{trajectory.where}, {_problem_text(problem)}" for problem in found]
+    t = columns.get(SampleBatch.T)
     if t is not None and len(t) > 1 and (np.diff(t) <= 0).any():
-        found.append(f"{trajectory.where}, column 't': the steps are not in order")
-    return found
+        messages.append(f"{trajectory.where}, column 't': the steps are not in order")
+    return messages
+
+
+def _problem_text(problem: Problem) -> str:
+    expected = problem.expected
+    place = f"column {problem.column!r}{path_text(problem.path)}"
+    if problem.kind == "shape":
+        return f"{place}: shape {problem.got}, expected {expected}"
+    if problem.kind == "forbidden":
+        return f"{place}: the action of step {problem.row} is not allowed by the action mask {problem.got}"
+    rule = f", expected {expected}" if isinstance(expected, str) else f" is not in {expected}"
+    return f"{place}: {problem.got} in step {problem.row}{rule}"
 
 
 def _has_logp(trajectory: RecordedTrajectory) -> bool:
@@ -223,34 +243,19 @@ def _note(report: DatasetReport, message: str) -> None:
         report.more_errors += 1
 
 
-def _outside(name: str, space: Any, column: Any, *, bounded: bool) -> list[str]:
-    found = []
-    for path, leaf in leaves(space):
-        try:
-            part = np.asarray(at(column, path))
-        except (KeyError, IndexError, TypeError):
-            found.append(f"{path_text(path)}: nothing, expected {space_text(leaf)}")
+def _beyond_bounds(name: str, space: Space | None, column: Any) -> Iterator[Problem]:
+    """Finite numbers outside a Box. Learning takes them: environments return some."""
+    for path, leaf in [] if space is None else leaves(space):
+        if not isinstance(leaf, Box):
             continue
-        if part.shape[1:] != (leaf.shape or ()):
-            found.append(f"{path_text(path)}: rows of shape {part.shape[1:]}, expected {space_text(leaf)}")
-            continue
-        if not_finite := _not_finite(name, part):
-            found += [f"{path_text(path)}: {row}" for row in not_finite]
-        elif bounded or part.dtype.kind in "iu":
-            low, high = spaces.bounds(leaf)
-            wrong = (part < low) | (part > high)
-            if wrong.any():
-                row = int(np.argwhere(wrong)[0][0])
-                found.append(f"{path_text(path)}: {part[row]} in step {row} is not in {leaf}")
-    return found
+        part, (low, high) = np.asarray(at(column, path)), spaces.bounds(leaf)
+        wrong = np.isfinite(part) & ((part < low) | (part > high))
+        if wrong.any():
+            place = tuple(np.argwhere(wrong)[0].tolist())
+            yield Problem("outside", name, path, place[0], part[place], leaf)
 
 
-def _not_finite(name: str, column: Any) -> list[str]:
-    bad = first_not_finite(name, column)
-    return [] if bad is None else [f"{bad.array[bad.row]} in step {bad.row}, expected finite numbers"]
-
-
-def _other_shapes(summary: PolicySummary, trajectory: RecordedTrajectory) -> str:
+def other_shapes(summary: PolicySummary, trajectory: RecordedTrajectory) -> str:
     """What is wrong with observations that have other shapes than those of earlier trajectories; else nothing."""
     shapes = {path: leaf.shape[1:] for path, leaf in named_leaves(trajectory.columns[SampleBatch.OBS])}
     before = {path: values.shape for path, values in summary.low.items()}
@@ -292,8 +297,13 @@ def _count_actions(summary: PolicySummary, space: Any, actions: Any) -> None:
             continue
         if not (np.isfinite([low, high]).all() and np.isfinite(part).all()):
             continue
-        whole = type(leaf).__name__ != "Box"
-        bins, top = (int(high - low) + 1, high + 1) if whole else (_BINS, max(high, low + 1e-9))
+        if isinstance(leaf, Box):
+            bins, top = _BINS, max(high, low + 1e-9)
+        else:
+            choices = int(high - low) + 1
+            width = -(-choices // _MOST_COUNTS)
+            bins = -(-choices // width)
+            top = low + bins * width
         counts, _ = np.histogram(part, bins=bins, range=(low, top))
         name = "/".join(map(str, path)) or "actions"
         summary.actions[name] = summary.actions.get(name, np.zeros(bins, np.int64)) + counts

@@ -27,6 +27,8 @@ IDS = ("episode_id", "agent_id", "policy_id")
 IS_LAST, TERMINATED, TRUNCATED = "is_last", "terminated", "truncated"
 CONTINUES, REWARD_LEFT_OUT = "continues", "reward_left_out"
 """Columns that files of older versions do not have."""
+RESERVED = frozenset({*IDS, IS_LAST, TERMINATED, TRUNCATED, CONTINUES, REWARD_LEFT_OUT})
+"""The columns of every table, which do not hold the arrays of a trajectory."""
 HEADER = b"rollax"
 FORMAT_VERSION = 1
 _MOST_NUMBERS_IN_A_LIST = 256
@@ -122,8 +124,21 @@ class Columns(dict[str, Any]):
 
     @classmethod
     def of(cls, columns: Mapping[str, Tree], prefix: str, where: str) -> Columns:
-        """The columns that hold these arrays; DatasetError for arrays of objects."""
-        return cls({name: _leaves_of(column, prefix + name, name, where) for name, column in columns.items()})
+        """The columns that hold these arrays; DatasetError for arrays of objects, and for equal names of columns."""
+        found = cls({name: _leaves_of(column, prefix + name, name, where) for name, column in columns.items()})
+        taken = {*RESERVED}
+        for leaf in found.leaves():
+            if leaf.column in taken:
+                raise DatasetError(
+                    "A column whose name is taken.",
+                    where=where,
+                    got=leaf.column,
+                    expected=f"other names than {', '.join(sorted(RESERVED))}, each once",
+                    fix="give the column another name; how the trajectory ended and its ids are arguments of "
+                    "RecordedTrajectory",
+                )
+            taken.add(leaf.column)
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Columns:
@@ -223,7 +238,7 @@ def id_to_text(value: Any) -> str:
     if isinstance(value, str) and not value.startswith("json:"):
         return value
     try:
-        return "json:" + json.dumps(value)
+        return "json:" + json.dumps(value, default=_plain_number)
     except TypeError as error:
         raise DatasetError(
             "An agent id that cannot be stored.",
@@ -231,6 +246,12 @@ def id_to_text(value: Any) -> str:
             expected="a string, a number, or a tuple of those",
             fix="use such ids in the environment",
         ) from error
+
+
+def _plain_number(value: Any) -> Any:
+    if isinstance(value, np.number | np.bool_):
+        return value.item()
+    raise TypeError(f"no JSON value: {value!r}")
 
 
 def id_from_text(text: str) -> Any:

@@ -10,9 +10,13 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import DatasetReader
-from rollax.data.describe import PolicySummary, describe, named_leaves
+from rollax.data.describe import PolicySummary, describe, named_leaves, other_shapes
+from rollax.errors import DatasetError
 
 _BINS = 40
+_MOST_BARS = 100
+_LARGEST = 1e300
+"""The largest number that is drawn: the width of a range must be finite too."""
 _ELEMENTS = 24
 """The most elements of an observation that are shown; of images, the first ones say little."""
 
@@ -25,12 +29,20 @@ def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
         out: the file to write.
         title: above all panels.
     Raises:
-        DatasetError: the data cannot be read.
+        DatasetError: the data cannot be read, or has no trajectory.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     policies = describe(reader).policies
+    if not policies:
+        raise DatasetError(
+            "A data set without a trajectory.",
+            where=title or "the data to draw",
+            got="no trajectory",
+            expected="one or more",
+            fix="check the data: `rollax data check`",
+        )
     coverage = _coverage(reader, policies)
     # Without pyplot, which has global state and selects a window system.
     figure = Figure(figsize=(16, 3.6 * len(policies) + 0.4), dpi=100, layout="constrained")
@@ -53,46 +65,64 @@ class Coverage:
         summary: has the lowest and highest values.
     Attributes:
         names: of the elements, with their ranges.
-        counts: [elements, bins].
-        left_out: elements that are not counted.
+        counts: [elements, bins]; zeros for an element with a NaN or infinity, which has no range.
+        left_out: how many elements have no row.
     """
 
     def __init__(self, summary: PolicySummary) -> None:
         self.names: list[str] = []
-        self._parts: list[tuple[str, np.ndarray, np.ndarray]] = []
+        self._parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]] = []
         elements = sum(np.size(low) for low in summary.low.values())
         for path, lows in summary.low.items():
-            low, high = (np.ravel(ends)[: _ELEMENTS - len(self.names)] for ends in (lows, summary.high[path]))
-            self._parts.append((path, low.astype(np.float64), high.astype(np.float64)))
+            size = _ELEMENTS - len(self.names)
+            low, high = (np.ravel(ends)[:size].astype(np.float64) for ends in (lows, summary.high[path]))
+            counted = (np.abs(low) <= _LARGEST) & (np.abs(high) <= _LARGEST)
+            self._parts.append((path, low, high, counted))
             for number, (least, most) in enumerate(zip(low, high, strict=True)):
-                self.names.append(f"{path}[{number}]  {least:.3g} … {most:.3g}" if np.ndim(lows) else path)
+                span = f"{least:.3g} … {most:.3g}" if counted[number] else "not finite"
+                self.names.append(f"{path}[{number}]  {span}" if np.ndim(lows) else path)
         self.left_out = elements - len(self.names)
         self.counts = np.zeros((len(self.names), _BINS), np.int64)
 
     def add(self, obs: trees.Tree) -> None:
         """Counts the observations of a trajectory."""
         columns, first = dict(named_leaves(obs)), 0
-        for path, low, high in self._parts:
-            values = columns[path].reshape(len(columns[path]), -1)[:, : len(low)].astype(np.float64)
+        for path, low, high, counted in self._parts:
+            elements = np.flatnonzero(counted)
+            low, high = low[elements], high[elements]
+            values = columns[path].reshape(len(columns[path]), -1)[:, elements].astype(np.float64)
             shares = (values - low) / np.where(high > low, high - low, 1.0)
             bins = np.minimum((shares * _BINS).astype(np.int64), _BINS - 1)
-            rows = np.broadcast_to(first + np.arange(len(low)), bins.shape)
+            rows = np.broadcast_to(first + elements, bins.shape)
             np.add.at(self.counts, (rows, bins), 1)
-            first += len(low)
+            first += len(counted)
 
 
 def _coverage(reader: DatasetReader, policies: dict[str, PolicySummary]) -> dict[str, Coverage]:
     found = {policy_id: Coverage(summary) for policy_id, summary in policies.items()}
     for trajectory in reader.trajectories():
-        found[trajectory.policy_id].add(trajectory.columns[SampleBatch.OBS])
+        if not other_shapes(policies[trajectory.policy_id], trajectory):
+            found[trajectory.policy_id].add(trajectory.columns[SampleBatch.OBS])
     return found
 
 
 def _histogram(axes: Any, values: list[Any], title: str) -> None:
-    axes.set_title(title, fontsize="medium")
+    drawn = [value for value in values if abs(value) <= _LARGEST]  # which NaN is not
+    more = f"; {len(values) - len(drawn)} not finite" if len(drawn) < len(values) else ""
+    axes.set_title(title + more, fontsize="medium")
     axes.set_ylabel("trajectories")
-    if values:
-        axes.hist(values, bins=min(30, max(len(set(values)), 1)))
+    if drawn:
+        axes.hist(drawn, bins=_edges(drawn))
+
+
+def _edges(values: list[Any]) -> np.ndarray:
+    """The edges of up to 30 bins; of one for values that differ in their last digits: few numbers lie between them."""
+    low, high = float(min(values)), float(max(values))
+    largest = max(abs(low), abs(high))
+    if high - low <= 1e-12 * largest:
+        margin = max(0.5, 1e-6 * largest)
+        return np.array([low - margin, high + margin])
+    return np.linspace(low, high, min(30, len(set(values))) + 1)
 
 
 def _draw_observations(axes: Any, coverage: Coverage) -> None:
@@ -113,9 +143,11 @@ def _draw_actions(axes: Any, summary: PolicySummary) -> None:
         return
     width = 0.8 / len(summary.actions)
     for number, (name, counts) in enumerate(summary.actions.items()):
-        places = np.arange(len(counts)) + (number - (len(summary.actions) - 1) / 2) * width
-        axes.bar(places, 100 * counts / max(int(counts.sum()), 1), width, label=name)
+        each = -(-len(counts) // _MOST_BARS)
+        sums = np.add.reduceat(counts, np.arange(0, len(counts), each))
+        places = np.arange(len(sums)) + (number - (len(summary.actions) - 1) / 2) * width
+        axes.bar(places, 100 * sums / max(int(sums.sum()), 1), width, label=name)
     axes.set_ylabel("% of the steps")
-    axes.set_xlabel("action, or tenth of its range")
+    axes.set_xlabel("action, or equal part of its range")
     if len(summary.actions) > 1:
         axes.legend(fontsize="small")

@@ -16,6 +16,7 @@ from gymnasium import Space
 
 import rollax
 from rollax import trees
+from rollax.batch import SampleBatch
 from rollax.config.stored import space_to_json
 from rollax.data.dataset import WITH_LAST, Continuations, RecordedTrajectory
 from rollax.data.layout import (
@@ -37,6 +38,7 @@ from rollax.errors import DatasetError
 from rollax.trees import Tree
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
+_ALWAYS = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
 _ROWS_AT_ONCE = 1 << 14
 _BYTES_AT_ONCE = 1 << 24
 
@@ -102,8 +104,10 @@ class DatasetWriter:
         """Adds a trajectory; those of an episode follow one another.
 
         Raises:
-            DatasetError: columns of different lengths, arrays of objects, or the disk fails.
+            DatasetError: a column is missing, has another length, holds objects or has a name that is taken; an id
+                that is no text; or the disk fails.
         """
+        _check_ids(trajectory)
         _check_lengths(trajectory)
         if trajectory.episode_id != self._last_episode:
             self._end_episode()
@@ -307,7 +311,30 @@ def _add(columns: dict[str, pa.Array], tree: Tree, values: Tree, rows: np.ndarra
         _add(columns, tree[key], values[key], rows)
 
 
+def _check_ids(trajectory: RecordedTrajectory) -> None:
+    for name in ("episode_id", "policy_id"):
+        value = getattr(trajectory, name)
+        if not isinstance(value, str):
+            raise DatasetError(
+                f"The {name} of a trajectory is no text.",
+                where=trajectory.where or f"agent {trajectory.agent_id!r}",
+                got=value,
+                expected="a string",
+                fix=f"give {str(value)!r}",
+            )
+    id_to_text(trajectory.agent_id)
+
+
 def _check_lengths(trajectory: RecordedTrajectory) -> None:
+    missing = [name for name in _ALWAYS if name not in trajectory.columns]
+    if missing:
+        raise DatasetError(
+            "A trajectory without a column that is required.",
+            where=trajectory.where or f"episode {trajectory.episode_id}",
+            got=f"no {', '.join(missing)}",
+            expected=", ".join(_ALWAYS),
+            fix="give T actions and rewards, and T + 1 observations",
+        )
     steps = len(trajectory)
     for name, column in trajectory.columns.items():
         expected = steps + (name in WITH_LAST)

@@ -68,8 +68,8 @@ class RecordedFragments:
         """Policy ids and fragments of whole trajectories, in the order of the data.
 
         Raises:
-            SpaceError, ShapeError, NonFiniteError, PolicyError: data that the policy cannot have seen or done, with the
-                file and place of its trajectory.
+            SpaceError, ShapeError, NonFiniteError, PolicyError, DatasetError: data that the policy cannot have seen or
+                done, with the file and place of its trajectory.
         """
         collected: dict[str, list[RecordedTrajectory]] = {policy_id: [] for policy_id in self._rows}
         sizes = dict.fromkeys(self._rows, 0)
@@ -81,7 +81,7 @@ class RecordedFragments:
             if policy_id not in self._rows or not len(trajectory):
                 continue
             self._rows[policy_id].checks.spaces(trajectory, self._reader)
-            self._rows[policy_id].checks.shapes(trajectory)
+            self._rows[policy_id].checks.shapes(trajectory, actions_of=self._reader.actions_of)
             collected[policy_id].append(trajectory)
             per_row = sum(leaf.nbytes for leaf in trees.leaves(trajectory.columns[SampleBatch.OBS])) // len(trajectory)
             sizes[policy_id] += len(trajectory) * max(_BYTES_AT_ONCE // _ROWS_AT_ONCE, per_row)

@@ -16,7 +16,7 @@ from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.recorded import RecordedFragments
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.memory import gib, memory_there
-from rollax.optimizers.decoded_data import DecodedData, fingerprint_of
+from rollax.optimizers.decoded_data import DecodedData, check_folder, fingerprint_of
 from rollax.policy.policy import Policy
 from rollax.replay.mapped import MappedReplay
 from rollax.replay.mixed import Part
@@ -45,7 +45,8 @@ class RecordedData:
         trajectories: in all data sets.
         fingerprint: of the data as it is learned from.
     Raises:
-        ConfigError: a policy has no rows, or the data is larger than the memory that it may take.
+        ConfigError: a policy has no rows, the data is larger than the memory that it may take, or `input_folder` is
+            inside the data.
         DatasetError, SpaceError, PolicyError: data that cannot be read, or is not of the policies' spaces.
     """
 
@@ -64,7 +65,11 @@ class RecordedData:
         self.trajectories = 0
         self.fingerprint = 0
         self._size = 0  # bytes of the data in memory
-        for source, weight in config.weights_of_sources()[0]:
+        sources = config.weights_of_sources()[0]
+        if config.input_folder is not None:
+            for source, _ in sources:
+                check_folder(config.input_folder, source)
+        for source, weight in sources:
             for policy_id, buffer in self._filled(source).items():
                 self.parts[policy_id].append(Part(buffer, weight, self._filtering(policy_id)))
         self.rows = {policy_id: sum(len(part.buffer) for part in parts) for policy_id, parts in self.parts.items()}

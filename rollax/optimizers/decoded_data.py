@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import json
@@ -17,6 +18,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.errors import ConfigError
 from rollax.evaluation.recorded import RecordedFragments
 from rollax.replay.column_files import ColumnWriter, MappedColumns, open_columns, read_about
 
@@ -107,6 +109,33 @@ def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) ->
         for leaf in trees.leaves(tree):
             before = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data, before)
     return before
+
+
+def check_folder(folder: str, source: Any) -> None:
+    """Refuses an `input_folder` inside of a source: the next run would read its column files as data."""
+    if isinstance(source, str | Path):
+        outer, inner = Path(os.path.realpath(source)), Path(os.path.realpath(folder))
+        if inner.is_relative_to(outer) if os.path.exists(source) else _begins(inner.parts, outer.parts):
+            raise ConfigError(
+                "The folder for decoded data lies inside the data.",
+                where="config key 'input_folder'",
+                got=f"{folder!r}, with the data {str(source)!r}",
+                expected="a folder that the data does not contain",
+                fix="name a folder beside the data, and remove column files (data-*/columns.json) that an earlier run "
+                "has left inside of it",
+            )
+    elif isinstance(source, list | tuple):
+        for part in source:
+            check_folder(folder, part)
+
+
+def _begins(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Whether a pattern, as `glob` reads it, matches the beginning of a path."""
+    if not pattern:
+        return True
+    if pattern[0] == "**":
+        return any(_begins(path[start:], pattern[1:]) for start in range(len(path) + 1))
+    return bool(path) and fnmatch.fnmatchcase(path[0], pattern[0]) and _begins(path[1:], pattern[1:])
 
 
 def _files_of(source: Any) -> list[tuple[str, int, int]] | None:

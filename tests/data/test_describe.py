@@ -13,11 +13,12 @@ import pytest
 from gymnasium import spaces
 from typer.testing import CliRunner
 
-from rollax import DatasetError, DatasetWriter, PPOTrainer, open_dataset, trees
+from rollax import DatasetError, DatasetWriter, PPOTrainer, RecordedTrajectory, open_dataset, trees
 from rollax.cli import app
 from rollax.data.convert import convert
 from rollax.data.describe import describe
 from tests.data.test_parquet import same, trajectory
+from tests.optimizers.recorded import ListReader
 
 BOX, TWO = spaces.Box(-100, 100, (3,), np.float32), spaces.Discrete(2)
 SPACES = {"default_policy": BOX}, {"default_policy": TWO}
@@ -94,8 +95,8 @@ def test_observations_of_other_shapes_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [
-        ("obs", np.nan, "nan] in step 1"),
-        ("obs", np.inf, "inf] in step 1 is not in"),
+        ("obs", np.nan, "nan in step 1, expected"),
+        ("obs", np.inf, "inf in step 1 is not in"),
         ("rewards", np.inf, "inf in step 1"),
         ("actions", 5, "5 in step 1 is not in"),
     ],
@@ -107,6 +108,48 @@ def test_wrong_values_are_named(tmp_path, column, value, says):
     (error,) = describe(open_dataset(tmp_path), check=True).errors
     assert says in error
     assert f"{path}, row group 0, row 3" in error
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("rewards", np.ones((3, 1)), "column 'rewards': shape (3, 1), expected (3,)"),
+        ("action_logp", np.ones((3, 1)), "column 'action_logp': shape (3, 1), expected (3,)"),
+        ("actions", np.array([0, 0.5, 1]), "column 'actions': 0.5 in step 1 is not in Discrete(2)"),
+        ("actions", np.array([0, 1]), "column 'actions': shape (2,), expected (3,)"),
+        ("obs", np.zeros((3, 3), np.float32), "column 'obs': shape (3, 3), expected (4, 3)"),
+        ("obs", np.full((4, 3), 101, np.float32), "column 'obs': 101.0 in step 0 is not in Box"),
+    ],
+)
+def test_what_learning_refuses_is_an_error(column, value, says):
+    one = RecordedTrajectory({**trajectory_of(3), column: value}, True, False, "0", "a", "default_policy", "line 1")
+    (error,) = describe(ListReader([one], BOX, TWO), check=True).errors
+    assert error.startswith(f"line 1, {says}")
+
+
+def trajectory_of(steps):
+    return trajectory(np.random.default_rng(0), steps, 0, obs=BOX, acts=TWO).columns
+
+
+def test_an_action_that_its_mask_forbids_is_an_error():
+    space = spaces.Dict({"action_mask": spaces.Box(0, 1, (2,), np.int8)})
+    one = RecordedTrajectory(trajectory_of(2), True, False, "0", "a", "default_policy", "line 1")
+    one.columns["actions"] = np.array([1, 0])
+    one.columns["obs"] = {"action_mask": np.array([[0, 1], [0, 1], [0, 0]], np.int8)}
+    (error,) = describe(ListReader([one], space, TWO), check=True).errors
+    assert error == "line 1, column 'actions': the action of step 1 is not allowed by the action mask [0 1]"
+    one.columns["actions"] = np.array([1, 1])
+    assert describe(ListReader([one], space, TWO), check=True).errors == []
+
+
+def test_many_discrete_actions_are_counted_in_ranges():
+    # 2500 actions in 834 ranges of 3.
+    one = RecordedTrajectory(trajectory_of(4), True, False, "0", "a", "default_policy")
+    one.columns["actions"] = np.array([0, 2, 3, 2499])
+    report = describe(ListReader([one], BOX, spaces.Discrete(2500)))
+    counts = report.policies["default_policy"].actions["actions"]
+    assert len(counts) == 834
+    assert counts[[0, 1, 833]].tolist() == [2, 1, 1]
 
 
 def test_a_truncated_file_is_named_and_the_others_may_be_read(tmp_path):

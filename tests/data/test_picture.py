@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from gymnasium.spaces import Discrete
+from matplotlib.axes import Axes
 from typer.testing import CliRunner
 
+from rollax import DatasetError
 from rollax.cli import app
 from rollax.data.describe import describe
-from rollax.data.picture import Coverage
+from rollax.data.picture import Coverage, draw_dataset
 from tests.data.test_describe import some, written
 from tests.optimizers.recorded import ListReader, trajectory
 
@@ -34,6 +38,52 @@ def test_elements_that_never_change_and_images():
     assert coverage.left_out == 6
     assert coverage.counts.shape == (24, 40)
     assert coverage.counts[:, 0].tolist() == [3] * 24
+
+
+def with_rewards(*rewards):
+    found = [trajectory(number, 1) for number in range(len(rewards))]
+    for one, reward in zip(found, rewards, strict=True):
+        one.columns["rewards"] = np.array([reward])
+    return found
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        (1e6, np.nextafter(1e6, 2e6), np.nextafter(1e6, 0)),
+        (np.nan, np.inf, -np.inf),
+        (0.5, np.nan, 2.5),
+        (1e-12, 2e-12),
+        (-1e300, 1e300, 1e308),
+    ],
+)
+def test_returns_that_are_almost_equal_or_not_finite(rewards, tmp_path):
+    draw_dataset(ListReader(with_rewards(*rewards)), tmp_path / "a.png")
+    assert (tmp_path / "a.png").exists()
+
+
+def test_observations_that_are_not_finite_are_not_counted(tmp_path):
+    one = trajectory(0, 2)
+    one.columns["obs"][0, 0], one.columns["obs"][1, 1] = np.inf, np.nan
+    reader = ListReader([one, trajectory(1, 2)])
+    coverage = Coverage(describe(reader).policies["default_policy"])
+    coverage.add(one.columns["obs"])
+    assert coverage.names == ["obs[0]  not finite", "obs[1]  not finite"]
+    assert not coverage.counts.any()
+    draw_dataset(reader, tmp_path / "a.png")
+
+
+def test_without_a_trajectory(tmp_path):
+    with pytest.raises(DatasetError, match="without a trajectory"):
+        draw_dataset(ListReader([]), tmp_path / "a.png")
+
+
+def test_a_million_actions_are_drawn_as_a_hundred_bars(tmp_path, monkeypatch):
+    bars = []
+    of = Axes.bar
+    monkeypatch.setattr(Axes, "bar", lambda self, *args, **more: bars.append(len(args[0])) or of(self, *args, **more))
+    draw_dataset(ListReader([trajectory(0, 3)], action_space=Discrete(1_000_000)), tmp_path / "a.png")
+    assert bars[-1] == 100
 
 
 def test_the_command_writes_a_picture(tmp_path):

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from rollax import NonFiniteError, PolicyError, ShapeError, SpaceError, open_dataset
+from rollax import DatasetError, NonFiniteError, PolicyError, ShapeError, SpaceError, open_dataset, trees
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.recorded import RecordedFragments
+from rollax.evaluation.recorded_checks import RecordedChecks
 from rollax.policy.policy import Policy
 from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
@@ -156,6 +157,83 @@ def test_many_rows_come_in_several_fragments():
 def test_refused(reader, error, message):
     with pytest.raises(error, match=message):
         fragments(reader)
+
+
+def one_space(space, values, **changes):
+    """A reader with the observations of a space in one trajectory of three steps."""
+    return with_column("obs", values, observation_space=space, **changes)
+
+
+BOUNDED, HALF = Box(-1, 1, (1,), np.float32), Box(np.float32(0), np.float32(np.inf), (1,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "values", "error", "got"),
+    [
+        (Discrete(4), [0, 1, 7, 2], DatasetError, "step 2, column 'obs'(.|\n)*7"),
+        (Discrete(4), [0, -1, 3, 2], DatasetError, "step 1, column 'obs'(.|\n)*-1"),
+        (Discrete(4), [0, 1.5, 3, 2], DatasetError, "step 1, column 'obs'(.|\n)*1.5"),
+        (Discrete(4), [0, np.nan, 3, 2], NonFiniteError, "step 1, column 'obs'(.|\n)*nan"),
+        (MultiBinary(1), [[0], [1], [1], [2]], DatasetError, "step 3, column 'obs'(.|\n)*2"),
+        (MultiDiscrete([2]), [[0], [1], [1], [2]], DatasetError, "step 3, column 'obs'(.|\n)*2"),
+        (Box(0, 255, (1,), np.uint8), [[0], [300], [1], [2]], DatasetError, "step 1, column 'obs'(.|\n)*300"),
+        (Box(-9, 9, (1,), np.int64), [[0], [2.0**63], [1], [2]], DatasetError, "step 1, column 'obs'(.|\n)*e\\+18"),
+        (BOUNDED, [[0], [1], [1], [np.inf]], NonFiniteError, "step 3, column 'obs'(.|\n)*inf"),
+        (BOUNDED, [[0], [1], [1], [1e300]], DatasetError, "step 3, column 'obs'(.|\n)*e\\+300"),
+        (HALF, [[0], [-np.inf], [1], [np.inf]], NonFiniteError, "step 1, column 'obs'(.|\n)*-inf"),
+        (Dict({"x": Discrete(2)}), {"x": [0, 1, 2, 0]}, DatasetError, "step 2, column 'obs', key 'x'"),
+    ],
+)
+def test_observations_outside_their_space(space, values, error, got):
+    values = trees.tree_map(np.array, values) if isinstance(values, dict) else np.array(values)
+    reader = one_space(space, values)
+    reader._trajectories = reader._trajectories[1:]
+    with pytest.raises(error, match=f"line 5, {got}"):
+        fragments(reader, {"default_policy": runner(space)})
+
+
+@pytest.mark.parametrize(
+    ("space", "values"),
+    [
+        (Discrete(4), [0.0, 1, 2, 3]),
+        (Box(0, 255, (1,), np.uint8), [[0.0], [255], [1], [2]]),
+        (BOUNDED, [[0], [1.001], [-1.001], [1]]),
+        (HALF, [[0], [np.inf], [1], [2]]),
+        (MultiBinary(1), [[False], [True], [True], [False]]),
+    ],
+)
+def test_observations_that_a_cast_keeps(space, values):
+    reader = one_space(space, np.array(values))
+    reader._trajectories = reader._trajectories[1:]
+    ((_, fragment),) = fragments(reader, {"default_policy": runner(space)})
+    assert fragment["obs"].dtype == space.dtype
+    np.testing.assert_array_equal(fragment["obs"], np.array(values)[:3].astype(space.dtype))
+
+
+@pytest.mark.parametrize("actions", [[0, 0.7, 1], [0, 2.6, 1], [0, np.nan, 1]])
+def test_actions_that_a_cast_would_change(actions):
+    reader = with_column("actions", np.array(actions))
+    with pytest.raises(PolicyError, match="line 5, step 1, column 'actions'"):
+        fragments(reader)
+    checks = RecordedChecks(runner().policy)  # as estimates call it
+    with pytest.raises(PolicyError, match="line 5, step 1, column 'actions'"):
+        checks.shapes(reader._trajectories[1])
+
+
+def test_fractions_are_actions_of_an_integer_box_in_the_scale_of_a_policy():
+    space = Box(0, 10, (1,), np.int32)
+    reader = with_column("actions", np.array([[0.0], [0.5], [1.0]], np.float32), action_space=space)
+    reader._trajectories = reader._trajectories[1:]
+    runners = {"default_policy": runner(action_space=space)}
+    with pytest.raises(PolicyError, match="step 1, column 'actions'"):
+        fragments(reader, runners)
+    reader.actions_of = "policy"
+    ((_, fragment),) = fragments(reader, runners)
+    # 5 + 5 a is 5, 7.5 and 10, rounded to 5, 8 and 10 for the environment.
+    np.testing.assert_allclose(fragment["actions"].ravel(), [0, 0.6, 1], rtol=1e-6)
+    reader._trajectories[0].columns["actions"][1] = np.nan
+    with pytest.raises(NonFiniteError, match="step 1, column 'actions'"):
+        fragments(reader, runners)
 
 
 def test_an_action_that_its_mask_forbids():

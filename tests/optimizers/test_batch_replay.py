@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -168,6 +170,38 @@ class TestAlone:
         count, fingerprint, _ = run()
         assert count == 3
         assert fingerprint != first[1]
+
+    @pytest.mark.parametrize(
+        ("source", "folder"),
+        [
+            ("data", "data/columns"),
+            ("data", "data"),
+            ("link", "data/columns"),
+            (["more", "data"], "data/a/b"),
+            ({"data": 1, "more": 1}, "./more/../data/columns"),
+            ("da*", "data/columns"),
+            ("*", "columns"),
+            ("**/dat?", "data/columns"),
+        ],
+    )
+    def test_a_folder_inside_of_the_data_is_refused(self, line, tmp_path, monkeypatch, source, folder):
+        monkeypatch.chdir(tmp_path)
+        for name in ("data", "more"):
+            written(name, [trajectory(0, 3)])
+        if source == "link":
+            os.symlink("data", "link")
+        with pytest.raises(ConfigError, match=r"inside the data(.|\n)*input_folder"):
+            DQNTrainer(line, {**TINY, "input": source, "input_folder": folder})
+        assert not any(tmp_path.rglob("columns.json"))
+
+    @pytest.mark.parametrize(
+        ("source", "folder"), [("data", "data2"), ("data/*.parquet", "data/x"), ("dat*", "columns")]
+    )
+    def test_a_folder_beside_the_data(self, line, tmp_path, monkeypatch, source, folder):
+        monkeypatch.chdir(tmp_path)
+        written("data", [trajectory(0, 3)])
+        for _ in range(2):
+            DQNTrainer(line, {**TINY, "input": source, "input_folder": folder}).stop()
 
     def test_a_decoding_that_breaks_off_leaves_nothing(self, line, tmp_path):
         bad = trajectory(1, 3)

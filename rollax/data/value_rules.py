@@ -1,0 +1,196 @@
+"""`ValueRules`: what the values of recorded trajectories must be, in learning, estimates and `rollax data check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.batch.finite import first_not_finite
+from rollax.data.dataset import ENV_ACTIONS, RecordedTrajectory
+from rollax.policy.action_masks import KEY as MASK
+from rollax.spaces import Path, at, bounds, choices, leaves
+
+FINITE = "finite numbers"
+
+
+class Problem(NamedTuple):
+    """The first value of an array that breaks a rule.
+
+    Attributes:
+        kind: what is wrong: the shape of the array, a NaN or infinity, a value outside the space, or an action that the
+            mask of its observation forbids.
+        column: the name of the column.
+        path: the part of a nested space.
+        row: the row of the column; None for a wrong shape.
+        got: the number, the shape, or the mask.
+        expected: a space, a shape, or a text.
+    """
+
+    kind: Literal["shape", "not finite", "outside", "forbidden"]
+    column: str
+    path: Path
+    row: int | None
+    got: Any
+    expected: Any
+
+
+class ValueRules:
+    """The rules for the trajectories of one policy; each method returns its problems lazily.
+
+    Args:
+        observation_space: None where it is not known: the observations are then no NaN.
+        action_space: of the environment; None where it is not known: the actions are then finite.
+    """
+
+    def __init__(self, observation_space: Space | None, action_space: Space | None) -> None:
+        of_actions = None if action_space is None else leaves(action_space)
+        self._leaves = {
+            SampleBatch.OBS: None if observation_space is None else leaves(observation_space),
+            SampleBatch.ACTIONS: of_actions,
+            ENV_ACTIONS: of_actions,
+        }
+        self._sizes = [] if action_space is None else choices(action_space)
+        has_mask = isinstance(observation_space, spaces.Dict) and MASK in observation_space.spaces
+        self._masked = has_mask and bool(self._sizes)
+
+    def columns(
+        self, trajectory: RecordedTrajectory, *, actions_of: Literal["policy", "environment"]
+    ) -> Iterator[Problem]:
+        """Problems of a trajectory as it was recorded: shapes, and numbers that the dtypes of the spaces cannot hold.
+
+        A cast to these dtypes would change such numbers silently: 0.7 would become 0, and 300 as uint8 44.
+
+        Args:
+            actions_of: the scale of the column `actions`, see `DatasetReader`. In a policy's scale, the actions of an
+                integer Box may be fractions.
+        """
+        steps = len(trajectory)
+        yield from self._of_space(SampleBatch.OBS, trajectory, steps + 1)
+        yield from self._of_space(SampleBatch.ACTIONS, trajectory, steps, scaled=actions_of == "policy")
+        if ENV_ACTIONS in trajectory.columns:
+            yield from self._of_space(ENV_ACTIONS, trajectory, steps)
+        for name in (SampleBatch.REWARDS, SampleBatch.ACTION_LOGP):
+            shape = np.shape(trajectory.columns.get(name, np.zeros(steps)))
+            if shape != (steps,):
+                yield Problem("shape", name, (), None, shape, (steps,))
+
+    def values(self, obs: trees.Tree, actions: trees.Tree, rewards: NDArray, lengths: NDArray) -> Iterator[Problem]:
+        """Problems of the values in n trajectories with N steps in all, whose `columns` have none.
+
+        NaN; infinity in anything but an unbounded element of the observations; what is outside a discrete space;
+        actions that the mask of their observation forbids. Numbers beyond the bounds of a Box are allowed: environments
+        return them.
+
+        Args:
+            obs: columns [N + n, ...] in the dtypes of the space; each trajectory ends with its last observation.
+            actions: columns [N, ...]; those of a Box may be in any scale.
+            rewards: [N].
+            lengths: [n] steps of each trajectory.
+        """
+        yield from self.in_space(SampleBatch.OBS, obs)
+        of_actions = list(self.in_space(SampleBatch.ACTIONS, actions))
+        yield from of_actions
+        yield from not_finite(SampleBatch.REWARDS, rewards)
+        if self._masked and not of_actions:
+            yield from self._forbidden(obs[MASK], actions, lengths)
+
+    def in_space(self, name: str, column: trees.Tree) -> Iterator[Problem]:
+        """The rules of `values` for one column: `obs`, `actions` or `env_actions`."""
+        known = self._leaves[name]
+        if known is None:
+            yield from not_finite(name, column)
+            return
+        for path, leaf in known:
+            array = np.asarray(at(column, path))
+            if not isinstance(leaf, spaces.Box):
+                low, high = bounds(leaf)
+                yield from _first(name, path, leaf, array, (array < low) | (array > high))
+            elif array.dtype.kind == "f":
+                finite = np.isfinite(array)
+                if not finite.all():
+                    allowed = finite | _unbounded(leaf, array) if name == SampleBatch.OBS else finite
+                    yield from _first(name, path, leaf, array, ~allowed)
+
+    def _of_space(
+        self, name: str, trajectory: RecordedTrajectory, rows: int, *, scaled: bool = False
+    ) -> Iterator[Problem]:
+        for path, leaf in self._leaves[name] or ():
+            try:
+                column = at(trajectory.columns[name], path)
+            except (KeyError, IndexError, TypeError):
+                column = None
+            expected = rows, *(leaf.shape or ())
+            if column is None or np.shape(column) != expected:
+                yield Problem("shape", name, path, None, "nothing" if column is None else np.shape(column), expected)
+                continue
+            array = np.asarray(column)
+            if array.dtype == leaf.dtype:
+                continue
+            if scaled and isinstance(leaf, spaces.Box):
+                # The map to the environment rounds; of a NaN it would make any integer.
+                wrong = np.isnan(array) if leaf.dtype.kind != "f" and array.dtype.kind == "f" else None
+            else:
+                wrong = _lost(array, leaf.dtype)
+            yield from _first(name, path, leaf, array, wrong)
+
+    def _forbidden(self, mask: Any, actions: trees.Tree, lengths: NDArray) -> Iterator[Problem]:
+        if np.shape(mask)[1:] != (sum(self._sizes),):
+            return  # the policy refuses the mask
+        mask = np.delete(np.asarray(mask), np.cumsum(lengths + 1) - 1, axis=0)
+        taken = [
+            (at(actions, path) - np.asarray(bounds(leaf)[0])).reshape(len(mask), -1)
+            for path, leaf in self._leaves[SampleBatch.ACTIONS] or ()
+            if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
+        ]
+        first = np.cumsum([0, *self._sizes])[:-1]
+        allowed = np.take_along_axis(mask, np.concatenate(taken, axis=1).astype(np.int64) + first, axis=1)
+        if not allowed.all():
+            row = int(np.flatnonzero(~allowed.all(axis=1))[0])
+            yield Problem("forbidden", SampleBatch.ACTIONS, (), row, mask[row], "a valid action")
+
+
+def not_finite(name: str, column: trees.Tree) -> Iterator[Problem]:
+    """The problem of a column with NaN or infinity, by the rule of `first_not_finite`, which knows no space."""
+    bad = first_not_finite(name, column)
+    if bad is not None:
+        yield Problem("not finite", name, (), bad.row, bad.number, FINITE)
+
+
+def _first(name: str, path: Path, leaf: Space, array: NDArray, wrong: NDArray[np.bool_] | None) -> Iterator[Problem]:
+    """The problem of the first wrong number, if there is one."""
+    if wrong is None or not wrong.any():
+        return
+    place = tuple(np.argwhere(wrong)[0].tolist())
+    number = array[place]
+    if array.dtype.kind == "f" and not np.isfinite(number):
+        bounded = name == SampleBatch.OBS and not np.isnan(number)
+        yield Problem("not finite", name, path, place[0], number, leaf if bounded else FINITE)
+    else:
+        yield Problem("outside", name, path, place[0], number, leaf)
+
+
+def _unbounded(leaf: spaces.Box, array: NDArray) -> NDArray[np.bool_]:
+    """Where an infinity lies on a side without a bound."""
+    return ((array == np.inf) & ~leaf.bounded_above) | ((array == -np.inf) & ~leaf.bounded_below)
+
+
+def _lost(array: NDArray, dtype: Any) -> NDArray[np.bool_] | None:
+    """Where a number is not one that the dtype can hold, up to rounding; None where the dtypes exclude it."""
+    if array.dtype.kind not in "biuf":
+        return np.ones(array.shape, np.bool_)
+    if np.can_cast(array.dtype, dtype):
+        return None
+    if dtype.kind == "f":
+        return (np.abs(array) > np.finfo(dtype).max) & np.isfinite(array)
+    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if array.dtype.kind != "f":
+        return (array < least) | (array > most)
+    numbers = array.astype(np.float64, copy=False)
+    # The largest int64 has no float64: the next number above it, 2**63, does not fit.
+    return ~((numbers >= least) & (numbers < float(most + 1)) & (numbers == np.rint(numbers)))

@@ -1,0 +1,50 @@
+"""What a `DatasetWriter` refuses, because it could not be read again, and the ids that it converts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import DatasetError, open_dataset
+from tests.data.test_describe import some, written
+
+
+@pytest.mark.parametrize("name", ["terminated", "is_last", "episode_id", "reward_left_out"])
+def test_reserved_names_of_columns(tmp_path, name):
+    (one,) = some(1)
+    one.columns[name] = np.zeros(len(one))
+    with pytest.raises(DatasetError, match=rf"name is taken(.|\n)*got: +{name}"):
+        written(tmp_path, [one])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_columns_of_the_same_name(tmp_path):
+    (one,) = some(1)
+    one.columns["more"], one.columns["more/x"] = {"x": np.zeros(len(one))}, np.zeros(len(one))
+    with pytest.raises(DatasetError, match=r"name is taken(.|\n)*more/x"):
+        written(tmp_path, [one])
+
+
+@pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
+def test_a_column_that_is_missing(tmp_path, name):
+    (one,) = some(1)
+    del one.columns[name]
+    with pytest.raises(DatasetError, match=f"without a column(.|\n)*no {name}"):
+        written(tmp_path, [one])
+
+
+def test_an_episode_id_that_is_no_text(tmp_path):
+    (one,) = some(1)
+    one.episode_id = 3
+    with pytest.raises(DatasetError, match=r"episode_id of a trajectory is no text(.|\n)*give '3'"):
+        written(tmp_path, [one])
+
+
+@pytest.mark.parametrize("agent", [np.int64(7), ("red", np.int32(7)), np.uint8(7)])
+def test_agent_ids_of_numpy(tmp_path, agent):
+    (one,) = some(1)
+    one.agent_id = agent
+    written(tmp_path, [one])
+    (read,) = open_dataset(tmp_path).trajectories()
+    assert read.agent_id == agent
+    assert hash(read.agent_id) == hash(agent)
