@@ -13,6 +13,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, env_actions, has_box_actions
+from rollax.data.formats.common import check_spaces_known
 from rollax.data.new_file import NewFile, new_folder
 from rollax.errors import ConfigError, DatasetError, nearest
 
@@ -53,15 +54,7 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
 def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any]) -> int:
     from rollax.data.writer import DatasetWriter
 
-    missing = [name for name in ("observation_spaces", "action_spaces") if not getattr(reader, name)]
-    if missing:
-        raise DatasetError(
-            "Data whose spaces are not known.",
-            where=folder,
-            got=f"no {' and no '.join(missing)}",
-            expected="the spaces, which rollax's files hold",
-            fix='give them as settings: {"env": "CartPole-v1"}, or observation_space and action_space',
-        )
+    check_spaces_known(reader, folder)
     header = {key: value for key, value in reader.header.items() if key not in ("policies", "format_version")}
     spaces = reader.observation_spaces, reader.action_spaces
     described: Any = {"header": {**header, "converted": True}, "actions_of": reader.actions_of}

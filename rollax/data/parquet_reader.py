@@ -16,6 +16,7 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_scale, skip
+from rollax.data.formats.common import take_space
 from rollax.data.layout import (
     CONTINUES,
     FORMAT_VERSION,
@@ -31,7 +32,6 @@ from rollax.data.layout import (
 from rollax.data.limited_parquet import LimitedParquet
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import DatasetError, SpaceError
-from rollax.spaces import same_space, space_text
 from rollax.trees import Tree
 
 _ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that no DatasetWriter wrote
@@ -50,7 +50,7 @@ class ParquetReader(DatasetReader):
     Args:
         paths: the files.
         columns: the columns to read; None: all. `obs`, `actions` and `rewards` are always read.
-        max_broken: how many damaged files are skipped; one more raises.
+        max_broken: how many damaged files and row groups are skipped; one more raises.
         max_decoded_gb: GiB that a row group may take once it is decoded.
     Raises:
         DatasetError: a file that is truncated, of a newer format, or with other spaces than the first; or a row
@@ -74,6 +74,7 @@ class ParquetReader(DatasetReader):
                 self._files.append(_opened(path))
             except DatasetError as error:
                 skip(self.broken, error, max_broken)
+        self._max_broken, self._unopened = max_broken, len(self.broken)
         if not self._files:
             raise DatasetError("No file can be read.", where=", ".join(map(str, paths)), got=self.broken)
         scale = common_scale([file.header for file in self._files])
@@ -87,15 +88,35 @@ class ParquetReader(DatasetReader):
         return sum(int(file.contents.get("steps", 0)) for file in self._files)
 
     def trajectories(self) -> Iterator[RecordedTrajectory]:
+        del self.broken[self._unopened :]
         for file in self._files:
-            with LimitedParquet(file.path, self._max_decoded_gb) as parquet:
+            try:
+                parquet = LimitedParquet(file.path, self._max_decoded_gb)
+            except (pa.ArrowException, OSError) as error:  # it was removed or changed after it was opened
+                self._skip(_damaged(file.path, error))
+                continue
+            with parquet:
                 for group in range(parquet.metadata.num_row_groups):
-                    where = f"{file.path}, row group {group}"
-                    try:
-                        table = parquet.read_row_group(group, self._names(file))
-                        yield from _trajectories_of(table, file.columns, self._wanted, where)
-                    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
-                        raise _damaged(where, error) from error
+                    yield from self._group(file, parquet, group)
+
+    def _group(self, file: _File, parquet: LimitedParquet, group: int) -> Iterator[RecordedTrajectory]:
+        where = f"{file.path}, row group {group}"
+        try:
+            table = parquet.read_row_group(group, self._names(file))
+            found = list(_trajectories_of(table, file.columns, self._wanted, where))
+        except DatasetError as error:
+            self._skip(error)
+            return
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
+            self._skip(_damaged(where, error))
+            return
+        for one in found:
+            # The steps before may be in what was skipped.
+            one.continues |= bool(self.broken and SampleBatch.T in one.columns and one.columns[SampleBatch.T][0] > 0)
+            yield one
+
+    def _skip(self, error: DatasetError) -> None:
+        skip(self.broken, error, self._max_broken)
 
     def _score(self) -> dict[str, Any]:
         """The behaviour policy, with the mean return of the whole episodes of all files."""
@@ -125,14 +146,7 @@ class ParquetReader(DatasetReader):
                     space = space_from_json(described[kind], f"{file.path}, policy {policy_id!r}")
                 except (SpaceError, KeyError) as error:
                     raise _damaged(file.path, error) from error
-                if not same_space(known.setdefault(policy_id, space), space):
-                    raise DatasetError(
-                        f"A file with another {kind.replace('_', ' ')}.",
-                        where=f"{file.path}, policy {policy_id!r}",
-                        got=space_text(space),
-                        expected=f"{space_text(known[policy_id])}, as in {self._files[0].path}",
-                        fix="read data of one environment at a time",
-                    )
+                take_space(known, policy_id, space, kind, file.path, self._files[0].path)
         if file.header.get("actions_of", "environment") != self.actions_of:
             raise DatasetError(
                 "Files whose actions have different scales.",
@@ -281,5 +295,5 @@ def _damaged(where: Any, error: Exception) -> DatasetError:
         where=where,
         got=f"{type(error).__name__}: {error}",
         expected="a Parquet file as rollax writes it",
-        fix="remove it, or use another copy",
+        fix="use another copy, or skip some with max_broken",
     )

@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, DatasetError, DatasetReader, open_dataset, trees
+from rollax.config.stored import space_to_json
 from rollax.data.convert import convert
 from rollax.data.describe import describe
 from rollax.data.formats.minari_format import write_minari
@@ -51,7 +52,46 @@ class TestJsonLines:
         assert right.columns["action_logp"].tolist() == [-0.5]
         assert (left.columns["t"].tolist(), right.columns["t"].tolist()) == ([0, 1], [1])
         assert [one.agent_id for one in (left, right)] == ["left", "right"]
-        assert {one.episode_id for one in (left, right)} == {"e"}
+        assert {one.episode_id for one in (left, right)} == {"0:e"}
+
+    def test_files_with_the_same_ids_have_episodes_of_their_own(self, tmp_path):
+        files = [lines(tmp_path / f"{name}.jsonl", self.EPISODE) for name in "ab"]
+        assert [one.episode_id for one in read(files)] == ["0:e", "0:e", "1:e", "1:e"]
+        convert(open_dataset(files), tmp_path / "both.jsonl", "json_lines")
+        assert describe(open_dataset(tmp_path / "both.jsonl")).episodes == 2
+
+    @pytest.mark.parametrize(
+        ("flags", "ends"),
+        [
+            ({"terminated": [False, False], "truncated": [False, True]}, (False, True)),
+            ({"terminated": [False, True]}, (True, False)),
+            ({"truncated": True}, (False, True)),
+        ],
+    )
+    def test_flags_of_the_end(self, tmp_path, flags, ends):
+        agents = {"left": {**self.EPISODE["agents"]["left"], "terminated": False, **flags}}
+        (found,) = read(lines(tmp_path / "log.jsonl", {"agents": agents}))
+        assert (found.terminated, found.truncated) == ends
+
+    @pytest.mark.parametrize("flag", ["false", 1, None, [], [True, False], [True], [0, 1], {"a": True}])
+    def test_what_is_no_flag_of_the_end(self, tmp_path, flag):
+        agents = {"left": {**self.EPISODE["agents"]["left"], "terminated": flag}}
+        with pytest.raises(DatasetError, match=r"(?s)flag.*log.jsonl, line 1, agent 'left', terminated.*a list of 2"):
+            read(lines(tmp_path / "log.jsonl", {"agents": agents}))
+
+    def test_what_is_not_utf8_is_a_broken_line(self, tmp_path):
+        path = tmp_path / "log.jsonl"
+        path.write_bytes(b'{"x": "\xff"}\n' + json.dumps(self.EPISODE).encode())
+        with pytest.raises(DatasetError, match=r"(?s)log.jsonl, line 1.*utf-8.*max_broken"):
+            read(path)
+        assert len(read(path, max_broken=1)) == 2
+
+    def test_a_file_that_is_gone_is_skipped(self, tmp_path):
+        files = [lines(tmp_path / f"{name}.jsonl", self.EPISODE) for name in "ab"]
+        reader = open_dataset(files, max_broken=1)
+        files[0].unlink()
+        assert len(list(reader.trajectories())) == 2
+        assert "a.jsonl" in reader.broken[0]
 
     def test_a_single_agent_that_begins_late_goes_on(self, tmp_path):
         steps = {"obs": [[1, 2], [3, 4]], "actions": [0], "rewards": [5], "terminated": True}
@@ -79,7 +119,8 @@ class TestJsonLines:
             ({"t": [3]}, "wrong length"),
             ({"obs": [[1, 2], [3], [4, 5]]}, "Values"),
             ({"obs": [{"a": 1}] * 3}, "not of the space"),
-            ({"rewards": ["x", 1]}, "cannot be read"),
+            ({"rewards": ["x", 1]}, "not one number for each step"),
+            ({"rewards": [[1, 2], [3, 4]]}, "not one number for each step"),
         ],
     )
     def test_what_is_no_trajectory(self, tmp_path, change, says):
@@ -132,7 +173,62 @@ class TestRLlibJson:
 
     def test_several_policies(self, tmp_path):
         batch = {"type": "MultiAgentBatch", "count": 4, "policy_batches": {"a": self.ROWS, "b": self.ROWS}}
-        assert [one.policy_id for one in read(lines(tmp_path / "out.json", batch))] == ["a", "b", "a", "b"]
+        found = read(lines(tmp_path / "out.json", batch))
+        assert [(one.episode_id, one.policy_id) for one in found] == [
+            *(("0:5", "a"), ("0:5", "b"), ("0:6", "a"), ("0:6", "b"))
+        ]
+
+    def test_the_trajectories_of_an_episode_follow_one_another(self, tmp_path):
+        # Two episodes at a time; agent 1 of each ends in the first line, agent 0 in the second.
+        def line(first, *agents):
+            batches = [self.rows(first, 2, eps_id=i, agent=a, ends=e) for i in (5, 6) for a, e in agents]
+            columns = {name: [row for each in batches for row in each[name]] for name in batches[0] if name != "type"}
+            return {"type": "MultiAgentBatch", "policy_batches": {"a": columns}}
+
+        path = lines(tmp_path / "a.json", line(0, (0, False), (1, True)), line(2, (0, True)))
+        found = read(path)
+        assert [(one.episode_id, one.agent_id) for one in found] == [("0:5", 1), ("0:5", 0), ("0:6", 1), ("0:6", 0)]
+
+    @pytest.mark.parametrize("as_json", [False, True])
+    def test_spaces_by_policy(self, tmp_path, as_json):
+        batch = {"type": "MultiAgentBatch", "policy_batches": {"a": self.ROWS, "b": self.ROWS}}
+        path, form = lines(tmp_path / "out.json", batch), space_to_json if as_json else lambda space: space
+        small = spaces.Box(-5, 5, (1,), np.float32)
+        settings = {
+            "observation_space": {"a": form(BOX1), "b": form(small)},
+            "action_space": {name: form(spaces.Discrete(4)) for name in "ab"},
+        }
+        report = describe(open_dataset(path, **settings), check=True)
+        assert len(report.errors) == 1
+        assert "is not in Box(-5.0" in report.errors[0]
+        convert(open_dataset(path, **settings), tmp_path / "own")
+        assert open_dataset(tmp_path / "own").observation_spaces == {"a": BOX1, "b": small}
+        with pytest.raises(
+            ConfigError, match=r"(?s)without a space.*out.json, line 1, policy 'a'.*\{policy id: space\}"
+        ):
+            read(path, observation_space=BOX1)
+        with pytest.raises(DatasetError, match=r"(?s)not known.*\['a', 'b'\], action spaces of \[\].*policy id: space"):
+            convert(open_dataset(path, observation_space=settings["observation_space"]), tmp_path / "no")
+        with pytest.raises(ConfigError, match=r"(?s)no space.*observation_space.*Box"):
+            open_dataset(path, observation_space="Box")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"new_obs": [[1.0]]},
+            {"new_obs": [[1.0, 2.0]] * 4},
+            {"rewards": [[1, 2]] * 4},
+            {"terminateds": ["false"] * 4},
+            {"agent_index": [[0]] * 4},
+            {"type": "MultiAgentBatch", "policy_batches": {"a": [1]}},
+            {"type": "MultiAgentBatch", "policy_batches": []},
+        ],
+    )
+    def test_what_is_no_batch(self, tmp_path, change):
+        path = lines(tmp_path / "a.json", {**self.ROWS, **change})
+        with pytest.raises(DatasetError, match="a.json, line 1"):
+            read(path)
+        assert read(path, max_broken=4) == []
 
     def test_numbers_that_are_too_large(self, tmp_path):
         path = lines(tmp_path / "a.json", {**self.ROWS, "rewards": [10**400, 0, 0, 0]}, self.ROWS)
@@ -269,6 +365,19 @@ class TestRLlibParquet:
         assert (first.terminated, second.truncated) == (True, True)
         assert second.columns["obs"].ravel().tolist() == [10, 11, 12]
 
+    def test_spaces_by_policy_and_the_order_of_episodes(self, tmp_path):
+        # Agent 1 of both episodes ends before agent 0; policy b has observations of its own shape.
+        agents = {"agent_id": ["1", "1", "0", "0"], "module_id": ["b", "b", "a", "a"], "eps_id": ["x", "y", "x", "y"]}
+        obs = [[1.0], [2.0], [3.0, 4.0], [5.0, 6.0]]
+        ends = {"t": [0] * 4, "terminateds": [True] * 4, "truncateds": [False] * 4}
+        pq.write_table(self.table(**agents, **ends, obs=obs, new_obs=obs), tmp_path / "out.parquet")
+        settings = {"observation_space": {"a": BOX, "b": BOX1}}
+        found = read(tmp_path, **settings)
+        assert [(one.episode_id, one.policy_id) for one in found] == [("x", "b"), ("x", "a"), ("y", "b"), ("y", "a")]
+        assert [one.columns["obs"].shape for one in found] == [(2, 1), (2, 2)] * 2
+        with pytest.raises(ConfigError, match=r"(?s)without a space.*out.parquet, row 0, policy 'b'"):
+            read(tmp_path, observation_space={"a": BOX})
+
     def test_objects_are_refused(self, tmp_path):
         pq.write_table(self.table(obs=[b"x"] * 4), tmp_path / "out.parquet")
         with pytest.raises(DatasetError, match=r"(?s)objects.*out.parquet, column 'obs'.*output_compress_columns"):
@@ -403,6 +512,31 @@ class TestD4RL:
         with pytest.raises(DatasetError, match=r"(?s)contain themselves.*b.hdf5"):
             read(path)
 
+    def test_an_empty_file(self, tmp_path):
+        names = ("observations", "actions", "rewards", "terminals", "timeouts")
+        reader = open_dataset(self.write(tmp_path / "a.hdf5", **{name: np.zeros((0,)) for name in names}))
+        assert (len(reader), list(reader.trajectories())) == (0, [])
+
+    @pytest.mark.parametrize("time_limit", ["5", -1, 0, 2.5, True])
+    def test_a_time_limit_that_is_no_number_of_steps(self, tmp_path, time_limit):
+        with pytest.raises(ConfigError, match="time_limit"):
+            open_dataset(self.write(tmp_path / "a.hdf5"), time_limit=time_limit)
+
+    def test_the_length_is_that_of_the_steps_that_are_read(self, tmp_path):
+        for number, change in enumerate([{}, {"next_observations": np.zeros((6, 1), np.float32)}]):
+            reader = open_dataset(self.write(tmp_path / f"{number}.hdf5", **change))
+            assert len(reader) == sum(map(len, reader.trajectories())) == [4, 6][number]
+        (tmp_path / "damaged.hdf5").write_bytes(b"x")
+        assert len(open_dataset(tmp_path, max_broken=1)) == 10
+
+    @pytest.mark.parametrize("name", ["rewards", "terminals", "timeouts"])
+    def test_several_values_for_a_step_are_refused(self, tmp_path, name):
+        with pytest.raises(DatasetError, match=rf"(?s)not one number.*a.hdf5.*{name}.*shape \(6, 2\)"):
+            read(self.write(tmp_path / "a.hdf5", **{name: np.zeros((6, 2))}))
+        with pytest.raises(DatasetError, match=r"(?s)without steps.*'rewards': \(\)"):
+            read(self.write(tmp_path / "b.hdf5", rewards=1.0))
+        assert len(read(self.write(tmp_path / "c.hdf5", rewards=np.zeros((6, 1))))) == 3
+
     def test_truncated_files(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5")
         path.write_bytes(path.read_bytes()[:200])
@@ -470,6 +604,45 @@ def test_what_minari_collects_is_read(tmp_path, storage, monkeypatch):
     assert len(reader) == sum(map(len, played)) - 3
 
 
+class TestMinari:
+    def written(self, folder, space=BOX1):
+        own = folder.with_suffix(".own")
+        with DatasetWriter(own, {"default_policy": space}, {"default_policy": spaces.Discrete(2)}) as writer:
+            writer.write(trajectory(np.random.default_rng(0), 2, 0, obs=space, acts=spaces.Discrete(2)))
+        write_minari(open_dataset(own), folder)
+        return folder
+
+    def test_sets_with_other_spaces_are_refused(self, tmp_path):
+        one, other = self.written(tmp_path / "one"), self.written(tmp_path / "other", BOX)
+        with pytest.raises(DatasetError, match=r"(?s)another observation space.*other.*as in .*one"):
+            open_dataset([one, other])
+
+    @pytest.mark.parametrize("setting", ["env", "observation_space", "action_space"])
+    def test_settings_of_spaces_are_refused(self, tmp_path, setting):
+        with pytest.raises(ConfigError, match=rf"(?s)Settings.*'{setting}'"):
+            open_dataset(self.written(tmp_path / "one"), **{setting: "CartPole-v1"})
+
+    @pytest.mark.parametrize("change", [{"env_spec": "["}, {"env_spec": "[]"}, {"total_steps": "x"}, None])
+    def test_damaged_metadata(self, tmp_path, change):
+        one, other = self.written(tmp_path / "one"), self.written(tmp_path / "other")
+        path = one / "data" / "metadata.json"
+        path.write_text("[" if change is None else json.dumps({**json.loads(path.read_text()), **change}))
+        with pytest.raises(DatasetError, match=r"(?s)cannot be read.*one, data/metadata.json"):
+            open_dataset([one, other])
+        reader = open_dataset([one, other], max_broken=1)
+        for _ in range(2):
+            assert len(list(reader.trajectories())) == 1
+            assert len(reader.broken) == 1
+
+    def test_several_rewards_for_a_step_are_refused(self, tmp_path):
+        path = self.written(tmp_path / "one")
+        with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+            del file["episode_0"]["rewards"]
+            file["episode_0"]["rewards"] = np.zeros((2, 2))
+        with pytest.raises(DatasetError, match=r"(?s)not one number.*episode 0, rewards.*shape \(2, 2\)"):
+            read(path)
+
+
 class TestCsv:
     TEXT = """batch,temp,pressure,valve,profit,done
 1,20.0,1.0,0,0.5,
@@ -527,6 +700,21 @@ class TestCsv:
         found = read(path, max_broken=1, **settings)
         assert [(len(one), one.continues) for one in found] == [(1, False), (2, True), (1, False)]
         assert [one.cut for one in found] == [False, True, False]
+
+    @pytest.mark.parametrize(("batches", "line"), [([1, 2, 1, 2], 4), ([1, 1, 1, 2, 2, 1, 1], 7)])
+    def test_an_episode_in_pieces_is_refused(self, tmp_path, batches, line):
+        path = tmp_path / "log.csv"
+        path.write_text("batch,temp,valve,profit\n" + "".join(f"{batch},1,0,1\n" for batch in batches))
+        settings = {"obs": "temp", "actions": "valve", "rewards": "profit", "episode": "batch"}
+        with pytest.raises(DatasetError, match=rf"(?s)do not follow.*log.csv, line {line}.*'1'.*sort the rows"):
+            read(path, **settings, max_broken=1)
+
+    def test_a_file_that_is_not_utf8_is_skipped(self, tmp_path):
+        (tmp_path / "a.csv").write_bytes(b"temp\xff")
+        (tmp_path / "b.csv").write_text(self.TEXT)
+        with pytest.raises(DatasetError, match=r"(?s)a.csv.*utf-8.*max_broken"):
+            read(tmp_path, **self.SETTINGS)
+        assert len(read(tmp_path, **self.SETTINGS, max_broken=1)) == 3
 
     def test_what_is_broken_is_named(self, tmp_path):
         path = tmp_path / "log.csv"

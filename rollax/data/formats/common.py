@@ -1,23 +1,22 @@
-"""What the formats share: spaces as settings, columns from values, joined trajectories, and skipped parts."""
+"""What the formats share: spaces as settings, columns from values, and skipped parts."""
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Dict
 
-from rollax import spaces, trees
-from rollax.batch import SampleBatch
+from rollax import spaces
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import ConfigError, DatasetError
+from rollax.spaces import same_space, space_text
 from rollax.trees import Tree
 
 log = logging.getLogger("rollax.data")
@@ -25,14 +24,17 @@ log = logging.getLogger("rollax.data")
 DEFAULT_POLICY, DEFAULT_AGENT = "default_policy", "agent0"
 Ids = tuple[str, Hashable, str]
 """Episode, agent, policy."""
+GivenSpace = Space | Mapping[str, Any] | None
+"""A space, its JSON, or a mapping from policy id to one of these."""
 
 
 class FormatReader(DatasetReader):
     """A reader of files that may lack spaces, and some parts of which may be broken; a subclass has `_read`.
 
     Args:
-        observation_space: the space of one agent's observations, or its JSON; None: not known.
-        action_space: the action space of the environment, or its JSON; None: not known.
+        observation_space: the space of one agent's observations, or its JSON; for data of several policies, or of one
+            that is not "default_policy", a mapping policy id -> space; None: not known.
+        action_space: the action space of the environment, in the same forms.
         env: a Gymnasium id, for the spaces that are not given.
         actions_of: "policy" or "environment", the scale of `actions`, see `DatasetReader`; None: that of the format.
         max_broken: how many broken lines or files are skipped; one more raises.
@@ -42,8 +44,8 @@ class FormatReader(DatasetReader):
     def __init__(
         self,
         *,
-        observation_space: Space | Mapping[str, Any] | None = None,
-        action_space: Space | Mapping[str, Any] | None = None,
+        observation_space: GivenSpace = None,
+        action_space: GivenSpace = None,
         env: str | None = None,
         actions_of: Literal["policy", "environment"] | None = None,
         max_broken: int = 0,
@@ -57,16 +59,15 @@ class FormatReader(DatasetReader):
         self.actions_of = actions_of or type(self).actions_of
         self._max_decoded_gb = max_decoded_gb
         self._max_broken = max_broken
+        self._unopened = 0  # the messages of `broken` that are of the opening
         self._warned = False
         self.header: Mapping[str, Any] = {} if env is None else {"env": env}
-        self.observation_space = _space(observation_space, "observation_space", env)
-        self.action_space = _space(action_space, "action_space", env)
-        self.observation_spaces = _by_policy(self.observation_space)
-        self.action_spaces = _by_policy(self.action_space)
+        self.observation_spaces: dict[str, Space] = _by_policy(observation_space, "observation_space", env)
+        self.action_spaces: dict[str, Space] = _by_policy(action_space, "action_space", env)
 
     def trajectories(self) -> Iterator[RecordedTrajectory]:
         """As `DatasetReader.trajectories`; the first time, a warning counts the last steps that are left out."""
-        self.broken.clear()
+        del self.broken[self._unopened :]
         rewards: list[float] = []
         for trajectory in self._read():
             if trajectory.shortened:
@@ -88,8 +89,35 @@ class FormatReader(DatasetReader):
         """Notes a broken piece; raises the error where there are too many."""
         skip(self.broken, error, self._max_broken)
 
+    def spaces_of(self, policy_id: str, where: str) -> tuple[Space | None, Space | None]:
+        """The spaces of observations and actions of a policy; None where no policy has one.
 
-def _space(given: Any, name: str, env: str | None) -> Space | None:
+        Raises:
+            ConfigError: other policies have one.
+        """
+        known = {"observation_space": self.observation_spaces, "action_space": self.action_spaces}
+        for name, by_policy in known.items():
+            if by_policy and policy_id not in by_policy:
+                raise ConfigError(
+                    "A policy without a space.",
+                    where=f"{where}, policy {policy_id!r}",
+                    got=f"{name} of {', '.join(map(repr, by_policy))}",
+                    expected="a space for each policy of the data",
+                    fix=f"give the setting {name} as {{policy id: space}}",
+                )
+        return self.observation_spaces.get(policy_id), self.action_spaces.get(policy_id)
+
+
+def _by_policy(given: Any, name: str, env: str | None) -> dict[str, Space]:
+    if isinstance(given, Mapping) and not isinstance(given, Space):
+        parts = given.values()
+        if given and all(isinstance(part, Space | Mapping) for part in parts):  # JSON of a space has a text, its type
+            return {policy_id: _space(part, f"{name} of {policy_id!r}", None) for policy_id, part in given.items()}
+    space = _space(given, name, env)
+    return {} if space is None else {DEFAULT_POLICY: space}
+
+
+def _space(given: Any, name: str, env: str | None) -> Any:
     if isinstance(given, Mapping) and not isinstance(given, Space):
         return space_from_json(given, name)
     if given is None and env is not None:
@@ -103,11 +131,47 @@ def _space(given: Any, name: str, env: str | None) -> Space | None:
             return getattr(made, name)
         finally:
             made.close()
+    if not isinstance(given, Space | None):
+        raise ConfigError(
+            "A setting that is no space.",
+            where=name,
+            got=given,
+            expected="a space, its JSON, or a mapping from policy ids to these",
+        )
     return given
 
 
-def _by_policy(space: Space | None) -> dict[str, Space]:
-    return {} if space is None else {DEFAULT_POLICY: space}
+def take_space(known: dict[str, Space], policy_id: str, space: Space, kind: str, where: Any, first: Any) -> None:
+    """Notes the space of a policy; DatasetError where an earlier file has another one.
+
+    Args:
+        known: policy id -> space, of the files before.
+        kind: "observation_space" or "action_space".
+        where: the file.
+        first: the first file.
+    """
+    if not same_space(known.setdefault(policy_id, space), space):
+        raise DatasetError(
+            f"A file with another {kind.replace('_', ' ')}.",
+            where=f"{where}, policy {policy_id!r}",
+            got=space_text(space),
+            expected=f"{space_text(known[policy_id])}, as in {first}",
+            fix="read data of one environment at a time",
+        )
+
+
+def check_spaces_known(reader: DatasetReader, where: Any) -> None:
+    """Raises a DatasetError where a policy lacks one of its spaces, which files with spaces hold."""
+    observed, acted = reader.observation_spaces.keys(), reader.action_spaces.keys()
+    if not observed or observed != acted:
+        raise DatasetError(
+            "Data whose spaces are not known.",
+            where=where,
+            got=f"observation spaces of the policies {sorted(observed)}, action spaces of {sorted(acted)}",
+            expected="both spaces of each policy",
+            fix='give them as settings: {"env": "CartPole-v1"}, or observation_space and action_space, each a space or '
+            "{policy id: space}",
+        )
 
 
 def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
@@ -135,6 +199,20 @@ def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
         ) from error
 
 
+def one_per_step(values: Any, name: str, where: str, dtype: Any = np.float64) -> np.ndarray:
+    """[T] numbers or flags from [T] or [T, 1]; DatasetError for another shape."""
+    array = np.asarray(values)
+    if array.dtype.kind in "US" or (array.ndim != 1 and array.shape[1:] != (1,)):
+        raise DatasetError(
+            "Values that are not one number for each step.",
+            where=f"{where}, {name}",
+            got=f"{array.dtype} of shape {array.shape}",
+            expected="numbers of shape [T] or [T, 1]",
+            fix="choose one of the values, or add them up, before the data is read",
+        )
+    return array.astype(dtype).reshape(-1)
+
+
 def _check_leaf(leaf: Space, part: np.ndarray, rows: int) -> None:
     if part.shape != (rows, *(leaf.shape or ())):
         raise ValueError(f"an array of shape {part.shape}, for {rows} values of {leaf}")
@@ -149,100 +227,3 @@ def _plain_columns(values: Any) -> Tree:
     if array.dtype.kind not in "biu":
         raise ValueError(f"values of type {array.dtype}")
     return array
-
-
-class Assembler:
-    """Joins the pieces of trajectories that come in rows, each piece after the one before."""
-
-    def __init__(self) -> None:
-        self._open: dict[Ids, _Open] = {}
-
-    def add(
-        self,
-        key: Ids,
-        columns: dict[str, Tree],
-        ends: tuple[bool, bool],
-        new_obs: Tree | None,
-        where: str,
-        *,
-        continues: bool = False,
-    ) -> Iterator[RecordedTrajectory]:
-        """Adds rows of (episode, agent, policy); the trajectory if they end it.
-
-        Args:
-            columns: of equal length; `obs` as long as the others.
-            ends: terminated, truncated, after the last row.
-            new_obs: one observation, which followed the last row; None: not known.
-            continues: whether earlier steps are missing if these rows begin a trajectory.
-        """
-        found = self._open.setdefault(key, _Open(where, continues))
-        found.parts.append(columns)
-        found.new_obs = new_obs
-        if any(ends):
-            yield from self.finish(key, ends)
-
-    def rest(self) -> Iterator[RecordedTrajectory]:
-        """The trajectories without an end."""
-        for key in list(self._open):
-            yield from self.finish(key)
-
-    def finish(self, key: Ids, ends: tuple[bool, bool] = (False, False)) -> Iterator[RecordedTrajectory]:
-        """The trajectory of a key with the rows up to here, if there is one."""
-        found = self._open.pop(key, None)
-        if found is None:
-            return
-        columns = {name: trees.concat([part[name] for part in found.parts]) for name in found.parts[0]}
-        made = with_last_obs(columns, found.new_obs, ends, key, found.where, continues=found.continues)
-        if made is not None:
-            yield made
-
-
-@dataclass
-class _Open:
-    """A trajectory that has no end yet: its rows, and the observation after them."""
-
-    where: str
-    continues: bool
-    parts: list[dict[str, Tree]] = field(default_factory=list)
-    new_obs: Tree | None = None
-
-
-def with_last_obs(
-    columns: dict[str, Tree],
-    last: Tree | None,
-    ends: tuple[bool, bool],
-    ids: Ids,
-    where: str,
-    *,
-    continues: bool = False,
-) -> RecordedTrajectory | None:
-    """The trajectory with T + 1 observations; None where no step is left.
-
-    An unknown terminal observation is replaced by the one before it, because its value is not used. Without a
-    termination the last step is left out, because the observation after it is not known; `reward_left_out` keeps its
-    reward.
-
-    Args:
-        columns: of T rows.
-        last: one observation, which followed the last row; None: not known.
-        ends: terminated, truncated.
-        ids: episode, agent and policy.
-        continues: whether earlier steps are missing.
-    """
-    obs, left_out = columns[SampleBatch.OBS], None
-    if last is not None:
-        after = trees.tree_map(lambda leaf: np.asarray(leaf)[None], last)
-        columns = {**columns, SampleBatch.OBS: trees.concat((obs, after))}
-    else:
-        steps = trees.length(columns[SampleBatch.REWARDS])
-        if ends[0]:
-            with_copy = trees.concat((obs, trees.index(obs, slice(steps - 1, steps))))
-            columns = {**columns, SampleBatch.OBS: with_copy}
-        elif steps < 2:
-            return None
-        else:
-            left_out = float(columns[SampleBatch.REWARDS][-1])
-            shorter = {name: trees.index(column, slice(steps - 1)) for name, column in columns.items()}
-            columns = {**shorter, SampleBatch.OBS: obs}
-    episode, agent, policy = ids
-    return RecordedTrajectory(columns, *ends, str(episode), agent, policy, where, continues, left_out)

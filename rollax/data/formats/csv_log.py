@@ -12,7 +12,8 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, Ids, columns_of, with_last_obs
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, Ids, columns_of
+from rollax.data.formats.joining import with_last_obs
 from rollax.errors import ConfigError, DatasetError
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "1.0"}), frozenset({"", "0", "false", "no", "0.0"})
@@ -22,9 +23,10 @@ Names = str | Sequence[str]
 class CsvReader(FormatReader):
     """Reads logs in CSV, with a header line.
 
-    The rows of an episode follow one another. A row without an action ends its episode: its observation is the last
-    one. Without such a row, and without a termination, the last step is left out, because the observation after it is
-    not known. Rows after a line that was skipped are the rest of an episode, because that line may have begun it.
+    The rows of an episode follow one another; those of its agents may be mixed. A row without an action ends its
+    episode: its observation is the last one. Without such a row, and without a termination, the last step is left out,
+    because the observation after it is not known. Rows after a line that was skipped are the rest of an episode,
+    because that line may have begun it.
 
     Args:
         paths: the files.
@@ -71,6 +73,7 @@ class CsvReader(FormatReader):
     def _read(self) -> Iterator[RecordedTrajectory]:
         for number, path in enumerate(self._paths):
             rows: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
+            known: set[str] = set()
             current: str | None = None
             continues = after_skipped = False
             for line, row in self._rows(path):
@@ -82,6 +85,15 @@ class CsvReader(FormatReader):
                 if episode != current:
                     yield from self._finished(rows, current, path, continues=continues)
                     rows, current, continues = {}, episode, after_skipped
+                    if episode in known:
+                        raise DatasetError(
+                            "An episode whose rows do not follow one another.",
+                            where=f"{path}, line {line}",
+                            got=f"another row of the episode {row[self._episode or '']!r}, after those of others",
+                            expected="all rows of an episode before those of the next",
+                            fix="sort the rows by episode, and within an episode by time",
+                        )
+                    known.add(episode)
                 after_skipped = False
                 rows.setdefault(row[self._agent] if self._agent else DEFAULT_AGENT, []).append((line, row))
             yield from self._finished(rows, current, path, continues=continues)
@@ -95,13 +107,16 @@ class CsvReader(FormatReader):
                 table = csv.DictReader(file, delimiter=self._delimiter)
                 missing = [name for name in names if name not in (table.fieldnames or ())]
                 if missing:
-                    raise DatasetError(
-                        "A CSV file without a column.",
-                        where=path,
-                        got=", ".join(table.fieldnames or ()),
-                        expected=", ".join(missing),
-                        fix="name the columns of the file in the settings",
+                    self.skip(
+                        DatasetError(
+                            "A CSV file without a column.",
+                            where=path,
+                            got=", ".join(table.fieldnames or ()),
+                            expected=", ".join(missing),
+                            fix="name the columns of the file in the settings",
+                        )
                     )
+                    return
                 for row in table:
                     if any(row[name] is None for name in names):
                         where = f"{path}, line {table.line_num}"
@@ -112,9 +127,13 @@ class CsvReader(FormatReader):
                         continue
                     yield table.line_num, row
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise DatasetError(
-                "A file that cannot be read.", where=path, got=str(error), expected="CSV in UTF-8"
-            ) from error
+            fix = "write the file again in UTF-8, or skip some with max_broken"
+            self.skip(
+                DatasetError(
+                    "A file that cannot be read.", where=path, got=str(error), expected="CSV in UTF-8", fix=fix
+                )
+            )
+            yield 0, None
 
     def _finished(
         self,
@@ -144,14 +163,15 @@ class CsvReader(FormatReader):
         steps = lines[:-1] if has_last else lines
         if not steps:
             return None
+        observation_space, action_space = self.spaces_of(DEFAULT_POLICY, where)
         obs = self._numbers(lines, self._obs, path, scalar=self._scalar_obs)
         actions = self._numbers(steps, self._actions, path, scalar=self._scalar_action)
-        if self.action_space is None and self._scalar_action and np.array_equal(actions, np.rint(actions)):
+        if action_space is None and self._scalar_action and np.array_equal(actions, np.rint(actions)):
             actions = actions.astype(np.int64)
-        observed = columns_of(self.observation_space, obs, "obs", where)
+        observed = columns_of(observation_space, obs, "obs", where)
         columns: dict[str, Any] = {
             SampleBatch.OBS: trees.index(observed, slice(len(steps))),
-            SampleBatch.ACTIONS: columns_of(self.action_space, actions, "actions", where),
+            SampleBatch.ACTIONS: columns_of(action_space, actions, "actions", where),
             SampleBatch.REWARDS: self._numbers(steps, [self._rewards], path, scalar=True),
             SampleBatch.T: np.arange(len(steps)),
         }

@@ -11,9 +11,10 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, with_last_obs
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, one_per_step
+from rollax.data.formats.joining import with_last_obs
 from rollax.data.limits import check_decoded
-from rollax.errors import DatasetError
+from rollax.errors import ConfigError, DatasetError
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _COLUMNS = {
@@ -42,10 +43,29 @@ class D4RLReader(FormatReader):
 
     def __init__(self, paths: Sequence[Path], *, time_limit: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
+        if time_limit is not None and (type(time_limit) is not int or time_limit < 1):
+            raise ConfigError(
+                "A time limit that is no number of steps.",
+                where="time_limit",
+                got=repr(time_limit),
+                expected="an integer of at least 1",
+            )
         self._paths, self._time_limit = list(paths), time_limit
 
     def __len__(self) -> int:
-        return sum(self._ends(path)[-1][1] if self._ends(path) else 0 for path in self._paths)
+        return sum(map(self._steps, self._paths))
+
+    def _steps(self, path: Path) -> int:
+        """The steps of a file that are read, without those left out; 0 for a damaged file that may be skipped."""
+        try:
+            ends = self._ends(path)
+        except DatasetError:
+            if self._max_broken:
+                return 0
+            raise
+        with h5py.File(path, "r") as file:
+            complete = _COLUMNS[SampleBatch.NEW_OBS] in file
+        return sum(end - start - (not complete and not terminated) for start, end, terminated, _ in ends)
 
     def _read(self) -> Iterator[RecordedTrajectory]:
         for number, path in enumerate(self._paths):
@@ -55,6 +75,7 @@ class D4RLReader(FormatReader):
                 self.skip(error)
 
     def _trajectories(self, number: int, path: Path) -> Iterator[RecordedTrajectory]:
+        self.spaces_of(DEFAULT_POLICY, str(path))
         ends = self._ends(path)
         with h5py.File(path, "r") as file:
             for start, terminated, truncated, columns in self._rows(file, ends, path):
@@ -67,18 +88,19 @@ class D4RLReader(FormatReader):
         """First row, flags and columns of each trajectory, with the observation after it where the file has it."""
         arrays = {ours: file[theirs] for ours, theirs in _COLUMNS.items() if theirs in file}
         per_row = sum(array.nbytes / max(len(array), 1) for array in arrays.values())
-        for group in _grouped(ends, max(int(_AT_ONCE / per_row), 1)):
+        for group in _grouped(ends, max(int(_AT_ONCE / max(per_row, 1)), 1)):
             first, last = group[0][0], group[-1][1]
+            where = f"{path}, rows {first} to {last - 1}"
             if len(group) == 1:
                 check_decoded((last - first) * per_row, self._max_decoded_gb, f"{path}, row {first}")
             try:
                 read = {name: array[first:last] for name, array in arrays.items()}  # one call for many short ones
             except OSError as error:
-                raise _damaged(f"{path}, rows {first} to {last - 1}", error) from error
+                raise _damaged(where, error) from error
+            read[SampleBatch.REWARDS] = one_per_step(read[SampleBatch.REWARDS], "rewards", where)
             for start, end, terminated, truncated in group:
                 rows = slice(start - first, end - first)
                 columns = {name: values[rows] for name, values in read.items()}
-                columns[SampleBatch.REWARDS] = np.asarray(columns[SampleBatch.REWARDS], np.float64).reshape(-1)
                 columns[SampleBatch.T] = np.arange(end - start)
                 if SampleBatch.NEW_OBS in columns:
                     columns[SampleBatch.NEW_OBS] = columns[SampleBatch.NEW_OBS][-1]
@@ -95,23 +117,34 @@ class D4RLReader(FormatReader):
                     expected=f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
                 )
             names = [name for name in (*_REQUIRED, "timeouts", "next_observations") if name in file]
-            lengths = {name: len(file[name]) for name in names}
+            shapes: dict[str, tuple[int, ...]] = {name: getattr(file[name], "shape", ()) for name in names}
+            if () in shapes.values():
+                got = f"the shapes {shapes}"
+                raise DatasetError("Arrays without steps.", where=path, got=got, expected="a row for each step")
+            lengths = {name: shape[0] for name, shape in shapes.items()}
             if len(set(lengths.values())) > 1:
                 raise DatasetError("Arrays of different lengths.", where=path, got=lengths, expected="equal lengths")
-            check_decoded(file["terminals"].nbytes, self._max_decoded_gb, f"{path}, terminals")
-            terminals = np.asarray(file["terminals"][:], bool).reshape(-1)
+            terminals = self._flags(file, "terminals", path)
             timeouts = np.zeros_like(terminals)
             if "timeouts" in file:
-                check_decoded(file["timeouts"].nbytes, self._max_decoded_gb, f"{path}, timeouts")
-                timeouts = np.asarray(file["timeouts"][:], bool).reshape(-1)
+                timeouts = self._flags(file, "timeouts", path)
             elif self._time_limit is not None:
                 timeouts = _timeouts(terminals, self._time_limit)
+        if not len(terminals):
+            return []
         over = np.flatnonzero(terminals | timeouts)
         if not len(over) or over[-1] != len(terminals) - 1:
             over = np.append(over, len(terminals) - 1)
         starts = np.append(0, over[:-1] + 1)
         flags = [(bool(terminals[end]), bool(timeouts[end]) and not terminals[end]) for end in over]
-        return [(int(s), int(e) + 1, *f) for s, e, f in zip(starts, over, flags, strict=True)] if len(terminals) else []
+        return [(int(s), int(e) + 1, *f) for s, e, f in zip(starts, over, flags, strict=True)]
+
+    def _flags(self, file: Any, name: str, path: Path) -> np.ndarray:
+        check_decoded(file[name].nbytes, self._max_decoded_gb, f"{path}, {name}")
+        try:
+            return one_per_step(file[name][:], name, str(path), bool)
+        except OSError as error:
+            raise _damaged(f"{path}, {name}", error) from error
 
 
 def _grouped(ends: list[_End], rows: int) -> Iterator[list[_End]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import WITH_LAST, RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, columns_of
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, columns_of, one_per_step
 from rollax.errors import DatasetError
 
 
@@ -21,7 +21,7 @@ class JsonLinesReader(FormatReader):
 
     Actions are those of the environment; `action_logp` is that of the policy's action, before it was scaled, and null
     (read as NaN) where it is not known. The only agent of a line, with the id "agent0", acts from t = 0 on: a later `t`
-    shows that the beginning is missing.
+    shows that the beginning is missing. `terminated` and `truncated` are true, false, or lists with one for each step.
 
     Args:
         paths: the files.
@@ -35,23 +35,26 @@ class JsonLinesReader(FormatReader):
 
     def _read(self) -> Iterator[RecordedTrajectory]:
         for number, path in enumerate(self._paths):
-            for line, text in lines_of(path):
+            for line, episode in objects_of(path, self.skip):
+                if episode is None:
+                    continue
+                # Other files may have the same ids, and other lines may have none.
+                episode_id = f"{number}:{episode.get('episode_id') or f'line {line}'}"
                 try:
-                    found = list(self._episode(text, f"{number}:{line}", f"{path}, line {line}"))
+                    found = list(self._episode(episode, episode_id, f"{path}, line {line}"))
                 except DatasetError as error:
                     self.skip(error)
                     continue
                 yield from found
 
-    def _episode(self, text: str, default_id: str, where: str) -> Iterator[RecordedTrajectory]:
-        episode = parsed(text, where)
+    def _episode(self, episode: dict[str, Any], episode_id: str, where: str) -> Iterator[RecordedTrajectory]:
         agents = episode.get("agents")
         if not isinstance(agents, dict) or not agents:
             raise DatasetError("A line without agents.", where=where, got=sorted(episode), expected='{"agents": {...}}')
         for agent, data in agents.items():
             place = f"{where}, agent {agent!r}"
             try:
-                found = self._trajectory(data, str(episode.get("episode_id") or default_id), agent, place)
+                found = self._trajectory(data, episode_id, agent, place)
                 found.continues = list(agents) == [DEFAULT_AGENT] and bool(found.columns[SampleBatch.T][0] > 0)
                 yield found
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -64,11 +67,12 @@ class JsonLinesReader(FormatReader):
 
     def _trajectory(self, data: dict[str, Any], episode: str, agent: str, where: str) -> RecordedTrajectory:
         steps = len(data["rewards"])
+        observation_space, action_space = self.spaces_of(DEFAULT_POLICY, where)
         columns = {
-            SampleBatch.OBS: columns_of(self.observation_space, data["obs"], "obs", where),
-            SampleBatch.ACTIONS: columns_of(self.action_space, data["actions"], "actions", where),
+            SampleBatch.OBS: columns_of(observation_space, data["obs"], "obs", where),
+            SampleBatch.ACTIONS: columns_of(action_space, data["actions"], "actions", where),
         }
-        columns[SampleBatch.REWARDS] = np.array(data["rewards"], np.float64)
+        columns[SampleBatch.REWARDS] = one_per_step(data["rewards"], "rewards", where)
         columns[SampleBatch.T] = np.array(data.get("t") or range(steps), np.int64)
         if data.get("action_logp") is not None:
             columns[SampleBatch.ACTION_LOGP] = np.array(data["action_logp"], np.float32)
@@ -84,34 +88,57 @@ class JsonLinesReader(FormatReader):
                 got=lengths,
                 expected="obs [T + 1], actions [T], rewards [T], and action_logp and t, if they are there, [T]",
             )
-        terminated, truncated = bool(data.get("terminated", False)), bool(data.get("truncated", False))
+        terminated, truncated = (_ended(data, name, steps, where) for name in ("terminated", "truncated"))
         return RecordedTrajectory(columns, terminated, truncated, episode, agent, DEFAULT_POLICY, where)
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """The number and text of each line that is not empty; DatasetError for a file that cannot be read."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, text in enumerate(file, start=1):
-                if text.strip():
-                    yield number, text
-    except (OSError, UnicodeDecodeError) as error:
+def _ended(data: dict[str, Any], name: str, steps: int, where: str) -> bool:
+    """A flag of the end: a bool, or a list with one for each step, of which only the last may be true."""
+    given = data.get(name, False)
+    flags = given if isinstance(given, list) else [False] * (steps - 1) + [given]
+    if len(flags) != steps or not all(isinstance(flag, bool) for flag in flags) or any(flags[:-1]):
         raise DatasetError(
-            "A file that cannot be read.", where=path, got=f"{type(error).__name__}: {error}", expected="text in UTF-8"
-        ) from error
+            "A flag that does not say how the trajectory ended.",
+            where=f"{where}, {name}",
+            got=given,
+            expected=f"true or false, or a list of {steps}, of which only the last may be true",
+            fix="write JSON's true or false, and divide the trajectory where it ended",
+        )
+    return flags[-1]
 
 
-def parsed(text: str, where: str) -> dict[str, Any]:
-    """The object on a line; DatasetError for a line that is truncated or no object."""
+def objects_of(path: Path, skip: Callable[[DatasetError], None]) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """The number and object of each line that is not empty; None for one that cannot be read: `skip` gets its error."""
+    number = 0
     try:
-        value = json.loads(text)
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    found = _parsed(line, f"{path}, line {number}")
+                except DatasetError as error:
+                    skip(error)
+                    yield number, None
+                else:
+                    yield number, found
+    except OSError as error:
+        got = f"{type(error).__name__}: {error}"
+        fix = "check the file, or skip some with max_broken"
+        skip(DatasetError("A file that cannot be read.", where=path, got=got, expected="JSON lines", fix=fix))
+        yield number + 1, None
+
+
+def _parsed(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        truncated = "" if text.endswith("\n") else ", which does not end in a line break"
+        truncated = "" if line.endswith(b"\n") else ", which does not end in a line break"
         raise DatasetError(
             "A line that is truncated, or no JSON.",
             where=where,
-            got=f"{error}, in a line of {len(text)} characters{truncated}",
-            expected="one JSON object per line",
+            got=f"{error}, in a line of {len(line)} bytes{truncated}",
+            expected="one JSON object in UTF-8 per line",
             fix="remove the line, or skip some with max_broken",
         ) from error
     if not isinstance(value, dict):

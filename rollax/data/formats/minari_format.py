@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import minari
 import numpy as np
@@ -17,14 +17,23 @@ import rollax
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, env_actions
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader
+from rollax.data.formats.common import (
+    DEFAULT_AGENT,
+    DEFAULT_POLICY,
+    FormatReader,
+    check_spaces_known,
+    one_per_step,
+    take_space,
+)
 from rollax.data.formats.minari_limits import check_episode
+from rollax.data.limits import MAX_DECODED_GB
 from rollax.data.new_file import new_folder
 from rollax.errors import DatasetError
 
 log = logging.getLogger("rollax.data")
 
 METADATA = "metadata.json"
+_EPISODE = "T + 1 observations, T actions and rewards, of numbers"
 
 
 def data_folder(path: Path) -> Path | None:
@@ -42,26 +51,40 @@ class MinariReader(FormatReader):
 
     Args:
         paths: the folders, each with `data/metadata.json`.
-        settings: as for `FormatReader`; spaces come from the data.
+        actions_of, max_broken, max_decoded_gb: as for `FormatReader`; the spaces come from the data.
+    Raises:
+        DatasetError: damaged metadata, or data sets with different spaces.
     """
 
-    def __init__(self, paths: Sequence[Path], **settings: Any) -> None:
-        super().__init__(**settings)
-        self._storages = [(path, _storage(path)) for path in paths]
-        first = self._storages[0][1]
-        self.observation_spaces = {DEFAULT_POLICY: first.observation_space}
-        self.action_spaces = {DEFAULT_POLICY: first.action_space}
-        metadata = first.metadata
-        spec = json.loads(metadata["env_spec"]) if isinstance(metadata.get("env_spec"), str) else {}
-        behaviour = {"algorithm": metadata["algorithm_name"]} if "algorithm_name" in metadata else {}
-        self.header = {"env": spec.get("id"), "behaviour": behaviour, "dataset_id": metadata.get("dataset_id")}
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        actions_of: Literal["policy", "environment"] | None = None,
+        max_broken: int = 0,
+        max_decoded_gb: float = MAX_DECODED_GB,
+    ) -> None:
+        super().__init__(actions_of=actions_of, max_broken=max_broken, max_decoded_gb=max_decoded_gb)
+        self._sets: list[_Set] = []
+        for path in paths:
+            try:
+                self._sets.append(_opened(path))
+            except DatasetError as error:
+                self.skip(error)
+        self._unopened = len(self.broken)
+        if not self._sets:
+            raise DatasetError("No data set can be read.", where=", ".join(map(str, paths)), got=self.broken)
+        self.header = self._sets[0].header
+        for path, storage, *_ in self._sets:
+            for kind, known in (("observation_space", self.observation_spaces), ("action_space", self.action_spaces)):
+                take_space(known, DEFAULT_POLICY, getattr(storage, kind), kind, path, self._sets[0].path)
 
     def __len__(self) -> int:
-        return sum(int(storage.total_steps) for _, storage in self._storages)
+        return sum(one.steps for one in self._sets)
 
     def _read(self) -> Iterator[RecordedTrajectory]:
-        for number, (path, storage) in enumerate(self._storages):
-            for index in range(int(storage.total_episodes)):
+        for number, (path, storage, episodes, *_) in enumerate(self._sets):
+            for index in range(episodes):
                 try:
                     # One by one: several Arrow episodes at once come in batches that may divide long ones.
                     check_episode(storage, index, self._max_decoded_gb, f"{path}, episode {index}")
@@ -72,7 +95,17 @@ class MinariReader(FormatReader):
                 yield trajectory
 
 
-def _storage(path: Path) -> Any:
+class _Set(NamedTuple):
+    """A data set of Minari."""
+
+    path: Path
+    storage: Any
+    episodes: int
+    steps: int
+    header: dict[str, Any]
+
+
+def _opened(path: Path) -> _Set:
     folder = data_folder(path)
     if folder is None:
         raise DatasetError("No Minari data set.", where=path, expected=f"a folder with data/{METADATA}")
@@ -82,15 +115,21 @@ def _storage(path: Path) -> Any:
 
         opened(hdf5).close()
     try:
-        return MinariStorage.read(folder)
-    except (ValueError, KeyError, OSError, AssertionError) as error:
-        raise _damaged(str(path), error) from error
+        storage = MinariStorage.read(folder)
+        metadata = storage.metadata
+        spec = json.loads(metadata["env_spec"]) if isinstance(metadata.get("env_spec"), str) else {}
+        behaviour = {"algorithm": metadata["algorithm_name"]} if "algorithm_name" in metadata else {}
+        header = {"env": spec.get("id"), "behaviour": behaviour, "dataset_id": metadata.get("dataset_id")}
+        return _Set(path, storage, int(storage.total_episodes), int(storage.total_steps), header)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, AssertionError, RecursionError) as error:
+        expected = "metadata as Minari writes it"
+        raise _damaged(f"{path}, {folder.name}/{METADATA}", error, expected) from error
 
 
 def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedTrajectory:
     try:
         (data,) = storage.get_episodes([index])
-        rewards = np.asarray(data["rewards"], np.float64)
+        rewards = one_per_step(data["rewards"], "rewards", where)
         columns = {
             SampleBatch.OBS: data["observations"],
             SampleBatch.ACTIONS: data["actions"],
@@ -128,6 +167,7 @@ def write_minari(
     Raises:
         DatasetError: the folder exists, or the data has several agents.
     """
+    check_spaces_known(reader, path)
     if len(reader.observation_spaces) != 1:
         raise DatasetError(
             "A Minari data set has one agent.",
@@ -170,11 +210,11 @@ def _buffer(trajectory: RecordedTrajectory, reader: DatasetReader) -> Any:
     )
 
 
-def _damaged(where: str, error: Exception) -> DatasetError:
+def _damaged(where: str, error: Exception, expected: str = _EPISODE) -> DatasetError:
     return DatasetError(
         "Data of Minari that cannot be read.",
         where=where,
         got=f"{type(error).__name__}: {error}",
-        expected="T + 1 observations, T actions and rewards, of numbers",
+        expected=expected,
         fix="use another copy, or skip some with max_broken",
     )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import Space
 
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import Assembler, FormatReader, Ids, columns_of
-from rollax.data.formats.json_lines import lines_of, parsed
+from rollax.data.formats.common import FormatReader, Ids, columns_of, one_per_step
+from rollax.data.formats.joining import Assembler, HeldEpisodes
+from rollax.data.formats.json_lines import objects_of
 from rollax.errors import DatasetError
 from rollax.spaces import path_text
 
@@ -27,7 +30,8 @@ class RLlibJsonReader(FormatReader):
     Rows of an episode that is divided over lines are joined by `eps_id`, `agent_index` and policy; over consecutive
     files of a worker too, if `t` goes on by one. What follows a skipped line or a missing file is not joined, and is
     read as a trajectory that continues one. `dones` without `truncateds` counts as terminated. Without `new_obs`, the
-    last step of a trajectory without a termination is left out.
+    last step of a trajectory without a termination is left out. The trajectories of an episode follow one another,
+    unless an agent enters in a later line, after all others of the episode have ended.
 
     RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
     Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
@@ -46,16 +50,19 @@ class RLlibJsonReader(FormatReader):
     def _read(self) -> Iterator[RecordedTrajectory]:
         workers: dict[Hashable, _Worker] = {}
         for number, path in enumerate(self._paths):
-            worker = workers.setdefault(_worker_of(path), _Worker())
+            worker = workers.setdefault(_worker_of(path), _Worker(self.skip))
             worker.begin_file(number)
-            for line, text in lines_of(path):
+            for line, found in objects_of(path, self.skip):
+                if found is None:
+                    worker.skipped_line()
+                    continue
                 where = f"{path}, line {line}"
                 try:
-                    batches = _batches(parsed(text, where), where)
+                    batches = _batches(found, where)
                     pieces = [piece for policy, data in batches for piece in self._pieces(policy, data, where)]
                 except DatasetError as error:
                     self.skip(error)
-                    yield from worker.skipped_line()
+                    worker.skipped_line()
                     continue
                 yield from worker.add(pieces)
             yield from worker.end_file()
@@ -67,33 +74,37 @@ class RLlibJsonReader(FormatReader):
         for name in (SampleBatch.OBS, SampleBatch.NEW_OBS, SampleBatch.ACTIONS):
             _refuse_packed(name, data.get(name), where)
         try:
-            columns = self._columns(data, where)
+            observation_space, action_space = self.spaces_of(policy, where)
+            columns = _columns(data, observation_space, action_space, where)
             rows = len(columns[SampleBatch.REWARDS])
             zeros = [False] * rows
-            terminated = np.array(data.get("terminateds", data.get("dones", zeros)), bool)
-            truncated = np.array(data.get("truncateds", zeros), bool)
+            terminated = one_per_step(data.get("terminateds", data.get("dones", zeros)), "terminateds", where, bool)
+            truncated = one_per_step(data.get("truncateds", zeros), "truncateds", where, bool)
             episodes = list(map(str, data.get("eps_id", [0] * rows)))
             agents = list(data.get("agent_index", [0] * rows))
+            new_obs = data.get(SampleBatch.NEW_OBS)
+            following = columns[SampleBatch.OBS]
+            if new_obs is not None:
+                following = columns_of(observation_space, new_obs, "new_obs", where)
+            hash(tuple(agents))
             lengths = {
                 len(terminated),
                 len(truncated),
                 len(episodes),
                 len(agents),
-                *map(trees.length, columns.values()),
+                *(len(leaf) for column in (*columns.values(), following) for leaf in trees.leaves(column)),
             }
             if lengths != {rows}:
                 raise ValueError(f"columns of {sorted(lengths)} rows")
             t = columns.get(SampleBatch.T, zeros)
             if np.ndim(t) != 1 or not np.isfinite(t).all():
                 raise ValueError("t that is no number")
-            new_obs = data.get(SampleBatch.NEW_OBS)
-            following = None if new_obs is None else columns_of(self.observation_space, new_obs, "new_obs", where)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DatasetError(
                 "A batch that cannot be read.",
                 where=where,
                 got=f"{type(error).__name__}: {error}",
-                expected="obs, actions and rewards of equal length",
+                expected="obs, actions, rewards and new_obs of equal length",
             ) from error
         start = 0
         for row in range(rows):
@@ -101,17 +112,20 @@ class RLlibJsonReader(FormatReader):
             ends = bool(terminated[row]), bool(truncated[row])
             if any(ends) or row + 1 == rows or here != (episodes[row + 1], agents[row + 1]):
                 part = {name: trees.index(column, slice(start, row + 1)) for name, column in columns.items()}
-                last = None if following is None else trees.index(following, row)
+                last = None if new_obs is None else trees.index(following, row)
                 yield _Piece((*here, policy), part, ends, last, where)
                 start = row + 1
 
-    def _columns(self, data: Mapping[str, Any], where: str) -> dict[str, Any]:
-        columns = {
-            SampleBatch.OBS: columns_of(self.observation_space, data["obs"], "obs", where),
-            SampleBatch.ACTIONS: columns_of(self.action_space, data["actions"], "actions", where),
-            SampleBatch.REWARDS: np.array(data["rewards"], np.float64),
-        }
-        return columns | {name: columns_of(None, data[name], name, where) for name in _FURTHER if name in data}
+
+def _columns(
+    data: Mapping[str, Any], observation_space: Space | None, action_space: Space | None, where: str
+) -> dict[str, Any]:
+    columns = {
+        SampleBatch.OBS: columns_of(observation_space, data["obs"], "obs", where),
+        SampleBatch.ACTIONS: columns_of(action_space, data["actions"], "actions", where),
+        SampleBatch.REWARDS: one_per_step(data["rewards"], "rewards", where),
+    }
+    return columns | {name: columns_of(None, data[name], name, where) for name in _FURTHER if name in data}
 
 
 class _Piece(NamedTuple):
@@ -133,10 +147,15 @@ class _Unfinished(NamedTuple):
 
 
 class _Worker:
-    """Joins what one worker of RLlib wrote, line by line and file by file."""
+    """Joins what one worker of RLlib wrote, line by line and file by file.
 
-    def __init__(self) -> None:
-        self._assembler = Assembler()
+    Args:
+        skip: gets the error of a trajectory whose rows do not fit together.
+    """
+
+    def __init__(self, skip: Callable[[DatasetError], None]) -> None:
+        self._assembler = Assembler(skip)
+        self._held = HeldEpisodes()
         self._unfinished: dict[Ids, _Unfinished] = {}
         self._not_in_this_file: set[Ids] = set()
         self._after_skipped = False
@@ -147,28 +166,34 @@ class _Worker:
         self._file, self._not_in_this_file = number, set(self._unfinished)
 
     def add(self, pieces: Sequence[_Piece]) -> Iterator[RecordedTrajectory]:
-        """Adds the rows of a line."""
+        """Adds the rows of a line; the trajectories of the episodes that are over."""
         for piece in pieces:
-            yield from self._add(piece)
+            self._held.add(self._add(piece))
         self._after_skipped = False
+        yield from self._over()
 
-    def skipped_line(self) -> Iterator[RecordedTrajectory]:
+    def skipped_line(self) -> None:
         """Cuts all trajectories: what follows may not be the next step."""
         self._after_skipped = True
-        yield from self._assembler.rest()
+        self._held.add(self._assembler.rest())
 
     def end_file(self) -> Iterator[RecordedTrajectory]:
         """Cuts the trajectories of which the file had no rows: the next one has none either."""
         for key, found in list(self._unfinished.items()):
             if key not in self._not_in_this_file:
                 continue
-            yield from self._assembler.finish((found.episode, key[1], key[2]))
+            self._held.add(self._assembler.finish((found.episode, key[1], key[2])))
             if found.next_t is None:
                 del self._unfinished[key]
+        yield from self._over()
 
     def rest(self) -> Iterator[RecordedTrajectory]:
         """The trajectories without an end."""
-        yield from self._assembler.rest()
+        self._held.add(self._assembler.rest())
+        yield from self._held.release()
+
+    def _over(self) -> Iterator[RecordedTrajectory]:
+        return self._held.release({found.episode for found in self._unfinished.values()})
 
     def _add(self, piece: _Piece) -> Iterator[RecordedTrajectory]:
         eps_id, agent, policy = piece.key
@@ -207,8 +232,14 @@ def _batches(data: Mapping[str, Any], where: str) -> list[tuple[str, Mapping[str
     if data["type"] == "SampleBatch":
         return [("default_policy", data)]
     batches = data.get("policy_batches")
-    if not isinstance(batches, dict):
-        raise DatasetError("A MultiAgentBatch without policy_batches.", where=where, got=sorted(data))
+    if not isinstance(batches, dict) or not all(isinstance(batch, dict) for batch in batches.values()):
+        raise DatasetError(
+            "A MultiAgentBatch without policy_batches.",
+            where=where,
+            got=reprlib.repr(batches),
+            expected="an object with a batch, which is an object, for each policy",
+            fix="use another copy, or skip some with max_broken",
+        )
     return list(batches.items())
 
 

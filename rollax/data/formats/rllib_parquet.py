@@ -13,7 +13,8 @@ import pyarrow as pa
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, Assembler, FormatReader, columns_of
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, columns_of, one_per_step
+from rollax.data.formats.joining import Assembler, HeldEpisodes
 from rollax.data.limited_parquet import LimitedParquet
 from rollax.errors import DatasetError
 
@@ -24,9 +25,10 @@ _REQUIRED = ("eps_id", "obs", "actions", "rewards")
 class RLlibParquetReader(FormatReader):
     """Reads files with the columns `eps_id, agent_id, module_id, obs, actions, rewards, new_obs, terminateds, ...`.
 
-    The rows of an episode are joined, also over files, in the order of `t`. What follows a skipped file is a trajectory
-    that continues one, and so are the rows of a single agent (without `agent_id`) that begin at t > 0. Files of whole
-    episodes as bytes (`output_write_episodes=True`) hold pickles and are refused.
+    The rows of an episode are joined, also over files, in the order of `t`. The trajectories of an episode follow one
+    another, unless an agent enters in a later file, after all others of the episode have ended. What follows a skipped
+    file is a trajectory that continues one, and so are the rows of a single agent (without `agent_id`) that begin at
+    t > 0. Files of whole episodes as bytes (`output_write_episodes=True`) hold pickles and are refused.
 
     RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
     Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
@@ -43,17 +45,20 @@ class RLlibParquetReader(FormatReader):
         self._paths = list(paths)
 
     def _read(self) -> Iterator[RecordedTrajectory]:
-        assembler = Assembler()
+        assembler, held, cut = Assembler(self.skip), HeldEpisodes(), set()
         for path in self._paths:
             try:
                 pieces = list(self._pieces(path))
             except (DatasetError, ValueError, TypeError, OverflowError) as error:
                 self.skip(error if isinstance(error, DatasetError) else _damaged(path, error))
-                yield from assembler.rest()  # what follows may not be the next step
+                cut |= assembler.episodes
+                held.add(assembler.rest())  # what follows may not be the next step
                 continue
             for piece, continues in pieces:
-                yield from assembler.add(*piece, continues=continues)
-        yield from assembler.rest()
+                held.add(assembler.add(*piece, continues=continues))
+            yield from held.release(assembler.episodes | cut)
+        held.add(assembler.rest())
+        yield from held.release()
 
     def _pieces(self, path: Path) -> Iterator[tuple[tuple[Any, ...], bool]]:
         """The rows of each trajectory, and whether they are not the beginning of the episode if they are the first."""
@@ -72,46 +77,52 @@ class RLlibParquetReader(FormatReader):
             np.array(table[name].to_pylist(), bool) if name in names else np.zeros(rows, bool)
             for name in ("terminateds", "truncateds")
         )
-        columns = {
-            SampleBatch.OBS: self._values(table, "obs", self.observation_space, path),
-            SampleBatch.ACTIONS: self._values(table, "actions", self.action_space, path),
-            SampleBatch.REWARDS: np.array(table["rewards"].to_pylist(), np.float64),
-            SampleBatch.T: t,
-            **{name: self._values(table, name, None, path) for name in _FURTHER if name in names},
+        rewards = one_per_step(table["rewards"].to_pylist(), "rewards", str(path))
+        values = {
+            name: _values(table, name, path) for name in ("obs", "actions", "new_obs", *_FURTHER) if name in names
         }
-        following = self._values(table, "new_obs", self.observation_space, path) if "new_obs" in names else None
         groups: dict[Any, list[int]] = {}
         for row, key in enumerate(keys):
             groups.setdefault(key, []).append(row)
         for key, group in groups.items():
             order = np.array(group)[np.argsort(t[group], kind="stable")]
             last = int(order[-1])
-            part = {name: trees.index(column, order) for name, column in columns.items()}
-            ends = bool(terminated[last]), bool(truncated[last])
-            new_obs = None if following is None else trees.index(following, last)
             first = int(order[0])
+            where = f"{path}, row {first}"
+            observation_space, action_space = self.spaces_of(key[2], where)
+            space_of = {"obs": observation_space, "actions": action_space}
+            part = {
+                name: columns_of(space_of.get(name), [column[row] for row in order], name, where)
+                for name, column in values.items()
+                if name != "new_obs"
+            }
+            part |= {SampleBatch.REWARDS: rewards[order], SampleBatch.T: t[order]}
+            ends = bool(terminated[last]), bool(truncated[last])
+            new_obs = None
+            if "new_obs" in values:
+                new_obs = trees.index(columns_of(observation_space, [values["new_obs"][last]], "new_obs", where), 0)
             # A single agent acts from the first step on; others may enter later.
             single = "agent_id" not in names or not ids[1][first]
             continues = single and "t" in names and bool(t[first] > 0)
-            yield (key, part, ends, new_obs, f"{path}, row {first}"), continues
+            yield (key, part, ends, new_obs, where), continues
 
-    def _values(self, table: pa.Table, name: str, space: Any, path: Path) -> Any:
-        field, column = table.schema.field(name), table[name]
-        where = f"{path}, column {name!r}"
-        kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_string(kind):
-            raise DatasetError(
-                "A column of objects: packed or pickled values, which are never loaded.",
-                where=where,
-                got=kind,
-                expected="numbers, or lists of numbers",
-                fix="write the data again in RLlib with output_compress_columns=[] and output_write_episodes=False",
-            )
-        values = column.to_pylist()
-        shape = (field.metadata or {}).get(b"ARROW:extension:metadata")
-        if shape is not None and isinstance(described := json.loads(shape), list):
-            values = [np.reshape(value, described) for value in values]
-        return columns_of(space, values, name, str(path))
+
+def _values(table: pa.Table, name: str, path: Path) -> list[Any]:
+    field, column = table.schema.field(name), table[name]
+    kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_string(kind):
+        raise DatasetError(
+            "A column of objects: packed or pickled values, which are never loaded.",
+            where=f"{path}, column {name!r}",
+            got=kind,
+            expected="numbers, or lists of numbers",
+            fix="write the data again in RLlib with output_compress_columns=[] and output_write_episodes=False",
+        )
+    values = column.to_pylist()
+    shape = (field.metadata or {}).get(b"ARROW:extension:metadata")
+    if shape is not None and isinstance(described := json.loads(shape), list):
+        values = [np.reshape(value, described) for value in values]
+    return values
 
 
 def _table(path: Path, max_gb: float) -> pa.Table:
