@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 REQUIREMENTS = {
-    "sb3": ("stable-baselines3", "sb3-contrib", "sbx-rl"),
+    "sb3": ("stable-baselines3", "sb3-contrib", "sbx-rl", "imageio", "mujoco"),
     "rllib": ("ray[rllib]", "torch"),
     "sf": ("sample-factory", "torch"),
     "tianshou": ("tianshou",),

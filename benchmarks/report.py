@@ -24,6 +24,7 @@ from benchmarks.peers import ROOT
 from benchmarks.readme import write_speed_table
 from benchmarks.rows import make_rows
 from benchmarks.run_all import RESULTS
+from benchmarks.search_table import search_table
 from benchmarks.soak import RESULT as SOAKED
 
 RESTARTED = RESULTS / "soak_restarts.json"
@@ -51,7 +52,7 @@ def _curves(results: list[dict[str, Any]]) -> list[str]:
     by_name = {result["name"]: result for result in results}
     learned = read_learned()
     draw_learned(learned)
-    curves = [learning_table(learned), driver_curve(by_name), pendulum_curve(by_name)]
+    curves = [learning_table(learned), search_table(), driver_curve(by_name), pendulum_curve(by_name)]
     if SOAKED.exists():
         curves.append(soak_summary(json.loads(SOAKED.read_text())))
     if LARGER.exists():

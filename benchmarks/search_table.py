@@ -136,7 +136,7 @@ def _lines(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "| environment | steps | side | best | median | last | median |"
     yield "|---|---|---|---|---|---|---|"
     for table in tables:
-        for side, by_seed in table["curves"].items():
+        for side, by_seed in ((side, table["curves"][side]) for side in SIDES if table["curves"][side]):
             curves = [by_seed[seed] for seed in sorted(by_seed, key=int)]
             best = [max(score for _, score in curve) for curve in curves]
             last = [curve[-1][1] for curve in curves]

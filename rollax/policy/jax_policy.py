@@ -237,7 +237,7 @@ class JaxPolicy(ModelPolicy):
         return np.asarray(self._learning.errors(self.params, self.extra, columns, mask, coefficients))[: len(batch)]
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of other state that it changes.
+        """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of other state that changes.
 
         The policy's own weights stay as they are.
         """
