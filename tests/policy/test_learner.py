@@ -222,9 +222,9 @@ class TestMicrobatches:
         gradients, stats, (update, variables), seen = self.learned(micro)
         # Nothing larger than a microbatch is ever differentiated.
         assert seen == {((micro,), (micro,), (micro, 3))}
-        for name, value in whole_gradients.items():
-            np.testing.assert_allclose(gradients[name], value, rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(variables.params[name], expected.params[name], rtol=1e-4, atol=1e-6)
+        for name, value in expected.params.items():
+            np.testing.assert_allclose(gradients[name], whole_gradients[name], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(variables.params[name], value, rtol=1e-4, atol=1e-6)
         for name in ("loss", "bias"):
             np.testing.assert_allclose(stats[name], whole_stats[name], rtol=1e-5)
             np.testing.assert_allclose(update.statistics[name], whole.statistics[name], rtol=1e-4)
