@@ -82,15 +82,14 @@ def _means(
     one. Where the episodes of a resample have none of the largest weights, those that are left are used.
     """
     means, unknown = np.full((len(counts), logs.shape[1]), np.nan), True
-    while np.any(unknown):
-        largest = logs.max(axis=0)
-        if not np.isfinite(largest).any():
-            break
+    while np.isfinite(largest := logs.max(axis=0)).any():
         weights = _weights(logs, largest)
         below = counts @ weights
         found = unknown & (below > math.exp(-_LOG_RANGE))
         np.divide(counts @ (weights * values), below, out=means, where=found)
         unknown = np.isnan(means)
+        if not unknown.any():
+            break
         logs = np.where(logs > largest - _LOG_RANGE, -np.inf, logs)
     return means
 

@@ -216,8 +216,7 @@ class Learner:
         return totals["total_loss"], totals
 
     def _clear_gradients(self) -> None:
-        """Those of the optimizer's parameters, and of the model's: the optimizer may have only some of them."""
-        self.optimizer.zero_grad()
+        """Those of all of the model's parameters: the optimizer may have only some of them."""
         for parameter in self.params.values():
             parameter.grad = None
 

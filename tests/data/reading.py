@@ -1,0 +1,22 @@
+"""Reading and writing small data sets of other libraries."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax import open_dataset
+
+BOX1 = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+def read(source, **settings):
+    return list(open_dataset(source, **settings).trajectories())
+
+
+def lines(path, *values):
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+    return path

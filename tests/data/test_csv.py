@@ -1,0 +1,94 @@
+"""CSV logs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import ConfigError, DatasetError
+from tests.data.reading import read
+
+
+class TestCsv:
+    TEXT = """batch,temp,pressure,valve,profit,done
+1,20.0,1.0,0,0.5,
+1,21.0,1.1,1,0.25,
+1,22.0,1.2,,,
+2,30.0,2.0,1,1.0,
+2,31.0,2.1,0,2.0,1
+3,40.0,3.0,1,1.0,
+3,41.0,3.1,1,1.0,
+"""
+    SETTINGS = {
+        "obs": ["temp", "pressure"],
+        "actions": "valve",
+        "rewards": "profit",
+        "episode": "batch",
+        "terminated": "done",
+    }
+
+    def test_episodes(self, tmp_path):
+        (tmp_path / "log.csv").write_text(self.TEXT)
+        first, second, third = read(tmp_path / "log.csv", **self.SETTINGS)
+        np.testing.assert_allclose(first.columns["obs"], [[20, 1], [21, 1.1], [22, 1.2]], rtol=1e-6)
+        assert first.columns["actions"].dtype == np.int64
+        assert first.columns["actions"].tolist() == [0, 1]
+        assert [len(one) for one in (first, second, third)] == [2, 2, 1]
+        assert [one.terminated for one in (first, second, third)] == [False, True, False]
+        assert [one.cut for one in (first, second, third)] == [True, False, True]
+
+    def test_a_step_after_the_end_of_its_episode(self, tmp_path):
+        # Without a column for episodes the whole file is one, in which a flag ends nothing.
+        path = tmp_path / "log.csv"
+        path.write_text(self.TEXT)
+        settings = {name: value for name, value in self.SETTINGS.items() if name != "episode"}
+        with pytest.raises(DatasetError, match=r"(?s)after the end.*log.csv, line 7.*'done'.*setting episode"):
+            read(path, **settings | {"actions": "batch", "rewards": "temp"})  # columns without gaps
+
+    @pytest.mark.parametrize("flags", [{"terminated": "done"}, {}])
+    def test_no_step_leads_over_a_broken_line(self, tmp_path, flags):
+        # Line 4 of four steps is broken: what followed the step of line 3 is not known.
+        path = tmp_path / "log.csv"
+        path.write_text("temp,valve,profit,done\n1,0,1,\n2,0,2,\n3\n4,0,4,\n5,0,5,1\n")
+        settings = {"obs": "temp", "actions": "valve", "rewards": "profit", **flags}
+        before, after = read(path, max_broken=1, **settings)
+        assert (before.columns["obs"].tolist(), before.columns["rewards"].tolist()) == ([1, 2], [1])
+        assert (before.ended, before.continues) == (False, False)
+        assert after.columns["obs"][:2].tolist() == [4, 5]
+        assert (after.ended, after.continues) == (True, True)
+        assert before.episode_id == after.episode_id
+
+    def test_what_follows_a_broken_first_line_is_the_rest(self, tmp_path):
+        # The broken line may be the first of batch 2, or the last of batch 1: neither return is known.
+        path = tmp_path / "log.csv"
+        path.write_text("batch,temp,valve,profit\n1,1,0,1\n1,1,,\n2\n2,2,0,1\n2,2,0,1\n2,2,,\n3,3,0,1\n3,3,,\n")
+        settings = {"obs": "temp", "actions": "valve", "rewards": "profit", "episode": "batch"}
+        found = read(path, max_broken=1, **settings)
+        assert [(len(one), one.continues) for one in found] == [(1, False), (2, True), (1, False)]
+        assert [one.cut for one in found] == [False, True, False]
+
+    @pytest.mark.parametrize(("batches", "line"), [([1, 2, 1, 2], 4), ([1, 1, 1, 2, 2, 1, 1], 7)])
+    def test_an_episode_in_pieces_is_refused(self, tmp_path, batches, line):
+        path = tmp_path / "log.csv"
+        path.write_text("batch,temp,valve,profit\n" + "".join(f"{batch},1,0,1\n" for batch in batches))
+        settings = {"obs": "temp", "actions": "valve", "rewards": "profit", "episode": "batch"}
+        with pytest.raises(DatasetError, match=rf"(?s)do not follow.*log.csv, line {line}.*'1'.*sort the rows"):
+            read(path, **settings, max_broken=1)
+
+    def test_a_file_that_is_not_utf8_is_skipped(self, tmp_path):
+        (tmp_path / "a.csv").write_bytes(b"temp\xff")
+        (tmp_path / "b.csv").write_text(self.TEXT)
+        with pytest.raises(DatasetError, match=r"(?s)a.csv.*utf-8.*max_broken"):
+            read(tmp_path, **self.SETTINGS)
+        assert len(read(tmp_path, **self.SETTINGS, max_broken=1)) == 3
+
+    def test_what_is_broken_is_named(self, tmp_path):
+        path = tmp_path / "log.csv"
+        path.write_text(self.TEXT.replace("31.0", "n/a"))
+        with pytest.raises(DatasetError, match=r"(?s)no number.*line 6, column 'temp'.*n/a"):
+            read(path, **self.SETTINGS)
+        assert len(read(path, **self.SETTINGS, max_broken=1)) == 2
+        with pytest.raises(DatasetError, match=r"(?s)without a column.*heat"):
+            read(path, **{**self.SETTINGS, "obs": "heat"})
+        with pytest.raises(ConfigError, match=r"(?s)Settings.*CsvReader.*obs"):
+            read(path)

@@ -1,0 +1,115 @@
+"""Minari's data sets in HDF5 and Arrow."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import ConfigError, DatasetError, open_dataset, trees
+from rollax.data.formats.minari_format import write_minari
+from rollax.data.writer import DatasetWriter
+from tests.data.reading import BOX, BOX1, read
+from tests.data.test_parquet import trajectory
+from tests.data.worlds import IMAGE
+
+NESTED = spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Tuple([spaces.Discrete(3)])})
+
+
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+@pytest.mark.parametrize("space", [NESTED, IMAGE, spaces.Discrete(5)], ids=["nested", "image", "discrete"])
+def test_minari_there_and_back(tmp_path, storage, space):
+    import minari
+
+    rng = np.random.default_rng(0)
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+    written = [
+        trajectory(rng, steps, i, ends=end, obs=space, acts=action_space)
+        for i, (steps, end) in enumerate([(3, "terminated"), (2, "truncated"), (4, "cut")])
+    ]
+    own = tmp_path / "own"
+    with DatasetWriter(own, {"default_policy": space}, {"default_policy": action_space}) as writer:
+        for one in written:
+            writer.write(one)
+    assert write_minari(open_dataset(own), tmp_path / "out", storage=storage) == 3
+    theirs = minari.MinariDataset(tmp_path / "out" / "data")
+    assert (theirs.total_episodes, theirs.total_steps) == (3, 9)
+    reader = open_dataset(tmp_path / "out")
+    assert len(reader) == 9
+    for one, episode, back in zip(written, theirs.iterate_episodes(), reader.trajectories(), strict=True):
+        for found in (episode.observations, back.columns["obs"]):
+            trees.tree_map(np.testing.assert_array_equal, one.columns["obs"], found)
+        for found in (episode.actions, back.columns["actions"]):
+            np.testing.assert_array_equal(one.columns["actions"], found)
+        np.testing.assert_array_equal(one.columns["rewards"], back.columns["rewards"])
+        ends = (one.terminated, one.truncated)
+        assert ends == (back.terminated, back.truncated) == (episode.terminations[-1], episode.truncations[-1])
+
+
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+@pytest.mark.filterwarnings("ignore")  # those of Minari
+def test_what_minari_collects_is_read(tmp_path, storage, monkeypatch):
+    import gymnasium as gym
+    from minari import DataCollector
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = DataCollector(gym.make("CartPole-v1"), data_format=storage)
+    env.action_space.seed(0)
+    played = []
+    for seed in range(3):
+        steps, over = [env.reset(seed=seed)[0]], False
+        while not over:
+            obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            steps.append(obs)
+            over = terminated or truncated
+        played.append(np.array(steps))
+    env.create_dataset("cartpole/random-v0", algorithm_name="random")
+    env.close()
+    reader = open_dataset(tmp_path / "cartpole" / "random-v0")
+    assert (reader.header["env"], reader.header["behaviour"]) == ("CartPole-v1", {"algorithm": "random"})
+    for obs, one in zip(played, reader.trajectories(), strict=True):
+        np.testing.assert_array_equal(one.columns["obs"], obs)
+        assert one.terminated
+    assert len(reader) == sum(map(len, played)) - 3
+
+
+class TestMinari:
+    def written(self, folder, space=BOX1):
+        own = folder.with_suffix(".own")
+        with DatasetWriter(own, {"default_policy": space}, {"default_policy": spaces.Discrete(2)}) as writer:
+            writer.write(trajectory(np.random.default_rng(0), 2, 0, obs=space, acts=spaces.Discrete(2)))
+        write_minari(open_dataset(own), folder)
+        return folder
+
+    def test_sets_with_other_spaces_are_refused(self, tmp_path):
+        one, other = self.written(tmp_path / "one"), self.written(tmp_path / "other", BOX)
+        with pytest.raises(DatasetError, match=r"(?s)another observation space.*other.*as in .*one"):
+            open_dataset([one, other])
+
+    @pytest.mark.parametrize("setting", ["env", "observation_space", "action_space"])
+    def test_settings_of_spaces_are_refused(self, tmp_path, setting):
+        with pytest.raises(ConfigError, match=rf"(?s)Settings.*'{setting}'"):
+            open_dataset(self.written(tmp_path / "one"), **{setting: "CartPole-v1"})
+
+    @pytest.mark.parametrize("change", [{"env_spec": "["}, {"env_spec": "[]"}, {"total_steps": "x"}, None])
+    def test_damaged_metadata(self, tmp_path, change):
+        one, other = self.written(tmp_path / "one"), self.written(tmp_path / "other")
+        path = one / "data" / "metadata.json"
+        path.write_text("[" if change is None else json.dumps({**json.loads(path.read_text()), **change}))
+        with pytest.raises(DatasetError, match=r"(?s)cannot be read.*one, data/metadata.json"):
+            open_dataset([one, other])
+        reader = open_dataset([one, other], max_broken=1)
+        for _ in range(2):
+            assert len(list(reader.trajectories())) == 1
+            assert len(reader.broken) == 1
+
+    def test_several_rewards_for_a_step_are_refused(self, tmp_path):
+        path = self.written(tmp_path / "one")
+        with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+            del file["episode_0"]["rewards"]
+            file["episode_0"]["rewards"] = np.zeros((2, 2))
+        with pytest.raises(DatasetError, match=r"(?s)not one number.*episode 0, rewards.*shape \(2, 2\)"):
+            read(path)
