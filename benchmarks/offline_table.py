@@ -1,9 +1,9 @@
 """Normalized scores of the offline algorithms on data of four qualities, as in the tables of D4RL and CORL.
 
 `python -m benchmarks.offline_table --env Pendulum-v1` makes the data with SAC, learns from each data set with each
-algorithm, and writes `benchmarks/results/offline/ENV.json` after each cell. A call that was interrupted continues with
-the cell that is missing; `--data` keeps the data for the next call. `--updates` and `--seeds` of a longer run begin a
-new table.
+algorithm, and writes `benchmarks/results/offline/ENV.json` after each cell. Each seed makes data of its own. A call
+that was interrupted continues with the cell that is missing, and makes the data again unless `--data` has kept them.
+Another number of updates begins a new table.
 
 | data set | content |
 |---|---|
@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -106,7 +107,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many, from 0 on")
     parser.add_argument("--peer", action="store_true", help="d3rlpy's algorithms beside, from the same data")
     parser.add_argument("--data", type=Path, help="folder for the data; default: one that is removed at the end")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at once; their scores depend on the seed alone")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at once, each on a core of its own")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollax-bench-") as folder:
         fill(args.env, args.updates, args.seeds, args.data or Path(folder), peer=args.peer, jobs=args.jobs)
@@ -115,35 +116,49 @@ def main() -> int:
 
 
 def fill(env: str, updates: int, seeds: int, folder: Path, *, peer: bool, jobs: int) -> None:
-    """Makes the data and the cells that are missing; all cells where the data differ, as on another processor."""
+    """Makes the data and the cells that are missing; all cells of a seed whose data differ, as on another processor."""
     path = RESULTS / f"{env}.json"
     table = json.loads(path.read_text()) if path.exists() else {}
+    if table.get("updates") != updates:
+        table = {"env": env, "updates": updates, "seeds": {}}
     columns = {**dict.fromkeys(ALGORITHMS, learned), **(dict.fromkeys(PEER, learned_by_d3rlpy) if peer else {})}
-    cells = [(name, column, str(seed)) for seed in range(seeds) for name in DATA_SETS for column in columns]
-    if table.get("updates") == updates and table["seeds"] == seeds and not _missing(table, cells):
-        return
-    data = data_of(env, folder / env)
-    if table.get("updates") != updates or table["data"] != data or table["seeds"] > seeds:
-        table = {"env": env, "updates": updates, "data": data, "cells": {}}
-    table |= {"seeds": seeds, "hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium")}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    cells = [(name, column) for column in columns for name in DATA_SETS]
+    wanted = [str(seed) for seed in range(seeds) if _missing(table, str(seed), cells)]
+    folders = {seed: folder / env / seed for seed in wanted}
+    context = get_context("spawn")
+    core = context.Value("i", 0)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_on_its_own_core, initargs=(core,)) as pool:
+        for seed, data in zip(wanted, pool.map(data_of, [env] * len(wanted), folders.values(), wanted), strict=True):
+            if table["seeds"].get(seed, {}).get("data") != data:
+                table["seeds"][seed] = {"data": data, "cells": {}}
+            table["seeds"][seed] |= {"hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium")}
         runs = {
-            pool.submit(columns[column], env, column, folder / env / name, updates, int(seed)): (name, column, seed)
-            for name, column, seed in _missing(table, cells)
+            pool.submit(columns[column], env, column, folders[seed] / name, updates, int(seed)): (seed, name, column)
+            for seed in wanted
+            for name, column in _missing(table, seed, cells)
         }
         for run in as_completed(runs):
-            name, column, seed = runs[run]
-            table["cells"].setdefault(name, {}).setdefault(column, {})[seed] = run.result()
+            seed, name, column = runs[run]
+            table["seeds"][seed]["cells"].setdefault(name, {})[column] = run.result()
             RESULTS.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(table, indent=1) + "\n")
             print(f"{env} {name} {column} seed {seed}: {[round(x, 1) for x in run.result()]}", file=sys.stderr)
 
 
-def _missing(table: Mapping[str, Any], cells: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    return [cell for cell in cells if cell[2] not in table["cells"].get(cell[0], {}).get(cell[1], {})]
+def _missing(table: Mapping[str, Any], seed: str, cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    found = table["seeds"].get(seed, {"cells": {}})["cells"]
+    return [(name, column) for name, column in cells if column not in found.get(name, {})]
 
 
-def data_of(env: str, folder: Path) -> dict[str, dict[str, float]]:
+def _on_its_own_core(core: Any) -> None:
+    """Takes the next core for this process, so that the threads of several do not compete."""
+    with core.get_lock():
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[core.value % len(cores)]})
+        core.value += 1
+
+
+def data_of(env: str, folder: Path, seed: str) -> dict[str, dict[str, float]]:
     """Writes the data sets into `folder` unless they are there; data set -> its rows and its mean return."""
     about = folder / "about.json"
     if about.exists():
@@ -151,7 +166,7 @@ def data_of(env: str, folder: Path) -> dict[str, dict[str, float]]:
     from rollax import SACTrainer, open_dataset
 
     task = TASKS[env]
-    config = {**task.sac, "model": task.model, "timesteps_per_iteration": 500, "seed": 0}
+    config = {**task.sac, "model": task.model, "timesteps_per_iteration": 500, "seed": int(seed)}
     with SACTrainer(env, {**config, "output": str(folder / "replay")}) as trainer:
         _record(trainer, folder / "random", task)  # SAC begins with `random_steps`, of which it has made none
         _train_up_to(trainer, task.medium)
@@ -163,7 +178,7 @@ def data_of(env: str, folder: Path) -> dict[str, dict[str, float]]:
         reader = open_dataset(folder / name)
         found[name] = {"rows": len(reader), "score": float(reader.header["behaviour"]["score"])}
     about.write_text(json.dumps(found))
-    print(f"{env}: {found}", file=sys.stderr)
+    print(f"{env} seed {seed}: {found}", file=sys.stderr)
     return found
 
 
@@ -238,9 +253,9 @@ def write_d4rl(data: Path, path: Path) -> None:
             file.create_dataset(name, data=np.concatenate(columns))
 
 
-def normalized(table: Mapping[str, Any], scores: Sequence[float]) -> float:
-    """The score of a cell: 0 is random, 100 the expert."""
-    low, high = (table["data"][name]["score"] for name in ("random", "expert"))
+def normalized(data: Mapping[str, Any], scores: Sequence[float]) -> float:
+    """The score of a cell: 0 is random, 100 the expert of these data."""
+    low, high = (data[name]["score"] for name in ("random", "expert"))
     return 100 * (float(np.mean(scores[-_COUNTED:])) - low) / (high - low)
 
 
@@ -251,7 +266,13 @@ def offline_tables() -> str:
 
 
 def _lines(table: Mapping[str, Any]) -> Iterator[str]:
-    found = {column: len(by_seed) for cells in table["cells"].values() for column, by_seed in cells.items()}
+    seeds = list(table["seeds"].values())
+    scores: dict[str, dict[str, list[float]]] = {name: {} for name in DATA_SETS}
+    for seed in seeds:
+        for name, cells in seed["cells"].items():
+            for column, cell in cells.items():
+                scores[name].setdefault(column, []).append(normalized(seed["data"], cell))
+    found = {column: len(cells) for by_column in scores.values() for column, cells in by_column.items()}
     columns = [column for column in (*ALGORITHMS, *PEER) if column in found]
     peers = max((found[column] for column in columns if column in PEER), default=0)
     beside = f" d3rlpy's algorithms learn from the same rows with the same settings, {_seeds(peers)}." if peers else ""
@@ -259,26 +280,36 @@ def _lines(table: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         f"Normalized scores after {table['updates']:,} updates: 0 is the mean return of the random data "
-        f"({table['data']['random']['score']:.5g}), 100 that of the expert's ({table['data']['expert']['score']:.5g}). "
-        f"Mean of the last {_COUNTED} greedy evaluations and of {_seeds(table['seeds'])}.{beside} "
+        f"({_returns(seeds, 'random')}), 100 that of the expert's ({_returns(seeds, 'expert')}). Mean of the last "
+        f"{_COUNTED} greedy evaluations and of {_seeds(len(seeds))}, each of which makes data of its own; behind "
+        f"it the lowest and the highest seed.{beside} "
         f"`python -m benchmarks.offline_table --env {table['env']} --updates {table['updates']} "
-        f"--seeds {table['seeds']}{' --peer' if peers else ''}` makes the data with SAC and repeats the table."
+        f"--seeds {len(seeds)}{' --peer' if peers else ''}` makes the data with SAC and repeats the table."
     )
     yield ""
     yield f"| data | rows | its score | {' | '.join(columns)} |"
     yield f"|---|---|---|{'---|' * len(columns)}"
-    for name, data in table["data"].items():
-        cells = [_cell(table, table["cells"].get(name, {}).get(column, {})) for column in columns]
-        yield f"| {name} | {data['rows']:,} | {normalized(table, [data['score']]):.0f} | {' | '.join(cells)} |"
+    for name in DATA_SETS:
+        rows = np.mean([seed["data"][name]["rows"] for seed in seeds])
+        behaviour = [normalized(seed["data"], [seed["data"][name]["score"]]) for seed in seeds]
+        cells = [_cell(scores[name].get(column, ())) for column in columns]
+        yield f"| {name} | {rows:,.0f} | {_cell(behaviour)} | {' | '.join(cells)} |"
 
 
 def _seeds(count: int) -> str:
     return f"{count} seed{'s' * (count > 1)}"
 
 
-def _cell(table: Mapping[str, Any], by_seed: Mapping[str, Sequence[float]]) -> str:
-    scores = [normalized(table, scores) for scores in by_seed.values()]
-    return f"{np.mean(scores):.0f}" if scores else ""
+def _returns(seeds: Sequence[Mapping[str, Any]], name: str) -> str:
+    return ", ".join(f"{seed['data'][name]['score']:.5g}" for seed in seeds)
+
+
+def _cell(scores: Sequence[float]) -> str:
+    """Their mean, lowest and highest."""
+    if not scores:
+        return ""
+    low, mean, high = (f"{number(scores):.0f}" for number in (np.min, np.mean, np.max))
+    return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def _train_up_to(trainer: Any, steps: int) -> None:

@@ -141,7 +141,7 @@ def _check_box(space: spaces.Box, where: str) -> None:
 def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
     """Returns columns from single values, in the dtypes of the space; shapes and ranges are not checked.
 
-    ValueError for a ragged list, or fractional values for an integer space.
+    ValueError for a ragged list, or for numbers that an integer space cannot hold: fractions, or 300 as uint8.
     """
     return walk(_stack_leaf, space, values, part=of_each)
 
@@ -152,8 +152,8 @@ def _stack_leaf(space: spaces.Space, path: Path, values: Sequence[Any]) -> np.nd
     given = np.array(values)
     with np.errstate(invalid="ignore"):  # NaN is refused below
         columns = given.astype(space.dtype, copy=False)
-    if given.dtype.kind not in "iub" and not np.array_equal(columns, given):
-        raise ValueError(f"{given.dtype} values for {space}, an integer space")
+    if not np.can_cast(given.dtype, space.dtype) and not np.array_equal(columns, given):
+        raise ValueError(f"{given.dtype} values that {space}, of {space.dtype}, cannot hold")
     return columns
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +25,8 @@ TARGETS = ("rollax", "minari", "minari_arrow", "json_lines")
 
 def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settings: Any) -> int:
     """Writes all trajectories of a data set in another format; returns their number.
+
+    In rollax's own format, the ids of episodes get a random prefix of their data set.
 
     JSON has neither NaN nor infinity: as JSON lines, an unknown log-probability (NaN) is null, any other such number is
     refused. JSON lines hold the info dicts that follow an action, not those of a reset, and no policy ids; Minari's
@@ -61,7 +64,8 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
     count = 0
     with new_folder(folder) as temporary, DatasetWriter(temporary, *spaces, **described, **settings) as writer:
         for trajectory in reader.trajectories():
-            writer.write(trajectory)
+            # Data sets that are read together must not share ids; those of logs are often numbers.
+            writer.write(replace(trajectory, episode_id=f"{writer.token}:{trajectory.episode_id}"))
             count += 1
     return count
 

@@ -45,7 +45,7 @@ class RecordedTrajectory:
         terminated: the trajectory ended in a terminal state.
         truncated: the environment ended it early, for example by a time limit. If neither is true, the recording
             stopped in the middle. What was recorded of it later is a trajectory with the same ids.
-        episode_id: the episode, unique in its data set.
+        episode_id: the episode, unique in its data set and in those that are read with it.
         agent_id: the agent.
         policy_id: the policy that acted for it.
         where: file and line or row, for error messages.
@@ -120,8 +120,8 @@ class DatasetReader(ABC):
         observation_spaces: policy id -> space of the observations, as the environment returned them.
         action_spaces: policy id -> action space of the environment.
         header: what is known about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`,
-            `filters`, `normalize_actions` and `clip_actions` (None where files differ in them), and `logp_of`, the
-            scale of the actions whose density `action_logp` is, where it is not that of `actions`.
+            `filters`, `normalize_actions` and `clip_actions`, and `logp_of`, the scale of the actions whose density
+            `action_logp` is, where it is not that of `actions`; the last three are None where files differ in them.
         actions_of: "policy" where `actions` are as the policy chose them, in its own scale and unclipped;
             "environment" where they are as the environment received them.
         broken: what was skipped because it could not be read, one message each.
@@ -185,9 +185,19 @@ def skip(broken: list[str], error: DatasetError, most: int) -> None:
     log.warning("Skipped. %s", error)
 
 
-def common_scale(headers: Sequence[Mapping[str, Any]]) -> dict[str, bool | None]:
-    """The settings of `SCALE` in these headers; None for one in which they differ."""
-    found = {name: [header.get(name) for header in headers] for name in SCALE if any(name in one for one in headers)}
+def common_scale(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[str, Any]:
+    """The settings of `SCALE` and `logp_of` in these headers; None for one in which they differ.
+
+    Args:
+        headers: of files or data sets.
+        actions_of: of all of them.
+    """
+    defaults = {**dict.fromkeys(SCALE), "logp_of": actions_of}
+    found = {
+        name: [header.get(name, default) for header in headers]
+        for name, default in defaults.items()
+        if any(name in header for header in headers)
+    }
     return {name: values[0] if values.count(values[0]) == len(values) else None for name, values in found.items()}
 
 

@@ -284,10 +284,13 @@ def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: Dataset
         summary.high[path] = np.maximum(summary.high[path], high) if path in summary.high else high
     space = reader.action_spaces.get(trajectory.policy_id)
     if space is not None:
-        _count_actions(summary, space, columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS]))
+        of_policy = reader.actions_of == "policy" and ENV_ACTIONS not in columns
+        scaled = reader.header.get("normalize_actions", True) if of_policy else False
+        _count_actions(summary, space, columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS]), scaled=scaled)
 
 
-def _count_actions(summary: PolicySummary, space: Any, actions: Any) -> None:
+def _count_actions(summary: PolicySummary, space: Any, actions: Any, *, scaled: bool | None) -> None:
+    """Counts actions; `scaled`: those of a bounded Box are in [-1, 1], which stands for its range; None: not known."""
     for path, leaf in leaves(space):
         low, high = spaces.bounds(leaf)
         low, high = np.asarray(low, np.float64).min(), np.asarray(high, np.float64).max()
@@ -298,6 +301,10 @@ def _count_actions(summary: PolicySummary, space: Any, actions: Any) -> None:
         if not (np.isfinite([low, high]).all() and np.isfinite(part).all()):
             continue
         if isinstance(leaf, Box):
+            if scaled is None:
+                continue
+            low, high = (-1.0, 1.0) if scaled else (low, high)
+            part = np.clip(part, low, high)
             bins, top = _BINS, max(high, low + 1e-9)
         else:
             choices = int(high - low) + 1

@@ -68,6 +68,8 @@ class ParquetReader(DatasetReader):
         self._max_decoded_gb = max_decoded_gb
         self.broken: list[str] = []
         self._wanted = None if columns is None else {*columns, "obs", "actions", "rewards"}
+        if self._wanted is not None and max_broken:
+            self._wanted.add(SampleBatch.T)  # says whether the beginning of a trajectory was skipped
         self._files = []
         for path in paths:
             try:
@@ -77,9 +79,9 @@ class ParquetReader(DatasetReader):
         self._max_broken, self._unopened = max_broken, len(self.broken)
         if not self._files:
             raise DatasetError("No file can be read.", where=", ".join(map(str, paths)), got=self.broken)
-        scale = common_scale([file.header for file in self._files])
+        self.actions_of = self._files[0].header.get("actions_of", "environment")
+        scale = common_scale([file.header for file in self._files], self.actions_of)
         self.header = {**self._files[0].header, **scale, **self._score()}
-        self.actions_of = self.header.get("actions_of", "environment")
         self.observation_spaces, self.action_spaces = spaces = ({}, {})
         for file in self._files:
             self._take_spaces(file, *spaces)

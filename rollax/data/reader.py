@@ -107,8 +107,11 @@ class ChainedReader(DatasetReader):
         self.readers = list(readers)
         first = self.readers[0]
         self.observation_spaces, self.action_spaces = dict(first.observation_spaces), dict(first.action_spaces)
-        scale = common_scale([reader.header for reader in self.readers])
-        self.header, self.actions_of = {**first.header, **scale}, first.actions_of
+        self.actions_of = first.actions_of
+        headers = [reader.header for reader in self.readers]
+        self.header = {**first.header, **common_scale(headers, self.actions_of)}
+        if any(header.get("behaviour") != first.header.get("behaviour") for header in headers):
+            self.header.pop("behaviour", None)  # the score of one is not that of all
         for number, reader in enumerate(self.readers[1:], start=1):
             check_same_spaces(first, reader, f"source {number}")
             self.observation_spaces = {**reader.observation_spaces, **self.observation_spaces}
@@ -144,7 +147,8 @@ def _paths(source: str | Path) -> list[Path]:
     path = Path(source)
     if path.exists():
         return [path]
-    found = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
+    named = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
+    found = [each for each in named if not set(named) & set(each.parents)]  # `**` names a folder and what is in it
     if not found:
         raise DatasetError(
             "No such data.",
@@ -157,9 +161,15 @@ def _paths(source: str | Path) -> list[Path]:
 
 
 def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[Any, list[Path]]]:
-    """`(format, paths)`, for a reader each: neighbours of the same format share one."""
+    """`(format, paths)`, for a reader each: neighbours of the same format share one.
+
+    A file that several paths name is read once.
+    """
     groups: list[tuple[Any, list[Path]]] = []
-    found = [each for path in paths for each in _files_of(path, given)]
+    by_file: dict[Path, tuple[Any, Path]] = {}
+    for kind, file in (each for path in paths for each in _files_of(path, given)):
+        by_file.setdefault(file.resolve(), (kind, file))
+    found = list(by_file.values())
     # A damaged Parquet file belongs to the others, whose reader reports or skips it.
     of_parquet = next((kind for kind, _ in found if kind in ("rollax", "rllib_parquet")), "rollax")
     for kind, file in ((kind or of_parquet, file) for kind, file in found):

@@ -47,7 +47,7 @@ class DatasetWriter:
     """Writes trajectories into the Parquet files of a folder; see `rollax.data.layout`.
 
     A file gets its name once it is complete and on disk, so that a process that is killed loses the open file and no
-    other. An episode is never divided between files.
+    other. An episode is divided between files only where a trajectory of it has other columns than those before.
 
     Args:
         folder: created if it is missing; existing files stay.

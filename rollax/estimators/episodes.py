@@ -252,7 +252,16 @@ def _behaviour_logp(whole: list[RecordedTrajectory], reader: DatasetReader, runn
     if any(logp is None for logp in logged):
         return None
     known = np.concatenate([np.asarray(logp, np.float64) for logp in logged])
-    of_env = reader.header.get("logp_of", reader.actions_of) == "environment"
+    logp_of = reader.header.get("logp_of", reader.actions_of)
+    if logp_of is None and runner.action_map.log_width:
+        raise DatasetError(
+            "Sources whose log-probabilities are of actions in different scales.",
+            where=whole[0].where,
+            got="densities of the policy's actions in some, of the environment's in others",
+            expected="action_logp of one scale in all sources",
+            fix="estimate from one source at a time",
+        )
+    of_env = logp_of == "environment"
     return known + runner.action_map.log_width if of_env else known
 
 
@@ -285,7 +294,7 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> Non
     """DatasetError where the recorded actions, and so their densities, are in another scale than the policy's."""
     scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
     ours = runner.action_map.settings["normalize_actions"]
-    theirs = reader.header.get("normalize_actions", ours)
+    theirs = reader.header.get("normalize_actions", True)  # RLlib's default, and what learning takes for granted
     if reader.actions_of == "policy" and scaled and theirs is not ours:
         raise DatasetError(
             "The recorded actions are in another scale than those of the policy.",

@@ -16,7 +16,7 @@ from rollax.estimators.episodes import LoggedEpisodes, left_out_warning
 from rollax.estimators.fitted_q import ActionValues, FittedQ, FQEConfig
 from rollax.estimators.importance import Terms, starts_of
 from rollax.estimators.intervals import bootstrap
-from rollax.estimators.target_policy import TargetPolicy
+from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
 from rollax.evaluation.policy_runner import PolicyRunner
 
 log = logging.getLogger("rollax.estimators")
@@ -103,6 +103,8 @@ def estimate(
 ) -> Estimates:
     """Estimates the mean discounted return that a policy would have, without running it.
 
+    The policy and its random numbers stay as they are, so that a second call gives the same numbers.
+
     Args:
         target: the policy to estimate.
         episodes: recorded episodes of another policy.
@@ -118,27 +120,28 @@ def estimate(
         DatasetError: the log has no log-probabilities, which the method requires.
         PolicyError: the policy has no probabilities for the logged actions.
     """
-    gamma = _checked(methods, gamma, behaviour, level, target)
+    gamma = _checked(methods, gamma, behaviour, level, resamples, target)
     rewards, lengths = episodes.rewards, episodes.lengths
     returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
     behavior = bootstrap(returns, level=level, resamples=resamples, seed=seed)
     warnings = [left_out_warning(episodes)] if episodes.left_out else []
     ratios = size = None
-    if NEED_LOGP & set(methods):
-        ratios = _log_ratios(target, episodes, behaviour, seed)
-        last = starts_of(lengths) + lengths - 1
-        cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
-        size = _sample_size(cumulative[last], len(episodes), warnings)
-    if values is None and ({"dm", "dr"} & set(methods)):
-        values = FittedQ(target, gamma, fqe or FQEConfig(seed=seed)).fit(episodes)
     results: dict[str, Estimate] = {}
-    for method in methods:
-        terms = _terms(method, episodes, gamma, ratios, values)
-        interval = bootstrap(terms, level=level, resamples=resamples, seed=seed)
-        value = terms.value
-        results[method] = Estimate(
-            method, returns.value, value, value - returns.value, interval.std, interval.low, interval.high
-        )
+    with acting_state_kept(target.runner.policy):
+        if NEED_LOGP & set(methods):
+            ratios = _log_ratios(target, episodes, behaviour, seed)
+            last = starts_of(lengths) + lengths - 1
+            cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
+            size = _sample_size(cumulative[last], len(episodes), warnings)
+        if values is None and ({"dm", "dr"} & set(methods)):
+            values = FittedQ(target, gamma, fqe or FQEConfig(seed=seed)).fit(episodes)
+        for method in methods:
+            terms = _terms(method, episodes, gamma, ratios, values)
+            interval = bootstrap(terms, level=level, resamples=resamples, seed=seed)
+            value = terms.value
+            results[method] = Estimate(
+                method, returns.value, value, value - returns.value, interval.std, interval.low, interval.high
+            )
     for warning in warnings:
         log.warning("Policy %r: %s", target.runner.policy.name, warning)
     return Estimates(
@@ -232,7 +235,14 @@ def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) ->
     return size
 
 
-def _checked(methods: Sequence[str], gamma: float | None, behaviour: str, level: float, target: TargetPolicy) -> float:
+def _checked(
+    methods: Sequence[str],
+    gamma: float | None,
+    behaviour: str,
+    level: float,
+    resamples: int,
+    target: TargetPolicy,
+) -> float:
     for where, names, known in (
         ("off_policy_estimation_methods", methods, METHODS),
         ("behaviour of estimate", [behaviour], ("logged", "fitted")),
@@ -245,9 +255,11 @@ def _checked(methods: Sequence[str], gamma: float | None, behaviour: str, level:
     if gamma is None:
         config = target.runner.policy.config
         gamma = float(config.get("gamma", 1.0) if isinstance(config, Mapping) else getattr(config, "gamma", 1.0))
-    for name, value, fits in (("gamma", gamma, 0 <= gamma <= 1), ("level", level, 0 < level < 1)):
+    for name, value, fits, expected in (
+        ("gamma", gamma, 0 <= gamma <= 1, "a number within 0 and 1"),
+        ("level", level, 0 < level < 1, "a number within 0 and 1"),
+        ("resamples", resamples, resamples >= 1, "1 or more"),
+    ):
         if not fits:
-            raise ConfigError(
-                f"`{name}` is out of range.", where="estimate", got=value, expected="a number within 0 and 1"
-            )
+            raise ConfigError(f"`{name}` is out of range.", where="estimate", got=value, expected=expected)
     return gamma

@@ -58,7 +58,7 @@ class FQEConfig:
         tau: Polyak coefficient τ of the target network; None: 5 / ((1 - γ) `updates`), from 0.01 to 0.2, so that
             rewards 1 / (1 - γ) steps ahead, which reach a value by one update of the targets each, are in the values.
         samples: actions of the target policy drawn for each state, with other than Discrete actions.
-        seed: of weights, minibatches and drawn actions.
+        seed: of weights and minibatches. Actions are drawn with the random numbers of the policy.
     """
 
     hiddens: Sequence[int] = (128, 128)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 from rollax.data.dataset import DatasetReader, RecordedTrajectory
@@ -12,9 +11,8 @@ from rollax.errors import DatasetError, PolicyError
 from rollax.estimators.episodes import HalfOfMemory, LoggedEpisodes, for_estimates, left_out_warning
 from rollax.estimators.estimate import NEED_LOGP, estimate
 from rollax.estimators.fitted_q import FittedQ
-from rollax.estimators.target_policy import TargetPolicy
+from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.policy.policy import Policy
 from rollax.spaces import same_space, space_text
 
 log = logging.getLogger("rollax.estimators")
@@ -60,8 +58,7 @@ class TrainingEstimates:
         """Policy id -> method -> the numbers of an `Estimate`, and `effective_sample_size`."""
         results: dict[str, dict[str, dict[str, float | None]]] = {}
         for policy_id, (target, episodes) in self._targets.items():
-            with _acting_state_kept(target.runner.policy):
-                found = estimate(target, episodes, self._methods)
+            found = estimate(target, episodes, self._methods)
             results[policy_id] = {
                 method: {
                     **{name: value for name, value in asdict(one).items() if name != "method"},
@@ -77,17 +74,8 @@ class TrainingEstimates:
             FittedQ.check(target.runner.policy)
         if NEED_LOGP & set(self._methods):
             episodes.require_logp()
-            with _acting_state_kept(target.runner.policy):
+            with acting_state_kept(target.runner.policy):
                 target.logp(episodes.first())
-
-
-@contextmanager
-def _acting_state_kept(policy: Policy) -> Iterator[None]:
-    state = policy.get_acting_state()
-    try:
-        yield
-    finally:
-        policy.set_acting_state(state)
 
 
 class _TrajectoriesOf(DatasetReader):

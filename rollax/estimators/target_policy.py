@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from rollax.errors import PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.importance import starts_of
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.policy.policy import Policy
 
 _ROWS_AT_ONCE = 4096
 
@@ -133,6 +135,16 @@ class TargetPolicy:
             rewards = self.runner.clipped(episodes.rewards[rows].astype(np.float32))
             context = policy.memory_of(len(rows), states, taken, rewards)
         return logp
+
+
+@contextmanager
+def acting_state_kept(policy: Policy) -> Iterator[None]:
+    """A block in which a policy acts; afterwards, its random numbers are those before."""
+    state = policy.get_acting_state()
+    try:
+        yield
+    finally:
+        policy.set_acting_state(state)
 
 
 def chosen(table: np.ndarray, actions: np.ndarray, space: Any) -> np.ndarray:

@@ -82,6 +82,15 @@ class TestCsv:
             read(tmp_path, **self.SETTINGS)
         assert len(read(tmp_path, **self.SETTINGS, max_broken=1)) == 3
 
+    @pytest.mark.parametrize("row", ["1,21,5,1.1,1,0.25,", "1,21.0,1.1,1,0.251,22.0,1.2,,,"])  # a comma, a line break
+    def test_a_line_with_more_values_than_the_header(self, tmp_path, row):
+        path = tmp_path / "log.csv"
+        path.write_text(self.TEXT.replace("1,21.0,1.1,1,0.25,", row))
+        with pytest.raises(DatasetError, match=rf"(?s)more values than the header.*log.csv, line 3.*{row}.*6 values"):
+            read(path, **self.SETTINGS)
+        found = read(path, **self.SETTINGS, max_broken=1)
+        assert [len(one) for one in found] == [2, 1]  # what is left of batch 1 is one step
+
     def test_what_is_broken_is_named(self, tmp_path):
         path = tmp_path / "log.csv"
         path.write_text(self.TEXT.replace("31.0", "n/a"))

@@ -142,6 +142,38 @@ def test_an_action_that_its_mask_forbids_is_an_error():
     assert describe(ListReader([one], space, TWO), check=True).errors == []
 
 
+@pytest.mark.parametrize(
+    ("actions_of", "header", "counts"),
+    [
+        ("policy", {}, [2, 0, 0, 0, 0, 1, 0, 0, 0, 1]),  # -1 to 1 are 5 to 10, and -3 is clipped to -1
+        ("policy", {"normalize_actions": False}, [4] + [0] * 9),
+        ("environment", {}, [4] + [0] * 9),
+        ("policy", {"normalize_actions": None}, None),  # files differ
+    ],
+)
+def test_coverage_in_the_scale_of_the_policy(actions_of, header, counts):
+    box = spaces.Box(5, 10, (1,), np.float32)
+    one = trajectory(np.random.default_rng(0), 4, 0, obs=BOX, acts=box)
+    one.columns["actions"] = np.array([[-3], [-1], [0.1], [1]], np.float32)
+    reader = ListReader([one], BOX, box)
+    reader.actions_of, reader.header = actions_of, header
+    found = describe(reader).as_json()["policies"]["default_policy"]["action_counts"]
+    assert found == ({} if counts is None else {"actions": counts})
+
+
+def test_data_sets_with_the_same_ids_are_read_together(tmp_path):
+    # As ids of logs, which are often numbers: of the first the end is missing, of the second nothing.
+    for name, ends in (("a", False), ("b", True)):
+        data = some()
+        for one in data:
+            one.terminated = ends
+        written(tmp_path / name, data)
+        convert(open_dataset(tmp_path / name), tmp_path / "converted" / name)
+    report = describe(open_dataset(tmp_path / "converted"))
+    assert report.episodes == 6
+    assert len(report.policies["default_policy"].returns) == 3
+
+
 def test_many_discrete_actions_are_counted_in_ranges():
     # 2500 actions in 834 ranges of 3.
     one = RecordedTrajectory(trajectory_of(4), True, False, "0", "a", "default_policy")

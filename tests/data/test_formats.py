@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, DatasetError, DatasetReader, open_dataset
+from rollax import ConfigError, DatasetError, DatasetReader, DatasetWriter, open_dataset
 from rollax.data.reader import reading
 from tests.data.reading import BOX
 from tests.data.test_parquet import trajectory
@@ -48,6 +48,25 @@ def test_reading_closes_what_it_opened_and_leaves_open_what_was_given(tmp_path):
     with pytest.raises(DatasetError, match="No such data"), reading([lambda: opened, tmp_path / "nothing"]):
         pass
     assert closed == ["opened"] * 5
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_a_file_that_several_paths_name_is_read_once(tmp_path, to_file):
+    inner = tmp_path / "runs" / "a" / "data"
+    with DatasetWriter(inner, {"default_policy": BOX}, {"default_policy": spaces.Discrete(2)}) as writer:
+        writer.write(trajectory(np.random.default_rng(0), 3, 0, obs=BOX, acts=spaces.Discrete(2)))
+    named = tmp_path / "runs" / "**" if not to_file else tmp_path / "runs" / "**" / "*.parquet"
+    for source in (named, [tmp_path / "runs", inner], [writer.paths[0], named], [inner, inner / ".." / "data"]):
+        assert len(open_dataset(source)) == 3, source
+
+
+def test_the_behaviour_of_one_data_set_is_not_that_of_several():
+    first, second = Countdown([]), Countdown([])
+    for reader in (first, second):
+        reader.header = {"behaviour": {"score": 1.0}}
+    assert open_dataset([first, second]).header["behaviour"] == {"score": 1.0}
+    second.header = {"behaviour": {"score": 2.0}}
+    assert "behaviour" not in open_dataset([first, second]).header
 
 
 def test_what_is_no_data(tmp_path):

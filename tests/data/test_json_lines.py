@@ -116,3 +116,12 @@ class TestJsonLines:
         reader = open_dataset(path, observation_space=BOX, action_space=spaces.Discrete(2), max_broken=1)
         assert len(list(reader.trajectories())) == 2
         assert "line 2" in reader.broken[0]
+
+
+@pytest.mark.parametrize("number", [300, -1, 1e10])
+def test_integers_beyond_the_dtype_are_refused(tmp_path, number):
+    # A cast to uint8 would make 44, 255 and 0 of them.
+    episode = {"agents": {"a": {"obs": [[number], [0]], "actions": [0], "rewards": [0.0], "terminated": True}}}
+    image = spaces.Box(0, 255, (1,), np.uint8)
+    with pytest.raises(DatasetError, match=r"(?s)not of the space.*line 1, agent 'a', obs.*cannot hold"):
+        read(lines(tmp_path / "a.jsonl", episode), observation_space=image)

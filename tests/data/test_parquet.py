@@ -158,6 +158,31 @@ def test_files_of_policies_with_actions_of_another_scale(tmp_path):
     for reader in (one_reader, chained):
         assert reader.header["normalize_actions"] is None
         assert reader.header["clip_actions"] is True
+        assert "logp_of" not in reader.header
+
+
+def test_files_with_densities_of_different_actions(tmp_path):
+    for name, header in (("a", {}), ("b", {"logp_of": "policy"}), ("c", {"logp_of": "environment"})):
+        with DatasetWriter(
+            tmp_path / name, {"default_policy": OBS}, {"default_policy": ACTIONS}, header=header
+        ) as writer:
+            writer.write(trajectory(np.random.default_rng(0), 2, 0))
+    assert open_dataset(tmp_path / "b").header["logp_of"] == "policy"
+    assert open_dataset([tmp_path / "a", tmp_path / "c"]).header["logp_of"] == "environment"  # the default
+    for reader in (open_dataset(tmp_path), open_dataset([open_dataset(tmp_path / n) for n in "ab"])):
+        assert reader.header["logp_of"] is None
+
+
+def test_the_beginning_that_was_skipped_is_missing_with_some_columns_too(tmp_path):
+    rng = np.random.default_rng(0)
+    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}, max_file_size=1) as writer:
+        for episode in range(2):
+            one = trajectory(rng, 2, episode)
+            one.columns["t"] = np.arange(2) + episode
+            writer.write(one)
+    writer.paths[0].write_bytes(b"PAR1")
+    (found,) = open_dataset(tmp_path, columns=["rewards"], max_broken=1).trajectories()
+    assert found.continues
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -185,6 +186,23 @@ class TestRLlibJson:
         late = self.rows(8, 2, agent=1, ends=True)  # another agent may enter late
         assert [one.continues for one in read(self.files(tmp_path, (0, late)))] == [False]
 
+    @pytest.mark.parametrize("in_one_line", [True, False])
+    def test_a_used_id_in_the_same_file(self, tmp_path, in_one_line):
+        # An episode without an end, and then two others, all under one id.
+        parts = [self.rows(0, 3), self.rows(0, 2, ends=True), self.rows(0, 4, ends=True)]
+        if in_one_line:
+            parts = [{k: v if k == "type" else [row for each in parts for row in each[k]] for k, v in parts[0].items()}]
+        found = read(lines(tmp_path / "a.json", *parts))
+        assert [one.columns["obs"].ravel().tolist() for one in found] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3, 4]]
+        assert [one.cut for one in found] == [True, False, False]
+        assert [one.episode_id for one in found] == ["0:7", "0:7#1", "0:7#2"]
+
+    def test_agents_that_act_now_and_then_are_not_cut(self, tmp_path):
+        first, rest = self.rows(0, 3), self.rows(6, 2, ends=True)
+        first["t"], rest["t"] = [0, 2, 4], [6, 8]
+        (found,) = read(lines(tmp_path / "a.json", first, rest))
+        assert found.columns["t"].tolist() == [0, 2, 4, 6, 8]
+
     @pytest.mark.parametrize("with_t", [True, False])
     def test_what_follows_a_broken_first_line_is_the_rest(self, tmp_path, with_t):
         after = [self.rows(3, 2, ends=True, with_t=with_t), self.rows(0, 3, eps_id=8, ends=True, with_t=with_t)]
@@ -267,6 +285,64 @@ class TestRLlibParquet:
         assert [one.continues for one in read(tmp_path)] == [True, False]
         pq.write_table(self.table(t=[3, 2, 0, 1], agent_id=["agent0"] * 4), tmp_path / "out.parquet")
         assert [one.continues for one in read(tmp_path)] == [False, False]  # of several agents, some enter later
+
+    def test_files_without_t(self, tmp_path):
+        # As RLlib writes them. Episode b goes on in the second file.
+        def file(name, eps_id, first, truncateds):
+            obs, new_obs = ([[float(first + i + k)] for i in range(4)] for k in (0, 1))
+            table = self.table(eps_id=eps_id, obs=obs, new_obs=new_obs, rewards=[1.0] * 4)
+            flags = pa.array(truncateds), pa.array([False] * 4)
+            for column, values in zip(("truncateds", "terminateds"), flags, strict=True):
+                table = table.set_column(table.column_names.index(column), column, values)
+            pq.write_table(table.drop_columns("t"), tmp_path / name)
+
+        file("1.parquet", ["a", "a", "b", "b"], 0, [False, True, False, False])
+        file("2.parquet", ["b", "b", "c", "c"], 4, [False, True, False, True])
+        report = describe(open_dataset(tmp_path), check=True)
+        assert not report.errors
+        assert [one.columns["obs"].ravel().tolist() for one in read(tmp_path)] == [
+            [0, 1, 2],
+            [2, 3, 4, 5, 6],
+            [6, 7, 8],
+        ]
+        assert all("t" not in one.columns and not one.cut for one in read(tmp_path))
+        (tmp_path / "1.parquet").write_bytes(b"PAR1")
+        assert [(one.episode_id, one.continues) for one in read(tmp_path, format="rllib_parquet", max_broken=1)] == [
+            *(("b", True), ("c", False))
+        ]
+
+    @pytest.mark.parametrize(
+        ("change", "got"),
+        [
+            ({"t": [0, 0, 0, 1], "terminateds": [False] * 4}, "two rows with t = 0"),
+            ({"terminateds": [False, True, False, False], "t": [1, 0, 0, 1]}, "a step after the end of episode 'a'"),
+        ],
+    )
+    def test_episodes_with_the_same_ids_are_refused(self, tmp_path, change, got):
+        pq.write_table(self.table(**change), tmp_path / "a.parquet")
+        with pytest.raises(DatasetError, match=rf"(?s)same ids.*a.parquet, row \d, agent 'agent0'.*{got}"):
+            read(tmp_path)
+
+    def test_the_agent_0_keeps_its_id(self, tmp_path):
+        pq.write_table(self.table(agent_id=[0, 0, 1, 1], t=[3, 2, 0, 1]), tmp_path / "a.parquet")
+        found = read(tmp_path)
+        assert [one.agent_id for one in found] == [0, 1]
+        assert not found[0].continues  # of several agents, some enter later
+
+    def test_shapes_that_are_pickled_come_from_the_space(self, tmp_path):
+        flat = pa.array([[float(i)] * 4 for i in range(4)], pa.list_(pa.float32()))
+        table = self.table(obs=flat, new_obs=flat)
+        for name in ("obs", "new_obs"):
+            metadata = {b"ARROW:extension:metadata": pickle.dumps((2, 2))}
+            field = table.schema.field(name).with_metadata(metadata)
+            table = table.set_column(table.column_names.index(name), field, flat)
+        pq.write_table(table, tmp_path / "a.parquet")
+        space = spaces.Box(-np.inf, np.inf, (2, 2), np.float32)
+        first, _ = read(tmp_path, observation_space=space)
+        assert first.columns["obs"].shape == (3, 2, 2)
+        assert first.columns["obs"][:, 0, 0].tolist() == [1, 0, 0]
+        with pytest.raises(DatasetError, match=r"(?s)shape is pickled.*row 1, column 'obs'.*observation_space"):
+            read(tmp_path)
 
     @pytest.mark.parametrize("change", [{"t": [0, 1, None, 2]}, {"rewards": ["1", "x", "2", "3"]}])
     def test_values_that_are_missing_or_no_numbers(self, tmp_path, change):

@@ -84,6 +84,20 @@ def test_recorded_actions_of_another_scale_are_refused() -> None:
     assert LoggedEpisodes.of(reader, runner()).actions.tolist() == [[2.0]]
 
 
+def test_actions_of_rllib_are_in_the_scale_of_its_default() -> None:
+    reader = Recorded(trajectory(1, terminated=True), actions_of="policy")  # whose files do not say the scale
+    unscaled = ActionMap(BOX, clip_actions=True, normalize_actions=False)
+    with pytest.raises(DatasetError, match=r"(?s)another scale.*normalize_actions=True.*normalize_actions=False"):
+        LoggedEpisodes.of(reader, PolicyRunner(Still(OBS, BOX), NoFilter(OBS), unscaled))
+
+
+def test_densities_of_different_actions_are_refused() -> None:
+    reader = Recorded(trajectory(1, terminated=True, action_logp=np.array([-1.0])))
+    reader.header = {"logp_of": None}
+    with pytest.raises(DatasetError, match=r"(?s)different scales.*file, row 1.*one source at a time"):
+        LoggedEpisodes.of(reader, runner())
+
+
 def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None:
     known = trajectory(2, terminated=True, action_logp=np.array([-1.0, -2.0]))
     of_policy = Recorded(known, actions_of="policy")

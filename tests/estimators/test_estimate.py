@@ -102,6 +102,8 @@ def test_refused_settings(episodes) -> None:
         estimate(target_of(TARGET), episodes, ["wis"], behaviour="Fitted")  # pyright: ignore[reportArgumentType]
     with pytest.raises(DatasetError, match=r"log\(p\)"):
         estimate(target_of(TARGET), replace(episodes, behaviour_logp=np.exp(episodes.behaviour_logp)), ["wis"])
+    with pytest.raises(ConfigError, match=r"(?s)`resamples` is out of range.*1 or more"):
+        estimate(target_of(TARGET), episodes, ["wis"], resamples=0)
     with pytest.raises(ConfigError, match="gamma"):
         estimate(target_of(TARGET), episodes, ["wis"], gamma=1.5)
     with pytest.raises(PolicyError, match="probabilities"):

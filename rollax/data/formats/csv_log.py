@@ -118,10 +118,17 @@ class CsvReader(FormatReader):
                     )
                     return
                 for row in table:
-                    if any(row[name] is None for name in names):
-                        where = f"{path}, line {table.line_num}"
+                    extra = row.pop(None, ())  # type: ignore[call-overload]  the key of values beyond the header
+                    if extra or any(row[name] is None for name in names):
+                        given = [value for value in (*row.values(), *extra) if value is not None]
                         self.skip(
-                            DatasetError("A line that is truncated.", where=where, expected=f"{len(names)} columns")
+                            DatasetError(
+                                "A line with more values than the header." if extra else "A line that is truncated.",
+                                where=f"{path}, line {table.line_num}",
+                                got=self._delimiter.join(given),
+                                expected=f"{len(row)} values, separated by {self._delimiter!r}",
+                                fix="correct a decimal comma or a line break, or skip some with max_broken",
+                            )
                         )
                         yield table.line_num, None
                         continue

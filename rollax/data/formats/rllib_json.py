@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,8 @@ class RLlibJsonReader(FormatReader):
 
     Rows of an episode that is divided over lines are joined by `eps_id`, `agent_index` and policy; over consecutive
     files of a worker too, if `t` goes on by one. What follows a skipped line or a missing file is not joined, and is
-    read as a trajectory that continues one. `dones` without `truncateds` counts as terminated. Without `new_obs`, the
+    read as a trajectory that continues one. Where `t` does not grow, and after the end of a trajectory, another episode
+    begins, also under the same `eps_id`. `dones` without `truncateds` counts as terminated. Without `new_obs`, the
     last step of a trajectory without a termination is left out. The trajectories of an episode follow one another,
     unless an agent enters in a later line, after all others of the episode have ended.
 
@@ -110,7 +112,8 @@ class RLlibJsonReader(FormatReader):
         for row in range(rows):
             here = episodes[row], agents[row]
             ends = bool(terminated[row]), bool(truncated[row])
-            if any(ends) or row + 1 == rows or here != (episodes[row + 1], agents[row + 1]):
+            restarts = row + 1 < rows and SampleBatch.T in columns and t[row + 1] <= t[row]
+            if any(ends) or restarts or row + 1 == rows or here != (episodes[row + 1], agents[row + 1]):
                 part = {name: trees.index(column, slice(start, row + 1)) for name, column in columns.items()}
                 last = None if new_obs is None else trees.index(following, row)
                 yield _Piece((*here, policy), part, ends, last, where)
@@ -158,12 +161,14 @@ class _Worker:
         self._held = HeldEpisodes()
         self._unfinished: dict[Ids, _Unfinished] = {}
         self._not_in_this_file: set[Ids] = set()
+        self._begun: Counter[Ids] = Counter()  # trajectories of this file
         self._after_skipped = False
         self._file = 0
 
     def begin_file(self, number: int) -> None:
         """The next lines are of the file with this number."""
         self._file, self._not_in_this_file = number, set(self._unfinished)
+        self._begun.clear()
 
     def add(self, pieces: Sequence[_Piece]) -> Iterator[RecordedTrajectory]:
         """Adds the rows of a line; the trajectories of the episodes that are over."""
@@ -196,21 +201,28 @@ class _Worker:
         return self._held.release({found.episode for found in self._unfinished.values()})
 
     def _add(self, piece: _Piece) -> Iterator[RecordedTrajectory]:
-        eps_id, agent, policy = piece.key
+        _, agent, policy = piece.key
         t = piece.columns.get(SampleBatch.T)
         first_t = None if t is None else int(t[0])
         before = self._unfinished.pop(piece.key, None)
         if before is not None:
-            if piece.key in self._not_in_this_file and (first_t is None or first_t != before.next_t):
+            another = first_t is not None and before.next_t is not None and first_t < before.next_t
+            missing = piece.key in self._not_in_this_file and (first_t is None or first_t != before.next_t)
+            if another or missing:
                 yield from self._assembler.finish((before.episode, agent, policy))
-            if first_t is not None and before.next_t is not None and first_t < before.next_t:
-                before = None  # another episode with the same eps_id
+            if another:  # another episode with the same eps_id
+                before = None
         self._not_in_this_file.discard(piece.key)
-        episode = f"{self._file}:{eps_id}" if before is None else before.episode
+        episode = self._new_episode(piece.key) if before is None else before.episode
         if not any(piece.ends):
             self._unfinished[piece.key] = _Unfinished(episode, None if t is None else int(t[-1]) + 1)
         continues = before is not None or self._begins_late(first_t, agent)
         yield from self._assembler.add((episode, agent, policy), *piece[1:], continues=continues)
+
+    def _new_episode(self, key: Ids) -> str:
+        """The id of the episode of a trajectory that begins: files without `eps_id` have many with the same one."""
+        earlier, self._begun[key] = self._begun[key], self._begun[key] + 1
+        return f"{self._file}:{key[0]}" + (f"#{earlier}" if earlier else "")
 
     def _begins_late(self, first_t: int | None, agent: Hashable) -> bool:
         """Whether the first rows of a trajectory are not the beginning of the episode."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from gymnasium import Space
+from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import SampleBatch
@@ -18,6 +21,7 @@ from rollax.data.formats.joining import Assembler, HeldEpisodes
 from rollax.data.limited_parquet import LimitedParquet
 from rollax.errors import DatasetError
 
+_OF_SPACES = ("obs", "actions", "new_obs")
 _FURTHER = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
 _REQUIRED = ("eps_id", "obs", "actions", "rewards")
 
@@ -25,10 +29,11 @@ _REQUIRED = ("eps_id", "obs", "actions", "rewards")
 class RLlibParquetReader(FormatReader):
     """Reads files with the columns `eps_id, agent_id, module_id, obs, actions, rewards, new_obs, terminateds, ...`.
 
-    The rows of an episode are joined, also over files, in the order of `t`. The trajectories of an episode follow one
-    another, unless an agent enters in a later file, after all others of the episode have ended. What follows a skipped
-    file is a trajectory that continues one, and so are the rows of a single agent (without `agent_id`) that begin at
-    t > 0. Files of whole episodes as bytes (`output_write_episodes=True`) hold pickles and are refused.
+    The rows of an episode are joined, also over files, in the order of `t`, or of the rows where there is no `t`. The
+    trajectories of an episode follow one another, unless an agent enters in a later file, after all others of the
+    episode have ended. What follows a skipped file is a trajectory that continues one: without `t`, that is the first
+    episode of the next file; with it, so are the rows of a single agent (without `agent_id`) that begin at t > 0. Files
+    of whole episodes as bytes (`output_write_episodes=True`) hold pickles and are refused.
 
     RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
     Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
@@ -45,69 +50,116 @@ class RLlibParquetReader(FormatReader):
         self._paths = list(paths)
 
     def _read(self) -> Iterator[RecordedTrajectory]:
-        assembler, held, cut = Assembler(self.skip), HeldEpisodes(), set()
+        assembler, held, cut, after_skipped = Assembler(self.skip), HeldEpisodes(), set(), False
         for path in self._paths:
             try:
-                pieces = list(self._pieces(path))
+                pieces = list(self._pieces(path, after_skipped=after_skipped))
             except (DatasetError, ValueError, TypeError, OverflowError) as error:
                 self.skip(error if isinstance(error, DatasetError) else _damaged(path, error))
                 cut |= assembler.episodes
                 held.add(assembler.rest())  # what follows may not be the next step
+                after_skipped = True
                 continue
+            after_skipped = False
             for piece, continues in pieces:
                 held.add(assembler.add(*piece, continues=continues))
             yield from held.release(assembler.episodes | cut)
         held.add(assembler.rest())
         yield from held.release()
 
-    def _pieces(self, path: Path) -> Iterator[tuple[tuple[Any, ...], bool]]:
+    def _pieces(self, path: Path, *, after_skipped: bool) -> Iterator[tuple[tuple[Any, ...], bool]]:
         """The rows of each trajectory, and whether they are not the beginning of the episode if they are the first."""
         table = _table(path, self._max_decoded_gb)
         names, rows = table.column_names, table.num_rows
         ids = [
             table[name].to_pylist() if name in names else [default] * rows
-            for name, default in (("eps_id", ""), ("agent_id", DEFAULT_AGENT), ("module_id", DEFAULT_POLICY))
+            for name, default in (("eps_id", ""), ("agent_id", None), ("module_id", None))
         ]
         keys = [
-            (str(episode), agent or DEFAULT_AGENT, module or DEFAULT_POLICY)
+            (str(episode), _given(agent, DEFAULT_AGENT), _given(module, DEFAULT_POLICY))
             for episode, agent, module in zip(*ids, strict=True)
         ]
-        t = np.array(table["t"].to_pylist(), np.int64) if "t" in names else np.arange(rows)
+        t = np.array(table[SampleBatch.T].to_pylist(), np.int64) if SampleBatch.T in names else None
         terminated, truncated = (
             np.array(table[name].to_pylist(), bool) if name in names else np.zeros(rows, bool)
             for name in ("terminateds", "truncateds")
         )
         rewards = one_per_step(table["rewards"].to_pylist(), "rewards", str(path))
-        values = {
-            name: _values(table, name, path) for name in ("obs", "actions", "new_obs", *_FURTHER) if name in names
-        }
+        values = {name: _values(table, name, path) for name in (*_OF_SPACES, *_FURTHER) if name in names}
         groups: dict[Any, list[int]] = {}
         for row, key in enumerate(keys):
             groups.setdefault(key, []).append(row)
         for key, group in groups.items():
-            order = np.array(group)[np.argsort(t[group], kind="stable")]
-            last = int(order[-1])
-            first = int(order[0])
+            order = np.array(group)
+            if t is not None:
+                order = order[np.argsort(t[group], kind="stable")]
+            first, last = int(order[0]), int(order[-1])
             where = f"{path}, row {first}"
+            _check_one_episode(order, t, terminated | truncated, key, where)
             observation_space, action_space = self.spaces_of(key[2], where)
-            space_of = {"obs": observation_space, "actions": action_space}
-            part = {
-                name: columns_of(space_of.get(name), [column[row] for row in order], name, where)
-                for name, column in values.items()
-                if name != "new_obs"
-            }
-            part |= {SampleBatch.REWARDS: rewards[order], SampleBatch.T: t[order]}
+            space_of = {"obs": observation_space, "new_obs": observation_space, "actions": action_space}
+
+            def column_of(name: str, chosen: NDArray, space_of: Any = space_of, where: str = where) -> trees.Tree:
+                column, space = values[name], space_of.get(name)
+                return columns_of(space, column.rows(chosen, name, space, where), name, where)
+
+            part = {name: column_of(name, order) for name in values if name != "new_obs"}
+            part[SampleBatch.REWARDS] = rewards[order]
+            if t is not None:
+                part[SampleBatch.T] = t[order]
             ends = bool(terminated[last]), bool(truncated[last])
-            new_obs = None
-            if "new_obs" in values:
-                new_obs = trees.index(columns_of(observation_space, [values["new_obs"][last]], "new_obs", where), 0)
-            # A single agent acts from the first step on; others may enter later.
-            single = "agent_id" not in names or not ids[1][first]
-            continues = single and "t" in names and bool(t[first] > 0)
+            new_obs = trees.index(column_of("new_obs", order[-1:]), 0) if "new_obs" in values else None
+            if t is None:
+                continues = after_skipped and key[0] == keys[0][0]
+            else:  # a single agent acts from the first step on; others may enter later
+                continues = key[1] == DEFAULT_AGENT and ids[1][first] != DEFAULT_AGENT and bool(t[first] > 0)
             yield (key, part, ends, new_obs, where), continues
 
 
-def _values(table: pa.Table, name: str, path: Path) -> list[Any]:
+def _given(value: Any, default: str) -> Any:
+    """An id, or the default where there is none: RLlib writes nothing, or an empty text."""
+    return default if value is None or value == "" else value
+
+
+def _check_one_episode(order: NDArray, t: NDArray | None, ends: NDArray, key: Any, where: str) -> None:
+    """DatasetError where rows with the same ids are of several episodes."""
+    again = np.flatnonzero(np.diff(t[order]) == 0) if t is not None else np.zeros(0, np.int64)
+    ended = np.flatnonzero(ends[order[:-1]])
+    if len(again) or len(ended):
+        got = f"a step after the end of episode {key[0]!r}" if len(ended) else f"two rows with t = {t[order[again[0]]]}"
+        raise DatasetError(
+            "Rows of several episodes with the same ids.",
+            where=f"{where}, agent {key[1]!r} of module {key[2]!r}",
+            got=got,
+            expected="an eps_id of its own for each episode",
+            fix="give each episode another eps_id before the file is written, or skip some files with max_broken",
+        )
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The values of a column; `flat`: tensors as lists of all their elements, whose shape the file does not say."""
+
+    values: list[Any]
+    flat: bool = False
+
+    def rows(self, chosen: NDArray, name: str, space: Space | None, where: str) -> list[Any]:
+        rows = [self.values[row] for row in chosen.tolist()]
+        if not self.flat or name not in _OF_SPACES:
+            return rows
+        if space is None:
+            raise DatasetError(
+                "A column of tensors whose shape is pickled, as Ray 2.49 to 2.54 wrote it; pickles are never loaded.",
+                where=f"{where}, column {name!r}",
+                got="ARROW:extension:metadata that is no JSON",
+                expected="a space, which has the shape",
+                fix='give the spaces as settings: {"env": ID}, or observation_space and action_space',
+            )
+        fits = space.shape is not None and all(np.size(row) == np.prod(space.shape) for row in rows)
+        return [np.reshape(row, space.shape) for row in rows] if fits else rows
+
+
+def _values(table: pa.Table, name: str, path: Path) -> _Column:
     field, column = table.schema.field(name), table[name]
     kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_string(kind):
@@ -119,10 +171,14 @@ def _values(table: pa.Table, name: str, path: Path) -> list[Any]:
             fix="write the data again in RLlib with output_compress_columns=[] and output_write_episodes=False",
         )
     values = column.to_pylist()
-    shape = (field.metadata or {}).get(b"ARROW:extension:metadata")
-    if shape is not None and isinstance(described := json.loads(shape), list):
-        values = [np.reshape(value, described) for value in values]
-    return values
+    metadata = (field.metadata or {}).get(b"ARROW:extension:metadata")
+    if metadata is None:
+        return _Column(values)
+    try:
+        shape = json.loads(metadata)
+    except ValueError:
+        return _Column(values, flat=True)
+    return _Column([np.reshape(value, shape) for value in values] if isinstance(shape, list) else values)
 
 
 def _table(path: Path, max_gb: float) -> pa.Table:
