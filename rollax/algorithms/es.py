@@ -65,7 +65,7 @@ class ESOptimizer(SearchOptimizer):
         config = self.config
         return replace(
             super().request(indices),
-            action_noise=config.action_noise_std if adds_to_actions(self._policy) else 0.0,
+            action_noise=config.action_noise_std if config.explore and adds_to_actions(self._policy) else 0.0,
             sign_rewards="sign" in config.shaping,
         )
 

@@ -31,7 +31,8 @@ def load_policy(
     """Returns a policy for raw observations: `compute_single_action(obs)` for one, `compute_actions([...])` for many.
 
     Observation filter and action mapping are applied as in training. The attribute `policy` is the `Policy` without
-    them: `load_policy(path).policy.get_weights()` is name -> NumPy array.
+    them: `load_policy(path).policy.get_weights()` is name -> NumPy array. A policy in PyTorch that learned on a GPU is
+    on one if this machine has it, else on the CPU.
 
     Args:
         path: the folder of a checkpoint.
@@ -122,6 +123,8 @@ def _config(
             code.trainer_class or checkpoint.trainer_class_of(stored, code.path, trust_code=code.trust_code)
         ).config_class
     config = config_class.from_json(data, trust_code=code.trust_code)
+    if getattr(config, "device", "cpu") not in ("auto", "cpu"):
+        config = config.changed(device="auto")  # this machine may have another one than that of the training
     if code.custom_model is not None:
         return config.changed(model=config.model.model_copy(update={"custom_model": code.custom_model}))
     if isinstance(model := config.model.custom_model, StoredCode):

@@ -108,9 +108,11 @@ SYNONYMS: dict[str, str] = {
     "input_read_method_kwargs": "input_config",
     "input_evaluation": "off_policy_estimation_methods: names of estimators",
     # Random search
-    **_all("num_rollouts n_delta", "num_directions"),
+    "n_delta": "num_directions",
+    "num_rollouts": "num_directions: half of the episodes, with one episode for each candidate",
     "episodes_per_batch": "num_directions: half of the episodes, with one episode for each candidate",
-    **_all("rollouts_used n_top", "directions_used"),
+    "n_top": "directions_used",
+    "rollouts_used": "directions_used: half of it, with one episode for each candidate",
     "delta_std": "noise_stdev",
     **_all("stepsize sgd_stepsize", "lr"),
     "return_proc_mode": "shaping",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,11 +13,13 @@ from rollax.data.reader import Source, open_dataset
 from rollax.errors import ConfigError, nearest
 from rollax.estimators import importance
 from rollax.estimators.episodes import LoggedEpisodes, left_out_warning
-from rollax.estimators.fitted_q import ActionValues, FittedQ, FQEConfig
 from rollax.estimators.importance import Terms, starts_of
 from rollax.estimators.intervals import bootstrap
 from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
 from rollax.evaluation.policy_runner import PolicyRunner
+
+if TYPE_CHECKING:
+    from rollax.estimators.fitted_q import ActionValues, FQEConfig
 
 log = logging.getLogger("rollax.estimators")
 
@@ -134,6 +136,8 @@ def estimate(
             cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
             size = _sample_size(cumulative[last], len(episodes), warnings)
         if values is None and ({"dm", "dr"} & set(methods)):
+            from rollax.estimators.fitted_q import FittedQ, FQEConfig  # which imports JAX
+
             values = FittedQ(target, gamma, fqe or FQEConfig(seed=seed)).fit(episodes)
         for method in methods:
             terms = _terms(method, episodes, gamma, ratios, values)

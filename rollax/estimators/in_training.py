@@ -10,7 +10,6 @@ from rollax.data.dataset import DatasetReader, RecordedTrajectory
 from rollax.errors import DatasetError, PolicyError
 from rollax.estimators.episodes import HalfOfMemory, LoggedEpisodes, for_estimates, left_out_warning
 from rollax.estimators.estimate import NEED_LOGP, estimate
-from rollax.estimators.fitted_q import FittedQ
 from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.spaces import same_space, space_text
@@ -71,6 +70,8 @@ class TrainingEstimates:
     def _check(self, target: TargetPolicy, episodes: LoggedEpisodes) -> None:
         """Refuses, before the training, what the first evaluation would refuse."""
         if {"dm", "dr"} & set(self._methods):
+            from rollax.estimators.fitted_q import FittedQ  # which imports JAX
+
             FittedQ.check(target.runner.policy)
         if NEED_LOGP & set(self._methods):
             episodes.require_logp()

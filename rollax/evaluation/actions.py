@@ -17,8 +17,8 @@ from rollax.trees import Tree
 class ActionMap:
     """Maps columns of policy actions to columns that the environment accepts.
 
-    Only Box leaves change; where the space has none, `identity` is true and the columns are returned as they are. A NaN
-    stays one: the caller, which knows the policy and the step, refuses it.
+    Only Box leaves and those of a narrow integer dtype change; where the space has none, `identity` is true and the
+    columns are returned as they are. A NaN stays one: the caller, which knows the policy and the step, refuses it.
 
     Args:
         action_space: the environment's action space, nested or not.
@@ -32,7 +32,13 @@ class ActionMap:
         self.boxes = {path: BoxMap(leaf, clip_actions, normalize_actions) for path, leaf in boxes}
         self._space = action_space
         self.settings = {"clip_actions": clip_actions, "normalize_actions": normalize_actions}
-        self.identity = not self.boxes
+        # Distributions return int32, which `space.contains` refuses for narrower dtypes.
+        self._narrow = frozenset(
+            path
+            for path, leaf in leaves(action_space)
+            if isinstance(leaf, spaces.MultiDiscrete | spaces.Discrete) and not np.can_cast(np.int32, leaf.dtype)
+        )
+        self.identity = not self.boxes and not self._narrow
 
     @property
     def log_width(self) -> float:
@@ -43,8 +49,10 @@ class ActionMap:
     def __call__(self, columns: Tree) -> Tree:
         """The environment's actions, in the dtypes of its space."""
 
-        def to_env(_: spaces.Space, path: Path, column: Any) -> Any:
-            return self.boxes[path].to_env(column) if path in self.boxes else column
+        def to_env(leaf: spaces.Space, path: Path, column: Any) -> Any:
+            if path in self.boxes:
+                return self.boxes[path].to_env(column)
+            return np.asarray(column).astype(leaf.dtype, copy=False) if path in self._narrow else column
 
         return columns if self.identity else walk(to_env, self._space, columns)
 

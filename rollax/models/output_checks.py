@@ -58,10 +58,9 @@ def check_outputs(
     Args:
         run: calls the model with NumPy columns: those of `run_model`, and `actions`.
         num_outputs: width of `Outputs.policy`.
-        needs_value: whether it must return `Outputs.value`, unless it has a `critic`.
+        needs_value: whether it must return `Outputs.value`.
         kind: what it gets in the place of NumPy arrays, in words.
     """
-    needs_value = needs_value and not hasattr(model, "critic")
     for length in (1, _STEPS) if is_recurrent(model) else (1,):
         rows = _ROWS * length
         columns = {"obs": _members(observation_space, rows), "actions": _members(action_space, rows)}

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import optax
 from numpy.typing import ArrayLike, NDArray
 
-from rollax.errors import ShapeError
+from rollax.errors import ConfigError, ShapeError, nearest
 
 Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "identity"]
 Weights = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -24,6 +24,7 @@ Weights = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 SIGNS: tuple[float, float] = (1.0, -1.0)
 """The sides of a direction, in the order of the columns of returns."""
 _DIRECTIONS, _ACTIONS = 0, 1
+_DIGITS = 12  # of a return, relative to the largest; sums of rewards are rounded to about 15
 
 
 def random_stream(seed: int, purpose: int, generation: int, index: int, part: int = 0) -> np.random.Generator:
@@ -55,14 +56,19 @@ def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:
     """Ranks of all elements, from -0.5 for the smallest to 0.5 for the largest.
 
     Source: Salimans et al. (2017), section 2.1, arXiv:1703.03864. Deviations: equal values have the mean of their
-        ranks, where the authors' code ranks them by position, so that θ moves although all returns are equal. NaN and
+        ranks, where the authors' code ranks them by position, so that θ moves although all returns are equal. So have
+        values that differ by less than 1e-12 of the largest one: sums of the same rewards in another order do. NaN and
         infinite values, of both signs, have equal ranks below all others.
 
     Args:
         values: any shape, at least two elements.
     """
     flat = np.asarray(values, np.float64).ravel()
-    flat = np.where(np.isfinite(flat), flat, -np.inf)
+    finite = np.isfinite(flat)
+    largest = np.abs(flat[finite]).max(initial=0.0)
+    if largest > 0:
+        flat = np.round(flat / largest, _DIGITS)
+    flat = np.where(finite, flat, -np.inf)
     _, places, counts = np.unique(flat, return_inverse=True, return_counts=True)
     last = np.cumsum(counts) - 1
     ranks = (last - (counts - 1) / 2)[places]
@@ -82,7 +88,11 @@ def es_weights(returns: ArrayLike, shaping: Shaping = "centered_rank") -> NDArra
             `sign`, a return is the sum of the signs of the rewards.
     Raises:
         ShapeError: `returns` is not [N, 2].
+        ConfigError: no such shaping.
     """
+    if shaping not in get_args(Shaping):
+        fix = nearest(shaping, get_args(Shaping))
+        raise ConfigError("An unknown shaping.", where="es_weights", got=shaping, expected=Shaping, fix=fix)
     both = _both_sides(returns)
     if shaping in ("centered_rank", "centered_sign_rank"):
         shaped = centered_ranks(both)
@@ -97,8 +107,8 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
     Source: Mania et al. (2018), Algorithm 2, arXiv:1803.07055, over the b directions with the largest max(r⁺, r⁻):
         g = 1/(b σ_R) Σ_k (r_k⁺ - r_k⁻) ε_k
         σ_R is the standard deviation of the 2b returns, that of the population, as in the authors' code.
-    Deviations: g = 0 if these returns are equal. Of equal directions the earlier ones are used. A direction with NaN
-        or infinity ranks last and has weight 0.
+    Deviations: g = 0 if these returns are equal, up to 1e-12 of the largest: the rest is rounding. Of equal directions
+        the earlier ones are used. A direction with NaN or infinity ranks last and has weight 0.
 
     Args:
         returns: [N, 2] of both sides.
@@ -113,7 +123,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
     chosen = chosen[finite[chosen]]
     weights = np.zeros(len(both))
     deviation = both[chosen].std() if len(chosen) else 0.0
-    if deviation > 0:
+    if deviation > 10.0**-_DIGITS * np.abs(both[chosen]).max(initial=0.0):
         weights[chosen] = (both[chosen, 0] - both[chosen, 1]) / (len(chosen) * deviation)
     return weights
 
@@ -155,7 +165,8 @@ def start_search(
 ) -> Search:
     """A search that begins at θ: augmented random search by default.
 
-    Evolution strategies are `weights=es_weights, optimizer=optax.scale_by_adam()`.
+    Evolution strategies are `weights=es_weights, optimizer=optax.scale_by_adam()`; augmented random search by the best
+    b directions alone is `weights=partial(ars_weights, used=b)`. θ and its steps are float32.
 
     Args:
         theta: [P] the initial vector.
@@ -165,12 +176,21 @@ def start_search(
         weights: the weights of the directions from their returns.
         optimizer: makes a step's direction from the gradient; None leaves it as it is.
         l2_coeff: weight decay: c θ is subtracted from the gradient.
+        seed: of the directions.
     Raises:
         ShapeError: `theta` is no vector.
+        ConfigError: a number is not positive, or θ not finite.
     """
     theta = np.array(theta, np.float32)
     if theta.ndim != 1:
         raise ShapeError("θ is no vector.", where="start_search(theta)", got=theta.shape, expected="(P,)")
+    if not np.isfinite(theta).all():
+        raise ConfigError("θ is not finite.", where="start_search(theta)", got=theta, expected="finite float32 numbers")
+    for name, value in (("num_directions", num_directions), ("noise_stdev", noise_stdev), ("lr", lr)):
+        if not value > 0:
+            raise ConfigError(
+                "A number that is not positive.", where=f"start_search({name})", got=value, expected="> 0"
+            )
     optimizer = optax.identity() if optimizer is None else optimizer
     return Search(theta, optimizer.init(theta), num_directions, noise_stdev, lr, weights, optimizer, l2_coeff, seed)
 

@@ -40,7 +40,9 @@ def standardized(x: np.ndarray) -> np.ndarray:
 class Minibatches:
     """The rows of each gradient step.
 
-    `rows` are [U, B] row indices, -1 for padding; [U, K, M] with K microbatches. U depends on the padded sizes.
+    `rows` are [U, B] row indices; [U, K, M] with K microbatches. U depends on the padded sizes. Padding is negative: as
+    an index it is counted from the end of the `capacity`, and takes a real row of the same epoch, so that statistics
+    over a minibatch, as those of batch normalization, are of real rows.
     """
 
     rows: np.ndarray
@@ -69,23 +71,28 @@ class Minibatches:
         capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
         size = capacity if minibatch_size is None else minibatch_size
         per_epoch = -(-rows // size)
-        plan = np.full((epochs * -(-capacity // size), size), -1, np.int32)
+        plan = np.full((epochs * -(-capacity // size), size), -capacity, np.int32)
         for epoch in range(epochs):
             order = np.arange(rows) if in_order or minibatch_size is None else rng.permutation(rows)
-            plan.reshape(-1)[epoch * per_epoch * size :][:rows] = order
+            of_epoch = plan.reshape(-1)[epoch * per_epoch * size :][: per_epoch * size]
+            of_epoch[:] = np.resize(order, len(of_epoch)) - capacity
+            of_epoch[:rows] = order
         if microbatch_size is not None and microbatch_size < size:
             count = -(-size // microbatch_size)
-            plan = _widened(plan, count * microbatch_size).reshape(len(plan), count, microbatch_size)
+            plan = _widened(plan, count * microbatch_size, capacity).reshape(len(plan), count, microbatch_size)
         return cls(plan, epochs * per_epoch, (epochs - 1) * per_epoch, capacity)
 
     def divisible(self, count: int) -> Minibatches:
         """The same plan, padded so that its capacity and the rows of a pass are multiples of `count`."""
         capacity, width = (-(-size // count) * count for size in (self.capacity, self.rows.shape[-1]))
-        return replace(self, rows=_widened(self.rows, width), capacity=capacity)
+        rows = np.where(self.rows < 0, self.rows + self.capacity - capacity, self.rows)
+        return replace(self, rows=_widened(rows, width, capacity), capacity=capacity)
 
 
-def _widened(rows: np.ndarray, width: int) -> np.ndarray:
-    """The last axis padded with -1."""
-    wider = np.full((*rows.shape[:-1], width), -1, rows.dtype)
-    wider[..., : rows.shape[-1]] = rows
-    return wider
+def _widened(rows: np.ndarray, width: int, capacity: int) -> np.ndarray:
+    """The last axis padded with rows from its beginning."""
+    wider = np.resize(np.arange(rows.shape[-1]), width)
+    padded = rows[..., wider]
+    more = padded[..., rows.shape[-1] :]
+    more[more >= 0] -= capacity
+    return padded

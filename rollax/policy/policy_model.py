@@ -45,5 +45,5 @@ def make_policy_model(
         return make_model(observation_space, action_space, distribution.num_inputs, sizes, rngs)
     # The actor's own values are not used, so they need no layers.
     actor = sizes.model_copy(update={"vf_share_layers": True})
-    model = make_model(observation_space, action_space, distribution.num_inputs, actor, rngs)
+    model = make_model(observation_space, action_space, distribution.num_inputs, actor, rngs, needs_value=False)
     return with_critic(model, critic_space, sizes, rngs=rngs)

@@ -62,7 +62,7 @@ class OneHotEncoder(nn.Module):
         self.register_buffer("_places", torch.as_tensor(places), persistent=False)
 
     def forward(self, column: Tensor) -> Tensor:
-        values = column.reshape(column.shape[0], len(self.sizes))
+        values = column.reshape(column.shape[0], len(self.sizes)).to(self._values.dtype)  # uint16 is not comparable
         return (values[:, self._places] == self._values).to(torch.float32)
 
 

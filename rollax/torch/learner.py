@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from rollax import trees
-from rollax.errors import NonFiniteError, ShapeError
+from rollax.errors import NonFiniteError, PolicyError, ShapeError
+from rollax.importing import path_of
 from rollax.policy.finite import not_finite
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
@@ -22,6 +23,7 @@ from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import (
     as_tensor,
     assign,
+    check_optimizer_arrays,
     extra_of,
     optimizer_arrays,
     parameters_of,
@@ -52,10 +54,12 @@ class Learner:
 
     Args:
         optimizer: its parameter groups have a `name`, the part of the model, if there is a learning rate for each.
-        grad_clip: bound on the gradient's norm in each parameter group; None: no bound.
+        grad_clip: bound on the gradient's norm, of each group where all have a `name`; None: no bound.
         count_rows: (batch, mask) -> [] the number of rows over which the loss of a microbatch is averaged.
-        compiled: whether the loss is compiled. Minibatches then keep their padding, and coefficients are tensors, so
-            that there are few versions.
+        compiled: whether the loss is compiled. Coefficients are then tensors, so that there are few versions.
+        keeps_padding: whether minibatches keep their padding, so that they have one size.
+    Raises:
+        PolicyError: an optimizer that is none, or has parameters that are not the model's.
     """
 
     def __init__(
@@ -71,10 +75,13 @@ class Learner:
         device: torch.device,
         count_rows: Callable[[Columns, Tensor], Tensor] = lambda batch, mask: mask.sum(),
         compiled: bool = False,
+        keeps_padding: bool = False,
     ) -> None:
         self.model, self.optimizer, self.generator = model, optimizer, generator
         self.params, self.extra = parameters_of(model), extra_of(model)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.params.items()}
+        _check_optimizer(optimizer, self.names, model)
+        self._keeps_padding = keeps_padding
         self.target_model = None if updated_targets is None else copy.deepcopy(model).eval().requires_grad_(False)
         self.num_updates = 0
         self._loss, self._updated_targets, self._stops = loss, updated_targets, stops
@@ -119,7 +126,7 @@ class Learner:
         batch = to_tensors(dict(columns), self._device)
         try:
             with self._keeping_extra() as before, self._learning():
-                _, stats = self._backward(_Epoch(batch, plan, 0, keeps_padding=self._compiled), 0, coefficients)
+                _, stats = self._backward(_Epoch(batch, plan, 0, keeps_padding=self._keeps_padding), 0, coefficients)
                 changed = {name: to_numpy(t) for name, t in self.extra.items() if not torch.equal(t, before[name])}
             zeros = ((name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in self.params.items())
             gradients = {name: to_numpy(gradient) for name, gradient in zeros}
@@ -162,7 +169,7 @@ class Learner:
         with self._learning():
             for step in range(plan.steps):
                 if epoch is None or step % per_epoch == 0:
-                    epoch = _Epoch(batch, plan, step - step % per_epoch, keeps_padding=self._compiled)
+                    epoch = _Epoch(batch, plan, step - step % per_epoch, keeps_padding=self._keeps_padding)
                     found = []
                 before = self._snapshot() if careful else None
                 loss, stats = self._backward(epoch, step, coefficients)
@@ -187,7 +194,10 @@ class Learner:
                     break
         if not self._finite_parameters():
             return None
-        means = {name: torch.stack([stats[name] for stats in found]).mean().item() for name in found[0]}
+        columns: dict[str, list[Tensor]] = {}
+        for name, value in (item for stats in found for item in stats.items()):
+            columns.setdefault(name, []).append(value)  # some minibatches may have further statistics
+        means = {name: torch.stack(values).mean().item() for name, values in columns.items()}
         return Update(means, {name: to_numpy(column) for name, column in by_row.items()}, None)
 
     def _backward(self, epoch: _Epoch, step: int, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
@@ -230,15 +240,21 @@ class Learner:
                 module.register_buffer(key, tensor)
 
     def _clipped_norm(self) -> float:
-        """The norm of the gradient; each group's is clipped. It is finite only if all elements are."""
+        """The squared norm of the gradient, which is clipped: that of each part with a learning rate of its own.
+
+        It is finite only if all elements are.
+        """
+        groups = [group["params"] for group in self.optimizer.param_groups]
+        if not all("name" in group for group in self.optimizer.param_groups):  # groups of the user's own
+            groups = [[parameter for group in groups for parameter in group]]
         total = 0.0
-        for group in self.optimizer.param_groups:
-            gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+        for parameters in groups:
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if not gradients:
                 continue
             norm = torch.nn.utils.get_total_norm(gradients).item()
             if self._grad_clip is not None and norm > self._grad_clip:
-                torch.nn.utils.clip_grads_with_norm_(group["params"], self._grad_clip, torch.tensor(norm))
+                torch.nn.utils.clip_grads_with_norm_(parameters, self._grad_clip, torch.tensor(norm))
             total += norm * norm
         return total
 
@@ -358,10 +374,15 @@ class Learner:
         """Optimizer state, number of gradient steps, target parameters, and the random stream."""
         return {
             "optimizer": optimizer_arrays(self.optimizer, self.names),
+            "optimizer_class": path_of(type(self.optimizer)),
             "num_updates": self.num_updates,
             "targets": {name: to_numpy(target) for name, target in self.targets.items()},
             "generator": self.generator.get_state().numpy().copy(),
         }
+
+    def check_optimizer_state(self, arrays: Mapping[str, np.ndarray], stored_class: str | None, where: str) -> None:
+        """Raises CheckpointError unless `set_state` can take this state of an optimizer."""
+        check_optimizer_arrays(self.optimizer, self.params, arrays, stored_class, where)
 
     def set_state(self, optimizer: Mapping[str, np.ndarray], num_updates: int, targets: Columns, where: str) -> None:
         """Restores what `get_state` returned, but the random stream; CheckpointError for another optimizer."""
@@ -369,6 +390,27 @@ class Learner:
         self.num_updates = num_updates
         if targets:
             self.set_targets(targets)
+
+
+def _check_optimizer(optimizer: Any, names: Mapping[Tensor, str], model: nn.Module) -> None:
+    """Raises PolicyError for what is no optimizer of the model's parameters: of others nothing would be saved."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise PolicyError(
+            "No optimizer.",
+            where="make_optimizer",
+            got=type(optimizer).__name__,
+            expected="an optimizer of torch.optim",
+            fix="return it: `return torch.optim.SGD(params, lr=0.0)`; its learning rate is set at each step",
+        )
+    others = sum(parameter not in names for group in optimizer.param_groups for parameter in group["params"])
+    if others:
+        raise PolicyError(
+            "An optimizer of parameters that are not the model's.",
+            where="make_optimizer",
+            got=f"{others} other parameters",
+            expected=f"parameters of the model, a {type(model).__name__}",
+            fix="make what they belong to a part of the model, as an attribute of the module that make_model returns",
+        )
 
 
 class _Epoch:
@@ -384,7 +426,7 @@ class _Epoch:
         if in_order and len(rows) == plan.capacity:
             self._batch = batch
             return
-        # Padding, -1, is always last; it takes the last row.
+        # Padding is always last.
         index = torch.from_numpy(rows.astype(np.int64) % plan.capacity).to(device)
         self._batch = trees.tree_map(lambda column: column[index], dict(batch))
 

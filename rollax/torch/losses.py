@@ -58,8 +58,10 @@ def _masked_variance(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def chosen(values: Tensor, actions: Tensor) -> Tensor:
-    """[B] the entry of each row of [B, A] at its action."""
-    return values.gather(1, actions.to(torch.int64)[:, None])[:, 0]
+    """[B] the entry of each row of [B, A] at its action; NaN for an action out of range, as padding has."""
+    places, size = actions.to(torch.int64), values.shape[1]
+    found = values.gather(1, places.clamp(0, size - 1)[:, None])[:, 0]
+    return torch.where((places >= 0) & (places < size), found, torch.nan)
 
 
 def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor, selector: Tensor) -> Tensor:

@@ -75,6 +75,7 @@ class TorchPolicy(ModelPolicy):
             device=self.device,
             count_rows=self._count_rows,
             compiled=compiled,
+            keeps_padding=compiled and not norms,  # padding would count in their statistics
         )
 
     @cached_property
@@ -102,7 +103,7 @@ class TorchPolicy(ModelPolicy):
                 fix="add the method, or leave centralized_critic out",
             )
         spaces, width = (self.observation_space, self.action_space), self.exploration.num_inputs
-        needs_value = SampleBatch.VF_PREDS in (self.batch_columns or ())
+        needs_value = SampleBatch.VF_PREDS in (self.batch_columns or ()) and not self.sees_all_agents
         return check_model(self.model, *spaces, width, self.device, needs_value=needs_value)
 
     def make_optimizer(self, params: Any) -> torch.optim.Optimizer:
@@ -183,9 +184,8 @@ class TorchPolicy(ModelPolicy):
             for name, column in found.items()
             if wanted is None or name in wanted or name == self._checked_fetch
         }
-        if wanted is None or SampleBatch.VF_PREDS in wanted:
-            rows = np.zeros(len(outputs), np.float32)
-            fetches[SampleBatch.VF_PREDS] = rows if values is None else as_numpy(values)
+        if values is not None and (wanted is None or SampleBatch.VF_PREDS in wanted):
+            fetches[SampleBatch.VF_PREDS] = as_numpy(values)
         return fetches
 
     @torch.inference_mode()
@@ -274,7 +274,8 @@ class TorchPolicy(ModelPolicy):
             self.model.train()
             batch = {**batch, **targets}
         with in_evaluation(self._batch_norms if len(mask) == 1 else ()):
-            loss, stats = self.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
+            result = self.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
+        loss, stats = _checked_loss(result, type(self).__name__)
         return loss, {**stats, "total_loss": loss}
 
     def _parameter_groups(self) -> Any:
@@ -342,6 +343,7 @@ class TorchPolicy(ModelPolicy):
         expected = {name: tuple(target.shape) for name, target in self.targets.items()}
         if targets:
             check_weights(targets, expected, f"{where}, target parameters")
+        self.learner.check_optimizer_state(optimizer, state.get("optimizer_class"), where)  # before anything changes
         super().set_state(state)
         self.learner.set_state(optimizer, num_updates, targets, where)
         self.generator.set_state(random)
@@ -351,6 +353,23 @@ class TorchPolicy(ModelPolicy):
 
     def _set_own_arrays(self, arrays: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         own_state.set_own_arrays(self, arrays)
+
+
+def _checked_loss(result: Any, name: str) -> tuple[Tensor, Mapping[str, Any]]:
+    """What `loss` returned; PolicyError unless it is a number and statistics."""
+    fits = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+    if fits and isinstance(result[0], Tensor) and result[0].ndim == 0:
+        return result
+    parts = result if isinstance(result, tuple) else (result,)
+    raise PolicyError(
+        "A loss that is no pair of a number and statistics.",
+        where=f"policy class {name}, loss",
+        got=", ".join(
+            f"{type(p).__name__} {list(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts
+        ),
+        expected="(tensor [], {name: statistic})",
+        fix="return a mean over the valid rows, such as masked_mean(errors, mask), and a dict, which may be empty",
+    )
 
 
 def _share_storage(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rollax import trees
 from rollax.errors import CheckpointError
+from rollax.importing import path_of
 
 _NUMBER = "()"
 
@@ -82,6 +83,39 @@ def set_optimizer_arrays(
     where: str,
 ) -> None:
     """Restores what `optimizer_arrays` returned; CheckpointError, without a change, for state of another model."""
+    states = _states_of(optimizer, parameters, arrays, where)
+    # The optimizer's own method knows the device of each: fused ones have their counts of steps on the GPU.
+    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {place: states[parameter] for place, parameter in enumerate(order) if parameter in states}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def check_optimizer_arrays(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, Tensor],
+    arrays: Mapping[str, np.ndarray],
+    stored_class: str | None,
+    where: str,
+) -> None:
+    """Raises the CheckpointError of `set_optimizer_arrays`, and one for another class; None: of unknown class."""
+    own = path_of(type(optimizer))
+    if stored_class not in (None, own):
+        raise CheckpointError(
+            "The state of another optimizer.",
+            where=where,
+            got=stored_class,
+            expected=own,
+            fix="restore with the policy class and the config that the checkpoint was made with",
+        )
+    _states_of(optimizer, parameters, arrays, where)
+
+
+def _states_of(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, Tensor],
+    arrays: Mapping[str, np.ndarray],
+    where: str,
+) -> dict[Tensor, dict[str, Any]]:
     states: dict[Tensor, dict[str, Any]] = {}
     for name, array in arrays.items():
         of, _, key = name.rpartition(".")
@@ -95,10 +129,7 @@ def set_optimizer_arrays(
         got, expected = states.get(parameter, {}).keys(), {key for key, value in state.items() if value is not None}
         if states and got != expected:
             raise _another_optimizer(where, sorted(got), sorted(expected))
-    # The optimizer's own method knows the device of each: fused ones have their counts of steps on the GPU.
-    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state = {place: states[parameter] for place, parameter in enumerate(order) if parameter in states}
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return states
 
 
 def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:

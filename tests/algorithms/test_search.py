@@ -310,6 +310,12 @@ class TestResults:
             action = trainer.compute_single_action(np.ones(1, np.float32))
             assert found["episode_rewards"] == [pytest.approx(-float((action[0] - 0.5) ** 2))] * 3
 
+    @pytest.mark.parametrize("explore", [True, False])
+    def test_no_noise_is_added_to_actions_without_exploration(self, explore):
+        config = {**SMALL, "explore": explore, "action_noise_std": 0.5}
+        with ESTrainer(Constant, config) as trainer:
+            assert trainer.optimizer.request(np.arange(2)).action_noise == (0.5 if explore else 0.0)
+
     @each_trainer
     def test_a_loaded_policy_has_its_statistics_of_observations(self, trainer_class, tmp_path):
         with trainer_class(Drift, {**SMALL, "lr": 0.1}) as trainer:

@@ -108,3 +108,14 @@ def test_argument_is_left_alone():
 def test_wrong_shape(shape):
     with pytest.raises(ShapeError, match=r"\('N', 4\)"):
         mapped(MIXED, np.zeros(shape), clip=True)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+def test_choices_of_a_narrow_dtype_are_in_the_space(dtype):
+    choices = spaces.MultiDiscrete([2, 3], dtype=dtype)
+    nested = spaces.Dict({"a": choices, "b": spaces.Discrete(3)})
+    columns = {"a": np.int32([[0, 2]]), "b": np.int32([1])}  # as distributions return them
+    assert not choices.contains(columns["a"][0])
+    mapped = ActionMap(nested, clip_actions=True, normalize_actions=True)(columns)
+    assert choices.contains(mapped["a"][0])
+    assert mapped["b"] is columns["b"]  # wider dtypes need no cast

@@ -47,6 +47,14 @@ class TestRanks:
 
 
 class TestESWeights:
+    def test_values_that_differ_by_rounding_are_ties(self):
+        # Sums of the same rewards in another order.
+        sums = np.array([[0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1], [0.1 + 0.3 + 0.2, 0.6]]) * 10
+        assert len(np.unique(sums)) > 1
+        np.testing.assert_array_equal(centered_ranks(sums), np.zeros((2, 2)))
+        np.testing.assert_array_equal(ars_weights(sums), [0, 0])
+        assert np.ptp(centered_ranks(np.array([1.0, 1 + 1e-9]))) == 1  # more than rounding
+
     def test_by_hand(self):
         # returns  6 1 | 2 9 | 4 4;  sorted 1 2 4 4 6 9: ranks 0 1 2.5 2.5 4 5, of 5, minus 1/2
         #   ranks        0.3 -0.5 | -0.3 0.5 | 0 0;   differences 0.8, -0.8, 0;   divided by 2N = 6

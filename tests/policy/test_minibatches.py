@@ -22,8 +22,11 @@ class TestPlan:
             assert (steps[:-1] >= 0).all()
             orders.append(steps.ravel()[:rows])
             assert sorted(orders[-1]) == list(range(rows))
-            assert (steps.ravel()[rows:] == -1).all()
-        assert (plan.rows[plan.steps :] == -1).all()
+            padding = steps.ravel()[rows:]
+            assert (padding < 0).all()
+            # As an index it takes the first rows of the epoch.
+            assert np.arange(plan.capacity)[padding].tolist() == np.resize(orders[-1], len(padding)).tolist()
+        assert (plan.rows[plan.steps :] < 0).all()
         if rows > 4:
             assert not np.array_equal(orders[0], orders[1])
 
@@ -31,12 +34,12 @@ class TestPlan:
         plan = Minibatches.draw(np.random.default_rng(0), 33, None, 1)
         assert plan.rows.shape == (1, 40)
         assert plan.capacity == 40
-        np.testing.assert_array_equal(plan.rows[0], [*range(33), *[-1] * 7])
+        np.testing.assert_array_equal(plan.rows[0], [*range(33), *range(-40, -33)])
 
     def test_in_order(self):
         random = np.random.default_rng(0)
         plan = Minibatches.draw(random, 5, 2, 2, in_order=True)
-        assert plan.rows.tolist() == [[0, 1], [2, 3], [4, -1]] * 2
+        assert plan.rows.tolist() == [[0, 1], [2, 3], [4, -5]] * 2
         assert random.random() == np.random.default_rng(0).random()
 
     def test_its_shape_depends_on_the_bucket_alone(self):
@@ -56,7 +59,7 @@ class TestPlan:
         assert (plan.steps, plan.last_epoch, plan.capacity) == (whole.steps, whole.last_epoch, whole.capacity)
         parts = plan.rows.reshape(len(plan.rows), -1)
         np.testing.assert_array_equal(parts[:, : whole.rows.shape[1]], whole.rows)
-        assert (parts[:, whole.rows.shape[1] :] == -1).all()
+        assert (parts[:, whole.rows.shape[1] :] < 0).all()
         assert (np.bincount(parts[parts >= 0]) == epochs).all()
 
     def test_divisible_plans_hold_the_same_rows(self):
@@ -64,11 +67,13 @@ class TestPlan:
         wider = plan.divisible(4)
         assert (wider.capacity, wider.steps, wider.last_epoch) == (16, plan.steps, plan.last_epoch)
         assert plan.capacity == 14
-        np.testing.assert_array_equal(wider.rows[:, :5], plan.rows)
-        np.testing.assert_array_equal(wider.rows[:, 5:], np.full((6, 3), -1))
+        of_capacity = np.where(plan.rows < 0, plan.rows - 2, plan.rows)  # the same rows, from the end of 16
+        np.testing.assert_array_equal(wider.rows[:, :5], of_capacity)
+        assert (wider.rows[:, 5:] < 0).all()
+        np.testing.assert_array_equal(wider.rows[:, 5:] % 16, of_capacity[:, :3] % 16)
         parts = Minibatches.draw(np.random.default_rng(0), 13, 5, 2, microbatch_size=3).divisible(4)
         assert parts.rows.shape == (6, 2, 4)
-        assert (parts.rows[..., 3] == -1).all()
+        assert (parts.rows[..., 3] < 0).all()
 
 
 def test_buckets():

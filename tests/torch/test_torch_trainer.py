@@ -18,6 +18,7 @@ from examples.torch_ppo import TorchPPOPolicy, TorchPPOTrainer
 from examples.torch_sac import TorchSACTrainer
 from rollax import AsyncGradientsOptimizer, PPOTrainer, Trainer, export_policy, load_policy
 from rollax.errors import CheckpointError, ConfigError, PolicyError
+from rollax.processes.ray_actors import TORCH_DEVICE
 from tests.torch.made import same
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -231,3 +232,13 @@ def test_the_class_of_the_trainer_is_found_again(tmp_path):
         path = trainer.save(tmp_path)
     with Trainer.from_checkpoint(path, trust_code=True) as again:
         assert type(again) is TorchPPOTrainer
+
+
+def test_a_policy_of_a_gpu_is_loaded_where_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.setenv(TORCH_DEVICE, "cpu")  # in the place of a GPU
+    with TorchPPOTrainer(env="CartPole-v1", config={"device": "cuda", "seed": 0}) as trainer:
+        checkpoint = trainer.save(tmp_path)
+    monkeypatch.delenv(TORCH_DEVICE)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    policy = load_policy(checkpoint, trainer_class=TorchPPOTrainer, policy_class=TorchPPOPolicy)
+    assert policy.policy.device.type == "cpu"

@@ -1,0 +1,117 @@
+"""A user's own optimizer and loss in PyTorch: what is refused, what is clipped, and what is restored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from examples.torch_ppo import TorchPPOPolicy
+from rollax.errors import CheckpointError, NonFiniteError, PolicyError
+from rollax.torch.losses import chosen
+from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same
+from tests.torch.test_own_models import Stateful
+
+
+def of_class(make_optimizer=None, loss=None, **config):
+    methods = {"make_optimizer": make_optimizer, "loss": loss}
+    cls = type("Own", (TorchPPOPolicy,), {name: method for name, method in methods.items() if method is not None})
+    return cls(SEEN, CHOICES, {**PPO, **config})
+
+
+class TestOptimizers:
+    def test_parameters_that_are_not_the_models_are_refused(self):
+        # Nothing would clip, save or restore them, or clear their gradients.
+        apart = nn.Linear(2, 2)
+        with pytest.raises(PolicyError, match=r"not the model's(.|\n)*got: +2 other parameters(.|\n)*ActorCritic"):
+            of_class(lambda self, params: torch.optim.Adam([*params, *apart.parameters()], lr=0.0))
+
+    def test_what_is_no_optimizer(self):
+        with pytest.raises(PolicyError, match=r"No optimizer(.|\n)*make_optimizer(.|\n)*NoneType"):
+            of_class(lambda self, params: None)
+
+    def test_the_global_norm_is_clipped_over_groups_of_ones_own(self):
+        def in_two(self, params):
+            return torch.optim.SGD([{"params": params[:2], "weight_decay": 0.0}, {"params": params[2:]}], lr=0.0)
+
+        policy = of_class(in_two, grad_clip=1e-3, sgd_minibatch_size=16, num_sgd_iter=1, lr=1.0)
+        before = policy.get_weights()
+        policy.learn_on_batch(experience(policy))
+        moved = np.concatenate([(policy.get_weights()[name] - before[name]).ravel() for name in before])
+        assert np.linalg.norm(moved) == pytest.approx(1e-3, rel=1e-3)
+
+    def test_a_refused_state_changes_nothing(self):
+        policy, other = make(seed=1), of_class(lambda self, params: torch.optim.SGD(params, lr=0.0, momentum=0.9))
+        policy.learn_on_batch(experience(policy))
+        before = other.get_weights()  # `other` has no state yet to compare with
+        with pytest.raises(CheckpointError, match=r"another optimizer(.|\n)*adam:Adam(.|\n)*sgd:SGD"):
+            other.set_state(policy.get_state())
+        same(other.get_weights(), before)
+
+
+class TestLosses:
+    @pytest.mark.parametrize(
+        ("result", "got"),
+        [
+            (lambda out: out.value.mean(), r"Tensor \[\]"),
+            (lambda out: (out.value, {}), r"Tensor \[8\], dict"),
+            (lambda out: (1.0, {}), "float, dict"),
+            (lambda out: None, "NoneType"),
+        ],
+    )
+    def test_what_is_no_number_and_statistics(self, result, got):
+        policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: result(out))
+        with pytest.raises(PolicyError, match=rf"policy class Own, loss(.|\n)*got: +{got}\n"):
+            policy.learn_on_batch(experience(policy))
+
+    def test_statistics_of_some_minibatches(self):
+        def loss(self, model, out, batch, mask, coefficients):
+            calls.append(len(calls))
+            return out.value.mean(), {"always": 1.0, **({"sometimes": float(calls[-1])} if calls[-1] % 2 else {})}
+
+        calls = []
+        policy = of_class(loss=loss, num_sgd_iter=1, sgd_minibatch_size=4)
+        assert policy.learn_on_batch(experience(policy))["sometimes"] == 2  # of the steps 1 and 3
+
+    def test_an_action_out_of_range_is_nan_and_moves_nothing_where_it_is_masked(self):
+        values = torch.ones(3, 4, requires_grad=True)
+        found = chosen(values, torch.tensor([3, -2, 4]))
+        np.testing.assert_array_equal(found.detach(), [1, np.nan, np.nan])
+        torch.where(torch.tensor([True, False, False]), found, 0.0).sum().backward()
+        assert values.grad is not None
+        assert values.grad.sum() == values.grad[0, 3] == 1
+
+        def loss(self, model, out, batch, mask, coefficients):
+            return chosen(out.policy, batch["actions"]).mean(), {}  # the actions of the space begin at 2
+
+        policy = of_class(loss=loss)
+        with pytest.raises(NonFiniteError, match="the loss"):
+            policy.learn_on_batch(experience(policy))
+
+
+class TestPadding:
+    @pytest.mark.long
+    def test_a_compiled_loss_sees_no_padding_in_batch_statistics(self):
+        means = []
+        for compiled in (False, True):
+            sizes = {"num_sgd_iter": 1, "sgd_minibatch_size": 64, "torch_compile": compiled}
+            policy = make(model={"custom_model": Stateful}, **sizes)
+            policy.learn_on_batch(experience(policy, 9))
+            means.append(policy.get_weights()["norm.running_mean"])
+        np.testing.assert_allclose(*means, rtol=1e-5)
+
+
+def test_a_model_with_an_attribute_critic_returns_values():
+    class Two(nn.Module):
+        def __init__(self, observation_space, num_outputs):
+            super().__init__()
+            self.actor, self.critic = nn.Linear(3, num_outputs), nn.Linear(3, 1)
+
+        def forward(self, obs):
+            from rollax import Outputs
+
+            return Outputs(self.actor(obs))
+
+    with pytest.raises(PolicyError, match=r"value of the wrong shape(.|\n)*return state values too"):
+        make(model={"custom_model": Two})
