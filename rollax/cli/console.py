@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import shlex
 import shutil
@@ -114,6 +115,20 @@ def evaluation_line(evaluation: Mapping[str, Any]) -> str:
     if mean is None:
         return "none ended"
     return f"mean reward {mean:.2f} over {evaluation.get('episodes')} (lowest {low:.2f}, highest {high:.2f})"
+
+
+def estimate_lines(evaluation: Mapping[str, Any]) -> list[str]:
+    """A line for each off-policy estimate of an evaluation, with its interval."""
+    return [
+        f"{policy_id}, {method}: {_number(found['v_target'])} ({_number(found['low'])} to {_number(found['high'])}), "
+        f"the data {_number(found['v_behavior'])}"
+        for policy_id, methods in evaluation.get("off_policy_estimates", {}).items()
+        for method, found in methods.items()
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "not known" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
 def _users_traceback(error: RollaxError) -> str:

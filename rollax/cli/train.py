@@ -18,6 +18,7 @@ from rollax.cli.console import (
     TracebackOption,
     TrustOption,
     command_name,
+    estimate_lines,
     evaluation_line,
     import_first,
     readable_errors,
@@ -227,6 +228,7 @@ def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
         lines.append("                  the reward goal was not reached")
     if fitted.last["evaluation"] is not None:
         lines.append(f"Greedy episodes:  {evaluation_line(fitted.last['evaluation'])}")
+        lines += [f"Estimate:         {line}" for line in estimate_lines(fitted.last["evaluation"])]
     return lines
 
 

@@ -274,17 +274,17 @@ def _described(data: Any) -> Space:
         return spaces.Tuple([_described(part) for part in data["spaces"]])
     if kind == "MultiBinary":
         return spaces.MultiBinary(_whole(data["shape"]))
-    dtype = np.dtype(data["dtype"])
+    dtype = np.dtype(data.get("dtype", "float32" if kind == "Box" else "int64"))
     if dtype.name not in _SPACE_DTYPES or (kind != "Box" and dtype.kind not in "iu"):
         raise ValueError(f"numbers of type {dtype}")
     if kind == "Discrete":
-        return spaces.Discrete(_whole(data["n"]), start=_whole(data["start"]), dtype=dtype.type)
-    shape = tuple(_whole(data["shape"]))
+        return spaces.Discrete(_whole(data["n"]), start=_whole(data.get("start", 0)), dtype=dtype.type)
+    shape = tuple(_whole(data["shape"] if kind == "Box" else data.get("shape", list(np.shape(data["nvec"])))))
     if kind == "Box":
         low, high = (_array(data[side], shape, dtype) for side in ("low", "high"))
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "MultiDiscrete":
-        nvec, start = (_array(_whole(data[name]), shape, np.int64) for name in ("nvec", "start"))
+        nvec, start = (_array(_whole(data.get(name, 0)), shape, np.int64) for name in ("nvec", "start"))
         return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
     raise ValueError("an unknown kind of space")
 
@@ -304,7 +304,7 @@ def _elements(data: Any) -> int:
         return sum(_elements(part[1] if kind == "Dict" else part) for part in data["spaces"])
     if kind == "Discrete":
         return _whole(data["n"])
-    size = math.prod(_whole(data["shape"]))
+    size = math.prod(_whole(data["shape"])) if kind != "MultiDiscrete" or "shape" in data else len(data["nvec"])
     if kind != "MultiDiscrete":
         return size
     counts = _whole(data["nvec"])

@@ -14,7 +14,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, env_actions, has_box_actions
-from rollax.data.formats.common import check_spaces_known
+from rollax.data.formats.common import check_spaces_known, warn_of_logp
 from rollax.data.new_file import NewFile, new_folder
 from rollax.errors import ConfigError, DatasetError, nearest
 
@@ -71,7 +71,7 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
 
 
 def _to_json_lines(reader: DatasetReader, path: Path) -> int:
-    count = first_infos = 0
+    count = first_infos = without_logp = 0
     policy_ids: set[str] = set()
     with NewFile(path) as new:
         for episode in _episodes(reader):
@@ -87,10 +87,15 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
             line = json.dumps({"episode_id": episode[0].episode_id, "agents": agents}, allow_nan=False)
             new.file.write(line.encode() + b"\n")
             count += len(episode)
+            without_logp += sum(
+                SampleBatch.ACTION_LOGP in one.columns and SampleBatch.ACTION_LOGP not in agents[str(one.agent_id)]
+                for one in episode
+            )
             policy_ids.update(one.policy_id for one in episode)
             first_infos += sum(bool(one.columns[SampleBatch.INFOS][0]) for one in episode if _has_infos(one))
     if first_infos:
         log.warning("%s: the infos of %d resets are left out; JSON lines have those of steps.", path, first_infos)
+    warn_of_logp(path, without_logp)
     if len(policy_ids) > 1:
         log.warning("%s: the policy ids %s are left out.", path, ", ".join(sorted(policy_ids)))
     return count

@@ -16,7 +16,7 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_scale, skip
-from rollax.data.formats.common import take_space
+from rollax.data.formats.common import check_setting, is_count, take_space
 from rollax.data.layout import (
     CONTINUES,
     FORMAT_VERSION,
@@ -65,6 +65,7 @@ class ParquetReader(DatasetReader):
         max_broken: int = 0,
         max_decoded_gb: float = MAX_DECODED_GB,
     ) -> None:
+        check_setting("max_broken", max_broken, is_count(max_broken), "a whole number, 0 or more")
         self._max_decoded_gb = max_decoded_gb
         self.broken: list[str] = []
         self._wanted = None if columns is None else {*columns, "obs", "actions", "rewards"}
@@ -175,7 +176,7 @@ def _opened(path: Path) -> _File:
             "A Parquet file without rollax's header.",
             where=path,
             expected="a file that rollax wrote",
-            fix='name its format, such as format="rllib_parquet"',
+            fix="name its format, if it is that of RLlib; write other tables as CSV, or with rollax.DatasetWriter",
         )
     version = header.get("format_version", 0)
     if not isinstance(version, int):

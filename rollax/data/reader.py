@@ -193,12 +193,16 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
     if given == "auto" and any((folder / "metadata.json").is_file() for folder in (path, path / "data")):
         yield "minari", path
         return
+    nested = sorted(file.parent.parent for file in path.rglob("metadata.json") if file.parent.name == "data")
+    if given == "auto" and nested:  # a folder of several data sets of Minari
+        yield from (("minari", folder) for folder in nested)
+        return
     for unfinished in unfinished_in([path]):
         log.warning("%s is incomplete and is not read: its process was killed, or is still writing.", unfinished)
     suffixes = [suffix for group in _SUFFIXES.values() for suffix in group]
     if given != "auto":
         suffixes = list(_SUFFIXES[_SUFFIX_OF[str(given)]])
-    found = (file for file in path.rglob("*") if file.suffix in suffixes)
+    found = (file for file in path.rglob("*") if file.suffix.lower() in suffixes)
     # Hidden ones are not complete: files of a DatasetWriter, folders of `convert`.
     files = sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
     if not files:
@@ -210,21 +214,21 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
 
 def _format_of(path: Path) -> str | None:
     """The format of a file, from its name and its content; None for a damaged Parquet file."""
-    if path.suffix in _SUFFIXES["parquet"]:
+    if path.suffix.lower() in _SUFFIXES["parquet"]:
         return _parquet_format(path)
-    if path.suffix in _SUFFIXES["json"]:
+    if path.suffix.lower() in _SUFFIXES["json"]:
         with open(path, "rb") as file:
             start = file.read(1 << 12)
         return "rllib_json" if b'"SampleBatch"' in start or b'"MultiAgentBatch"' in start else "json_lines"
     for name, suffixes in _SUFFIXES.items():
-        if path.suffix in suffixes:
+        if path.suffix.lower() in suffixes:
             return name
     raise DatasetError(
         "A file of an unknown format.",
         where=path,
         got=f"the name {path.name}",
         expected=f"a name that ends in {', '.join(suffix for group in _SUFFIXES.values() for suffix in group)}",
-        fix=f"name the format, one of {', '.join(FORMATS)}",
+        fix=f"name the format, one of {', '.join(FORMATS)}; write arrays of your own with rollax.DatasetWriter",
     )
 
 

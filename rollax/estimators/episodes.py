@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -93,17 +94,19 @@ class LoggedEpisodes:
             left_out=len(found) - len(whole),
         )
 
-    def first(self) -> LoggedEpisodes:
-        """The first trajectory alone."""
-        length = int(self.lengths[0])
-        rows, logp = slice(length), self.behaviour_logp
+    def chosen(self, numbers: Sequence[int] | np.ndarray) -> LoggedEpisodes:
+        """The trajectories with these numbers, in this order."""
+        numbers = np.asarray(numbers, np.int64)
+        starts = starts_of(self.lengths)
+        parts = [np.arange(starts[i], starts[i] + self.lengths[i]) for i in numbers.tolist()]
+        rows, logp = np.concatenate(parts), self.behaviour_logp
         return LoggedEpisodes(
             obs=trees.index(self.obs, rows),
-            last_obs=trees.index(self.last_obs, slice(1)),
+            last_obs=trees.index(self.last_obs, numbers),
             actions=trees.index(self.actions, rows),
             rewards=self.rewards[rows],
-            lengths=self.lengths[:1],
-            terminated=self.terminated[:1],
+            lengths=self.lengths[numbers],
+            terminated=self.terminated[numbers],
             behaviour_logp=None if logp is None else logp[rows],
             where=self.where,
         )

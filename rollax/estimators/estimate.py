@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ METHODS = (*_WEIGHTED, "dm", "dr")
 NEED_LOGP = frozenset({*_WEIGHTED, "dr"})
 """The methods that read the log-probabilities of the logged actions."""
 _FEW_EPISODES = 10
+_MOST_OUTSIDE = 0.01  # share of values beyond what is possible
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def estimate(
     Args:
         target: the policy to estimate.
         episodes: recorded episodes of another policy.
-        methods: some of `METHODS`.
+        methods: some of `METHODS`, or one of them.
         gamma: γ; None: that of the policy's config.
         behaviour: "logged" uses the column `action_logp`; "fitted" fits a model of the behaviour policy, for logs
             without that column.
@@ -122,6 +123,7 @@ def estimate(
         DatasetError: the log has no log-probabilities, which the method requires.
         PolicyError: the policy has no probabilities for the logged actions.
     """
+    methods = [methods] if isinstance(methods, str) else methods
     gamma = _checked(methods, gamma, behaviour, level, resamples, target)
     rewards, lengths = episodes.rewards, episodes.lengths
     returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
@@ -135,12 +137,11 @@ def estimate(
             last = starts_of(lengths) + lengths - 1
             cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
             size = _sample_size(cumulative[last], len(episodes), warnings)
-        if values is None and ({"dm", "dr"} & set(methods)):
-            from rollax.estimators.fitted_q import FittedQ, FQEConfig  # which imports JAX
-
-            values = FittedQ(target, gamma, fqe or FQEConfig(seed=seed)).fit(episodes)
+        fitted = _fitted(methods, episodes, target, gamma, values, fqe, seed)
+        if fitted:
+            warnings += _warnings_of_values(episodes, gamma, fitted.values())
         for method in methods:
-            terms = _terms(method, episodes, gamma, ratios, values)
+            terms = _terms(method, episodes, gamma, ratios, fitted)
             interval = bootstrap(terms, level=level, resamples=resamples, seed=seed)
             value = terms.value
             results[method] = Estimate(
@@ -190,26 +191,114 @@ def estimate_policy(
         DatasetError: the data does not fit the policy, or has many cut trajectories, or no log-probabilities.
         ConfigError, PolicyError: as `estimate`.
     """
+    if not isinstance(policy, PolicyRunner):
+        raise ConfigError(
+            "No policy to estimate.",
+            where="estimate_policy",
+            got=f"{type(policy).__name__} {policy!r}"[:100],
+            expected="what load_policy returns",
+            fix="estimate_policy(load_policy(path), data); of a running trainer, save a checkpoint first",
+        )
     episodes = LoggedEpisodes.of(open_dataset(data), policy, policy_id=policy_id, drop_cut=drop_cut)
     return estimate(TargetPolicy(policy, explore=explore), episodes, methods, **settings)
 
 
+class _FittedValues(NamedTuple):
+    """The values of the rows of logged episodes: Q [N] of the logged actions, V [N], and V [n] after the last rows."""
+
+    q: np.ndarray
+    v: np.ndarray
+    v_last: np.ndarray
+
+    @classmethod
+    def of(cls, values: ActionValues, episodes: LoggedEpisodes) -> _FittedValues:
+        last = np.where(episodes.terminated, 0.0, values.v(episodes.last_obs))
+        return cls(values.q(episodes.obs, episodes.actions), values.v(episodes.obs), last)
+
+
+def _fitted(
+    methods: Sequence[str],
+    episodes: LoggedEpisodes,
+    target: TargetPolicy,
+    gamma: float,
+    values: ActionValues | None,
+    fqe: FQEConfig | None,
+    seed: int,
+) -> dict[str, _FittedValues]:
+    """Method -> values; for "dr" each episode has those that are fitted to the other half of the episodes.
+
+    Values that were fitted to a row predict its noise too, and would hide from "dr" what it corrects.
+
+    Source: Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the halves.
+    """
+    wanted = [method for method in ("dm", "dr") if method in methods]
+    if not wanted:
+        return {}
+    if values is not None:
+        return dict.fromkeys(wanted, _FittedValues.of(values, episodes))
+    from rollax.estimators.fitted_q import FittedQ, FQEConfig  # which imports JAX
+
+    config = FQEConfig(seed=seed) if fqe is None else fqe
+    if not isinstance(config, FQEConfig):
+        raise ConfigError("No FQEConfig.", where="estimate(fqe)", got=config, expected="FQEConfig(updates=..., ...)")
+    found = {}
+    if "dm" in wanted or len(episodes) < 2:
+        found = dict.fromkeys(wanted, _FittedValues.of(FittedQ(target, gamma, config).fit(episodes), episodes))
+    if "dr" in wanted and len(episodes) > 1:
+        halves = np.array_split(np.random.default_rng(seed).permutation(len(episodes)), 2)
+        parts = [
+            _FittedValues.of(FittedQ(target, gamma, config).fit(episodes.chosen(other)), episodes.chosen(half))
+            for half, other in (halves, halves[::-1])
+        ]
+        numbers = np.concatenate(halves)
+        rows = np.argsort(np.repeat(numbers, episodes.lengths[numbers]), kind="stable")
+        q, v, last = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        found["dr"] = _FittedValues(q[rows], v[rows], last[np.argsort(numbers)])
+    return found
+
+
+def _warnings_of_values(episodes: LoggedEpisodes, gamma: float, fitted: Iterable[_FittedValues]) -> list[str]:
+    """What makes 'dm' and 'dr' doubtful."""
+    warnings = []
+    truncated = int(np.count_nonzero(~episodes.terminated))
+    if truncated:
+        warnings.append(
+            f"{truncated} of {len(episodes)} episodes were truncated: 'dm' and 'dr' estimate the return without the "
+            "time limit, and must not be compared with that of the data and with importance sampling, which end there"
+        )
+    if gamma < 1:
+        low, high = episodes.rewards.min(), episodes.rewards.max()
+        low, high = min(low, low / (1 - gamma)), max(high, high / (1 - gamma))
+        tolerance = 0.05 * (high - low)
+        for values in fitted:
+            outside = (values.v < low - tolerance) | (values.v > high + tolerance)
+            if outside.mean() > _MOST_OUTSIDE:
+                warnings.append(
+                    f"{outside.mean():.0%} of the fitted values are outside {low:.4g} to {high:.4g}, which is what the "
+                    "rewards allow: they have not settled, and 'dm' and 'dr' mean nothing; use more data, more "
+                    "updates, or a smaller lr (FQEConfig)"
+                )
+                break
+    return warnings
+
+
 def _terms(
-    method: str, episodes: LoggedEpisodes, gamma: float, ratios: np.ndarray | None, values: ActionValues | None
+    method: str,
+    episodes: LoggedEpisodes,
+    gamma: float,
+    ratios: np.ndarray | None,
+    fitted: Mapping[str, _FittedValues],
 ) -> Terms:
     rewards, lengths = episodes.rewards, episodes.lengths
     if method in _WEIGHTED:
         assert ratios is not None
         cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
         return _WEIGHTED[method](rewards, cumulative, lengths, gamma)
-    assert values is not None
-    v = values.v(episodes.obs)
+    values = fitted[method]
     if method == "dm":
-        return importance.mean_of(v[starts_of(lengths)])
+        return importance.mean_of(values.v[starts_of(lengths)])
     assert ratios is not None
-    v_last = np.where(episodes.terminated, 0.0, values.v(episodes.last_obs))
-    q = values.q(episodes.obs, episodes.actions)
-    return importance.doubly_robust(rewards, ratios, lengths, gamma, q, v, v_last)
+    return importance.doubly_robust(rewards, ratios, lengths, gamma, values.q, values.v, values.v_last)
 
 
 def _log_ratios(target: TargetPolicy, episodes: LoggedEpisodes, behaviour: str, seed: int) -> np.ndarray:

@@ -76,7 +76,7 @@ class TrainingEstimates:
         if NEED_LOGP & set(self._methods):
             episodes.require_logp()
             with acting_state_kept(target.runner.policy):
-                target.logp(episodes.first())
+                target.logp(episodes.chosen([0]))
 
 
 class _TrajectoriesOf(DatasetReader):

@@ -66,9 +66,10 @@ class RecordedData:
         self.fingerprint = 0
         self._size = 0  # bytes of the data in memory
         sources = config.weights_of_sources()[0]
-        if config.input_folder is not None:
-            for source, _ in sources:
-                check_folder(config.input_folder, source)
+        for key in ("input_folder", "output"):
+            folder = getattr(config, key)
+            for source, _ in sources if folder is not None else ():
+                check_folder(folder, source, key)
         for source, weight in sources:
             for policy_id, buffer in self._filled(source).items():
                 self.parts[policy_id].append(Part(buffer, weight, self._filtering(policy_id)))

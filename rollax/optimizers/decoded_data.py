@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -111,22 +111,22 @@ def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) ->
     return before
 
 
-def check_folder(folder: str, source: Any) -> None:
-    """Refuses an `input_folder` inside of a source: the next run would read its column files as data."""
+def check_folder(folder: str, source: Any, key: Literal["input_folder", "output"] = "input_folder") -> None:
+    """Refuses a folder inside of a source that this run writes: the next run would read what it has written as data."""
     if isinstance(source, str | Path):
         outer, inner = Path(os.path.realpath(source)), Path(os.path.realpath(folder))
         if inner.is_relative_to(outer) if os.path.exists(source) else _begins(inner.parts, outer.parts):
+            left = ", and remove column files (data-*/columns.json) that an earlier run has left inside of it"
             raise ConfigError(
-                "The folder for decoded data lies inside the data.",
-                where="config key 'input_folder'",
+                "A folder that this run writes lies inside the data.",
+                where=f"config key {key!r}",
                 got=f"{folder!r}, with the data {str(source)!r}",
                 expected="a folder that the data does not contain",
-                fix="name a folder beside the data, and remove column files (data-*/columns.json) that an earlier run "
-                "has left inside of it",
+                fix=f"name a folder beside the data{left if key == 'input_folder' else ''}",
             )
     elif isinstance(source, list | tuple):
         for part in source:
-            check_folder(folder, part)
+            check_folder(folder, part, key)
 
 
 def _begins(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:

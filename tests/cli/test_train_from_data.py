@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -44,6 +46,14 @@ def test_without_an_environment(data, tmp_path):
     assert "(60 steps" in resumed.output
     policy = load_policy(tmp_path / "more" / "checkpoints" / "checkpoint_000003")  # it does not read the data
     assert policy.compute_single_action(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_the_estimates_of_the_last_evaluation_are_shown(data):
+    estimates = ["--set=off_policy_estimation_methods=[dm]", "--set=evaluation_interval=1", "--set=gamma=0.9"]
+    done = train(f"--input={data}", *estimates, "--stop-iterations=1", "--out=run")
+    assert done.exit_code == 0, done.output
+    # Each of the recorded episodes has 10 rewards of 1: (1 - 0.9^10) / (1 - 0.9) = 6.513.
+    assert re.search(r"Estimate: +default_policy, dm: [\d.]+ \([\d.]+ to [\d.]+\), the data 6.513", done.output)
 
 
 def test_an_iteration_ends_where_the_run_does(data):

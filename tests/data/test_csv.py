@@ -101,3 +101,35 @@ class TestCsv:
             read(path, **{**self.SETTINGS, "obs": "heat"})
         with pytest.raises(ConfigError, match=r"(?s)Settings.*CsvReader.*obs"):
             read(path)
+
+    @pytest.mark.parametrize(
+        "setting",
+        [
+            *({"obs": 5}, {"obs": []}, {"actions": [1]}, {"rewards": ["a"]}, {"episode": ["e"]}, {"delimiter": "ab"}),
+            *({"max_broken": "a"}, {"max_broken": -1}),
+        ],
+    )
+    def test_settings_of_the_wrong_kind(self, tmp_path, setting):
+        path = tmp_path / "log.csv"
+        path.write_text(self.TEXT)
+        (name,) = setting
+        with pytest.raises(ConfigError, match=rf"(?s)wrong kind.*setting '{name}'.*expected"):
+            read(path, **{**self.SETTINGS, **setting})
+
+    def test_a_name_twice(self, tmp_path):
+        path = tmp_path / "LOG.CSV"
+        path.write_text(self.TEXT.replace("pressure", "temp"))
+        with pytest.raises(DatasetError, match=r"(?s)name twice.*LOG.CSV.*one column 'temp'"):
+            read(path, **{**self.SETTINGS, "obs": "temp"})
+
+    def test_steps_without_what_followed_are_counted(self, tmp_path, caplog):
+        # A log of a bandit: each row is an episode. The third has two.
+        path = tmp_path / "log.csv"
+        path.write_text("batch,temp,valve,profit\n1,1,0,1\n2,1,0,1\n3,1,0,1\n3,1,0,2\n")
+        settings = {"obs": "temp", "actions": "valve", "rewards": "profit", "episode": "batch"}
+        assert len(read(path, **settings)) == 1
+        assert "2 trajectories of one step are left out" in caplog.text
+        assert "ends='terminated'" in caplog.text
+        caplog.clear()
+        assert [len(one) for one in read(path, **settings, ends="terminated")] == [1, 1, 2]
+        assert "left out" not in caplog.text

@@ -274,6 +274,27 @@ def test_converted_and_read_again(tmp_path, to):
         convert(open_dataset(tmp_path / "a"), out, to)
 
 
+@pytest.mark.parametrize("to", ["minari", "minari_arrow", "json_lines"])
+@pytest.mark.parametrize("known", [True, False])
+def test_log_probabilities_that_are_left_out_are_named(tmp_path, caplog, to, known):
+    data = some()
+    for one in data:
+        one.columns["actions"] = one.columns["env_actions"] = np.zeros((len(one), 1), np.float32)
+        one.columns["action_logp"] = np.zeros(len(one), np.float32)
+        if not known:
+            del one.columns["action_logp"]
+    box = spaces.Box(-2, 2, (1,), np.float32)
+    convert(ListReader(data, BOX, box), tmp_path / ("a.jsonl" if to == "json_lines" else "a"), to)
+    assert ("log-probabilities of 3 trajectories are left out" in caplog.text) == known
+
+
+def test_a_folder_of_several_sets_of_minari(tmp_path):
+    written(tmp_path / "a", some())
+    for name in ("one", "two"):
+        convert(open_dataset(tmp_path / "a"), tmp_path / "sets" / name, "minari")
+    assert len(list(open_dataset(tmp_path / "sets").trajectories())) == 6
+
+
 @pytest.mark.parametrize("to", ["rollax", "minari", "minari_arrow", "json_lines"])
 def test_a_conversion_that_fails_midway_leaves_nothing(tmp_path, to):
     first, second = (written(tmp_path / "data", some(25, seed), prefix=f"p{seed}")[0] for seed in (0, 1))

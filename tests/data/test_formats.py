@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, DatasetError, DatasetReader, DatasetWriter, open_dataset
+from rollax.config.stored import space_from_json
 from rollax.data.reader import reading
 from tests.data.reading import BOX
 from tests.data.test_parquet import trajectory
@@ -81,3 +82,25 @@ def test_what_is_no_data(tmp_path):
         open_dataset(tmp_path / "x.bin", format="minary")
     with pytest.raises(DatasetError, match="returns no reader"):
         open_dataset(list)
+
+
+@pytest.mark.parametrize(
+    ("described", "space"),
+    [
+        ({"type": "Discrete", "n": 3}, spaces.Discrete(3)),
+        ({"type": "MultiDiscrete", "nvec": [2, 3]}, spaces.MultiDiscrete([2, 3])),
+        ({"type": "Box", "low": -1, "high": "inf", "shape": [2]}, spaces.Box(-1, np.inf, (2,), np.float32)),
+        ({"type": "MultiBinary", "shape": [5]}, spaces.MultiBinary([5])),
+    ],
+)
+def test_spaces_as_json(described, space):
+    assert space_from_json(described) == space
+
+
+def test_what_describes_no_space(tmp_path):
+    (tmp_path / "a.jsonl").write_text("")
+    for given in ({"type": "Discrete"}, {"type": "Disc", "n": 3}):
+        with pytest.raises(ConfigError, match=r'(?s)describes no space.*\'action_space\'.*"type": "Box"'):
+            open_dataset(tmp_path / "a.jsonl", action_space=given)
+    with pytest.raises(ConfigError, match=r"(?s)unknown environment.*'env'.*observation_space"):
+        open_dataset(tmp_path / "a.jsonl", env="No-v0")

@@ -51,6 +51,11 @@ class TestRLlibJson:
         assert second.columns["rewards"].tolist() == [3]
         assert second.cut
 
+    def test_steps_without_what_followed_are_counted(self, tmp_path, caplog):
+        rows = {name: column[:1] for name, column in self.ROWS.items() if name not in ("new_obs", "type")}
+        assert read(lines(tmp_path / "out.json", {"type": "SampleBatch", **rows})) == []
+        assert "1 trajectories of one step are left out" in caplog.text
+
     def test_several_policies(self, tmp_path):
         batch = {"type": "MultiAgentBatch", "count": 4, "policy_batches": {"a": self.ROWS, "b": self.ROWS}}
         found = read(lines(tmp_path / "out.json", batch))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import ConfigError, DatasetError, PolicyError
-from rollax.estimators.estimate import METHODS, estimate
+from rollax.estimators.estimate import METHODS, estimate, estimate_policy
 from rollax.estimators.fitted_q import FittedQ, FQEConfig
 from tests.estimators.worlds import GAMMA, START, TableValues, epsilon_greedy, exact_q, played, target_of
 
@@ -95,7 +95,70 @@ def test_a_log_without_probabilities_can_be_fitted(episodes) -> None:
     assert found["wpdis"].v_target == pytest.approx(TRUE_VALUE, rel=0.1)
 
 
+def test_values_of_an_episode_are_fitted_to_others_for_dr(monkeypatch) -> None:
+    """Each half gets the values of the other one: here the mean reward of the episodes that they are fitted to."""
+
+    class MeanReward:
+        def __init__(self, *_) -> None:
+            pass
+
+        def fit(self, episodes):
+            self.mean = episodes.rewards.mean()
+            fitted_to.append(sorted(episodes.rewards.tolist()))
+            return self
+
+        def q(self, obs, actions):
+            return np.full(len(actions), self.mean)
+
+        def v(self, obs):
+            return np.full(len(obs), self.mean)
+
+    fitted_to: list = []
+    monkeypatch.setattr("rollax.estimators.fitted_q.FittedQ", MeanReward)
+    played_here = played(TARGET, 4, np.random.default_rng(0))
+    lengths = np.array([1, 1, 2, 1])
+    rows = played_here.chosen([0, 1, 2, 3])
+    some = replace(
+        rows,
+        **{name: getattr(rows, name)[:5] for name in ("obs", "actions", "behaviour_logp")},
+        rewards=np.array([1.0, 2, 3, 4, 5]),
+        lengths=lengths,
+        terminated=np.ones(4, bool),
+    )
+    some = replace(some, behaviour_logp=target_of(TARGET).logp(some))  # ratios of 1
+    found = estimate(target_of(TARGET), some, ["dm", "dr"], gamma=1.0)
+    assert found["dm"].v_target == 3  # the mean of all rewards
+    whole, *halves = fitted_to
+    assert whole == sorted(halves[0] + halves[1]) == [1, 2, 3, 4, 5]
+    # The values cancel where the ratios are 1: what is left is the mean return, (1 + 2 + 7 + 5) / 4.
+    assert found["dr"].v_target == pytest.approx(3.75)
+
+
+def test_doubtful_values_are_named(episodes) -> None:
+    cut = replace(episodes, terminated=np.arange(len(episodes)) > 2)
+    found = estimate(target_of(TARGET), cut, ["dm"], values=VALUES, resamples=20)
+    assert ["3 of 4000 episodes were truncated" in warning for warning in found.warnings] == [True]
+    assert not estimate(target_of(TARGET), cut, ["wis"], resamples=20).warnings
+    far = TableValues(Q - 1e6, TARGET)
+    found = estimate(target_of(TARGET), episodes, ["dm"], values=far, resamples=20)
+    assert ["100% of the fitted values are outside -1e+04 to -1," in warning for warning in found.warnings] == [True]
+
+
+def test_the_policys_random_numbers_stay(episodes) -> None:
+    target = target_of(TARGET)
+    states = iter("ab")
+    target.runner.policy.get_acting_state = lambda: {"state": next(states)}  # pyright: ignore[reportAttributeAccessIssue]
+    restored: list = []
+    target.runner.policy.set_acting_state = restored.append  # pyright: ignore[reportAttributeAccessIssue]
+    estimate(target, episodes, "wis", resamples=20)
+    assert restored == [{"state": "a"}]
+
+
 def test_refused_settings(episodes) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)No FQEConfig.*'updates': 1"):
+        estimate(target_of(TARGET), episodes, ["dm"], fqe={"updates": 1})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"(?s)No policy to estimate.*str 'runs/policy'.*load_policy"):
+        estimate_policy("runs/policy", "log")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="wis"):
         estimate(target_of(TARGET), episodes, ["wiss"])
     with pytest.raises(ConfigError, match="fitted"):

@@ -184,15 +184,17 @@ class TestAlone:
             ("**/dat?", "data/columns"),
         ],
     )
-    def test_a_folder_inside_of_the_data_is_refused(self, line, tmp_path, monkeypatch, source, folder):
+    @pytest.mark.parametrize("key", ["input_folder", "output"])
+    def test_a_folder_inside_of_the_data_is_refused(self, line, tmp_path, monkeypatch, source, folder, key):
         monkeypatch.chdir(tmp_path)
         for name in ("data", "more"):
             written(name, [trajectory(0, 3)])
         if source == "link":
             os.symlink("data", "link")
-        with pytest.raises(ConfigError, match=r"inside the data(.|\n)*input_folder"):
-            DQNTrainer(line, {**TINY, "input": source, "input_folder": folder})
-        assert not any(tmp_path.rglob("columns.json"))
+        there = sorted(tmp_path.rglob("*"))
+        with pytest.raises(ConfigError, match=rf"inside the data(.|\n)*{key}"):
+            DQNTrainer(line, {**TINY, "input": source, key: folder})
+        assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file() and path not in there] == []
 
     @pytest.mark.parametrize(
         ("source", "folder"), [("data", "data2"), ("data/*.parquet", "data/x"), ("dat*", "columns")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from rollax import spaces
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
 from rollax.data.limits import MAX_DECODED_GB
-from rollax.errors import ConfigError, DatasetError
+from rollax.errors import ConfigError, DatasetError, SpaceError
 from rollax.spaces import same_space, space_text
 from rollax.trees import Tree
 
@@ -57,10 +58,12 @@ class FormatReader(DatasetReader):
                 "An unknown scale of actions.", where="actions_of", got=actions_of, expected="policy or environment"
             )
         self.actions_of = actions_of or type(self).actions_of
+        check_setting("max_broken", max_broken, is_count(max_broken), "a whole number, 0 or more")
         self._max_decoded_gb = max_decoded_gb
         self._max_broken = max_broken
         self._unopened = 0  # the messages of `broken` that are of the opening
         self._warned = False
+        self.left_out = 0  # trajectories of one step, which is left out
         self.header: Mapping[str, Any] = {} if env is None else {"env": env}
         self.observation_spaces: dict[str, Space] = _by_policy(observation_space, "observation_space", env)
         self.action_spaces: dict[str, Space] = _by_policy(action_space, "action_space", env)
@@ -68,13 +71,23 @@ class FormatReader(DatasetReader):
     def trajectories(self) -> Iterator[RecordedTrajectory]:
         """As `DatasetReader.trajectories`; the first time, a warning counts the last steps that are left out."""
         del self.broken[self._unopened :]
+        self.left_out = 0
         rewards: list[float] = []
         for trajectory in self._read():
             if trajectory.shortened:
                 rewards.append(trajectory.reward_left_out or 0.0)
             yield trajectory
-        if rewards and not self._warned:
-            self._warned = True
+        if self._warned:
+            return
+        self._warned = bool(rewards or self.left_out)
+        if self.left_out:
+            log.warning(
+                "%d trajectories of one step are left out, because neither a termination nor the observation after the "
+                "step is known. Where each step is an episode, say so: in CSV with ends='terminated' or the column "
+                "terminated.",
+                self.left_out,
+            )
+        if rewards:
             log.warning(
                 "%d truncated trajectories are read without their last step, because the observation after it is not "
                 "known. Their rewards, %g on average, count in returns, but not in estimates and learning.",
@@ -108,6 +121,17 @@ class FormatReader(DatasetReader):
         return self.observation_spaces.get(policy_id), self.action_spaces.get(policy_id)
 
 
+def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
+    """ConfigError for a setting of a format that does not fit."""
+    if not fits:
+        raise ConfigError("A setting of the wrong kind.", where=f"setting {name!r}", got=value, expected=expected)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value is a whole number of at least 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _by_policy(given: Any, name: str, env: str | None) -> dict[str, Space]:
     if isinstance(given, Mapping) and not isinstance(given, Space):
         parts = given.values()
@@ -119,14 +143,29 @@ def _by_policy(given: Any, name: str, env: str | None) -> dict[str, Space]:
 
 def _space(given: Any, name: str, env: str | None) -> Any:
     if isinstance(given, Mapping) and not isinstance(given, Space):
-        return space_from_json(given, name)
+        try:
+            return space_from_json(given, name)
+        except SpaceError as error:
+            raise ConfigError(
+                "A setting that describes no space.",
+                where=f"setting {name!r}",
+                got=error.parts["got"],
+                expected='such as {"type": "Box", "low": -1, "high": 1, "shape": [3]} or {"type": "Discrete", "n": 2}',
+                fix="see docs/offline.md, Formats, for the JSON of spaces",
+            ) from error
     if given is None and env is not None:
         import gymnasium
 
         try:
             made = gymnasium.make(env)
         except gymnasium.error.Error as error:
-            raise ConfigError("An unknown environment.", where="env", got=f"{env} ({error})") from error
+            raise ConfigError(
+                "An unknown environment.",
+                where="setting 'env'",
+                got=f"{env} ({error})",
+                expected="an id of Gymnasium",
+                fix="register it, or give observation_space and action_space",
+            ) from error
         try:
             return getattr(made, name)
         finally:
@@ -171,6 +210,17 @@ def check_spaces_known(reader: DatasetReader, where: Any) -> None:
             expected="both spaces of each policy",
             fix='give them as settings: {"env": "CartPole-v1"}, or observation_space and action_space, each a space or '
             "{policy id: space}",
+        )
+
+
+def warn_of_logp(path: Path, count: int) -> None:
+    """Says that the log-probabilities of so many trajectories were left out of a file, if there are any."""
+    if count:
+        log.warning(
+            "%s: the log-probabilities of %d trajectories are left out: the format has no place for them, or they are "
+            "not those of the actions that the environment received. Importance sampling reads them; rollax's own "
+            "format keeps them.",
+            *(path, count),
         )
 
 

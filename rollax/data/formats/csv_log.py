@@ -12,7 +12,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, Ids, columns_of
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, Ids, check_setting, columns_of
 from rollax.data.formats.joining import with_last_obs
 from rollax.errors import ConfigError, DatasetError
 
@@ -64,6 +64,15 @@ class CsvReader(FormatReader):
             raise ConfigError(
                 "An unknown end of episodes.", where="ends", got=ends, expected="terminated, truncated or cut"
             )
+        one, several = "the name of a column", "the name of a column, or a list of such names"
+        for name, value in (("obs", obs), ("actions", actions)):
+            names = value if isinstance(value, list | tuple) else [value]
+            check_setting(name, value, bool(names) and all(isinstance(part, str) for part in names), several)
+        check_setting("rewards", rewards, isinstance(rewards, str), one)
+        further = {"episode": episode, "terminated": terminated, "truncated": truncated, "agent": agent}
+        for name, value in {**further, "action_logp": action_logp}.items():
+            check_setting(name, value, value is None or isinstance(value, str), one)
+        check_setting("delimiter", delimiter, isinstance(delimiter, str) and len(delimiter) == 1, "one character")
         self._paths, self._ends, self._delimiter = list(paths), ends, delimiter
         self._obs, self._actions, self._rewards = _listed(obs), _listed(actions), rewards
         self._scalar_obs, self._scalar_action = isinstance(obs, str), isinstance(actions, str)
@@ -113,7 +122,19 @@ class CsvReader(FormatReader):
                             where=path,
                             got=", ".join(table.fieldnames or ()),
                             expected=", ".join(missing),
-                            fix="name the columns of the file in the settings",
+                            fix="name the columns of the file in the settings, and with delimiter what separates them",
+                        )
+                    )
+                    return
+                twice = [name for name in names if (table.fieldnames or []).count(name) > 1]
+                if twice:
+                    self.skip(
+                        DatasetError(
+                            "A CSV header with a name twice.",
+                            where=path,
+                            got=", ".join(table.fieldnames or ()),
+                            expected=f"one column {twice[0]!r}",
+                            fix="rename one of them",
                         )
                     )
                     return
@@ -161,6 +182,8 @@ class CsvReader(FormatReader):
                 continue
             if made is not None:
                 yield made
+            elif any(lines[0][1][name].strip() for name in self._actions):  # else it has an observation alone
+                self.left_out += 1
 
     def _trajectory(
         self, lines: list[tuple[int, Mapping[str, str]]], path: Path, ids: Ids, *, continues: bool, cut: bool

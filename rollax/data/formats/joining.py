@@ -25,6 +25,8 @@ class Assembler:
     def __init__(self, skip: Callable[[DatasetError], None]) -> None:
         self._open: dict[Ids, _Open] = {}
         self._skip = skip
+        self.left_out = 0
+        """Trajectories of which no step is left."""
 
     @property
     def episodes(self) -> set[str]:
@@ -81,6 +83,8 @@ class Assembler:
             return
         if made is not None:
             yield made
+        else:
+            self.left_out += 1
 
 
 class HeldEpisodes:

@@ -24,6 +24,7 @@ from rollax.data.formats.common import (
     check_spaces_known,
     one_per_step,
     take_space,
+    warn_of_logp,
 )
 from rollax.data.formats.minari_limits import check_episode
 from rollax.data.limits import MAX_DECODED_GB
@@ -181,17 +182,19 @@ def write_minari(
         stored = MinariStorage.new(
             temporary / "data", observation_space, reader.action_spaces[policy_id], None, storage, jpeg_encoding=False
         )
-        count, with_infos, agents = 0, 0, {}
+        count, with_infos, with_logp, agents = 0, 0, 0, {}
         for trajectory in reader.trajectories():
             if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
                 raise DatasetError("A Minari data set has one agent.", where=trajectory.where, got=trajectory.agent_id)
             stored.update_episodes([_buffer(trajectory, reader)])
             count += 1
             with_infos += SampleBatch.INFOS in trajectory.columns
+            with_logp += SampleBatch.ACTION_LOGP in trajectory.columns
         name = dataset_id or f"{path.name}-v0"
         metadata = {"dataset_id": name, "minari_version": minari.__version__, "author": {"rollax"}}
         algorithm = reader.header.get("behaviour", {}).get("algorithm")
         stored.update_metadata({**metadata, "algorithm_name": str(algorithm or f"rollax {rollax.__version__}")})
+    warn_of_logp(path, with_logp)
     if with_infos:
         log.warning("%s: the infos of %d episodes are left out.", path, with_infos)
     return count

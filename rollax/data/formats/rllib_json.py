@@ -70,6 +70,7 @@ class RLlibJsonReader(FormatReader):
             yield from worker.end_file()
         for worker in workers.values():
             yield from worker.rest()
+            self.left_out += worker.left_out
 
     def _pieces(self, policy: str, data: Mapping[str, Any], where: str) -> Iterator[_Piece]:
         """The rows of each trajectory on a line."""
@@ -191,6 +192,11 @@ class _Worker:
             if found.next_t is None:
                 del self._unfinished[key]
         yield from self._over()
+
+    @property
+    def left_out(self) -> int:
+        """Trajectories of which no step is left."""
+        return self._assembler.left_out
 
     def rest(self) -> Iterator[RecordedTrajectory]:
         """The trajectories without an end."""

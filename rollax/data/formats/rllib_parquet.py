@@ -65,6 +65,7 @@ class RLlibParquetReader(FormatReader):
                 held.add(assembler.add(*piece, continues=continues))
             yield from held.release(assembler.episodes | cut)
         held.add(assembler.rest())
+        self.left_out = assembler.left_out
         yield from held.release()
 
     def _pieces(self, path: Path, *, after_skipped: bool) -> Iterator[tuple[tuple[Any, ...], bool]]:
