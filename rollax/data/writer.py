@@ -19,6 +19,7 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_to_json
 from rollax.data.dataset import WITH_LAST, Continuations, RecordedTrajectory
+from rollax.data.formats.common import DEFAULT_POLICY
 from rollax.data.layout import (
     CONTINUES,
     FORMAT_VERSION,
@@ -51,8 +52,8 @@ class DatasetWriter:
 
     Args:
         folder: created if it is missing; existing files stay.
-        observation_spaces: policy id -> space.
-        action_spaces: policy id -> action space of the environment.
+        observation_spaces: policy id -> space; or a space, that of "default_policy".
+        action_spaces: policy id -> action space of the environment, in the same forms.
         header: what else is known about the data, as JSON values; a function is called for each file. See
             `DatasetReader.header`.
         actions_of: the scale of the column `actions`, see `DatasetReader`.
@@ -64,8 +65,8 @@ class DatasetWriter:
     def __init__(
         self,
         folder: str | Path,
-        observation_spaces: Mapping[str, Space],
-        action_spaces: Mapping[str, Space],
+        observation_spaces: Mapping[str, Space] | Space,
+        action_spaces: Mapping[str, Space] | Space,
         *,
         header: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         actions_of: Literal["policy", "environment"] = "environment",
@@ -77,12 +78,16 @@ class DatasetWriter:
         self.paths: list[Path] = []
         """The files that are complete."""
         self._header, self._actions_of = header or {}, actions_of
+        seen, acted = (
+            {DEFAULT_POLICY: given} if isinstance(given, Space) else given
+            for given in (observation_spaces, action_spaces)
+        )
         self._spaces = {
             policy_id: {
-                "observation_space": space_to_json(observation_spaces[policy_id]),
-                "action_space": space_to_json(action_spaces[policy_id]),
+                "observation_space": space_to_json(seen[policy_id]),
+                "action_space": space_to_json(acted[policy_id]),
             }
-            for policy_id in observation_spaces
+            for policy_id in seen
         }
         self._prefix, self._compression, self._max_file_size = prefix, compression, max_file_size
         self._columns: dict[str, Columns] = {}  # of each policy seen so far, with names of its own
@@ -104,8 +109,8 @@ class DatasetWriter:
         """Adds a trajectory; those of an episode follow one another.
 
         Raises:
-            DatasetError: a column is missing, has another length, holds objects or has a name that is taken; an id
-                that is no text; or the disk fails.
+            DatasetError: a column is missing, is no array, has another length, holds objects or has a name that is
+                taken; an id that is no text; a header that is no JSON; or the disk fails.
         """
         _check_ids(trajectory)
         _check_lengths(trajectory)
@@ -216,7 +221,6 @@ class DatasetWriter:
     def _open(self, layout: Mapping[str, Columns]) -> None:
         name = f"{self._prefix}-{self._number:06d}-{self.token}.parquet"
         self._number += 1
-        self._file = NewFile(self.folder / name)
         policies = {
             policy_id: {**spaces, **({"columns": layout[policy_id].to_json()} if policy_id in layout else {})}
             for policy_id, spaces in self._spaces.items()
@@ -228,7 +232,8 @@ class DatasetWriter:
             **(self._header() if callable(self._header) else self._header),
             "policies": policies,
         }
-        schema = schema_of(layout).with_metadata({HEADER: json.dumps(header).encode()})
+        schema = schema_of(layout).with_metadata({HEADER: _json(header)})
+        self._file = NewFile(self.folder / name)
         names: Any = list(IDS)
         compression = "NONE" if self._compression == "none" else self._compression
         self._writer = pq.ParquetWriter(
@@ -255,6 +260,19 @@ class DatasetWriter:
             file.discard()
             raise file.failed(error) from error
         self.paths.append(file.commit())
+
+
+def _json(header: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(header).encode()
+    except TypeError as error:
+        raise DatasetError(
+            "A header that is no JSON.",
+            where="DatasetWriter(header)",
+            got=str(error),
+            expected="numbers, texts, lists and dicts of these",
+            fix="leave the value out",
+        ) from error
 
 
 def table_of(trajectories: list[RecordedTrajectory], layout: Mapping[str, Columns]) -> pa.Table:
@@ -335,6 +353,15 @@ def _check_lengths(trajectory: RecordedTrajectory) -> None:
             expected=", ".join(_ALWAYS),
             fix="give T actions and rewards, and T + 1 observations",
         )
+    for name, leaf in ((name, leaf) for name, column in trajectory.columns.items() for leaf in trees.leaves(column)):
+        if not isinstance(leaf, np.ndarray) or not leaf.ndim:
+            raise DatasetError(
+                "A column that is no array.",
+                where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
+                got=f"{leaf!r}"[:60],
+                expected="a NumPy array [T, ...], or a dict or tuple of such arrays",
+                fix="convert it: np.array(column)",
+            )
     steps = len(trajectory)
     for name, column in trajectory.columns.items():
         expected = steps + (name in WITH_LAST)

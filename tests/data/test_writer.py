@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax import DatasetError, open_dataset
-from tests.data.test_describe import some, written
+from rollax import DatasetError, DatasetWriter, open_dataset
+from tests.data.test_describe import BOX, SPACES, TWO, some, written
 
 
 @pytest.mark.parametrize("name", ["terminated", "is_last", "episode_id", "reward_left_out"])
@@ -48,3 +48,24 @@ def test_agent_ids_of_numpy(tmp_path, agent):
     (read,) = open_dataset(tmp_path).trajectories()
     assert read.agent_id == agent
     assert hash(read.agent_id) == hash(agent)
+
+
+@pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
+def test_a_column_that_is_no_array(tmp_path, name):
+    (one,) = some(1)
+    one.columns[name] = one.columns[name].tolist()
+    with pytest.raises(DatasetError, match=rf"no array(.|\n)*column '{name}'(.|\n)*np.array"):
+        written(tmp_path, [one])
+
+
+def test_a_header_that_is_no_json(tmp_path):
+    with pytest.raises(DatasetError, match=r"no JSON(.|\n)*type object is not"):
+        written(tmp_path, some(1), header={"x": object()})
+    assert list(tmp_path.glob("*.parquet")) == []
+
+
+def test_a_single_space_is_that_of_the_default_policy(tmp_path):
+    with DatasetWriter(tmp_path, BOX, TWO) as writer:
+        writer.write(some(1)[0])
+    reader = open_dataset(tmp_path)
+    assert (reader.observation_spaces, reader.action_spaces) == SPACES
