@@ -97,9 +97,9 @@ class LoggedEpisodes:
     def chosen(self, numbers: Sequence[int] | np.ndarray) -> LoggedEpisodes:
         """The trajectories with these numbers, in this order."""
         numbers = np.asarray(numbers, np.int64)
-        starts = starts_of(self.lengths)
-        parts = [np.arange(starts[i], starts[i] + self.lengths[i]) for i in numbers.tolist()]
-        rows, logp = np.concatenate(parts), self.behaviour_logp
+        starts, lengths = starts_of(self.lengths).tolist(), self.lengths.tolist()
+        rows = np.concatenate([np.arange(starts[i], starts[i] + lengths[i]) for i in numbers.tolist()])
+        logp = self.behaviour_logp
         return LoggedEpisodes(
             obs=trees.index(self.obs, rows),
             last_obs=trees.index(self.last_obs, numbers),

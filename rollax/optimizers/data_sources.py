@@ -66,10 +66,11 @@ class RecordedData:
         self.fingerprint = 0
         self._size = 0  # bytes of the data in memory
         sources = config.weights_of_sources()[0]
-        for key in ("input_folder", "output"):
-            folder = getattr(config, key)
-            for source, _ in sources if folder is not None else ():
-                check_folder(folder, source, key)
+        for source, _ in sources:
+            if config.input_folder is not None:
+                check_folder(config.input_folder, source, "input_folder")
+            if config.output is not None:
+                check_folder(config.output, source, "output")
         for source, weight in sources:
             for policy_id, buffer in self._filled(source).items():
                 self.parts[policy_id].append(Part(buffer, weight, self._filtering(policy_id)))

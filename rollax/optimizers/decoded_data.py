@@ -111,7 +111,7 @@ def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) ->
     return before
 
 
-def check_folder(folder: str, source: Any, key: Literal["input_folder", "output"] = "input_folder") -> None:
+def check_folder(folder: str, source: Any, key: Literal["input_folder", "output"]) -> None:
     """Refuses a folder inside of a source that this run writes: the next run would read what it has written as data."""
     if isinstance(source, str | Path):
         outer, inner = Path(os.path.realpath(source)), Path(os.path.realpath(folder))

@@ -124,10 +124,10 @@ def _given(value: Any, default: str) -> Any:
 
 def _check_one_episode(order: NDArray, t: NDArray | None, ends: NDArray, key: Any, where: str) -> None:
     """DatasetError where rows with the same ids are of several episodes."""
-    again = np.flatnonzero(np.diff(t[order]) == 0) if t is not None else np.zeros(0, np.int64)
-    ended = np.flatnonzero(ends[order[:-1]])
-    if len(again) or len(ended):
-        got = f"a step after the end of episode {key[0]!r}" if len(ended) else f"two rows with t = {t[order[again[0]]]}"
+    got = f"a step after the end of episode {key[0]!r}" if ends[order[:-1]].any() else None
+    if got is None and t is not None and len(again := np.flatnonzero(np.diff(t[order]) == 0)):
+        got = f"two rows with t = {t[order[again[0]]]}"
+    if got is not None:
         raise DatasetError(
             "Rows of several episodes with the same ids.",
             where=f"{where}, agent {key[1]!r} of module {key[2]!r}",
@@ -156,8 +156,10 @@ class _Column:
                 expected="a space, which has the shape",
                 fix='give the spaces as settings: {"env": ID}, or observation_space and action_space',
             )
-        fits = space.shape is not None and all(np.size(row) == np.prod(space.shape) for row in rows)
-        return [np.reshape(row, space.shape) for row in rows] if fits else rows
+        shape = space.shape
+        if shape is None or any(np.size(row) != np.prod(shape) for row in rows):
+            return rows  # refused as values that are not of the space
+        return [np.reshape(row, shape) for row in rows]
 
 
 def _values(table: pa.Table, name: str, path: Path) -> _Column:
