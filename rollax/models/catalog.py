@@ -32,7 +32,7 @@ def make_model(
 
     Args:
         num_outputs: width of `Outputs.policy`; with `config.free_log_std` means, then as many log standard deviations.
-        needs_value: whether a custom model must return `Outputs.value`.
+        needs_value: whether a custom model without a method `critic` must return `Outputs.value`.
     Raises:
         ConfigError: sizes that do not fit the spaces; a custom model that cannot be found or built with the arguments.
         PolicyError: a custom model that fails on a batch or does not return the expected `Outputs`.

@@ -58,9 +58,11 @@ def check_outputs(
     Args:
         run: calls the model with NumPy columns: those of `run_model`, and `actions`.
         num_outputs: width of `Outputs.policy`.
-        needs_value: whether it must return `Outputs.value`.
+        needs_value: whether it must return `Outputs.value`, unless its class has a method `critic` for `critic_obs`.
         kind: what it gets in the place of NumPy arrays, in words.
     """
+    # A layer that is called `critic` is none: the model's own forward pass may use it.
+    needs_value = needs_value and not callable(getattr(type(model), "critic", None))
     for length in (1, _STEPS) if is_recurrent(model) else (1,):
         rows = _ROWS * length
         columns = {"obs": _members(observation_space, rows), "actions": _members(action_space, rows)}

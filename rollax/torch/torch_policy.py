@@ -186,6 +186,8 @@ class TorchPolicy(ModelPolicy):
         }
         if values is not None and (wanted is None or SampleBatch.VF_PREDS in wanted):
             fetches[SampleBatch.VF_PREDS] = as_numpy(values)
+        elif wanted is not None and SampleBatch.VF_PREDS in wanted:  # its critic computes them later
+            fetches[SampleBatch.VF_PREDS] = np.zeros(len(outputs), np.float32)
         return fetches
 
     @torch.inference_mode()
