@@ -344,7 +344,7 @@ class TestActionsOutOfTheirSpace:
             (spaces.Discrete(3), [2, 3], "row 1...got:      np.int64(3)...Discrete(3)"),
             (spaces.Discrete(3, start=5), np.array([5, 4]), "row 1...Discrete(3, start=5)"),
             (spaces.Discrete(3), np.array([0.0, 1.0]), "row 0...got:      float64 of shape ()...Discrete(3)"),
-            (spaces.Discrete(3), [0, 1.5], "float64 values for Discrete(3)"),
+            (spaces.Discrete(3), [0, 1.5], "float64 values that Discrete(3)"),
             (spaces.Discrete(3), np.zeros((2, 1), int), "row 0...got:      int64 of shape (1,)"),
             (spaces.MultiDiscrete([3, 2]), np.array([[2, 1], [2, 2]]), "row 1...MultiDiscrete([3 2])"),
             (spaces.MultiBinary(2), np.array([[0, 1], [-1, 0]]), "row 1...MultiBinary(2)"),
@@ -357,7 +357,7 @@ class TestActionsOutOfTheirSpace:
         class Acting(Reaching):
             action_space = space
 
-        where = "" if "values for" in says or "structure" in says else "not in the action space...'default_policy'..."
+        where = "" if "values that" in says or "structure" in says else "not in the action space...'default_policy'..."
         refused(PolicyError, worker((actions, [], {}), lambda context: Acting()).sample, says=where + says)
 
     def test_are_left_to_the_action_map_where_they_are_no_whole_numbers(self):
