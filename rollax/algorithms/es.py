@@ -40,7 +40,7 @@ class ESConfig(SearchFields):
         ge=0,
         description="standard deviation of the noise that is added to Box actions of candidates, in units of half an "
         "action's range (of the action itself if it has no bounds, or without normalize_actions); none in evaluations, "
-        "and none for a Box inside Dict or Tuple actions",
+        "without explore, and for a Box inside Dict or Tuple actions",
     )
 
 

@@ -192,7 +192,8 @@ def common_scale(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[
         headers: of files or data sets.
         actions_of: of all of them.
     """
-    defaults = {**dict.fromkeys(SCALE), "logp_of": actions_of}
+    # Actions of a policy that does not say it are scaled and clipped, as those of RLlib.
+    defaults = {**dict.fromkeys(SCALE, True if actions_of == "policy" else None), "logp_of": actions_of}
     found = {
         name: [header.get(name, default) for header in headers]
         for name, default in defaults.items()

@@ -148,7 +148,8 @@ def _paths(source: str | Path) -> list[Path]:
     if path.exists():
         return [path]
     named = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
-    found = [each for each in named if not set(named) & set(each.parents)]  # `**` names a folder and what is in it
+    folders = set(named)
+    found = [each for each in named if folders.isdisjoint(each.parents)]  # `**` names a folder and what is in it
     if not found:
         raise DatasetError(
             "No such data.",
@@ -168,7 +169,8 @@ def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[
     groups: list[tuple[Any, list[Path]]] = []
     by_file: dict[Path, tuple[Any, Path]] = {}
     for kind, file in (each for path in paths for each in _files_of(path, given)):
-        by_file.setdefault(file.resolve(), (kind, file))
+        own = file.parent if kind == "minari" and not (file / "data").is_dir() else file  # its folder `data` was named
+        by_file.setdefault(own.resolve(), (kind, file))
     found = list(by_file.values())
     # A damaged Parquet file belongs to the others, whose reader reports or skips it.
     of_parquet = next((kind for kind, _ in found if kind in ("rollax", "rllib_parquet")), "rollax")
@@ -193,19 +195,24 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
     if given == "auto" and any((folder / "metadata.json").is_file() for folder in (path, path / "data")):
         yield "minari", path
         return
-    nested = sorted(file.parent.parent for file in path.rglob("metadata.json") if file.parent.name == "data")
-    if given == "auto" and nested:  # a folder of several data sets of Minari
-        yield from (("minari", folder) for folder in nested)
-        return
     for unfinished in unfinished_in([path]):
         log.warning("%s is incomplete and is not read: its process was killed, or is still writing.", unfinished)
     suffixes = [suffix for group in _SUFFIXES.values() for suffix in group]
     if given != "auto":
         suffixes = list(_SUFFIXES[_SUFFIX_OF[str(given)]])
-    found = (file for file in path.rglob("*") if file.suffix.lower() in suffixes)
     # Hidden ones are not complete: files of a DatasetWriter, folders of `convert`.
-    files = sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
-    if not files:
+    seen = [file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    described = [file for file in seen if file.parts[-2:] == ("data", "metadata.json")] if given == "auto" else []
+    of_minari = {file.parent.parent for file in described}
+    yield from (("minari", folder) for folder in sorted(of_minari))
+    files = sorted(
+        file
+        for file in seen
+        if file.suffix.lower() in suffixes
+        and file.name != "namespace_metadata.json"
+        and of_minari.isdisjoint(file.parents)
+    )
+    if not files and not of_minari:
         expected = f"files that end in {', '.join(suffixes)}"
         raise DatasetError("A folder without data.", where=path, expected=expected, fix="check the path, or the format")
     for file in files:

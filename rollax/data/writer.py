@@ -354,7 +354,7 @@ def _check_lengths(trajectory: RecordedTrajectory) -> None:
             fix="give T actions and rewards, and T + 1 observations",
         )
     for name, leaf in ((name, leaf) for name, column in trajectory.columns.items() for leaf in trees.leaves(column)):
-        if not isinstance(leaf, np.ndarray) or not leaf.ndim:
+        if not hasattr(leaf, "__array__") or not np.ndim(leaf):
             raise DatasetError(
                 "A column that is no array.",
                 where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",

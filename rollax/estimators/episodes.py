@@ -297,14 +297,17 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> Non
     """DatasetError where the recorded actions, and so their densities, are in another scale than the policy's."""
     scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
     ours = runner.action_map.settings["normalize_actions"]
-    theirs = reader.header.get("normalize_actions", True)  # RLlib's default, and what learning takes for granted
+    # RLlib's default, which learning takes for granted too.
+    theirs, assumed = reader.header.get("normalize_actions", True), "normalize_actions" not in reader.header
     if reader.actions_of == "policy" and scaled and theirs is not ours:
+        said = f"normalize_actions={theirs}" + (", which is assumed because the files do not say it" if assumed else "")
         raise DatasetError(
             "The recorded actions are in another scale than those of the policy.",
             where=where,
-            got="files that differ in normalize_actions" if theirs is None else f"normalize_actions={theirs}",
+            got="files that differ in normalize_actions" if theirs is None else said,
             expected=f"normalize_actions={ours}, as the policy was trained",
-            fix="estimate from data of a policy with the same normalize_actions",
+            fix="estimate from data of a policy with the same normalize_actions; of files with the actions that the "
+            'environment received, give the setting actions_of="environment"',
         )
 
 

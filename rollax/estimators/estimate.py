@@ -269,7 +269,7 @@ def _warnings_of_values(episodes: LoggedEpisodes, gamma: float, fitted: Iterable
     if gamma < 1:
         low, high = episodes.rewards.min(), episodes.rewards.max()
         low, high = min(low, low / (1 - gamma)), max(high, high / (1 - gamma))
-        tolerance = 0.05 * (high - low)
+        tolerance = 0.05 * max(high - low, abs(low), abs(high), 1.0)  # rewards may all be equal
         for values in fitted:
             outside = (values.v < low - tolerance) | (values.v > high + tolerance)
             if outside.mean() > _MOST_OUTSIDE:

@@ -17,8 +17,9 @@ from rollax.trees import Tree
 class ActionMap:
     """Maps columns of policy actions to columns that the environment accepts.
 
-    Only Box leaves and those of a narrow integer dtype change; where the space has none, `identity` is true and the
-    columns are returned as they are. A NaN stays one: the caller, which knows the policy and the step, refuses it.
+    Only Box leaves change, and the dtype of integers that is narrower than int32; where the space has neither,
+    `identity` is true and the columns are returned as they are. A NaN stays one: the caller, which knows the policy and
+    the step, refuses it.
 
     Args:
         action_space: the environment's action space, nested or not.

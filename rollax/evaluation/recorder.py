@@ -163,7 +163,7 @@ class Recorder:
         if off_policy is not None and len(off_policy) and SampleBatch.ACTION_LOGP in decided:
             decided[SampleBatch.ACTION_LOGP] = logp = np.array(decided[SampleBatch.ACTION_LOGP])
             logp[off_policy] = np.nan
-        if not runner.action_map.identity:
+        if runner.action_map.boxes:
             decided[ENV_ACTIONS] = runner.action_map(actions)
             if given is not None:
                 decided[ENV_ACTIONS] = trees.tree_map(np.array, decided[ENV_ACTIONS])

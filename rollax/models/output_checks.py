@@ -61,7 +61,7 @@ def check_outputs(
         needs_value: whether it must return `Outputs.value`, unless its class has a method `critic` for `critic_obs`.
         kind: what it gets in the place of NumPy arrays, in words.
     """
-    # A layer that is called `critic` is none: the model's own forward pass may use it.
+    # A layer named `critic` does not count: the model's own forward pass may use it.
     needs_value = needs_value and not callable(getattr(type(model), "critic", None))
     for length in (1, _STEPS) if is_recurrent(model) else (1,):
         rows = _ROWS * length

@@ -24,7 +24,7 @@ Weights = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 SIGNS: tuple[float, float] = (1.0, -1.0)
 """The sides of a direction, in the order of the columns of returns."""
 _DIRECTIONS, _ACTIONS = 0, 1
-_DIGITS = 12  # of a return, relative to the largest; sums of rewards are rounded to about 15
+_ROUNDING = 1e-12  # relative differences of returns below it are rounding
 
 
 def random_stream(seed: int, purpose: int, generation: int, index: int, part: int = 0) -> np.random.Generator:
@@ -57,21 +57,24 @@ def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:
 
     Source: Salimans et al. (2017), section 2.1, arXiv:1703.03864. Deviations: equal values have the mean of their
         ranks, where the authors' code ranks them by position, so that θ moves although all returns are equal. So have
-        values that differ by less than 1e-12 of the largest one: sums of the same rewards in another order do. NaN and
+        neighbours that differ by less than 1e-12 of themselves: sums of the same rewards in another order do. NaN and
         infinite values, of both signs, have equal ranks below all others.
 
     Args:
         values: any shape, at least two elements.
     """
     flat = np.asarray(values, np.float64).ravel()
-    finite = np.isfinite(flat)
-    largest = np.abs(flat[finite]).max(initial=0.0)
-    if largest > 0:
-        flat = np.round(flat / largest, _DIGITS)
-    flat = np.where(finite, flat, -np.inf)
-    _, places, counts = np.unique(flat, return_inverse=True, return_counts=True)
+    flat = np.where(np.isfinite(flat), flat, -np.inf)
+    order = np.argsort(flat, kind="stable")
+    lower, upper = flat[order[:-1]], flat[order[1:]]
+    with np.errstate(invalid="ignore"):  # two infinite ones are equal
+        apart = upper - lower > _ROUNDING * np.maximum(np.abs(lower), np.abs(upper))
+    apart |= np.isinf(lower) & np.isfinite(upper)
+    group = np.concatenate([[0], np.cumsum(apart)])
+    counts = np.bincount(group)
     last = np.cumsum(counts) - 1
-    ranks = (last - (counts - 1) / 2)[places]
+    ranks = np.empty(flat.size)
+    ranks[order] = (last - (counts - 1) / 2)[group]
     return (ranks / (flat.size - 1) - 0.5).reshape(np.shape(values))
 
 
@@ -91,8 +94,9 @@ def es_weights(returns: ArrayLike, shaping: Shaping = "centered_rank") -> NDArra
         ConfigError: no such shaping.
     """
     if shaping not in get_args(Shaping):
-        fix = nearest(shaping, get_args(Shaping))
-        raise ConfigError("An unknown shaping.", where="es_weights", got=shaping, expected=Shaping, fix=fix)
+        known = get_args(Shaping)
+        expected, fix = ", ".join(known), nearest(shaping, known)
+        raise ConfigError("An unknown shaping.", where="es_weights", got=shaping, expected=expected, fix=fix)
     both = _both_sides(returns)
     if shaping in ("centered_rank", "centered_sign_rank"):
         shaped = centered_ranks(both)
@@ -123,7 +127,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
     chosen = chosen[finite[chosen]]
     weights = np.zeros(len(both))
     deviation = both[chosen].std() if len(chosen) else 0.0
-    if deviation > 10.0**-_DIGITS * np.abs(both[chosen]).max(initial=0.0):
+    if deviation > _ROUNDING * np.abs(both[chosen]).max(initial=0.0):
         weights[chosen] = (both[chosen, 0] - both[chosen, 1]) / (len(chosen) * deviation)
     return weights
 

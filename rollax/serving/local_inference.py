@@ -30,7 +30,7 @@ class LocalActor(Actor):
 
     def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
         """(action, log-probability or None) of each row."""
-        if SampleBatch.ACTION_LOGP in fetches and not self.runner.action_map.identity:
+        if SampleBatch.ACTION_LOGP in fetches and self.runner.action_map.boxes:
             # An action that was clipped for the environment is another one, with its own probability.
             fetches = {**fetches, **self.policy.fetches_of(self.runner.action_map.to_policy(actions), fetches)}
         # A greedy action is not drawn from the distribution, so its probability there says nothing about it.

@@ -59,7 +59,7 @@ class Learner:
         compiled: whether the loss is compiled. Coefficients are then tensors, so that there are few versions.
         keeps_padding: whether minibatches keep their padding, so that they have one size.
     Raises:
-        PolicyError: an optimizer that is none, or has parameters that are not the model's.
+        PolicyError: something that is no PyTorch optimizer, or one of parameters that are not the model's.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Learner:
         self.model, self.optimizer, self.generator = model, optimizer, generator
         self.params, self.extra = parameters_of(model), extra_of(model)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.params.items()}
-        _check_optimizer(optimizer, self.names, model)
+        _check_optimizer(optimizer, model)
         self._keeps_padding = keeps_padding
         self.target_model = None if updated_targets is None else copy.deepcopy(model).eval().requires_grad_(False)
         self.num_updates = 0
@@ -240,9 +240,9 @@ class Learner:
                 module.register_buffer(key, tensor)
 
     def _clipped_norm(self) -> float:
-        """The squared norm of the gradient, which is clipped: that of each part with a learning rate of its own.
+        """Clips the gradient, of each named group or of all parameters together; returns its squared norm before.
 
-        It is finite only if all elements are.
+        That is finite only if all elements are.
         """
         groups = [group["params"] for group in self.optimizer.param_groups]
         if not all("name" in group for group in self.optimizer.param_groups):  # groups of the user's own
@@ -392,7 +392,7 @@ class Learner:
             self.set_targets(targets)
 
 
-def _check_optimizer(optimizer: Any, names: Mapping[Tensor, str], model: nn.Module) -> None:
+def _check_optimizer(optimizer: Any, model: nn.Module) -> None:
     """Raises PolicyError for what is no optimizer of the model's parameters: of others nothing would be saved."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise PolicyError(
@@ -402,7 +402,8 @@ def _check_optimizer(optimizer: Any, names: Mapping[Tensor, str], model: nn.Modu
             expected="an optimizer of torch.optim",
             fix="return it: `return torch.optim.SGD(params, lr=0.0)`; its learning rate is set at each step",
         )
-    others = sum(parameter not in names for group in optimizer.param_groups for parameter in group["params"])
+    own = set(model.parameters())  # with those that are not trained, of which there are neither gradients nor state
+    others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
     if others:
         raise PolicyError(
             "An optimizer of parameters that are not the model's.",

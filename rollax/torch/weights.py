@@ -99,13 +99,14 @@ def check_optimizer_arrays(
 ) -> None:
     """Raises the CheckpointError of `set_optimizer_arrays`, and one for another class; None: of unknown class."""
     own = path_of(type(optimizer))
-    if stored_class not in (None, own):
+    # The module may differ: a class of a script is in `__main__` there.
+    if stored_class is not None and stored_class.partition(":")[2] != own.partition(":")[2]:
         raise CheckpointError(
             "The state of another optimizer.",
             where=where,
             got=stored_class,
             expected=own,
-            fix="restore with the policy class and the config that the checkpoint was made with",
+            fix="restore with the policy class, whose make_optimizer chooses it, that the checkpoint was made with",
         )
     _states_of(optimizer, parameters, arrays, where)
 

@@ -82,7 +82,7 @@ class TestCsv:
             read(tmp_path, **self.SETTINGS)
         assert len(read(tmp_path, **self.SETTINGS, max_broken=1)) == 3
 
-    @pytest.mark.parametrize("row", ["1,21,5,1.1,1,0.25,", "1,21.0,1.1,1,0.251,22.0,1.2,,,"])  # a comma, a line break
+    @pytest.mark.parametrize("row", ["1,21,5,1.1,1,0.25,0", "1,21.0,1.1,1,0.251,22.0,1.2"])  # a comma, a line break
     def test_a_line_with_more_values_than_the_header(self, tmp_path, row):
         path = tmp_path / "log.csv"
         path.write_text(self.TEXT.replace("1,21.0,1.1,1,0.25,", row))
@@ -90,6 +90,12 @@ class TestCsv:
             read(path, **self.SETTINGS)
         found = read(path, **self.SETTINGS, max_broken=1)
         assert [len(one) for one in found] == [2, 1]  # what is left of batch 1 is one step
+
+    def test_delimiters_at_the_end_of_lines(self, tmp_path):
+        path = tmp_path / "log.csv"
+        head, *rows = self.TEXT.splitlines()
+        path.write_text("\n".join([head, *(f"{row},, " for row in rows)]))
+        assert len(read(path, **self.SETTINGS)) == 3
 
     def test_what_is_broken_is_named(self, tmp_path):
         path = tmp_path / "log.csv"

@@ -292,7 +292,13 @@ def test_a_folder_of_several_sets_of_minari(tmp_path):
     written(tmp_path / "a", some())
     for name in ("one", "two"):
         convert(open_dataset(tmp_path / "a"), tmp_path / "sets" / name, "minari")
+    hidden = tmp_path / "sets" / ".three.tmp" / "data"  # of a conversion that was killed
+    hidden.mkdir(parents=True)
+    (hidden / "metadata.json").write_text("{}")
     assert len(list(open_dataset(tmp_path / "sets").trajectories())) == 6
+    assert len(list(open_dataset([tmp_path / "sets", tmp_path / "sets" / "one" / "data"]).trajectories())) == 6
+    written(tmp_path / "sets", some(1))  # beside them
+    assert len(list(open_dataset(tmp_path / "sets").trajectories())) == 7
 
 
 @pytest.mark.parametrize("to", ["rollax", "minari", "minari_arrow", "json_lines"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -69,3 +70,11 @@ def test_a_single_space_is_that_of_the_default_policy(tmp_path):
         writer.write(some(1)[0])
     reader = open_dataset(tmp_path)
     assert (reader.observation_spaces, reader.action_spaces) == SPACES
+
+
+def test_arrays_of_jax(tmp_path):
+    (one,) = some(1)
+    one.columns["obs"] = jnp.asarray(one.columns["obs"])
+    written(tmp_path, [one])
+    (found,) = open_dataset(tmp_path).trajectories()
+    np.testing.assert_array_equal(found.columns["obs"], one.columns["obs"])

@@ -139,6 +139,8 @@ def test_doubtful_values_are_named(episodes) -> None:
     found = estimate(target_of(TARGET), cut, ["dm"], values=VALUES, resamples=20)
     assert ["3 of 4000 episodes were truncated" in warning for warning in found.warnings] == [True]
     assert not estimate(target_of(TARGET), cut, ["wis"], resamples=20).warnings
+    without = replace(episodes, rewards=np.zeros_like(episodes.rewards))  # nothing is known of their scale
+    assert not estimate(target_of(TARGET), without, ["dm"], values=TableValues(Q * 1e-4, TARGET), resamples=20).warnings
     far = TableValues(Q - 1e6, TARGET)
     found = estimate(target_of(TARGET), episodes, ["dm"], values=far, resamples=20)
     assert ["100% of the fitted values are outside -1e+04 to -1," in warning for warning in found.warnings] == [True]

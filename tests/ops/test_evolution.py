@@ -7,7 +7,7 @@ import optax
 import pytest
 import scipy.linalg
 
-from rollax.errors import ShapeError
+from rollax.errors import ConfigError, ShapeError
 from rollax.ops.evolution import (
     action_stream,
     ars_weights,
@@ -54,6 +54,8 @@ class TestESWeights:
         np.testing.assert_array_equal(centered_ranks(sums), np.zeros((2, 2)))
         np.testing.assert_array_equal(ars_weights(sums), [0, 0])
         assert np.ptp(centered_ranks(np.array([1.0, 1 + 1e-9]))) == 1  # more than rounding
+        outlier = np.array([[1.0, 2], [3, 4], [5, -1e30]])  # does not make ties of the others
+        np.testing.assert_allclose(centered_ranks(outlier), np.array([[-3, -1], [1, 3], [5, -5]]) / 10)
 
     def test_by_hand(self):
         # returns  6 1 | 2 9 | 4 4;  sorted 1 2 4 4 6 9: ranks 0 1 2.5 2.5 4 5, of 5, minus 1/2
@@ -238,3 +240,11 @@ def test_a_linear_quadratic_regulator():
     found, optimum = costs(search.theta.astype(np.float64)), costs(best)
     assert found <= optimum * 1.001
     np.testing.assert_allclose(search.theta, best, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_directions": 0}, {"noise_stdev": -1.0}, {"lr": 0.0}, {"lr": np.nan}, {"theta": [np.nan]}]
+)
+def test_a_search_that_could_not_begin(wrong):
+    with pytest.raises(ConfigError, match=rf"start_search\({next(iter(wrong))}\)"):
+        start_search(**{"theta": [0.0], "num_directions": 2, "noise_stdev": 0.1, "lr": 0.1, **wrong})

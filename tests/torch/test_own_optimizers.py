@@ -27,6 +27,13 @@ class TestOptimizers:
         with pytest.raises(PolicyError, match=r"not the model's(.|\n)*got: +2 other parameters(.|\n)*ActorCritic"):
             of_class(lambda self, params: torch.optim.Adam([*params, *apart.parameters()], lr=0.0))
 
+    def test_parameters_of_the_model_that_are_not_trained_may_be_there(self):
+        policy = of_class(
+            lambda self, params: torch.optim.SGD(self.model.parameters(), lr=0.0), model={"custom_model": Stateful}
+        )
+        policy.learn_on_batch(experience(policy))
+        assert policy.get_weights()["fixed"] == 1
+
     def test_what_is_no_optimizer(self):
         with pytest.raises(PolicyError, match=r"No optimizer(.|\n)*make_optimizer(.|\n)*NoneType"):
             of_class(lambda self, params: None)

@@ -139,7 +139,8 @@ class CsvReader(FormatReader):
                     )
                     return
                 for row in table:
-                    extra = row.pop(None, ())  # type: ignore[call-overload]  the key of values beyond the header
+                    beyond: Any = row.pop(None, ())  # type: ignore[call-overload]  the values beyond the header
+                    extra = [value for value in beyond if value.strip()]  # some programs end lines with a delimiter
                     if extra or any(row[name] is None for name in names):
                         given = [value for value in (*row.values(), *extra) if value is not None]
                         self.skip(
