@@ -51,6 +51,7 @@ TASKS = {
             "lr": 0.02,
             "noise_stdev": 0.01,
             "observation_filter": "NoFilter",
+            "shared_starts": False,
         },
     ),
     "HalfCheetah-v5": Task(
@@ -62,6 +63,7 @@ TASKS = {
             "lr": 0.02,
             "noise_stdev": 0.03,
             "observation_filter": "MeanStdFilter",
+            "shared_starts": False,
         },
     ),
 }

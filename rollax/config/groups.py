@@ -111,6 +111,11 @@ class SearchFields(TrainerConfig):
     episodes_per_candidate: int = Field(
         default=1, ge=1, description="episodes whose mean return is a candidate's return"
     )
+    shared_starts: bool = Field(
+        default=True,
+        description="whether both candidates of a direction begin their episodes from the same seeds, so that the "
+        "start does not decide between them; false, as in the papers: each episode has a seed of its own",
+    )
     reward_offset: float = Field(
         default=0.0,
         description="added to each reward that is learned from, before it is clipped or its sign is taken; -1 removes "

@@ -136,13 +136,14 @@ class CandidatePlayer:
                 seeds.append(None)
                 continue
             task = self._tasks[number]
+            part = _SIDES * task.episode + task.side
             self._acting.set_vector(slot, self._vector(task))
             self._moments.clear(slot)
             self._returns[slot] = 0.0
             if request.action_noise:
-                part = _SIDES * task.episode + task.side
                 self._noise.begin(slot, action_stream(request.seed, request.generation, task.index, part))
-            seeds.append(episode_seed(request.seed, request.generation, task.index, task.episode))
+            start = task.episode if request.shared_starts else part
+            seeds.append(episode_seed(request.seed, request.generation, task.index, start))
         rows = self._env.reset_rows(slots, seeds)
         if rows is not None:
             self._note_starts(rows, np.arange(len(rows)))

@@ -72,6 +72,7 @@ class Candidates:
         indices: [n] the numbers k of the directions.
         noise_stdev: σ.
         episodes: played by each candidate.
+        shared_starts: whether the episodes of both sides of a direction have the same seeds.
         action_noise: standard deviation of what is added to actions, whose space is a Box if it is not 0.
         sign_rewards: whether a return is the sum of the signs of the rewards.
         reward_offset: added to each reward of a return, before its sign is taken or it is clipped.
@@ -82,6 +83,7 @@ class Candidates:
     indices: np.ndarray
     noise_stdev: float
     episodes: int = 1
+    shared_starts: bool = True
     action_noise: float = 0.0
     sign_rewards: bool = False
     reward_offset: float = 0.0

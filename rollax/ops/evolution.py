@@ -47,9 +47,9 @@ def action_stream(seed: int, generation: int, index: int, part: int) -> np.rando
     return random_stream(seed, _ACTIONS, generation, index, part)
 
 
-def episode_seed(seed: int, generation: int, index: int, episode: int) -> int:
-    """The seed of an environment's episode, the same for both sides of direction `index`."""
-    return int(np.random.SeedSequence((seed, generation, index, episode)).generate_state(1)[0]) >> 1
+def episode_seed(seed: int, generation: int, index: int, part: int) -> int:
+    """The seed of an environment's episode of direction `index`; `part` numbers the episodes, of a side or of both."""
+    return int(np.random.SeedSequence((seed, generation, index, part)).generate_state(1)[0]) >> 1
 
 
 def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:

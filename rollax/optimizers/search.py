@@ -98,6 +98,7 @@ class SearchOptimizer(Optimizer):
             indices=indices,
             noise_stdev=config.noise_stdev,
             episodes=config.episodes_per_candidate,
+            shared_starts=config.shared_starts,
             reward_offset=config.reward_offset,
         )
 

@@ -118,6 +118,16 @@ def test_both_sides_of_a_direction_share_their_seeds_and_no_episode_is_played_tw
     assert Counter(resets) == seeds
 
 
+def test_each_episode_may_have_a_seed_of_its_own():
+    resets = deque()
+    worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
+    result = worker.play_candidates(request(5, episodes=2, shared_starts=False))
+    seeds = {episode_seed(5, 2, index, part): 1 for index in range(5) for part in range(4)}
+    assert Counter(resets) == seeds
+    other = worker_of(num_envs_per_worker=3).play_candidates(request(5, episodes=2, shared_starts=False))
+    np.testing.assert_array_equal(result.returns, other.returns)
+
+
 def test_sub_environments_without_a_candidate_rest():
     # 6 candidates in 9 sub-environments: 3 are never stepped, and none after its episode's end (`Drift` asserts that).
     steps, resets = deque(), deque()
