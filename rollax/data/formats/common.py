@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -130,7 +129,7 @@ def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
 
 def is_count(value: Any) -> bool:
     """Whether a value is a whole number of at least 0."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 0
 
 
 def _by_policy(given: Any, name: str, env: str | None) -> dict[str, Space]:
