@@ -151,7 +151,9 @@ def _missing(table: Mapping[str, Any], seed: str, cells: Sequence[tuple[str, str
 
 
 def _on_its_own_core(core: Any) -> None:
-    """Takes the next core for this process, so that the threads of several do not compete."""
+    """Takes the next core for this process, so that the threads of several do not compete; on Linux only."""
+    if sys.platform != "linux":
+        return
     with core.get_lock():
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[core.value % len(cores)]})
