@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,15 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from rollax import trees
-from rollax.errors import NonFiniteError, PolicyError, ShapeError
+from rollax.errors import NonFiniteError, ShapeError
 from rollax.importing import path_of
 from rollax.policy.finite import not_finite
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
+from rollax.torch.epoch import Epoch
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import (
     as_tensor,
     assign,
+    check_optimizer,
     check_optimizer_arrays,
     extra_of,
     optimizer_arrays,
@@ -80,8 +82,11 @@ class Learner:
         self.model, self.optimizer, self.generator = model, optimizer, generator
         self.params, self.extra = parameters_of(model), extra_of(model)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.params.items()}
-        _check_optimizer(optimizer, model)
+        check_optimizer(optimizer, model)
         self._keeps_padding = keeps_padding
+        groups: list[list[Tensor]] = [group["params"] for group in optimizer.param_groups]
+        named = all("name" in group for group in optimizer.param_groups)  # else groups of the user's own
+        self._clipped_together = groups if named else [[parameter for group in groups for parameter in group]]
         self.target_model = None if updated_targets is None else copy.deepcopy(model).eval().requires_grad_(False)
         self.num_updates = 0
         self._loss, self._updated_targets, self._stops = loss, updated_targets, stops
@@ -126,7 +131,7 @@ class Learner:
         batch = to_tensors(dict(columns), self._device)
         try:
             with self._keeping_extra() as before, self._learning():
-                _, stats = self._backward(_Epoch(batch, plan, 0, keeps_padding=self._keeps_padding), 0, coefficients)
+                _, stats = self._backward(Epoch(batch, plan, 0, keeps_padding=self._keeps_padding), 0, coefficients)
                 changed = {name: to_numpy(t) for name, t in self.extra.items() if not torch.equal(t, before[name])}
             zeros = ((name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in self.params.items())
             gradients = {name: to_numpy(gradient) for name, gradient in zeros}
@@ -169,7 +174,7 @@ class Learner:
         with self._learning():
             for step in range(plan.steps):
                 if epoch is None or step % per_epoch == 0:
-                    epoch = _Epoch(batch, plan, step - step % per_epoch, keeps_padding=self._keeps_padding)
+                    epoch = Epoch(batch, plan, step - step % per_epoch, keeps_padding=self._keeps_padding)
                     found = []
                 before = self._snapshot() if careful else None
                 loss, stats = self._backward(epoch, step, coefficients)
@@ -200,7 +205,7 @@ class Learner:
         means = {name: torch.stack(values).mean().item() for name, values in columns.items()}
         return Update(means, {name: to_numpy(column) for name, column in by_row.items()}, None)
 
-    def _backward(self, epoch: _Epoch, step: int, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
+    def _backward(self, epoch: Epoch, step: int, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss and statistics of a minibatch, those by row without padding; its gradients are in the parameters.
 
         The loss of several microbatches is their mean, weighted by their valid rows.
@@ -244,11 +249,8 @@ class Learner:
 
         That is finite only if all elements are.
         """
-        groups = [group["params"] for group in self.optimizer.param_groups]
-        if not all("name" in group for group in self.optimizer.param_groups):  # groups of the user's own
-            groups = [[parameter for group in groups for parameter in group]]
         total = 0.0
-        for parameters in groups:
+        for parameters in self._clipped_together:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if not gradients:
                 continue
@@ -390,67 +392,6 @@ class Learner:
         self.num_updates = num_updates
         if targets:
             self.set_targets(targets)
-
-
-def _check_optimizer(optimizer: Any, model: nn.Module) -> None:
-    """Raises PolicyError for what is no optimizer of the model's parameters: of others nothing would be saved."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise PolicyError(
-            "No optimizer.",
-            where="make_optimizer",
-            got=type(optimizer).__name__,
-            expected="an optimizer of torch.optim",
-            fix="return it: `return torch.optim.SGD(params, lr=0.0)`; its learning rate is set at each step",
-        )
-    own = set(model.parameters())  # with those that are not trained, of which there are neither gradients nor state
-    others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
-    if others:
-        raise PolicyError(
-            "An optimizer of parameters that are not the model's.",
-            where="make_optimizer",
-            got=f"{others} other parameters",
-            expected=f"parameters of the model, a {type(model).__name__}",
-            fix="make what they belong to a part of the model, as an attribute of the module that make_model returns",
-        )
-
-
-class _Epoch:
-    """The minibatches of one pass over a batch: slices of its rows, in the order of the plan."""
-
-    def __init__(self, batch: Columns, plan: Minibatches, first: int, *, keeps_padding: bool) -> None:
-        per_epoch = plan.steps - plan.last_epoch
-        self._first, self._plan, self._keeps_padding = first, plan, keeps_padding
-        rows = plan.rows[first : first + per_epoch].reshape(-1)
-        device = next(trees.leaves(dict(batch))).device
-        self._mask = torch.from_numpy((rows >= 0).astype(np.float32)).to(device)
-        in_order = np.array_equal(rows, np.arange(len(rows)))
-        if in_order and len(rows) == plan.capacity:
-            self._batch = batch
-            return
-        # Padding is always last.
-        index = torch.from_numpy(rows.astype(np.int64) % plan.capacity).to(device)
-        self._batch = trees.tree_map(lambda column: column[index], dict(batch))
-
-    def rows_of(self, step: int) -> Tensor:
-        """The valid rows of a minibatch."""
-        rows = self._plan.rows[step].reshape(-1)
-        return torch.from_numpy(rows[rows >= 0].astype(np.int64))
-
-    def minibatch(self, step: int) -> Sequence[tuple[Columns, Tensor]]:
-        """Batch and mask of each microbatch."""
-        rows = self._plan.rows[step]
-        width = rows.shape[-1]
-        start = (step - self._first) * rows.size
-        parts = []
-        for number, part in enumerate(rows.reshape(-1, width)):
-            valid = int(np.count_nonzero(part >= 0))
-            if not valid:
-                break
-            count = width if self._keeps_padding else valid
-            place = slice(start + number * width, start + number * width + count)
-            batch = trees.tree_map(lambda column: column[place], dict(self._batch))  # noqa: B023
-            parts.append((batch, self._mask[place]))
-        return parts
 
 
 def _total(values: list[Tensor]) -> Tensor:

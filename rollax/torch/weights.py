@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rollax import trees
-from rollax.errors import CheckpointError
+from rollax.errors import CheckpointError, PolicyError
 from rollax.importing import path_of
 
 _NUMBER = "()"
@@ -62,6 +62,28 @@ def assign(tensors: Mapping[str, Tensor], arrays: Mapping[str, Any]) -> None:
     """Copies arrays of the same names and shapes into tensors."""
     for name, tensor in tensors.items():
         tensor.copy_(as_tensor(np.asarray(arrays[name])))
+
+
+def check_optimizer(optimizer: Any, model: nn.Module) -> None:
+    """Raises PolicyError for what is no optimizer of the model's parameters: of others nothing would be saved."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise PolicyError(
+            "No optimizer.",
+            where="make_optimizer",
+            got=type(optimizer).__name__,
+            expected="an optimizer of torch.optim",
+            fix="return it: `return torch.optim.SGD(params, lr=0.0)`; its learning rate is set at each step",
+        )
+    own = set(model.parameters())  # with those that are not trained, of which there are neither gradients nor state
+    others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
+    if others:
+        raise PolicyError(
+            "An optimizer of parameters that are not the model's.",
+            where="make_optimizer",
+            got=f"{others} other parameters",
+            expected=f"parameters of the model, a {type(model).__name__}",
+            fix="make what they belong to a part of the model, as an attribute of the module that make_model returns",
+        )
 
 
 def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
