@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -29,11 +31,11 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     NumPy arrays, numbers and the attributes in `stored_apart` are left out. Raises CheckpointError if an attribute is
     another object that contains such state.
     """
-    names, found = _names(policy), {}
+    names, stored, found = _names(policy), _stored(policy), {}
     for name, value in _attributes(policy):
         found[name] = _arrays(value, names)
         for _, part in _parts(value, ""):
-            if not isinstance(part, _STATE) and _hides_state(part, _DEPTH):
+            if not isinstance(part, _STATE) and _hides_state(part, stored, _DEPTH):
                 raise CheckpointError(
                     "State that would be lost: networks or tensors inside an object that a checkpoint does not store.",
                     where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
@@ -103,16 +105,36 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _hides_state(value: Any, depth: int) -> bool:
+def _stored(policy: Any) -> set[int]:
+    """The ids of all that is stored: other objects may refer to it."""
+    learner = policy.learner
+    own = [part for _, value in _attributes(policy) for _, part in _parts(value, "") if isinstance(part, _STATE)]
+    modules = [part for part in (learner.model, learner.target_model, *own) if isinstance(part, nn.Module)]
+    parts = [part for module in modules for part in (*module.modules(), *module.parameters(), *module.buffers())]
+    return {id(part) for part in (*own, *parts, learner.optimizer, policy.generator)}
+
+
+def _hides_state(value: Any, stored: set[int], depth: int) -> bool:
     """Whether an object contains state that is not stored."""
+    if id(value) in stored or isinstance(value, _NO_INSTANCES):
+        return False
     if isinstance(value, _STATE | torch.Generator):
         return True
-    if isinstance(value, _NO_INSTANCES) or type(value).__module__.partition(".")[0] in _OPAQUE:
-        return False
-    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+    opaque = type(value).__module__.partition(".")[0] in _OPAQUE
+    if (
+        not opaque
+        and callable(getattr(value, "state_dict", None))
+        and callable(getattr(value, "load_state_dict", None))
+    ):
         return True  # schedulers of PyTorch, and other libraries' modules
-    parts = [part for _, part in _parts(getattr(value, "__dict__", {}), "")]
-    return any(isinstance(part, _STATE) or (depth > 0 and _hides_state(part, depth - 1)) for part in parts)
+    if isinstance(value, set | frozenset | deque):
+        contents: Any = list(value)
+    elif isinstance(value, partial):
+        contents = value.func, value.args, value.keywords
+    else:
+        contents = [] if opaque else object.__getstate__(value)  # attributes, those in slots too
+    parts = [part for _, part in _parts(contents, "")]
+    return any(_hides_state(part, stored, depth - 1) for part in parts if depth > 0 or isinstance(part, _STATE))
 
 
 def _tensors(path: str, part: Any) -> Iterator[tuple[str, Tensor]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -50,8 +53,17 @@ def test_state_in_attributes_is_stored():
 class Keeper:
     """An object of a user that has a network."""
 
+    def __init__(self, network=None):
+        self.inside = {"network": network or nn.Linear(2, 2)}
+
+
+class Slotted:
+    """The same, without a `__dict__`."""
+
+    __slots__ = ("__network",)
+
     def __init__(self):
-        self.inside = {"network": nn.Linear(2, 2)}
+        self.__network = nn.Linear(2, 2)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +72,27 @@ class Keeper:
         lambda _: Keeper(),
         lambda _: [torch.Generator()],
         lambda p: torch.optim.lr_scheduler.StepLR(p.learner.optimizer, 1),
+        lambda _: Slotted(),
+        lambda _: deque([torch.zeros(2)]),
+        lambda _: {Keeper()},
+        lambda _: partial(torch.add, torch.zeros(2)),
+        lambda p: Keeper(nn.Sequential(p.model)),
     ],
-    ids=["network", "generator", "scheduler"],
+    ids=["network", "generator", "scheduler", "slots", "deque", "set", "partial", "around the model"],
 )
 def test_state_inside_of_other_objects_is_refused(make_state):
     policy = make()
     policy.mine = make_state(policy)
     with pytest.raises(CheckpointError, match=r"would be lost(.|\n)*attribute 'mine'"):
         policy.get_state()
+
+
+def test_references_to_what_is_stored_are_no_state():
+    policy = make()
+    policy.network = nn.Linear(2, 2)
+    policy.mine = [Keeper(policy.model), deque([policy.network, policy.generator])]
+    policy.call = partial(torch.add, policy.network.weight)
+    assert policy.get_state()["own"].keys() == {"network"}
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "NAdam", "SGD"])
