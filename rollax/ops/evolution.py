@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike, NDArray
 
-from rollax.errors import ConfigError, ShapeError, nearest
+from rollax.errors import ConfigError, NonFiniteError, ShapeError, nearest
 
 Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "identity"]
 Weights = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -219,6 +219,7 @@ def tell(search: Search, returns: ArrayLike) -> Search:
 
     Raises:
         ShapeError: `returns` has another shape.
+        NonFiniteError: no return is finite.
     """
     if np.shape(returns) != (search.num_directions, 2):
         raise ShapeError(
@@ -227,6 +228,14 @@ def tell(search: Search, returns: ArrayLike) -> Search:
             got=np.shape(returns),
             expected=(search.num_directions, 2),
             fix="return one number for each candidate of ask(search)",
+        )
+    if not np.isfinite(returns).any():
+        raise NonFiniteError(
+            "Returns that say nothing.",
+            where=f"tell(search, returns), generation {search.generation}",
+            got=returns,
+            expected="at least one finite return",
+            fix="begin nearer to candidates that work, or lower noise_stdev or lr",
         )
     weights = search.weights(np.asarray(returns, np.float64))
     gradient = gradient_estimate(weights, search.seed, search.generation, len(search.theta))

@@ -7,7 +7,7 @@ import optax
 import pytest
 import scipy.linalg
 
-from rollax.errors import ConfigError, ShapeError
+from rollax.errors import ConfigError, NonFiniteError, ShapeError
 from rollax.ops.evolution import (
     action_stream,
     ars_weights,
@@ -214,6 +214,12 @@ class TestSearch:
             tell(search, np.zeros((3, 2)))
         with pytest.raises(ShapeError, match="no vector"):
             start_search([[0.0]], num_directions=2, noise_stdev=0.1, lr=0.1)
+
+    def test_returns_that_are_not_finite(self):
+        search = start_search([0.0], num_directions=2, noise_stdev=0.1, lr=0.1)
+        with pytest.raises(NonFiniteError, match=r"generation 0(.|\n)*nan"):
+            tell(search, [[np.nan, np.inf], [-np.inf, np.nan]])
+        assert np.isfinite(tell(search, [[np.nan, np.inf], [1.0, 2.0]]).theta).all()
 
 
 def test_a_linear_quadratic_regulator():
