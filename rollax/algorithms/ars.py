@@ -3,8 +3,7 @@
 Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Candidates θ ± ν δ_k are played, and the b directions with the
 best candidates move the parameters: θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_k⁻) δ_k. V1 acts on observations as they are, V2
 (`observation_filter="MeanStdFilter"`) standardizes them by statistics that change between iterations, and the variants
-V1-t and V2-t use b < N directions. Deviations: networks beside linear policies; a time limit is the environment's own;
-in the first iteration, which has no statistics yet, each episode of V2 standardizes by what it has seen itself.
+V1-t and V2-t use b < N directions. Deviations: networks beside linear policies; a time limit is the environment's own.
 """
 
 from __future__ import annotations

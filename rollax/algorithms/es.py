@@ -5,7 +5,7 @@ the weights of the directions in an estimate of the gradient, which Adam follows
     g = 1/(2N) Σ_k (s(r_k⁺) - s(r_k⁻)) ε_k,  θ ← Adam(-g + c θ)
 Deviations: equal returns have equal ranks; directions are generated again where they are needed, and not read from a
 table of noise; no virtual batch normalization; no adaptive time limit; with `observation_filter="MeanStdFilter"`
-statistics are those of all episodes, not of 1 % of them, and in the first generation, without any, each episode's own.
+statistics are those of all episodes, not of 1 % of them.
 """
 
 from __future__ import annotations

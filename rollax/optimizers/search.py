@@ -33,8 +33,7 @@ class SearchOptimizer(Optimizer):
     Numbers depend on the seed alone, not on the workers, their sub-environments, or the order of results: a direction
     is a function of (seed, generation, number), episodes have seeds of their own, and returns and statistics are joined
     in the order of the directions. A remote worker plays a few directions for each request. Directions of a worker that
-    is lost are evaluated again. Observation statistics change between generations only; in the first, which
-    has none yet, each episode standardizes by its own.
+    is lost are evaluated again. Observation statistics change between generations only.
 
     Subclasses implement `weights`; `decay` and `request` have defaults.
 

@@ -190,17 +190,15 @@ class TestSteps:
         seen = acted_on = np.zeros((0, 3))
         with ARSTrainer(Drift, {**SMALL, "lr": 0.1, "noise_stdev": 0.2, "directions_used": 3}) as trainer:
             for generation in range(4):
+                mean, deviation = (seen.mean(axis=0), seen.std(axis=0)) if len(seen) else (np.zeros(3), np.ones(3))
                 directions = [direction(0, generation, k, 6).reshape(3, 2) for k in range(5)]
                 returns = np.zeros((5, 2))
                 for k, side in np.ndindex(5, 2):
                     candidate = theta + (0.2, -0.2)[side] * directions[k]
                     obs, over = env.reset(seed=episode_seed(0, generation, k, 0))[0], False
-                    episode = np.zeros((0, 3))
                     while not over:
-                        acted_on, episode = np.vstack([acted_on, obs]), np.vstack([episode, obs])
-                        known = seen if generation else episode  # in the first generation, what the episode has seen
-                        standardized = (obs - known.mean(axis=0)) / (known.std(axis=0) + 1e-8)
-                        action = np.clip(standardized @ candidate, -1, 1).astype(np.float32)
+                        acted_on = np.vstack([acted_on, obs])
+                        action = np.clip((obs - mean) / deviation @ candidate, -1, 1).astype(np.float32)
                         obs, reward, over, _, _ = env.step(action)
                         returns[k, side] += reward
                 seen = acted_on
