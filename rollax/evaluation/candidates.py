@@ -173,24 +173,13 @@ class CandidatePlayer:
             self._moments.add(slots, obs)
         else:
             self._moments.add(slots[plays], trees.index(obs, np.flatnonzero(plays)))
-        self._acting.set_obs(slots, self._standardized(slots, obs))
+        self._acting.set_obs(slots, self._runner.filter(obs, update=False))
         actions, finite = self._acting.actions(slots, self._policy.extra)
         if np.count_nonzero(finite) != len(finite):
             raise self._not_finite(int(slots[np.argmin(finite)]))
         if self._request.action_noise:
             actions = actions + np.float32(self._request.action_noise) * self._noise.next(slots, actions.shape[1:])
         self._env.send_rows(rows, selection, self._runner.action_map(actions))
-
-    def _standardized(self, slots: NDArray, obs: trees.Tree) -> trees.Tree:
-        """Filtered observations: by the statistics of all episodes before, or, without any, by those of each episode.
-
-        Unstandardized, the first candidates of a policy that begins at 0 hardly act: their returns, and the statistics
-        of what they see, would be those of a system at rest.
-        """
-        observation_filter = self._runner.filter
-        if observation_filter.has_seen_nothing:
-            return self._moments.standardize(slots, obs)
-        return observation_filter(obs, update=False)
 
     def _observe(self, rows: Rows) -> list[Rows]:
         """Records the outcomes of a poll, and begins the next episodes; returns the rows that may act."""

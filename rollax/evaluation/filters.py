@@ -5,7 +5,7 @@ Workers synchronize them through the driver: it merges every worker's `take_delt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from gymnasium import spaces
@@ -48,11 +48,6 @@ class MeanStdFilter:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    @property
-    def has_seen_nothing(self) -> bool:
-        """Whether there are leaves to be standardized, but no statistics yet."""
-        return bool(self._moments) and not any(moments.count for moments in self._moments.values())
-
     @staticmethod
     def _filtered(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
         """The leaves that are standardized."""
@@ -67,15 +62,11 @@ class MeanStdFilter:
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
         """The filtered columns, never written into `columns`; `update`: whether they count in the statistics."""
 
-        return self.each(columns, lambda path, leaf: self._moments[path].standardize(leaf, self.clip, update))
+        def filtered(_: spaces.Space, path: Path, leaf: NDArray) -> NDArray:
+            moments = self._moments.get(path)
+            return leaf if moments is None else moments.standardize(leaf, self.clip, update)
 
-    def each(self, columns: Tree, change: Callable[[Path, NDArray], NDArray]) -> Tree:
-        """The columns, with `change(path, leaf)` in the place of each leaf that is standardized."""
-
-        def changed(_: spaces.Space, path: Path, leaf: NDArray) -> NDArray:
-            return change(path, leaf) if path in self._moments else leaf
-
-        return walk(changed, self._space, columns) if self._moments else columns
+        return walk(filtered, self._space, columns) if self._moments else columns
 
     def state(self) -> State:
         """Everything learned so far, as arrays: copies."""
@@ -162,11 +153,6 @@ class _Moments:
         self.shape = shape
         self._parts = self._none()
 
-    @property
-    def count(self) -> float:
-        """The number of rows."""
-        return self._parts[0][0, 0]
-
     def _none(self) -> tuple[NDArray, NDArray, NDArray]:
         size = int(np.prod(self.shape))
         return np.zeros((2, 1)), np.zeros((2, size)), np.zeros((2, size))
@@ -182,13 +168,16 @@ class _Moments:
         count, mean, squares = self._parts
         rows -= mean[0]
         if count[0, 0] > 1:
-            rows /= deviation(squares[0], count[0])
-        return clipped(rows, clip).reshape(leaf.shape)
+            # 1e-8 is far below any deviation that float32 can show around an ordinary mean.
+            rows /= np.sqrt(squares[0] / count[0]) + 1e-8
+        np.maximum(rows, -clip, out=rows)
+        np.minimum(rows, clip, out=rows)
+        return rows.astype(np.float32).reshape(leaf.shape)
 
     def scale(self) -> tuple[NDArray, NDArray]:
         count, mean, squares = (part[0] for part in self._parts)
-        divisor = deviation(squares, count) if count[0] > 1 else np.ones_like(mean)
-        return mean.reshape(self.shape).copy(), divisor.reshape(self.shape)
+        deviation = np.sqrt(squares / count) + 1e-8 if count[0] > 1 else np.ones_like(mean)
+        return mean.reshape(self.shape).copy(), deviation.reshape(self.shape)
 
     def add(self, count: NDArray, mean: NDArray, squares: NDArray, *, both: bool) -> None:
         """Adds statistics from elsewhere; `both`: also to those since `take_delta`."""
@@ -214,19 +203,6 @@ class _Moments:
     def _with_recent(all_rows: Sequence[NDArray], recent: Sequence[NDArray]) -> tuple[NDArray, NDArray, NDArray]:
         count, mean, squares = (np.stack([a[0], b[1]]) for a, b in zip(all_rows, recent, strict=True))
         return count, mean, squares
-
-
-def deviation(squares: NDArray, count: NDArray) -> NDArray:
-    """The standard deviation from a sum of squared deviations; never 0."""
-    # 1e-8 is far below any deviation that float32 can show around an ordinary mean.
-    return np.sqrt(squares / count) + 1e-8
-
-
-def clipped(rows: NDArray, clip: float) -> NDArray[np.float32]:
-    """Rows within [-clip, clip]; overwrites `rows`."""
-    np.maximum(rows, -clip, out=rows)
-    np.minimum(rows, clip, out=rows)
-    return rows.astype(np.float32)
 
 
 def _added(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax.evaluation.filters import MeanStdFilter, State, clipped, deviation, leaf_name
-from rollax.spaces import Path, at
+from rollax.evaluation.filters import MeanStdFilter, State, leaf_name
+from rollax.spaces import at
 from rollax.trees import Tree
 
 
@@ -23,7 +23,6 @@ class SlotMoments:
     """
 
     def __init__(self, observation_filter: MeanStdFilter, slots: int) -> None:
-        self._filter = observation_filter
         shapes = {path: mean.shape for path, (mean, _) in observation_filter.scales().items()}
         self._counts = np.zeros(slots)
         self._parts = {path: (np.zeros((slots, *shape)), np.zeros((slots, *shape))) for path, shape in shapes.items()}
@@ -40,19 +39,6 @@ class SlotMoments:
             mean += apart / counts.reshape(-1, *[1] * (apart.ndim - 1))
             means[slots] = mean
             squares[slots] += apart * (rows - mean)
-
-    def standardize(self, slots: NDArray, columns: Tree) -> Tree:
-        """One row of each of these slots, standardized by what the slot's episode has seen, this row included."""
-        counts = self._counts[slots]
-
-        def standardized(path: Path, leaf: NDArray) -> NDArray:
-            means, squares = (part[slots] for part in self._parts[path])
-            rows = np.asarray(leaf, np.float64) - means
-            several = counts > 1  # of a single row only the mean is subtracted
-            rows[several] /= deviation(squares[several], counts[several].reshape(-1, *[1] * (rows.ndim - 1)))
-            return clipped(rows, self._filter.clip)
-
-        return self._filter.each(columns, standardized)
 
     def clear(self, slot: int) -> None:
         """Resets the statistics of a slot to those of no rows."""
