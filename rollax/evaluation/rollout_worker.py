@@ -125,7 +125,8 @@ class RolloutWorker:
         return self.worker_index > 0
 
     def __repr__(self) -> str:
-        return f"RolloutWorker(worker_index={self.worker_index})"  # Ray puts it before each line that a process prints
+        # Ray puts it before each line that a process prints, also where __init__ has not run: a failed import.
+        return f"RolloutWorker(worker_index={getattr(self, 'worker_index', None)})"
 
     @classmethod
     def as_remote(

@@ -227,7 +227,7 @@ class JaxPolicy(ModelPolicy):
         self._share()
         if update.error is not None:
             raise update.error
-        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self.scheduled("lr")}
+        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self._reported_lr()}
 
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""

@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
-from rollax.errors import PolicyError
+from rollax.errors import BatchError, PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs
 from rollax.policy.action_masks import ActionMasks
@@ -112,8 +112,8 @@ class ModelPolicy(Policy):
         Args:
             model: the model in training mode.
             out: its outputs for the minibatch, from one forward pass; see `forward`.
-            batch: the columns of `train_columns`, [B, ...]; with memory also `state_in`, one row for each sequence;
-                with target parameters also those of `target_columns`.
+            batch: the columns of `train_columns`, [B, ...], which the loss leaves as they are; with memory also
+                `state_in`, one row for each sequence; with target parameters also those of `target_columns`.
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: the result of `coefficients()`, with `num_updates`: gradient steps taken before this one.
         """
@@ -125,6 +125,11 @@ class ModelPolicy(Policy):
     def learning_rates(self) -> Any:
         """The current learning rate: a number, or one for each part of the model with an optimizer of its own."""
         return self.scheduled("lr")
+
+    def _reported_lr(self) -> float:
+        """The statistic `cur_lr`: that of the whole model, else the config key `lr`."""
+        rates = self.learning_rates()
+        return self.scheduled("lr") if isinstance(rates, Mapping) else rates
 
     def scheduled(self, key: str) -> float:
         """The current value of a config key, by its schedule if there is one."""
@@ -242,6 +247,7 @@ class ModelPolicy(Policy):
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
         """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""
         columns, count = self.train_columns(batch), len(batch)
+        self._check_rows(columns, count)
         if self.memory.present:
             columns, count = self.memory.sequences(columns, batch)
         plan = Minibatches.draw(
@@ -254,6 +260,20 @@ class ModelPolicy(Policy):
             in_order=SampleBatch.INDICES in batch,
         )
         return trees.pad(columns, plan.capacity), plan
+
+    def _check_rows(self, columns: Mapping[str, Any], rows: int) -> None:
+        """Raises BatchError for a column of another length: padding would fill it with zeros."""
+        for name, column in columns.items():
+            for leaf in trees.leaves(column):
+                if np.shape(leaf)[:1] != (rows,):
+                    raise BatchError(
+                        "A column with another number of rows than its batch.",
+                        where=f"policy class {type(self).__name__}, train_columns, column {name!r}",
+                        got=f"shape {np.shape(leaf)}",
+                        expected=f"({rows}, ...)",
+                        fix="return one row for each row of the batch; numbers that are the same for all rows belong "
+                        "into coefficients()",
+                    )
 
     def _units(self, rows: int | None) -> int | None:
         """Converts a number of rows to one of sequences for a policy with memory."""

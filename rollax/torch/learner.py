@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -55,13 +55,15 @@ class Learner:
     parameter is not finite, the update is repeated up to that step.
 
     Args:
-        optimizer: its parameter groups have a `name`, the part of the model, if there is a learning rate for each.
-        grad_clip: bound on the gradient's norm, of each group where all have a `name`; None: no bound.
+        optimizer: its parameter groups have a `name`, the part of the model, if there are `parts`.
+        parts: the parts of the model that have learning rates of their own; None: there is one for the whole model.
+        grad_clip: bound on the gradient's norm, of each part or of the whole model; None: no bound.
         count_rows: (batch, mask) -> [] the number of rows over which the loss of a microbatch is averaged.
         compiled: whether the loss is compiled. Coefficients are then tensors, so that there are few versions.
         keeps_padding: whether minibatches keep their padding, so that they have one size.
     Raises:
-        PolicyError: something that is no PyTorch optimizer, or one of parameters that are not the model's.
+        PolicyError: something that is no PyTorch optimizer, or one of parameters that are not the model's, or groups
+            whose learning rates would not count.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Learner:
         loss: Loss,
         optimizer: torch.optim.Optimizer,
         *,
+        parts: Collection[str] | None,
         updated_targets: UpdatedTargets | None,
         stops: StopsUpdate | None,
         grad_clip: float | None,
@@ -82,11 +85,11 @@ class Learner:
         self.model, self.optimizer, self.generator = model, optimizer, generator
         self.params, self.extra = parameters_of(model), extra_of(model)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.params.items()}
-        check_optimizer(optimizer, model)
+        check_optimizer(optimizer, model, parts)
         self._keeps_padding = keeps_padding
         groups: list[list[Tensor]] = [group["params"] for group in optimizer.param_groups]
-        named = all("name" in group for group in optimizer.param_groups)  # else groups of the user's own
-        self._clipped_together = groups if named else [[parameter for group in groups for parameter in group]]
+        together = [[parameter for group in groups for parameter in group]]
+        self._clipped_together = together if parts is None else groups
         self.target_model = None if updated_targets is None else copy.deepcopy(model).eval().requires_grad_(False)
         self.num_updates = 0
         self._loss, self._updated_targets, self._stops = loss, updated_targets, stops

@@ -72,6 +72,28 @@ def check_model(
     return draws
 
 
+def check_module(model: Any, where: str) -> nn.Module:
+    """The model; PolicyError unless it is a module, with all of its state in parameters and buffers."""
+    if not isinstance(model, nn.Module):
+        raise PolicyError(
+            "A model that is no module of PyTorch.",
+            where=f"policy class {where}, make_model",
+            got=model,
+            expected="an instance of torch.nn.Module",
+            fix="return the module itself: `return Model(...)`",
+        )
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise PolicyError(
+                "State that would be lost: `get_extra_state` of a module, which weights and checkpoints do not have.",
+                where=f"policy class {where}, make_model, module {name or 'of the model itself'}",
+                got=type(module).__name__,
+                expected="state in parameters and buffers",
+                fix="keep it in buffers: self.register_buffer(name, tensor)",
+            )
+    return model
+
+
 def check_sizes_known(model: nn.Module, where: str) -> None:
     """Raises PolicyError for layers of the policy class `where` that no call has given their sizes yet."""
     if names := [name for name, tensor in model.named_parameters() if is_lazy(tensor)]:

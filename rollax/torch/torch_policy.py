@@ -30,7 +30,7 @@ from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluatio
 from rollax.torch.config import TorchConfig, chosen_device
 from rollax.torch.distributions import make_distribution
 from rollax.torch.learner import Learner
-from rollax.torch.policy_model import check_model, check_sizes_known, make_policy_model
+from rollax.torch.policy_model import check_model, check_module, check_sizes_known, make_policy_model
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import as_numpy, assign, parameters_of, to_numpy, to_tensors
 
@@ -52,7 +52,7 @@ class TorchPolicy(ModelPolicy):
         self.device = chosen_device(getattr(self.config, "device", "auto"))
         self.generator = torch.Generator().manual_seed(self._seed_of_model())
         with random_numbers_of(self.generator, self.device):
-            self.model: Any = self.make_model().to(self.device).eval()
+            self.model: Any = check_module(self.make_model(), type(self).__name__).to(self.device).eval()
             own_forward = type(self).forward is not TorchPolicy.forward
             draws = False if own_forward else self._check_model()
         check_sizes_known(self.model, type(self).__name__)
@@ -68,6 +68,7 @@ class TorchPolicy(ModelPolicy):
             self.model,
             torch.compile(self._loss_of_batch, dynamic=False) if compiled else self._loss_of_batch,
             self.make_optimizer(self._parameter_groups()),
+            parts=frozenset(rates) if isinstance(rates := self.learning_rates(), Mapping) else None,
             updated_targets=self.plan.targets,
             stops=self.plan.stops,
             grad_clip=self.config.grad_clip,
@@ -229,7 +230,7 @@ class TorchPolicy(ModelPolicy):
         update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
         if update.error is not None:
             raise update.error
-        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self.scheduled("lr")}
+        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self._reported_lr()}
 
     @torch.no_grad()
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
@@ -249,7 +250,7 @@ class TorchPolicy(ModelPolicy):
         """
         columns, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(columns, plan, self.coefficients())
-        return dict(gradients), {**stats, "cur_lr": self.scheduled("lr")}
+        return dict(gradients), {**stats, "cur_lr": self._reported_lr()}
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """One optimizer step with the arrays of `compute_gradients`, from this or another process.

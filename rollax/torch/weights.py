@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,11 @@ def assign(tensors: Mapping[str, Tensor], arrays: Mapping[str, Any]) -> None:
         tensor.copy_(as_tensor(np.asarray(arrays[name])))
 
 
-def check_optimizer(optimizer: Any, model: nn.Module) -> None:
-    """Raises PolicyError for what is no optimizer of the model's parameters: of others nothing would be saved."""
+def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | None) -> None:
+    """Raises PolicyError for what is no optimizer of the model's parameters: of others nothing would be saved.
+
+    Also for groups of parameters that are none of `parts`, which have learning rates, or have one of their own.
+    """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise PolicyError(
             "No optimizer.",
@@ -83,6 +86,25 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
             got=f"{others} other parameters",
             expected=f"parameters of the model, a {type(model).__name__}",
             fix="make what they belong to a part of the model, as an attribute of the module that make_model returns",
+        )
+    fix = "let learning_rates() return {part: rate}, and give make_optimizer's `params` to the optimizer as they are"
+    if parts is not None:
+        names = [group.get("name") for group in optimizer.param_groups]
+        if unknown := [name for name in names if name not in parts]:
+            raise PolicyError(
+                "Groups of parameters without a learning rate.",
+                where="make_optimizer",
+                got=f"groups named {unknown}",
+                expected=f"groups with a `name` of {sorted(parts)}, the keys of learning_rates()",
+                fix=fix,
+            )
+    elif len(rates := {float(group.get("lr", 0.0)) for group in optimizer.param_groups}) > 1:
+        raise PolicyError(
+            "Learning rates of parameter groups, which would be overwritten.",
+            where="make_optimizer",
+            got=sorted(rates),
+            expected="one rate for all groups: each step sets it to that of learning_rates(), by default the key `lr`",
+            fix=fix,
         )
 
 

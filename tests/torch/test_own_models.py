@@ -315,3 +315,32 @@ class TestBatchNorm:
         with pytest.raises(ConfigError, match=r"minibatches of 1 row, and the layers \['norm'\](.|\n)*LayerNorm"):
             make(model={"custom_model": Stateful}, sgd_minibatch_size=1)
         make(model={"custom_model": TwoLinears}, sgd_minibatch_size=1)
+
+
+class Counter(nn.Module):
+    """Has state that is neither a parameter nor a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def get_extra_state(self):
+        return self.calls
+
+    def set_extra_state(self, state):
+        self.calls = state
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: None, r"no module of PyTorch(.|\n)*make_model(.|\n)*None"),
+        (lambda: nn.Linear, r"no module of PyTorch(.|\n)*instance"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), Counter()), r"get_extra_state(.|\n)*module 1(.|\n)*register_buffer"),
+    ],
+    ids=["none", "class", "extra state"],
+)
+def test_models_that_are_none_or_have_state_that_would_be_lost(made, message):
+    cls = type("Own", (TorchPPOPolicy,), {"make_model": lambda self: made()})
+    with pytest.raises(PolicyError, match=message):
+        cls(SEEN, CHOICES, PPO)

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from examples.torch_ppo import TorchPPOPolicy
-from rollax.errors import CheckpointError, NonFiniteError, PolicyError
+from rollax.errors import BatchError, CheckpointError, NonFiniteError, PolicyError
+from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.losses import chosen
 from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same
 from tests.torch.test_own_models import Stateful
@@ -40,15 +41,50 @@ class TestOptimizers:
         with pytest.raises(PolicyError, match=r"No optimizer(.|\n)*make_optimizer(.|\n)*NoneType"):
             of_class(lambda self, params: None)
 
-    def test_the_global_norm_is_clipped_over_groups_of_ones_own(self):
+    @pytest.mark.parametrize("names", [({}, {}), ({"name": "actor"}, {"name": "critic"})], ids=["unnamed", "named"])
+    def test_the_global_norm_is_clipped_over_groups_of_ones_own(self, names):
         def in_two(self, params):
-            return torch.optim.SGD([{"params": params[:2], "weight_decay": 0.0}, {"params": params[2:]}], lr=0.0)
+            groups = {"params": params[:2], "weight_decay": 0.0, **names[0]}, {"params": params[2:], **names[1]}
+            return torch.optim.SGD(groups, lr=0.0)
 
         policy = of_class(in_two, grad_clip=1e-3, sgd_minibatch_size=16, num_sgd_iter=1, lr=1.0)
         before = policy.get_weights()
         policy.learn_on_batch(experience(policy))
         moved = np.concatenate([(policy.get_weights()[name] - before[name]).ravel() for name in before])
         assert np.linalg.norm(moved) == pytest.approx(1e-3, rel=1e-3)
+
+    def test_rates_of_groups_that_would_not_count_are_refused(self):
+        def two_rates(self, params):
+            return torch.optim.SGD([{"params": params[:2], "lr": 1e-3}, {"params": params[2:], "lr": 1e-2}])
+
+        with pytest.raises(PolicyError, match=r"overwritten(.|\n)*\[0.001, 0.01\](.|\n)*learning_rates"):
+            of_class(two_rates)
+
+    def test_rates_of_parts(self):
+        class Parts(TorchPPOPolicy):
+            def learning_rates(self):
+                return dict.fromkeys(dict(self.model.named_children()), 1e-3)
+
+            def make_optimizer(self, params):
+                return torch.optim.SGD(params, lr=0.0)
+
+        policy = Parts(SEEN, CHOICES, PPO)
+        policy.learn_on_batch(experience(policy))
+
+        class Unnamed(Parts):
+            def make_optimizer(self, params):
+                return torch.optim.SGD(self.model.parameters(), lr=0.0)
+
+        with pytest.raises(PolicyError, match=r"without a learning rate(.|\n)*groups named \[None\]"):
+            Unnamed(SEEN, CHOICES, PPO)
+
+    def test_the_rate_that_is_used_is_reported(self):
+        class Slow(TorchPPOPolicy):
+            def learning_rates(self):
+                return 1e-4
+
+        policy = Slow(SEEN, CHOICES, PPO)
+        assert policy.learn_on_batch(experience(policy))["cur_lr"] == 1e-4
 
     def test_a_refused_state_changes_nothing(self):
         policy, other = make(seed=1), of_class(lambda self, params: torch.optim.SGD(params, lr=0.0, momentum=0.9))
@@ -72,6 +108,27 @@ class TestLosses:
     def test_what_is_no_number_and_statistics(self, result, got):
         policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: result(out))
         with pytest.raises(PolicyError, match=rf"policy class Own, loss(.|\n)*got: +{got}\n"):
+            policy.learn_on_batch(experience(policy))
+
+    def test_a_loss_that_writes_to_its_batch_spoils_no_other_epoch(self):
+        def loss(self, model, out, batch, mask, coefficients):
+            seen.append(batch["advantages"].abs().sum().item())
+            batch["advantages"].mul_(0.1)
+            return out.value.mean(), {}
+
+        seen = []
+        cls = type("Own", (TorchPPOPolicy,), {"loss": loss, "make_plan": lambda self: UpdatePlan(None, 3)})
+        policy = cls(SEEN, CHOICES, PPO)
+        policy.learn_on_batch(experience(policy, rows=64))
+        assert len(seen) == 3
+        np.testing.assert_allclose(seen, seen[0], rtol=1e-5)
+
+    @pytest.mark.parametrize("rows", [3, 17])
+    def test_columns_of_another_length(self, rows):
+        policy = make()
+        columns = policy.train_columns
+        policy.train_columns = lambda batch: {**columns(batch), "alpha": np.ones(rows, np.float32)}
+        with pytest.raises(BatchError, match=rf"train_columns, column 'alpha'(.|\n)*\({rows},\)(.|\n)*\(16, ...\)"):
             policy.learn_on_batch(experience(policy))
 
     def test_statistics_of_some_minibatches(self):
