@@ -229,15 +229,16 @@ def tell(search: Search, returns: ArrayLike) -> Search:
             expected=(search.num_directions, 2),
             fix="return one number for each candidate of ask(search)",
         )
-    if not np.isfinite(returns).any():
+    both = np.asarray(returns, np.float64)
+    if not np.isfinite(both).any():
         raise NonFiniteError(
             "Returns that say nothing.",
             where=f"tell(search, returns), generation {search.generation}",
-            got=returns,
-            expected="at least one finite return",
+            got=both,
+            expected="finite returns",
             fix="begin nearer to candidates that work, or lower noise_stdev or lr",
         )
-    weights = search.weights(np.asarray(returns, np.float64))
+    weights = search.weights(both)
     gradient = gradient_estimate(weights, search.seed, search.generation, len(search.theta))
     loss = np.float32(search.l2_coeff) * search.theta - gradient
     step, optimizer_state = search.optimizer.update(loss, search.optimizer_state, search.theta)

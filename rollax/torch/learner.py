@@ -14,15 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from rollax import trees
-from rollax.errors import NonFiniteError, ShapeError
+from rollax.errors import NonFiniteError, PolicyError
 from rollax.importing import path_of
 from rollax.policy.finite import not_finite
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
+from rollax.policy.weights import check_weights
 from rollax.torch.epoch import Epoch
 from rollax.torch.random_numbers import random_numbers_of
+from rollax.torch.statistics import of_microbatches, of_valid_rows, statistics_of
 from rollax.torch.weights import (
-    as_tensor,
     assign,
     check_optimizer,
     check_optimizer_arrays,
@@ -146,9 +147,20 @@ class Learner:
     def apply(self, gradients: Mapping[str, Any], lr: Rates, where: str) -> None:
         """One step with the arrays of `gradients`.
 
-        Raises NonFiniteError, without a change, if one of them or a new parameter is not finite.
+        Raises NonFiniteError, without a change, if one of them or a new parameter is not finite; PolicyError for arrays
+        of another model.
         """
+        if not isinstance(gradients, Mapping):
+            raise PolicyError(
+                "No gradients.",
+                where=f"{where}, apply_gradients",
+                got=type(gradients).__name__,
+                expected="name -> array",
+                fix="gradients, statistics = policy.compute_gradients(batch); then policy.apply_gradients(gradients)",
+            )
         extra = {name: tensor for name, tensor in self.extra.items() if name in gradients}
+        shapes = {name: tuple(tensor.shape) for name, tensor in {**self.params, **extra}.items()}
+        check_weights(gradients, shapes, f"{where}, apply_gradients")
         bad = [
             f"the {'new value' if name in extra else 'gradient'} of {name}"
             for name, value in gradients.items()
@@ -222,15 +234,17 @@ class Learner:
         found: dict[str, list[Tensor]] = {}
         for number, (batch, mask) in enumerate(parts):
             loss, stats = self._loss(batch, mask, now)
-            stats = {name: as_tensor(value, self._device) for name, value in stats.items()}
+            stats = statistics_of(stats, self._device)
             if counts is not None:
                 weight = counts[number] / counts.sum()
                 loss, stats = loss * weight, {n: v if v.ndim else v * weight for n, v in stats.items()}
+            if not loss.requires_grad:
+                raise _no_gradient(loss)
             loss.backward()
             for name, value in stats.items():
-                found.setdefault(name, []).append((_valid(name, value, mask) if value.ndim else value).detach())
+                found.setdefault(name, []).append((of_valid_rows(name, value, mask) if value.ndim else value).detach())
         self._keep_buffers()
-        totals = {name: _total(values) for name, values in found.items()}
+        totals = {name: of_microbatches(values) for name, values in found.items()}
         return totals["total_loss"], totals
 
     def _clear_gradients(self) -> None:
@@ -397,27 +411,14 @@ class Learner:
             self.set_targets(targets)
 
 
-def _total(values: list[Tensor]) -> Tensor:
-    """Of the microbatches: the sum of numbers, and the rows of columns one after another.
-
-    A copy, because a statistic may be a parameter, which the step changes in place; numbers are floats.
-    """
-    if values[0].ndim:
-        return torch.cat(values)
-    return values[0] * 1.0 if len(values) == 1 else torch.stack(values).sum()
-
-
-def _valid(name: str, column: Tensor, mask: Tensor) -> Tensor:
-    """The statistics of the valid rows, which are first; ShapeError unless there is one for each row."""
-    if column.shape != mask.shape:
-        raise ShapeError(
-            "A statistic by row of the wrong shape.",
-            where=f"statistic {name!r} of the loss",
-            got=tuple(column.shape),
-            expected=f"{tuple(mask.shape)}: one number for each row of the minibatch, with memory for each sequence",
-            fix="return its mean, or with memory one number for each sequence",
-        )
-    return column[: int(mask.count_nonzero())]
+def _no_gradient(loss: Tensor) -> PolicyError:
+    return PolicyError(
+        "A loss without a gradient.",
+        where="loss",
+        got=f"{loss.item()}, detached from the model's parameters",
+        expected="a number that depends on the model's outputs",
+        fix="compute it from `out` or `model`, without detach(), item() or torch.no_grad() around it",
+    )
 
 
 def _terms(stats: Mapping[str, Tensor]) -> list[str]:

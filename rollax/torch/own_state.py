@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ Arrays = Mapping[str, Mapping[str, np.ndarray]]
 """Attribute -> path in it -> array."""
 
 _STATE = nn.Module | torch.optim.Optimizer | Tensor
-_NO_INSTANCES = type | FunctionType | MethodType | ModuleType
+_NO_STATE = type | FunctionType | ModuleType | NoneType | int | float | complex | str | bytes | np.ndarray | np.generic
 _OPAQUE = frozenset({"rollax", "numpy", "gymnasium", "builtins", "functools"})
 _DEPTH = 3
 
@@ -31,7 +31,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     NumPy arrays, numbers and the attributes in `stored_apart` are left out. Raises CheckpointError if an attribute is
     another object that contains such state.
     """
-    names, stored, found = _names(policy), _stored(policy), {}
+    names, stored, found = _names(policy), dict.fromkeys(_stored(policy), _DEPTH + 1), {}
     for name, value in _attributes(policy):
         found[name] = _arrays(value, names)
         for _, part in _parts(value, ""):
@@ -41,7 +41,8 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
                     where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
                     got=f"{type(part).__name__} ({type(part).__module__})",
                     expected="modules, optimizers or tensors of PyTorch, also in dicts, lists and tuples",
-                    fix="make them attributes of the policy; or store them in get_state, restore them in set_state and "
+                    fix="make them attributes of the policy, and for a scheduler use the key `lr_schedule` or override "
+                    "learning_rates(); or store them in get_state, restore them in set_state and "
                     f"name the attribute: stored_apart = frozenset({{{name!r}}})",
                 )
     return {name: arrays for name, arrays in found.items() if arrays}
@@ -108,33 +109,35 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _stored(policy: Any) -> set[int]:
     """The ids of all that is stored: other objects may refer to it."""
     learner = policy.learner
-    own = [part for _, value in _attributes(policy) for _, part in _parts(value, "") if isinstance(part, _STATE)]
+    own = [part for value in vars(policy).values() for _, part in _parts(value, "") if isinstance(part, _STATE)]
     modules = [part for part in (learner.model, learner.target_model, *own) if isinstance(part, nn.Module)]
     parts = [part for module in modules for part in (*module.modules(), *module.parameters(), *module.buffers())]
-    return {id(part) for part in (*own, *parts, learner.optimizer, policy.generator)}
+    return {id(part) for part in (*own, *parts, learner.optimizer, policy.generator, policy)}
 
 
-def _hides_state(value: Any, stored: set[int], depth: int) -> bool:
-    """Whether an object contains state that is not stored."""
-    if id(value) in stored or isinstance(value, _NO_INSTANCES):
+def _hides_state(value: Any, seen: dict[int, int], depth: int) -> bool:
+    """Whether an object contains state that is not stored.
+
+    Args:
+        seen: id -> the depth to which an object has been searched; the ids of what is stored have all of it.
+    """
+    if isinstance(value, _NO_STATE) or seen.get(id(value), 0) > depth:
         return False
     if isinstance(value, _STATE | torch.Generator):
         return True
     opaque = type(value).__module__.partition(".")[0] in _OPAQUE
-    if (
-        not opaque
-        and callable(getattr(value, "state_dict", None))
-        and callable(getattr(value, "load_state_dict", None))
-    ):
+    if not opaque and all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict")):
         return True  # schedulers of PyTorch, and other libraries' modules
-    if isinstance(value, set | frozenset | deque):
-        contents: Any = list(value)
-    elif isinstance(value, partial):
-        contents = value.func, value.args, value.keywords
-    else:
-        contents = [] if opaque else object.__getstate__(value)  # attributes, those in slots too
+    seen[id(value)] = depth + 1
+    contents: list[Any] = list(value) if isinstance(value, set | frozenset | deque) else []
+    if isinstance(value, partial):
+        contents += value.func, value.args, value.keywords
+    elif isinstance(value, MethodType):
+        contents.append(value.__self__)
+    elif not opaque:
+        contents.append(object.__getstate__(value))  # attributes, those in slots too
     parts = [part for _, part in _parts(contents, "")]
-    return any(_hides_state(part, stored, depth - 1) for part in parts if depth > 0 or isinstance(part, _STATE))
+    return any(_hides_state(part, seen, depth - 1) for part in parts if depth > 0 or isinstance(part, _STATE))
 
 
 def _tensors(path: str, part: Any) -> Iterator[tuple[str, Tensor]]:

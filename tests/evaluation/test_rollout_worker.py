@@ -218,3 +218,8 @@ def test_dict_and_tuple_spaces_stay_structured():
     assert batch["new_obs"]["pair"][0].tolist() == [1, 2, 3, 1, 2]
     assert batch["actions"][1].tolist() == [[1, -3]] * 5
     assert batch["prev_actions"][0].tolist() == [0, 1, 1, 0, 1]
+
+
+def test_a_worker_that_could_not_be_made_has_a_name():
+    # Ray asks for it where the actor's class could not be imported; an error there would hide the cause.
+    assert repr(RolloutWorker.__new__(RolloutWorker)) == "RolloutWorker(worker_index=None)"

@@ -95,6 +95,23 @@ class TestOptimizers:
         same(other.get_weights(), before)
 
 
+class TestGradients:
+    def test_what_is_no_gradient_of_the_model(self):
+        policy = make()
+        gradients, statistics = policy.compute_gradients(experience(policy))
+        first, before = next(iter(gradients)), policy.get_weights()
+        without = {name: array for name, array in gradients.items() if name != first}
+        for wrong, message in (
+            ((gradients, statistics), "No gradients(.|\n)*tuple"),
+            (without, "missing: .*" + first),
+            ({**gradients, "other": np.zeros(1)}, "unknown: .*other"),
+            ({**gradients, first: np.zeros(1)}, "wrong shape(.|\n)*" + first),
+        ):
+            with pytest.raises(PolicyError, match=message):
+                policy.apply_gradients(wrong)
+        same(policy.get_weights(), before)
+
+
 class TestLosses:
     @pytest.mark.parametrize(
         ("result", "got"),
@@ -122,6 +139,17 @@ class TestLosses:
         policy.learn_on_batch(experience(policy, rows=64))
         assert len(seen) == 3
         np.testing.assert_allclose(seen, seen[0], rtol=1e-5)
+
+    def test_a_loss_without_a_gradient(self):
+        policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: (out.value.mean().detach(), {}))
+        with pytest.raises(PolicyError, match=r"without a gradient(.|\n)*detach"):
+            policy.learn_on_batch(experience(policy))
+
+    @pytest.mark.parametrize("value", [None, "high", {"a": 1}], ids=["none", "text", "dict"])
+    def test_statistics_that_are_no_numbers(self, value):
+        policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: (out.value.mean(), {"mine": value}))
+        with pytest.raises(PolicyError, match=rf"statistic 'mine' of the loss(.|\n)*{type(value).__name__}"):
+            policy.learn_on_batch(experience(policy))
 
     @pytest.mark.parametrize("rows", [3, 17])
     def test_columns_of_another_length(self, rows):

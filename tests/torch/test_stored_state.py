@@ -57,6 +57,14 @@ class Keeper:
         self.inside = {"network": network or nn.Linear(2, 2)}
 
 
+class Memory(deque):
+    """The same, in an attribute of a container."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = nn.Linear(2, 2)
+
+
 class Slotted:
     """The same, without a `__dict__`."""
 
@@ -76,9 +84,22 @@ class Slotted:
         lambda _: deque([torch.zeros(2)]),
         lambda _: {Keeper()},
         lambda _: partial(torch.add, torch.zeros(2)),
+        lambda _: partial(Keeper().__init__),
+        lambda _: Memory(),
         lambda p: Keeper(nn.Sequential(p.model)),
     ],
-    ids=["network", "generator", "scheduler", "slots", "deque", "set", "partial", "around the model"],
+    ids=[
+        "network",
+        "generator",
+        "scheduler",
+        "slots",
+        "deque",
+        "set",
+        "partial",
+        "method",
+        "subclass",
+        "around the model",
+    ],
 )
 def test_state_inside_of_other_objects_is_refused(make_state):
     policy = make()
@@ -92,6 +113,8 @@ def test_references_to_what_is_stored_are_no_state():
     policy.network = nn.Linear(2, 2)
     policy.mine = [Keeper(policy.model), deque([policy.network, policy.generator])]
     policy.call = partial(torch.add, policy.network.weight)
+    policy.methods = [policy.network.forward, policy.loss]
+    policy.numbers = deque([policy.mine[0]] * 1000 + list(range(1000)))
     assert policy.get_state()["own"].keys() == {"network"}
 
 

@@ -1,0 +1,52 @@
+"""The statistics that a loss returns beside its value, by name: numbers, or columns with one number for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rollax.errors import PolicyError, ShapeError
+from rollax.torch.weights import as_tensor
+
+
+def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
+    """Tensors, of what a loss returned; PolicyError for what is neither a number nor a column of numbers."""
+    statistics = {}
+    for name, value in found.items():
+        try:
+            statistics[name] = as_tensor(value, device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise PolicyError(
+                "A statistic that is no number.",
+                where=f"statistic {name!r} of the loss",
+                got=f"{type(value).__name__}: {value!r}"[:200],
+                expected="a tensor, an array or a number",
+                fix="return a number, or leave it out: minibatches may have different statistics",
+            ) from error
+    return statistics
+
+
+def of_microbatches(values: list[Tensor]) -> Tensor:
+    """Of the microbatches: the sum of numbers, and the rows of columns one after another.
+
+    A copy, because a statistic may be a parameter, which the step changes in place; numbers are floats.
+    """
+    if values[0].ndim:
+        return torch.cat(values)
+    return values[0] * 1.0 if len(values) == 1 else torch.stack(values).sum()
+
+
+def of_valid_rows(name: str, column: Tensor, mask: Tensor) -> Tensor:
+    """The statistics of the valid rows, which are first; ShapeError unless there is one for each row."""
+    if column.shape != mask.shape:
+        raise ShapeError(
+            "A statistic by row of the wrong shape.",
+            where=f"statistic {name!r} of the loss",
+            got=tuple(column.shape),
+            expected=f"{tuple(mask.shape)}: one number for each row of the minibatch, with memory for each sequence",
+            fix="return its mean, or with memory one number for each sequence",
+        )
+    return column[: int(mask.count_nonzero())]
