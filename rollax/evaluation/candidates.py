@@ -246,7 +246,8 @@ class CandidatePlayer:
             where=where,
             got="NaN or infinity",
             expected="finite outputs",
-            fix="lower lr and noise_stdev, or standardize the observations (observation_filter='MeanStdFilter')",
+            fix="lower lr and noise_stdev, or standardize the observations (observation_filter='MeanStdFilter'); an "
+            "infinite observation gives such outputs too",
         )
 
 

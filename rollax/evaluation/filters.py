@@ -5,13 +5,14 @@ Workers synchronize them through the driver: it merges every worker's `take_delt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollax.errors import CheckpointError, ConfigError, ShapeError, nearest
+from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError, nearest
 from rollax.spaces import Path, leaves, walk
 from rollax.trees import Tree
 
@@ -27,8 +28,8 @@ class MeanStdFilter:
 
     Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` pass as they
     are. Each element of a leaf has its own statistics, in float64. One poll is one update with all of its rows, before
-    they are standardized. Until two rows have been seen, only the mean is subtracted. The caller refuses NaN and
-    infinite observations first: the statistics would not recover from one.
+    they are standardized. Until two rows have been seen, only the mean is subtracted. Rows that are not finite are
+    refused, because the statistics would not recover from one.
 
     Source: Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance", for sets a and b of
         n_a + n_b = n rows, their means m and sums of squared deviations S:
@@ -43,7 +44,7 @@ class MeanStdFilter:
     def __init__(self, observation_space: spaces.Space, *, clip: float = 10.0) -> None:
         self.clip = clip
         self._space = observation_space
-        self._moments = {path: _Moments(leaf.shape or ()) for path, leaf in self._filtered(observation_space)}
+        self._moments = {path: _Moments(path, leaf.shape or ()) for path, leaf in self._filtered(observation_space)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -60,7 +61,10 @@ class MeanStdFilter:
         ]
 
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
-        """The filtered columns, never written into `columns`; `update`: whether they count in the statistics."""
+        """The filtered columns, never written into `columns`; `update`: whether they count in the statistics.
+
+        Raises EnvError, with the statistics as before, for rows that are not finite if they would count.
+        """
 
         def filtered(_: spaces.Space, path: Path, leaf: NDArray) -> NDArray:
             moments = self._moments.get(path)
@@ -149,8 +153,8 @@ class _Moments:
     together, never written into: an interrupt leaves either the old or the new ones.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
+    def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
+        self.path, self.shape = path, shape
         self._parts = self._none()
 
     def _none(self) -> tuple[NDArray, NDArray, NDArray]:
@@ -162,9 +166,12 @@ class _Moments:
             raise ShapeError("Observations of the wrong shape.", got=leaf.shape, expected=("N", *self.shape))
         rows = leaf.reshape(len(leaf), self._parts[1].shape[1]).astype(np.float64)
         if update and len(rows):
-            mean = np.add.reduce(rows, axis=0) / len(rows)
-            apart = rows - mean
-            self._parts = _added(self._parts, len(rows), mean, np.einsum("ij,ij->j", apart, apart))
+            with np.errstate(over="ignore", invalid="ignore"):  # an error below
+                mean = np.add.reduce(rows, axis=0) / len(rows)
+                apart = rows - mean
+                squares = np.einsum("ij,ij->j", apart, apart)
+            check_moments(self.path, mean, squares)
+            self._parts = _added(self._parts, len(rows), mean, squares)
         count, mean, squares = self._parts
         rows -= mean[0]
         if count[0, 0] > 1:
@@ -203,6 +210,18 @@ class _Moments:
     def _with_recent(all_rows: Sequence[NDArray], recent: Sequence[NDArray]) -> tuple[NDArray, NDArray, NDArray]:
         count, mean, squares = (np.stack([a[0], b[1]]) for a, b in zip(all_rows, recent, strict=True))
         return count, mean, squares
+
+
+def check_moments(path: Path, mean: NDArray, squares: NDArray) -> None:
+    """Raises EnvError unless the statistics of new rows are finite; `path`: of their leaf."""
+    if not math.isfinite(np.add.reduce(squares, axis=None)):
+        raise EnvError(
+            "Observations that cannot be standardized: NaN, infinite, or so large that their squares are.",
+            where="observation filter" + (f", {'/'.join(map(str, path))}" if path else ""),
+            got=f"mean {np.array2string(np.ravel(mean), threshold=10)}",
+            expected="finite observations",
+            fix="clip them in the environment; bounds of a Box that are finite are checked at each step",
+        )
 
 
 def _added(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax.evaluation.filters import MeanStdFilter, State, leaf_name
+from rollax.evaluation.filters import MeanStdFilter, State, check_moments, leaf_name
 from rollax.spaces import at
 from rollax.trees import Tree
 
@@ -35,10 +35,11 @@ class SlotMoments:
         counts = self._counts[slots]
         for path, (means, squares) in self._parts.items():
             rows, mean = np.asarray(at(columns, path), np.float64), means[slots]
-            apart = rows - mean
-            mean += apart / counts.reshape(-1, *[1] * (apart.ndim - 1))
-            means[slots] = mean
-            squares[slots] += apart * (rows - mean)
+            with np.errstate(over="ignore", invalid="ignore"):  # an error once the episode has ended
+                apart = rows - mean
+                mean += apart / counts.reshape(-1, *[1] * (apart.ndim - 1))
+                means[slots] = mean
+                squares[slots] += apart * (rows - mean)
 
     def clear(self, slot: int) -> None:
         """Resets the statistics of a slot to those of no rows."""
@@ -47,9 +48,10 @@ class SlotMoments:
             means[slot] = squares[slot] = 0.0
 
     def of(self, slot: int) -> State:
-        """What a slot has seen, for `MeanStdFilter.merge`."""
+        """What a slot has seen, for `MeanStdFilter.merge`; EnvError if it is not finite."""
         state: State = {}
         for path, (means, squares) in self._parts.items():
+            check_moments(path, means[slot], squares[slot])
             arrays = {"count": self._counts[slot : slot + 1][0], "mean": means[slot], "squares": squares[slot]}
             state |= {f"{leaf_name(path)}{part}": np.array(array) for part, array in arrays.items()}
         return state

@@ -298,7 +298,22 @@ class Two(MultiAgentEnv):
         return {agent: np.zeros(2, np.float32) for agent in ("a", "b")}, {}
 
 
+class Overflowing(Drift):
+    """One observation in each episode is infinite, which its space allows."""
+
+    def step(self, action):
+        obs, *others = super().step(action)
+        return np.full_like(obs, np.inf) if self.left == 1 else obs, *others
+
+
 class TestRefused:
+    def test_infinite_observations_that_are_standardized(self):
+        worker = worker_of(Overflowing, observation_filter="MeanStdFilter")
+        with pytest.raises(EnvError, match="cannot be standardized"):
+            worker.play_candidates(request(2))
+        with pytest.raises(NonFiniteError, match="an infinite observation gives such outputs too"):
+            worker_of(Overflowing).play_candidates(request(2))
+
     def test_several_agents(self):
         with pytest.raises(EnvError, match="Several agents"):
             worker_of(lambda context: Two()).play_candidates(request())

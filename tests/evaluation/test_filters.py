@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.errors import CheckpointError, ConfigError, ShapeError
+from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError
 from rollax.evaluation.filters import MeanStdFilter, NoFilter, make_filter
 
 
@@ -226,3 +226,15 @@ class TestMakeFilter:
         assert made(columns) is columns
         made.merge(made.take_delta())
         made.sync(made.state())
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 1e300])
+def test_rows_that_are_not_finite_leave_the_statistics_as_they_were(bad):
+    space = spaces.Dict({"a": spaces.Box(-np.inf, np.inf, (2,), np.float64)})
+    observation_filter = MeanStdFilter(space)
+    observation_filter({"a": np.array([[1.0, 2.0], [3.0, 5.0]])})
+    before = observation_filter.state()
+    with pytest.raises(EnvError, match=r"observation filter, a(.|\n)*finite observations"):
+        observation_filter({"a": np.array([[0.0, 0.0], [0.0, bad]])})
+    for name, array in observation_filter.state().items():
+        np.testing.assert_array_equal(array, before[name])
