@@ -58,10 +58,6 @@ class A3CPolicy(JaxPolicy):
         policy_loss = policy_gradient_loss(logp, batch[SampleBatch.ADVANTAGES], mask)
         return with_critic_and_entropy(self, policy_loss, out, batch[SampleBatch.VALUE_TARGETS], mask, coefficients)
 
-    def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, Any], dict[str, Any]]:
-        gradients, stats = super().compute_gradients(batch)
-        return gradients, {**stats, "cur_lr": self.coefficients()["lr"]}
-
 
 class A3CTrainer(Trainer):
     """A3C: asynchronous advantage actor-critic, whose workers compute the gradients.
