@@ -77,7 +77,8 @@ def show_error(error: RollaxError, show_traceback: bool) -> None:
     if show_traceback:
         traceback.print_exception(error)
     else:
-        print(f"{_users_traceback(error)}error: {error}", file=sys.stderr)
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        print(f"{_users_traceback(error)}error: {error}{notes}", file=sys.stderr)
 
 
 def import_first(modules: Iterable[str] | None) -> None:

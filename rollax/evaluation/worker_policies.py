@@ -117,7 +117,12 @@ def make_runners(
         own_config = config.for_policy(policy_class.config_class, **changes)
         if getattr(own_config, "centralized_critic", False):
             own_config = own_config.changed(critic_space=_joint_rows(agents, spaces).space(spaces[policy_id][0]))
-        policy = policy_class(*spaces[policy_id], own_config)
+        try:
+            policy = policy_class(*spaces[policy_id], own_config)
+        except Exception as error:
+            if len(specs) > 1:
+                error.add_note(f"Raised while policy {policy_id!r}, a {policy_class.__name__}, was made.")
+            raise
         policy.name, policy.worker_index, policy.num_workers = policy_id, context.worker_index, context.num_workers
         runners[policy_id] = make_runner(policy, own_config)
     sees_all = any(runner.policy.sees_all_agents for runner in runners.values())

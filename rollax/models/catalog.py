@@ -106,6 +106,6 @@ def _model_class(model: type | str | StoredCode) -> type[Any]:
             where="model.custom_model",
             got=cls,
             expected="a subclass of flax.nnx.Module (the class, not an instance)",
-            fix="derive it from nnx.Module",
+            fix="derive it from nnx.Module, or use a policy in PyTorch for one of PyTorch's modules",
         )
     return cls

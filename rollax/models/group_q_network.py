@@ -18,7 +18,7 @@ from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.encoder import Encoder
 from rollax.models.group_view import GroupView
 from rollax.models.layers import MLP, dense
-from rollax.models.outputs import Outputs, State, is_recurrent, run_model
+from rollax.models.outputs import Outputs, State, initial_state_of, is_recurrent, run_model
 
 
 class Hypernetwork(nnx.Module):
@@ -131,8 +131,7 @@ class RecurrentGroupQNetwork(GroupQNetwork):
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
         """The recurrent state at the start of a trajectory, each part [M, ...]."""
-        parts = self.network.initial_state()  # type: ignore[attr-defined]  a network with memory has it
-        return tuple(np.repeat(np.asarray(part)[None], self.view.members, axis=0) for part in parts)
+        return tuple(np.repeat(part[None], self.view.members, axis=0) for part in initial_state_of(self.network))
 
     def __call__(  # type: ignore[override]  a model with memory is another kind of model
         self, obs: Any, state: State, **memory: Any

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from rollax import trees
 from rollax.errors import ConfigError, PolicyError
 from rollax.importing import path_of
-from rollax.models.outputs import Outputs, is_recurrent
+from rollax.models.outputs import Outputs, initial_state_of, is_recurrent
 from rollax.spaces import bounds, walk
 
 # A model hardly has this size elsewhere, so a transposed output is noticed.
@@ -103,7 +103,7 @@ def _memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str, Any]
             expected=f"some of {sorted(known)}",
             fix="name only those",
         )
-    state = tuple(np.repeat(np.asarray(part)[None], _ROWS, axis=0) for part in model.initial_state())
+    state = tuple(np.repeat(part[None], _ROWS, axis=0) for part in initial_state_of(model))
     return {"state_in": state, **{name: known[name] for name in names}}
 
 

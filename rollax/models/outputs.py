@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 State = tuple[Any, ...]
 """Recurrent state: arrays [B, ...], one row for each sequence."""
 
@@ -28,6 +31,15 @@ class Outputs(NamedTuple):
 def is_recurrent(model: Any) -> bool:
     """Whether a module has memory, that is, a method `initial_state`."""
     return hasattr(model, "initial_state")
+
+
+def initial_state_of(model: Any) -> tuple[NDArray, ...]:
+    """The recurrent state at the start of a trajectory, without an axis for sequences; () without memory.
+
+    float64, NumPy's default, becomes float32.
+    """
+    parts = [np.asarray(part) for part in model.initial_state()] if is_recurrent(model) else []
+    return tuple(part.astype(np.float32) if part.dtype == np.float64 else part for part in parts)
 
 
 def is_noisy(model: Any) -> bool:

@@ -12,7 +12,7 @@ from gymnasium import Space
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
-from rollax.models.outputs import is_recurrent
+from rollax.models.outputs import initial_state_of, is_recurrent
 from rollax.spaces import zeros
 
 Columns = Mapping[str, Any]
@@ -34,7 +34,7 @@ class RecurrentColumns:
     def __init__(self, model: Any, action_space: Space, max_seq_len: int) -> None:
         self.present = is_recurrent(model)
         self.max_seq_len = max_seq_len if self.present else 1
-        self.initial_state = tuple(np.asarray(part) for part in model.initial_state()) if self.present else ()
+        self.initial_state = initial_state_of(model)
         inputs: tuple[str, ...] = getattr(model, "memory_inputs", ())
         self.columns = (SampleBatch.STATE_IN, *inputs) if self.present else ()
         self._action_space = action_space

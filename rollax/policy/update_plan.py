@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollax.errors import PolicyError
+
 Columns = Mapping[str, Any]
 UpdatedTargets = Callable[[Columns, Columns, Any], Columns]
 """(targets, params, num_updates) -> targets, after a gradient step."""
@@ -37,11 +39,20 @@ def periodic_copy(interval: int) -> UpdatedTargets:
 def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> UpdatedTargets:
     """Targets that become (1 - τ) target + τ parameter every `interval` gradient steps.
 
-    `parts` are attributes of the model; other targets are constant.
+    `parts` are attributes of the model; other targets are constant. An update raises PolicyError if the model has no
+    parameters in one of them.
     """
 
     def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
         names = [name for name in targets if part_of(name) in parts]
+        if unknown := set(parts).difference(map(part_of, names)):
+            raise PolicyError(
+                "Target parameters that would never move: parts that the model does not have.",
+                where="polyak_average, argument parts",
+                got=sorted(unknown),
+                expected=f"some of {sorted(set(map(part_of, targets)))}, the model's attributes with parameters",
+                fix="name the attributes whose targets are averages",
+            )
         moved = {name: tau * params[name] + (1.0 - tau) * targets[name] for name in names}
         if interval > 1:
             due = num_updates % interval == 0

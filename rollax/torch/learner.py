@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,15 +20,14 @@ from rollax.policy.minibatches import Minibatches
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
 from rollax.policy.weights import check_weights
 from rollax.torch.epoch import Epoch
+from rollax.torch.model_tensors import ModelTensors
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.statistics import of_microbatches, of_valid_rows, statistics_of
 from rollax.torch.weights import (
     assign,
     check_optimizer,
     check_optimizer_arrays,
-    extra_of,
     optimizer_arrays,
-    parameters_of,
     set_optimizer_arrays,
     to_numpy,
     to_tensors,
@@ -84,35 +82,19 @@ class Learner:
         keeps_padding: bool = False,
     ) -> None:
         self.model, self.optimizer, self.generator = model, optimizer, generator
-        self.params, self.extra = parameters_of(model), extra_of(model)
-        self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.params.items()}
+        self.tensors = ModelTensors(model, updated_targets)
         check_optimizer(optimizer, model, parts)
         self._keeps_padding = keeps_padding
         groups: list[list[Tensor]] = [group["params"] for group in optimizer.param_groups]
         together = [[parameter for group in groups for parameter in group]]
         self._clipped_together = together if parts is None else groups
-        self.target_model = None if updated_targets is None else copy.deepcopy(model).eval().requires_grad_(False)
         self.num_updates = 0
-        self._loss, self._updated_targets, self._stops = loss, updated_targets, stops
+        self._loss, self._stops = loss, stops
         self._grad_clip, self._device, self._compiled, self._count_rows = grad_clip, device, compiled, count_rows
-        own = {id(tensor): tensor for tensor in self.extra.values()}
-        self._buffers = [
-            (module, key, own[id(buffer)])
-            for module in model.modules()
-            for key, buffer in module.named_buffers(recurse=False)
-            if id(buffer) in own
-        ]
-
-    @property
-    def targets(self) -> dict[str, Tensor]:
-        """Name -> target parameter; empty if there are none."""
-        if self.target_model is None:
-            return {}
-        found = dict(self.target_model.named_parameters())
-        return {name: found[name] for name in self.params}
 
     def learn(self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str) -> Update:
         """Runs the plan until `stops` ends it, or something is not finite: the weights are then those before it."""
+        self.tensors.check_parameters(where)
         batch = to_tensors(dict(columns), self._device)
         before = self._snapshot()
         try:
@@ -126,21 +108,25 @@ class Learner:
         assert update is not None
         return update
 
-    def gradients(self, columns: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
+    def gradients(
+        self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str
+    ) -> tuple[Columns, dict[str, Any]]:
         """Arrays by name, and statistics, of the plan's first minibatch; the model stays as it is.
 
         The arrays are the gradients of parameters, and the new values of other state that the loss changes, such as
         the running statistics of batch normalization: `apply` may be called in another process.
         """
+        self.tensors.check_parameters(where)
         batch = to_tensors(dict(columns), self._device)
         try:
-            with self._keeping_extra() as before, self._learning():
+            with self.tensors.keeping_extra() as before, self._learning():
                 _, stats = self._backward(Epoch(batch, plan, 0, keeps_padding=self._keeps_padding), 0, coefficients)
-                changed = {name: to_numpy(t) for name, t in self.extra.items() if not torch.equal(t, before[name])}
-            zeros = ((name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in self.params.items())
+                extra, params = self.tensors.extra, self.tensors.params
+                changed = {name: to_numpy(t) for name, t in extra.items() if not torch.equal(t, before[name])}
+            zeros = ((name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in params.items())
             gradients = {name: to_numpy(gradient) for name, gradient in zeros}
         finally:
-            self._clear_gradients()
+            self.tensors.clear_gradients()
         numbers = {n: value.item() if value.ndim == 0 else to_numpy(value) for n, value in stats.items()}
         return {**gradients, **changed}, numbers
 
@@ -158,8 +144,8 @@ class Learner:
                 expected="name -> array",
                 fix="gradients, statistics = policy.compute_gradients(batch); then policy.apply_gradients(gradients)",
             )
-        extra = {name: tensor for name, tensor in self.extra.items() if name in gradients}
-        shapes = {name: tuple(tensor.shape) for name, tensor in {**self.params, **extra}.items()}
+        extra = {name: tensor for name, tensor in self.tensors.extra.items() if name in gradients}
+        shapes = {name: tuple(tensor.shape) for name, tensor in {**self.tensors.params, **extra}.items()}
         check_weights(gradients, shapes, f"{where}, apply_gradients")
         bad = [
             f"the {'new value' if name in extra else 'gradient'} of {name}"
@@ -169,11 +155,11 @@ class Learner:
         if not bad:
             before = self._snapshot()
             assign(extra, gradients)
-            for name, parameter in self.params.items():
+            for name, parameter in self.tensors.params.items():
                 parameter.grad = torch.tensor(np.asarray(gradients[name]), device=self._device, dtype=parameter.dtype)
             self._clipped_norm()
             self._step(lr)
-            if not (bad := self._bad_parameters()):
+            if not (bad := self.tensors.not_finite()):
                 return
             self._restore(before)
         raise not_finite(where, self.num_updates, bad[0])
@@ -198,7 +184,7 @@ class Learner:
                 stopped = finite and self._stops is not None and bool(self._stops(stats))
                 if finite and not stopped:
                     self._step(coefficients["lr"])
-                if careful and not (finite and self._finite_parameters()):
+                if careful and not (finite and self.tensors.are_finite()):
                     error = self._error(stats, loss, batch, where)
                     assert before is not None
                     self._restore(before)
@@ -212,7 +198,7 @@ class Learner:
                         column[epoch.rows_of(step)] = value
                 if stopped:
                     break
-        if not self._finite_parameters():
+        if not self.tensors.are_finite():
             return None
         columns: dict[str, list[Tensor]] = {}
         for name, value in (item for stats in found for item in stats.items()):
@@ -225,7 +211,7 @@ class Learner:
 
         The loss of several microbatches is their mean, weighted by their valid rows.
         """
-        self._clear_gradients()
+        self.tensors.clear_gradients()
         now = {**coefficients, "num_updates": self.num_updates}
         if self._compiled:  # a compiled loss is specialized to numbers, but not to tensors
             now = trees.tree_map(partial(torch.tensor, device=self._device), now)
@@ -243,23 +229,9 @@ class Learner:
             loss.backward()
             for name, value in stats.items():
                 found.setdefault(name, []).append((of_valid_rows(name, value, mask) if value.ndim else value).detach())
-        self._keep_buffers()
+        self.tensors.keep_buffers()
         totals = {name: of_microbatches(values) for name, values in found.items()}
         return totals["total_loss"], totals
-
-    def _clear_gradients(self) -> None:
-        """Those of all of the model's parameters: the optimizer may have only some of them."""
-        for parameter in self.params.values():
-            parameter.grad = None
-
-    @torch.no_grad()
-    def _keep_buffers(self) -> None:
-        """Copies buffers that the model has replaced, instead of changed, into the tensors that they were."""
-        for module, key, tensor in self._buffers:
-            newer = module.get_buffer(key)
-            if newer is not tensor:
-                tensor.copy_(newer)
-                module.register_buffer(key, tensor)
 
     def _clipped_norm(self) -> float:
         """Clips the gradient, of each named group or of all parameters together; returns its squared norm before.
@@ -282,32 +254,7 @@ class Learner:
             group["lr"] = lr[group["name"]] if isinstance(lr, Mapping) else lr
         self.optimizer.step()
         self.num_updates += 1
-        if self._updated_targets is not None:
-            self._move_targets()
-
-    @torch.no_grad()
-    def _move_targets(self) -> None:
-        assert self._updated_targets is not None
-        targets = self.targets
-        moved = self._updated_targets(targets, self.params, self.num_updates)
-        for name, target in targets.items():
-            if moved[name] is not target:
-                target.copy_(moved[name])
-        self._copy_extra()
-
-    def set_targets(self, arrays: Mapping[str, Any] | None = None) -> None:
-        """Sets the target parameters, by default to the parameters."""
-        if self.target_model is not None:
-            assign(self.targets, {n: to_numpy(p) for n, p in self.params.items()} if arrays is None else arrays)
-            self._copy_extra()
-
-    @torch.no_grad()
-    def _copy_extra(self) -> None:
-        """The target model has the other state of the model, such as batch statistics."""
-        if self.extra and self.target_model is not None:
-            own = {**dict(self.target_model.named_parameters()), **dict(self.target_model.named_buffers())}
-            for name, tensor in self.extra.items():
-                own[name].copy_(tensor)
+        self.tensors.move_targets(self.num_updates)
 
     @contextmanager
     def _learning(self) -> Iterator[None]:
@@ -317,50 +264,27 @@ class Learner:
             with random_numbers_of(self.generator, self._device):
                 yield
         finally:
-            self._keep_buffers()
+            self.tensors.keep_buffers()
             self.model.eval()
-
-    @contextmanager
-    def _keeping_extra(self) -> Iterator[Mapping[str, Tensor]]:
-        """Copies of the model's other state, such as buffers; it is afterwards as before."""
-        before = {name: tensor.detach().clone() for name, tensor in self.extra.items()}
-        try:
-            yield before
-        finally:
-            self._keep_buffers()
-            with torch.no_grad():
-                for name, tensor in self.extra.items():
-                    tensor.copy_(before[name])
 
     @contextmanager
     def exploring(self) -> Iterator[None]:
         """The model in training mode; its other state, such as buffers, is afterwards as before."""
-        with self._keeping_extra():
+        with self.tensors.keeping_extra():
             self.model.train()
             try:
                 yield
             finally:
                 self.model.eval()
 
-    def _finite_parameters(self) -> bool:
-        return math.isfinite(torch.nn.utils.get_total_norm(list(self.params.values())).item())
-
-    def _bad_parameters(self) -> list[str]:
-        """The new values that are not finite, or the largest one if only their norm is not."""
-        if self._finite_parameters():
-            return []
-        norms = {name: parameter.detach().double().norm().item() for name, parameter in self.params.items()}
-        largest = max(norms, key=lambda name: math.inf if math.isnan(norms[name]) else norms[name])
-        return [f"the new value of {largest}"]
-
     def _error(self, stats: Mapping[str, Tensor], loss: Tensor, batch: Columns, where: str) -> NonFiniteError:
         """Names what is not finite after a step that failed."""
         bad = [] if loss.isfinite() else [f"the loss ({', '.join(_terms(stats)) or 'total_loss'})"]
-        gradients = {name: parameter.grad for name, parameter in self.params.items() if parameter.grad is not None}
-        bad += [f"the gradient of {name}" for name, value in gradients.items() if not value.isfinite().all()]
+        gradients = ((name, parameter.grad) for name, parameter in self.tensors.params.items())
+        bad += [f"the gradient of {name}" for name, g in gradients if g is not None and not g.isfinite().all()]
         step = self.num_updates
         if not bad:
-            bad, step = self._bad_parameters(), step - 1
+            bad, step = self.tensors.not_finite(), step - 1
         columns = [
             name
             for name, column in batch.items()
@@ -369,22 +293,15 @@ class Learner:
         return not_finite(where, step, ", ".join(bad[:3]) or "the norm of the gradient", columns)
 
     def _snapshot(self) -> Any:
-        tensors = [*self.params.values(), *self.extra.values()]
-        if self.target_model is not None:
-            tensors += [*self.target_model.parameters(), *self.target_model.buffers()]
-        copies = [(tensor, tensor.detach().clone()) for tensor in tensors]
         state = {
             parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in values.items()}
             for parameter, values in self.optimizer.state.items()
         }
-        return copies, state, self.num_updates, self.generator.get_state()
+        return self.tensors.copies(), state, self.num_updates, self.generator.get_state()
 
-    @torch.no_grad()
     def _restore(self, snapshot: Any) -> None:
         copies, state, self.num_updates, random = snapshot
-        for tensor, copied in copies:
-            tensor.copy_(copied)
-        self._clear_gradients()
+        self.tensors.restore(copies)
         self.optimizer.state.clear()
         self.optimizer.state.update(state)
         self.generator.set_state(random)
@@ -392,23 +309,23 @@ class Learner:
     def get_state(self) -> dict[str, Any]:
         """Optimizer state, number of gradient steps, target parameters, and the random stream."""
         return {
-            "optimizer": optimizer_arrays(self.optimizer, self.names),
+            "optimizer": optimizer_arrays(self.optimizer, self.tensors.names),
             "optimizer_class": path_of(type(self.optimizer)),
             "num_updates": self.num_updates,
-            "targets": {name: to_numpy(target) for name, target in self.targets.items()},
+            "targets": {name: to_numpy(target) for name, target in self.tensors.targets.items()},
             "generator": self.generator.get_state().numpy().copy(),
         }
 
     def check_optimizer_state(self, arrays: Mapping[str, np.ndarray], stored_class: str | None, where: str) -> None:
         """Raises CheckpointError unless `set_state` can take this state of an optimizer."""
-        check_optimizer_arrays(self.optimizer, self.params, arrays, stored_class, where)
+        check_optimizer_arrays(self.optimizer, self.tensors.params, arrays, stored_class, where)
 
     def set_state(self, optimizer: Mapping[str, np.ndarray], num_updates: int, targets: Columns, where: str) -> None:
         """Restores what `get_state` returned, but the random stream; CheckpointError for another optimizer."""
-        set_optimizer_arrays(self.optimizer, self.params, optimizer, where)
+        set_optimizer_arrays(self.optimizer, self.tensors.params, optimizer, where)
         self.num_updates = num_updates
         if targets:
-            self.set_targets(targets)
+            self.tensors.set_targets(targets)
 
 
 def _no_gradient(loss: Tensor) -> PolicyError:

@@ -110,7 +110,7 @@ def _stored(policy: Any) -> set[int]:
     """The ids of all that is stored: other objects may refer to it."""
     learner = policy.learner
     own = [part for value in vars(policy).values() for _, part in _parts(value, "") if isinstance(part, _STATE)]
-    modules = [part for part in (learner.model, learner.target_model, *own) if isinstance(part, nn.Module)]
+    modules = [part for part in (learner.model, learner.tensors.target_model, *own) if isinstance(part, nn.Module)]
     parts = [part for module in modules for part in (*module.modules(), *module.parameters(), *module.buffers())]
     return {id(part) for part in (*own, *parts, learner.optimizer, policy.generator, policy)}
 
@@ -160,7 +160,7 @@ def _arrays(value: Any, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
 
 def _names(policy: Any) -> dict[Tensor, str]:
     """Trained parameter -> name, of the model and of all modules in attributes, for the state of optimizers."""
-    names: dict[Tensor, str] = dict(policy.learner.names)
+    names: dict[Tensor, str] = dict(policy.learner.tensors.names)
     for attribute, value in _attributes(policy):
         for path, part in _parts(value, attribute):
             if isinstance(part, nn.Module):

@@ -249,7 +249,7 @@ class TorchPolicy(ModelPolicy):
         The policy's own weights stay as they are.
         """
         columns, plan = self._planned(batch, None, 1)
-        gradients, stats = self.learner.gradients(columns, plan, self.coefficients())
+        gradients, stats = self.learner.gradients(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
         return dict(gradients), {**stats, "cur_lr": self._reported_lr()}
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
@@ -270,10 +270,10 @@ class TorchPolicy(ModelPolicy):
 
     def _loss_of_batch(self, batch: Columns, mask: Tensor, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
         batch, mask = self._as_rows(batch, mask)
-        if self.learner.target_model is not None:
+        if self.learner.tensors.target_model is not None:
             self.model.eval()
             with torch.no_grad():
-                targets = self.target_columns(self.model, self.learner.target_model, batch, mask, coefficients)
+                targets = self.target_columns(self.model, self.learner.tensors.target_model, batch, mask, coefficients)
             self.model.train()
             batch = {**batch, **targets}
         with in_evaluation(self._batch_norms if len(mask) == 1 else ()):
@@ -303,22 +303,22 @@ class TorchPolicy(ModelPolicy):
     @property
     def params(self) -> dict[str, Tensor]:
         """Name -> trained tensor; changed in place. Tensors that are assigned are shared from then on."""
-        return self.learner.params  # type: ignore[return-value]  parameters are tensors
+        return self.learner.tensors.params  # type: ignore[return-value]  parameters are tensors
 
     @params.setter
     def params(self, params: Mapping[str, Tensor]) -> None:
-        _share_storage(self.learner.params, params)
+        _share_storage(self.learner.tensors.params, params)
         if self.learner.num_updates == 0:
-            self.learner.set_targets()
+            self.learner.tensors.set_targets()
 
     @property
     def extra(self) -> dict[str, Tensor]:
         """Name -> tensor, for the model's other state; as `params`."""
-        return self.learner.extra
+        return self.learner.tensors.extra
 
     @extra.setter
     def extra(self, extra: Mapping[str, Tensor]) -> None:
-        _share_storage(self.learner.extra, extra)
+        _share_storage(self.learner.tensors.extra, extra)
 
     def get_weights(self) -> dict[str, np.ndarray]:
         # Copies, which the caller may change.
@@ -329,12 +329,12 @@ class TorchPolicy(ModelPolicy):
         tensors = {**self.params, **self.extra}
         check_weights(weights, {name: tuple(t.shape) for name, t in tensors.items()}, f"policy {self.name!r}")
         assign(tensors, weights)
-        self.learner.set_targets()
+        self.learner.tensors.set_targets()
 
     @property
     def targets(self) -> dict[str, Tensor]:
         """Name -> target parameter; empty if there are none."""
-        return self.learner.targets
+        return self.learner.tensors.targets
 
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), **self.learner.get_state()}

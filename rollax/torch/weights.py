@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -76,6 +77,15 @@ def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | N
             got=type(optimizer).__name__,
             expected="an optimizer of torch.optim",
             fix="return it: `return torch.optim.SGD(params, lr=0.0)`; its learning rate is set at each step",
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise PolicyError(
+            "An optimizer that calls the loss itself, several times in each step.",
+            where="make_optimizer",
+            got=type(optimizer).__name__,
+            expected="an optimizer whose step() takes the gradients as they are, such as Adam, SGD or RMSprop",
+            fix="return another one",
         )
     own = set(model.parameters())  # with those that are not trained, of which there are neither gradients nor state
     others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])

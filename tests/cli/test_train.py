@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rollax.cli.console import show_error
+from rollax.errors import ConfigError
 from rollax.runs import run_folder
 from rollax.runs.results import draw_curves
 from rollax.storage import read_manifest
@@ -225,6 +227,14 @@ def test_the_users_code_that_raised_is_shown_and_ours_only_on_demand(rollax):
     assert "ValueError: the wheel fell off\nerror: A sub-environment raised." in out
     assert "fit.py" not in out
     assert "fit.py" in rollax(*options, "--traceback").output
+
+
+def test_notes_of_an_error_are_shown(capsys):
+    error = ConfigError("No module.", where="model.custom_model")
+    error.add_note("Raised while policy 'one' was made.")
+    show_error(error, show_traceback=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["error: No module.", "  where:    model.custom_model", "Raised while policy 'one' was made."]
 
 
 def test_a_bug_keeps_its_traceback(rollax):

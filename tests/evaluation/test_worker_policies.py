@@ -99,6 +99,18 @@ class TestPolicies:
         with pytest.raises(PolicyError, match="action_space is not the environment's"):
             RolloutWorker(Line, Encode, config={"action_space": spaces.Discrete(3)})
 
+    @pytest.mark.parametrize("others", [0, 1])
+    def test_a_policy_that_cannot_be_made(self, others):
+        class Broken(Encode):
+            def __init__(self, *args):
+                raise ValueError("no table")
+
+        specs = {**dict.fromkeys(["fine"][:others], Encode), "broken": Broken}
+        with pytest.raises(ValueError, match="no table") as caught:
+            RolloutWorker(Line, specs, policy_mapping_fn=lambda agent_id: "broken")
+        notes = getattr(caught.value, "__notes__", [])
+        assert notes == ["Raised while policy 'broken', a Broken, was made."][:others]
+
     def test_an_empty_space_is_refused_and_not_taken_for_none(self):
         with pytest.raises(SpaceError, match="empty"):
             RolloutWorker(Line, {"p": (Encode, spaces.Dict({}))})

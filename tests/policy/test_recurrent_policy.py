@@ -294,8 +294,14 @@ class Echoes(nnx.Module):
         return Outputs(before @ self.weights[...], before.sum(axis=1), (by_step[:, -1],))
 
 
-def test_custom_models_with_memory_learn():
-    policy = make(model={"use_lstm": False, "custom_model": Echoes, "lstm_cell_size": 64, "fcnet_hiddens": (64, 64)})
+class EchoesInNumpysDefaultType(Echoes):
+    def initial_state(self):
+        return [np.zeros(3)]
+
+
+@pytest.mark.parametrize("model", [Echoes, EchoesInNumpysDefaultType])
+def test_custom_models_with_memory_learn(model):
+    policy = make(model={"use_lstm": False, "custom_model": model, "lstm_cell_size": 64, "fcnet_hiddens": (64, 64)})
     batch = experience(policy, [6, 2])
     before = np.concatenate([np.zeros((1, 3)), batch["obs"][:5], np.zeros((1, 3)), batch["obs"][6:7]])
     np.testing.assert_allclose(batch["vf_preds"], before.sum(axis=1), rtol=1e-5, atol=1e-6)

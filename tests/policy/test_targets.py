@@ -43,6 +43,16 @@ def make(**config: Any) -> Distilled:
     return Distilled(SEEN, CHOICES, {**SMALL, **config})
 
 
+def test_a_part_that_the_model_does_not_have():
+    class Unmoved(Distilled):
+        def make_plan(self) -> UpdatePlan:
+            return replace(super().make_plan(), targets=polyak_average(TAU, (*PARTS, "critic")))
+
+    policy = Unmoved(SEEN, CHOICES, SMALL)
+    with pytest.raises(PolicyError, match=r"never move(.|\n)*got: +\['critic'\](.|\n)*value_trunk"):
+        policy.learn_on_batch(experience(policy, 24))
+
+
 def arrays(columns: Any) -> dict[str, np.ndarray]:
     return {name: np.array(value) for name, value in columns.items()}
 

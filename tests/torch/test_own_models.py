@@ -212,6 +212,16 @@ class TestOutputs:
             make(model={"custom_model": Remembering, "custom_model_config": {"how": how}})
         assert make(model={"custom_model": Remembering}).memory.present
 
+    def test_an_initial_state_in_numpys_default_type(self):
+        class Plain(Remembering):
+            def initial_state(self):
+                return (np.zeros(2),)
+
+        policy = make(model={"custom_model": Plain})
+        assert [part.dtype for part in policy.get_initial_state()] == [np.float32]
+        _, state, _ = policy.compute_actions(np.zeros((4, 3), np.float32))
+        assert [part.dtype for part in state] == [np.float32]
+
     def test_models_of_make_model_are_checked_too(self):
         def narrow(policy):
             return TwoLinears(SEEN, 3)
@@ -315,6 +325,32 @@ class TestBatchNorm:
         with pytest.raises(ConfigError, match=r"minibatches of 1 row, and the layers \['norm'\](.|\n)*LayerNorm"):
             make(model={"custom_model": Stateful}, sgd_minibatch_size=1)
         make(model={"custom_model": TwoLinears}, sgd_minibatch_size=1)
+
+
+class TestLaterLayers:
+    """Layers that the policy was not made with, which the optimizer does not have."""
+
+    @pytest.mark.parametrize("call", ["learn_on_batch", "compute_gradients"])
+    def test_replaced_ones_are_named(self, call):
+        policy = make(model={"custom_model": TwoLinears})
+        batch, policy.model.value = experience(policy), nn.Linear(3, 1)
+        with pytest.raises(PolicyError, match=r"not be trained(.|\n)*got: +\['value.weight', 'value.bias'\]"):
+            getattr(policy, call)(batch)
+
+    def test_ones_that_were_never_trained_are_named_and_others_may_rest(self):
+        policy = make(model={"custom_model": Stateful})
+        batch = experience(policy)
+        trained = next(iter(policy.params.values()))
+        before = trained.detach().clone()
+        trained.requires_grad_(False)
+        policy.learn_on_batch(batch)
+        assert torch.equal(trained, before)
+        trained.requires_grad_(True)
+        policy.learn_on_batch(batch)
+        assert not torch.equal(trained, before)
+        policy.model.fixed.requires_grad_(True)
+        with pytest.raises(PolicyError, match=r"not be trained(.|\n)*got: +\['fixed'\]"):
+            policy.learn_on_batch(batch)
 
 
 class Counter(nn.Module):

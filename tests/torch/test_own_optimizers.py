@@ -41,6 +41,10 @@ class TestOptimizers:
         with pytest.raises(PolicyError, match=r"No optimizer(.|\n)*make_optimizer(.|\n)*NoneType"):
             of_class(lambda self, params: None)
 
+    def test_one_that_calls_the_loss_itself(self):
+        with pytest.raises(PolicyError, match=r"calls the loss itself(.|\n)*LBFGS"):
+            of_class(lambda self, params: torch.optim.LBFGS(params))
+
     @pytest.mark.parametrize("names", [({}, {}), ({"name": "actor"}, {"name": "critic"})], ids=["unnamed", "named"])
     def test_the_global_norm_is_clipped_over_groups_of_ones_own(self, names):
         def in_two(self, params):

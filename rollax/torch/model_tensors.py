@@ -1,0 +1,145 @@
+"""`ModelTensors`: the parameters, other state and target parameters of a model, changed in place."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rollax.errors import PolicyError
+from rollax.policy.update_plan import UpdatedTargets
+from rollax.torch.weights import assign, extra_of, parameters_of, to_numpy
+
+Copies = list[tuple[Tensor, Tensor]]
+"""Tensors with copies of what they were."""
+
+
+class ModelTensors:
+    """The trained parameters of a model, its other state, such as buffers, and target parameters.
+
+    Args:
+        updated_targets: moves the target parameters; None: there are none.
+
+    Attributes:
+        params: name -> trained parameter.
+        extra: name -> tensor of the other state.
+        target_model: a copy of the model with the target parameters; None: there are none.
+    """
+
+    def __init__(self, model: nn.Module, updated_targets: UpdatedTargets | None) -> None:
+        self.model = model
+        self.params, self.extra = parameters_of(model), extra_of(model)
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.params.items()}
+        self.target_model = None if updated_targets is None else copy.deepcopy(model).eval().requires_grad_(False)
+        self._updated_targets = updated_targets
+        own = {id(tensor): tensor for tensor in self.extra.values()}
+        self._buffers = [
+            (module, key, own[id(buffer)])
+            for module in model.modules()
+            for key, buffer in module.named_buffers(recurse=False)
+            if id(buffer) in own
+        ]
+
+    @property
+    def targets(self) -> dict[str, Tensor]:
+        """Name -> target parameter; empty if there are none."""
+        if self.target_model is None:
+            return {}
+        found = dict(self.target_model.named_parameters())
+        return {name: found[name] for name in self.params}
+
+    def set_targets(self, arrays: Mapping[str, Any] | None = None) -> None:
+        """Sets the target parameters, by default to the parameters."""
+        if self.target_model is not None:
+            assign(self.targets, {n: to_numpy(p) for n, p in self.params.items()} if arrays is None else arrays)
+            self._copy_extra()
+
+    @torch.no_grad()
+    def move_targets(self, num_updates: int) -> None:
+        """Moves the target parameters after a gradient step."""
+        if self._updated_targets is None:
+            return
+        targets = self.targets
+        moved = self._updated_targets(targets, self.params, num_updates)
+        for name, target in targets.items():
+            if moved[name] is not target:
+                target.copy_(moved[name])
+        self._copy_extra()
+
+    @torch.no_grad()
+    def _copy_extra(self) -> None:
+        """The target model has the other state of the model, such as batch statistics."""
+        if self.extra and self.target_model is not None:
+            own = {**dict(self.target_model.named_parameters()), **dict(self.target_model.named_buffers())}
+            for name, tensor in self.extra.items():
+                own[name].copy_(tensor)
+
+    def check_parameters(self, where: str) -> None:
+        """PolicyError for parameters that came to the model, or were unfrozen, after the optimizer was made."""
+        if all(parameter in self.names for parameter in self.model.parameters() if parameter.requires_grad):
+            return
+        raise PolicyError(
+            "Parameters that would not be trained: they are not those that the policy was made with.",
+            where=where,
+            got=[name for name, parameter in parameters_of(self.model).items() if parameter not in self.names],
+            expected="the layers that make_model returned, with requires_grad as it was there",
+            fix="make them in make_model; to train parameters later, leave them trainable there, and set "
+            "requires_grad=False until then",
+        )
+
+    def clear_gradients(self) -> None:
+        """Those of all of the model's parameters: the optimizer may have only some of them."""
+        for parameter in self.params.values():
+            parameter.grad = None
+
+    @torch.no_grad()
+    def keep_buffers(self) -> None:
+        """Copies buffers that the model has replaced, instead of changed, into the tensors that they were."""
+        for module, key, tensor in self._buffers:
+            newer = module.get_buffer(key)
+            if newer is not tensor:
+                tensor.copy_(newer)
+                module.register_buffer(key, tensor)
+
+    @contextmanager
+    def keeping_extra(self) -> Iterator[Mapping[str, Tensor]]:
+        """Copies of the model's other state, such as buffers; it is afterwards as before."""
+        before = {name: tensor.detach().clone() for name, tensor in self.extra.items()}
+        try:
+            yield before
+        finally:
+            self.keep_buffers()
+            with torch.no_grad():
+                for name, tensor in self.extra.items():
+                    tensor.copy_(before[name])
+
+    def copies(self) -> Copies:
+        """All tensors with copies, for `restore`."""
+        tensors = [*self.params.values(), *self.extra.values()]
+        if self.target_model is not None:
+            tensors += [*self.target_model.parameters(), *self.target_model.buffers()]
+        return [(tensor, tensor.detach().clone()) for tensor in tensors]
+
+    @torch.no_grad()
+    def restore(self, copies: Copies) -> None:
+        """Sets tensors to what they were, and drops gradients."""
+        for tensor, copied in copies:
+            tensor.copy_(copied)
+        self.clear_gradients()
+
+    def are_finite(self) -> bool:
+        """Whether the parameters and their norm are finite."""
+        return math.isfinite(torch.nn.utils.get_total_norm(list(self.params.values())).item())
+
+    def not_finite(self) -> list[str]:
+        """The parameters that are not finite, in words, or the largest one if only their norm is not."""
+        if self.are_finite():
+            return []
+        norms = {name: parameter.detach().double().norm().item() for name, parameter in self.params.items()}
+        largest = max(norms, key=lambda name: math.inf if math.isnan(norms[name]) else norms[name])
+        return [f"the new value of {largest}"]
