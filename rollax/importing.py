@@ -40,7 +40,9 @@ class StoredCode:
 
     @property
     def shown(self) -> str:
-        return self.path or "code without an import path (local, a lambda, an object, or of the script that ran)"
+        return self.path or (
+            "code without an import path (local, a lambda, or of the script that ran), or an object that no file holds"
+        )
 
 
 def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> Any:

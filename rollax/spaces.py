@@ -141,14 +141,19 @@ def _check_box(space: spaces.Box, where: str) -> None:
 def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
     """Returns columns from single values, in the dtypes of the space; shapes and ranges are not checked.
 
-    ValueError for a ragged list, or for numbers that an integer space cannot hold: fractions, or 300 as uint8.
+    ValueError for a ragged list, or for numbers that the dtype cannot hold: fractions as integers, 300 as uint8, 1e300
+    as float32.
     """
     return walk(_stack_leaf, space, values, part=of_each)
 
 
 def _stack_leaf(space: spaces.Space, path: Path, values: Sequence[Any]) -> np.ndarray:
     if space.dtype is None or space.dtype.kind == "f":
-        return np.array(values, dtype=space.dtype)
+        try:
+            with np.errstate(over="raise"):
+                return np.array(values, dtype=space.dtype)
+        except FloatingPointError as error:
+            raise ValueError(f"numbers that {space}, of {space.dtype}, cannot hold") from error
     given = np.array(values)
     with np.errstate(invalid="ignore"):  # NaN is refused below
         columns = given.astype(space.dtype, copy=False)

@@ -202,7 +202,7 @@ def from_json_bytes(data: bytes, where: str = "JSON") -> Any:
         CheckpointError: invalid UTF-8 or JSON, NaN or infinity, a repeated key, or more than 100 levels.
     """
     try:
-        values = json.loads(data.decode(), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_unique)
+        values = json.loads(data.decode(), parse_constant=_finite, parse_float=_finite, object_pairs_hook=unique_keys)
         _check_keys(values, _MAX_DEPTH)
         return values
     except (ValueError, RecursionError) as error:
@@ -216,7 +216,8 @@ def _finite(text: str) -> float:
     return number
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict of an object of JSON; ValueError for a key that is there twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError(f"a repeated key among {sorted(key for key, _ in pairs)}")

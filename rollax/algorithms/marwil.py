@@ -149,12 +149,15 @@ class MARWILPolicy(JaxPolicy):
         try:
             stats = super().learn_on_batch(batch)
         except NonFiniteError as error:
-            if "mean_weight" not in error.parts["where"] or self.config.max_weight is not None:
+            where = error.parts["where"]
+            # Bad rows or weights of the network make these statistics NaN or infinite too.
+            others = "entropy" in where or "vf_loss" in where
+            if "mean_weight" not in where or others or self.config.max_weight is not None:
                 raise
             raise NonFiniteError(
                 "Learning stopped: the weights exp(β Â / c) are too large for float32. The policy is the one before "
                 "this step.",
-                where=error.parts["where"],
+                where=where,
                 got=f"advantages far above c = {float(self.extra['mean_square']) ** 0.5:.3g}",
                 expected="β Â / c below 88",
                 fix="set max_weight=100, lower beta, or raise moving_average_sqd_adv_norm_start to the mean square of "

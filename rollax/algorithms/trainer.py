@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -16,6 +16,7 @@ from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_
 from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
+from rollax.env.closing import undone_on_failure
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeWindow, EvaluationResult, TrainResult
 from rollax.evaluation.rollout_worker import RolloutWorker
@@ -58,7 +59,8 @@ class Trainer:
         optimizer_class = optimizer_class_of(type(self), self._config) if self.learns else EvaluationOnly
         self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
         self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
-        self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
+        with undone_on_failure(self.workers.stop):
+            self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
         self._evaluator = Evaluator(self)
         self.iteration = 0
         self.time_total_s = 0.0
@@ -355,7 +357,8 @@ class Trainer:
         if not learn:
             trainer.learns, config = False, config.changed(num_workers=0)
         trainer.__init__(config=config)
-        trainer.restore(path)
+        with undone_on_failure(trainer.stop):
+            trainer.restore(path)
         return trainer
 
     def get_state(self) -> dict[str, Any]:
@@ -387,10 +390,10 @@ class Trainer:
         self._evaluator.stop()
 
     def stop(self) -> None:
-        """Closes the environments and ends the other processes."""
-        self.optimizer.stop()
-        self.workers.stop()
-        self._evaluator.stop()
+        """Closes the environments and ends the other processes; if one of them fails, also the others."""
+        with ExitStack() as parts:
+            for part in (self._evaluator, self.workers, self.optimizer):  # the last is stopped first
+                parts.callback(part.stop)
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from yaml.constructor import ConstructorError
 from rollax.config.stored import decode_config, missing_code
 from rollax.errors import ConfigError
 from rollax.runs.stopping import checked_stop, refuse_unknown_keys
+from rollax.storage import unique_keys
 
 _MAX_BYTES = 1_000_000
 _MAX_DEPTH = 50
@@ -62,7 +63,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
     """Returns the dict of an option's JSON object; the fields that hold code accept "module:Name"."""
     try:
-        config = json.loads(text)
+        config = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"Not valid JSON: {error}.",

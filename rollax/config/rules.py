@@ -110,6 +110,9 @@ def refuse_without_effect(config: BaseModel, given: Collection[str], before: Map
 def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mapping[str, Any], path: Any) -> None:
     """Refuses a new initial value of what a restore continues, unless it is 0 now or in the checkpoint (`stored`)."""
     for name, switches in inherited(type(config), "first_values").items():
+        missing = [key for key in (name, *switches) if key not in stored]
+        if missing:
+            raise ConfigError("A stored config without a key.", where=f"config of {path}", expected=missing)
         new, old = getattr(config, name), stored[name]
         begins_anew = not (new and old) or any(getattr(config, switch) != stored[switch] for switch in switches)
         if name in given and new != old and not begins_anew:

@@ -1,15 +1,17 @@
 """Configs and spaces as strict JSON, without code: classes and functions are stored by the path they import from.
 
 A value that JSON lacks is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
-{"$tuple": [...]}. {"$code": null} is code without an import path. The fields that hold a class or function (`env`,
-`callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn` and the policies of `multiagent.policies`)
-also accept its path as a plain string.
+{"$tuple": [...]}. {"$code": null} is code without an import path, or another object. The fields that hold a class or
+function (`env`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn` and the policies of
+`multiagent.policies`) also accept its path as a plain string.
 """
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal, get_args
 
@@ -28,6 +30,7 @@ Trust = Literal["nothing", "code fields", "everything"]
 Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
 _IMPORTED_WHERE_USED = ("env", "custom_model")
+_ARRAY_KINDS = "biufU"
 _MAX_DEPTH = 100  # as in a file of JSON
 _SPACE_ATTRIBUTES = {
     spaces.Box: ("shape", "dtype", "low", "high"),
@@ -152,11 +155,23 @@ def _encode(value: Any) -> Any:
         return {"$dict": [[_encode(name), _encode(part)] for name, part in value.items()]}
     if isinstance(value, list):
         return [_encode(part) for part in value]
-    if isinstance(value, tuple):
-        return {"$tuple": [_encode(part) for part in value]}
     if isinstance(value, np.generic):
         return _encode(value.item())
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+    return _encode_object(value)
+
+
+def _encode_object(value: Any) -> dict[str, Any]:
+    """A value that JSON lacks; code, and all others, by import path or as None."""
+    if isinstance(value, tuple):
+        return {"$tuple": [_encode(part) for part in value]}
+    if isinstance(value, PurePath):
+        return {"$path": str(value)}
+    if isinstance(value, set | frozenset):
+        parts = [_encode(part) for part in value]
+        return {"$frozenset" if isinstance(value, frozenset) else "$set": sorted(parts, key=str)}
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, np.ndarray) and value.dtype.kind in _ARRAY_KINDS:
         return {"$array": _encode(value.tolist()), "dtype": str(value.dtype)}
     return {"$code": value.path if isinstance(value, StoredCode) else import_path(value)}
 
@@ -206,7 +221,15 @@ def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
             return float(text)
         case {"$tuple": list(parts)}, 1:
             return tuple(_decode(parts, place, trust))
-        case {"$array": list(rows), "dtype": str(dtype)}, 2 if np.dtype(dtype).kind in "biuf":
+        case {"$path": str(text)}, 1:
+            return Path(text)
+        case {"$set": list(parts)}, 1:
+            return set(_decode(parts, place, trust))
+        case {"$frozenset": list(parts)}, 1:
+            return frozenset(_decode(parts, place, trust))
+        case {"$bytes": str(text)}, 1:
+            return base64.b64decode(text, validate=True)
+        case {"$array": list(rows), "dtype": str(dtype)}, 2 if np.dtype(dtype).kind in _ARRAY_KINDS:
             return np.array(_decode(rows, place, trust), dtype)
         case {"$dict": list(pairs)}, 1:
             named = [(_decode(name, place, trust), part) for name, part in pairs]

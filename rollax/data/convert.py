@@ -20,7 +20,13 @@ from rollax.errors import ConfigError, DatasetError, nearest
 
 log = logging.getLogger("rollax.data")
 
-TARGETS = ("rollax", "minari", "minari_arrow", "json_lines")
+_SETTINGS = {
+    "rollax": ("prefix", "compression", "max_file_size"),
+    "minari": ("dataset_id",),
+    "minari_arrow": ("dataset_id",),
+    "json_lines": (),
+}
+TARGETS = tuple(_SETTINGS)
 
 
 def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settings: Any) -> int:
@@ -29,20 +35,30 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
     In rollax's own format, the ids of episodes get a random prefix of their data set.
 
     JSON has neither NaN nor infinity: as JSON lines, an unknown log-probability (NaN) is null, any other such number is
-    refused. JSON lines hold the info dicts that follow an action, not those of a reset, and no policy ids; Minari's
-    formats hold no info dicts. A warning names what is left out. `RecordedTrajectory.continues` and `reward_left_out`
-    are kept in rollax's own format only.
+    refused. JSON lines hold the info dicts that follow an action, not those of a reset, no policy ids, and the ids of
+    agents as texts; Minari's formats hold no info dicts. A warning names what is left out.
+    `RecordedTrajectory.continues` and `reward_left_out` are kept in rollax's own format only.
 
     Args:
         out: a new folder; for "json_lines" a new file.
         to: "rollax", "minari" (HDF5), "minari_arrow" or "json_lines". In all but rollax's own format, actions are those
             of the environment, and log-probabilities are kept in JSON lines only.
-        settings: of `DatasetWriter` or `write_minari`.
+        settings: for rollax's own format `prefix`, `compression` and `max_file_size` of `DatasetWriter`; for Minari's
+            `dataset_id`.
     Raises:
+        ConfigError: an unknown format or setting.
         DatasetError: the target exists, or the data cannot be read, or the format cannot hold it (the error names the
             file, column and step of a NaN); nothing is left then.
     """
     path = Path(out)
+    for name in settings:
+        if name not in _SETTINGS.get(to, settings):
+            raise ConfigError(
+                f"A setting that the format {to} does not have.",
+                where="settings of convert",
+                got=name,
+                expected=f"of {list(_SETTINGS[to])}",
+            )
     if to == "rollax":
         return _to_rollax(reader, path, settings)
     if to in ("minari", "minari_arrow"):
@@ -73,6 +89,7 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
 def _to_json_lines(reader: DatasetReader, path: Path) -> int:
     count = first_infos = without_logp = 0
     policy_ids: set[str] = set()
+    other_ids: set[str] = set()  # of agents, as texts
     with NewFile(path) as new:
         for episode in _episodes(reader):
             agents = {str(one.agent_id): _plain_trajectory(one, reader) for one in episode}
@@ -92,10 +109,13 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
                 for one in episode
             )
             policy_ids.update(one.policy_id for one in episode)
+            other_ids.update(str(one.agent_id) for one in episode if not isinstance(one.agent_id, str))
             first_infos += sum(bool(one.columns[SampleBatch.INFOS][0]) for one in episode if _has_infos(one))
     if first_infos:
         log.warning("%s: the infos of %d resets are left out; JSON lines have those of steps.", path, first_infos)
     warn_of_logp(path, without_logp)
+    if other_ids:
+        log.warning("%s: ids of agents are written as texts: %s.", path, ", ".join(sorted(other_ids)))
     if len(policy_ids) > 1:
         log.warning("%s: the policy ids %s are left out.", path, ", ".join(sorted(policy_ids)))
     return count

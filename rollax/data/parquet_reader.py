@@ -49,7 +49,8 @@ class ParquetReader(DatasetReader):
 
     Args:
         paths: the files.
-        columns: the columns to read; None: all. `obs`, `actions` and `rewards` are always read.
+        columns: the columns to read, of those that there are; None: all. `obs`, `actions` and `rewards` are always
+            read.
         max_broken: how many damaged files and row groups are skipped; one more raises.
         max_decoded_gb: GiB that a row group may take once it is decoded.
     Raises:
@@ -66,6 +67,7 @@ class ParquetReader(DatasetReader):
         max_decoded_gb: float = MAX_DECODED_GB,
     ) -> None:
         check_setting("max_broken", max_broken, is_count(max_broken), "a whole number, 0 or more")
+        check_setting("columns", columns, not isinstance(columns, str), "None, or a list of the names of columns")
         self._max_decoded_gb = max_decoded_gb
         self.broken: list[str] = []
         self._wanted = None if columns is None else {*columns, "obs", "actions", "rewards"}

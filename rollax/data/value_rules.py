@@ -17,6 +17,7 @@ from rollax.policy.action_masks import KEY as MASK
 from rollax.spaces import Path, at, bounds, choices, leaves
 
 FINITE = "finite numbers"
+IN_FLOAT32 = f"a number within ±{np.finfo(np.float32).max:.3g}, as float32 holds it"
 
 
 class Problem(NamedTuple):
@@ -79,6 +80,12 @@ class ValueRules:
             shape = np.shape(trajectory.columns.get(name, np.zeros(steps)))
             if shape != (steps,):
                 yield Problem("shape", name, (), None, shape, (steps,))
+            elif name == SampleBatch.REWARDS:
+                rewards = np.asarray(trajectory.columns[name])
+                too_large = _lost(rewards, np.dtype(np.float32))
+                if too_large is not None and too_large.any():
+                    row = int(np.argmax(too_large))
+                    yield Problem("outside", name, (), row, rewards[row], IN_FLOAT32)
 
     def values(self, obs: trees.Tree, actions: trees.Tree, rewards: NDArray, lengths: NDArray) -> Iterator[Problem]:
         """Problems of the values in n trajectories with N steps in all, whose `columns` have none.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,7 @@ from rollax.data.layout import (
     schema_of,
 )
 from rollax.data.new_file import NewFile
-from rollax.errors import DatasetError
+from rollax.errors import ConfigError, DatasetError, nearest
 from rollax.trees import Tree
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
@@ -60,6 +61,8 @@ class DatasetWriter:
         prefix: the beginning of the names of the files.
         compression: of the columns.
         max_file_size: bytes; a file that has grown beyond it is completed, and another begun.
+    Raises:
+        ConfigError: an unknown compression, or spaces of different policies.
     """
 
     def __init__(
@@ -82,6 +85,20 @@ class DatasetWriter:
             {DEFAULT_POLICY: given} if isinstance(given, Space) else given
             for given in (observation_spaces, action_spaces)
         )
+        if seen.keys() != acted.keys():
+            raise ConfigError(
+                "Spaces of different policies.",
+                where="observation_spaces, action_spaces of DatasetWriter",
+                got=f"{sorted(seen)} and {sorted(acted)}",
+                expected="both spaces of each policy",
+            )
+        if compression not in get_args(Compression):
+            raise ConfigError(
+                "An unknown compression.",
+                where="compression of DatasetWriter",
+                got=compression,
+                fix=nearest(compression, get_args(Compression)),
+            )
         self._spaces = {
             policy_id: {
                 "observation_space": space_to_json(seen[policy_id]),
@@ -106,7 +123,7 @@ class DatasetWriter:
         self._number, self.token = len(list(self.folder.glob(f"{prefix}-*.parquet"))), secrets.token_hex(4)
 
     def write(self, trajectory: RecordedTrajectory) -> None:
-        """Adds a trajectory; those of an episode follow one another.
+        """Adds a copy of a trajectory; those of an episode follow one another.
 
         Raises:
             DatasetError: a column is missing, is no array, has another length, holds objects or has a name that is
@@ -123,7 +140,9 @@ class DatasetWriter:
             self._episode.append(trajectory.total_reward)
         self._last_episode = trajectory.episode_id
         self._note_columns(trajectory)
-        self._pending.append(trajectory)
+        # Copies: the caller may reuse its arrays before they are written.
+        columns = {name: trees.tree_map(np.array, column) for name, column in trajectory.columns.items()}
+        self._pending.append(replace(trajectory, columns=columns))
         self._pending_rows += len(trajectory) + 1
         self._pending_bytes += sum(leaf.nbytes for c in trajectory.columns.values() for leaf in trees.leaves(c))
 

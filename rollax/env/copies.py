@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,7 +61,19 @@ class EnvCopies:
             EnvError: too few, no environment, or the same one twice.
             SpaceError: a missing or unsupported space, or copies whose spaces differ.
         """
-        envs = [*self.existing, *map(self.make_one, range(len(self.existing), self.num_envs))]
+        envs = list(self.existing)
+        try:
+            while len(envs) < self.num_envs:
+                envs.append(self.make_one(len(envs)))
+            self._check(envs, may_lack_spaces=may_lack_spaces)
+        except BaseException:
+            for env in envs[len(self.existing) :]:
+                with suppress(Exception):  # the error that is raised is why they are closed
+                    env.close()
+            raise
+        return envs
+
+    def _check(self, envs: Sequence[Any], *, may_lack_spaces: bool) -> None:
         for index, env in enumerate(envs):
             where = f"{env_name(env)}, sub-environment {index}"
             if not (hasattr(env, "reset") and hasattr(env, "step")):
@@ -80,7 +93,6 @@ class EnvCopies:
                     fix="make the env inside the creator function, not outside",
                 )
             check_spaces(env, envs[0], where, may_lack_spaces=may_lack_spaces, declared=self.declared)
-        return envs
 
     def vector(self) -> Any:
         """The only environment, of a kind that brings its own sub-environments."""

@@ -11,6 +11,7 @@ import gymnasium as gym
 from rollax.env import checks
 from rollax.env.adapters import adapted, adapter_of
 from rollax.env.base_env import BaseEnv
+from rollax.env.closing import undone_on_failure
 from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, RollaxError
@@ -36,9 +37,10 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
             context.remote = True
             return to_base_env(None, make_env, num_envs, **settings)
         make_vector = getattr(creator, "make_vector", None)
-        if make_vector is not None:
-            return to_base_env(make_vector(context, num_envs), **settings)
-        return to_base_env(_make(creator, context), make_env, num_envs, **settings)
+        env = _make(creator, context) if make_vector is None else make_vector(context, num_envs)
+        copies: dict[str, Any] = {"make_env": make_env, "num_envs": num_envs} if make_vector is None else {}
+        with undone_on_failure(getattr(env, "close", lambda: None)):
+            return to_base_env(env, **copies, **settings)
     except RollaxError:
         raise
     except (Exception, SystemExit) as error:  # a module that exits at its import would end the run without an error

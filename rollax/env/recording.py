@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 import subprocess
 import sys
@@ -173,11 +174,11 @@ class RecordedEnv(BaseEnv):
     def _frame(self, env_id: int) -> np.ndarray:
         frame: Any = self.env.try_render(env_id)
         if is_frame(frame):
-            return np.asarray(frame, np.uint8)
+            return frame
         raise EnvError(
             "The environment gives no frames.",
             where=f"sub-environment {env_id}, try_render",
-            got=f"shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__,
+            got=f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__,
             expected="an array [height, width, 3] of uint8, as render_mode='rgb_array' gives",
             fix="let the env's creator pass render_mode on, or leave the video out",
         )
@@ -185,7 +186,9 @@ class RecordedEnv(BaseEnv):
     def _frames_per_second(self, env_id: int) -> float:
         envs = self.env.get_sub_environments()
         env = envs[env_id] if env_id < len(envs) else getattr(self.env, "env", None)
-        return (getattr(env, "metadata", None) or {}).get("render_fps") or _FRAMES_PER_SECOND
+        given: Any = (getattr(env, "metadata", None) or {}).get("render_fps")
+        is_rate = isinstance(given, int | float | np.number) and 0 < given < math.inf
+        return float(given) if is_rate else _FRAMES_PER_SECOND
 
     def get_sub_environments(self) -> list[Any]:
         return self.env.get_sub_environments()
@@ -200,8 +203,8 @@ class RecordedEnv(BaseEnv):
 
 
 def is_frame(frame: Any) -> bool:
-    """Returns whether it is an image, [height, width, 3]."""
-    return isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3
+    """Returns whether it is an image, [height, width, 3] of uint8."""
+    return isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8
 
 
 def quiet_without_screen() -> None:
@@ -265,7 +268,16 @@ class VideoFile:
             self._unfinished.unlink()
 
     def _start(self, width: int, height: int) -> subprocess.Popen[bytes]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RollaxError(
+                "The video was not written.",
+                where=str(self.path),
+                got=str(error),
+                expected="a folder that can be written to",
+                fix="choose another folder",
+            ) from error
         takes = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{self._frames_per_second:g}"]
         gives = ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-f", "mp4", str(self._unfinished)]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 closed with the encoder

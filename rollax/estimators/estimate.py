@@ -34,6 +34,7 @@ METHODS = (*_WEIGHTED, "dm", "dr")
 NEED_LOGP = frozenset({*_WEIGHTED, "dr"})
 """The methods that read the log-probabilities of the logged actions."""
 _FEW_EPISODES = 10
+_WEIGHT_TOLERANCE = 0.1  # of the mean weight, whose expectation is 1
 _MOST_OUTSIDE = 0.01  # share of values beyond what is possible
 
 
@@ -113,8 +114,8 @@ def estimate(
         episodes: recorded episodes of another policy.
         methods: some of `METHODS`, or one of them.
         gamma: γ; None: that of the policy's config.
-        behaviour: "logged" uses the column `action_logp`; "fitted" fits a model of the behaviour policy, for logs
-            without that column.
+        behaviour: "logged" uses the column `action_logp`; "fitted" fits models of the behaviour policy, for logs
+            without that column: see `fitted_logp`.
         values: Q and V of the target policy for "dm" and "dr"; None: fitted Q evaluation with `fqe`.
         level, resamples: of the confidence intervals.
         seed: of the bootstrap and, with the default `fqe`, of the fit.
@@ -137,6 +138,8 @@ def estimate(
             last = starts_of(lengths) + lengths - 1
             cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
             size = _sample_size(cumulative[last], len(episodes), warnings)
+            if behaviour == "fitted":
+                warnings += _warnings_of_fitted_weights(cumulative[last])
         fitted = _fitted(methods, episodes, target, gamma, values, fqe, seed)
         if fitted:
             warnings += _warnings_of_values(episodes, gamma, fitted.values())
@@ -326,6 +329,20 @@ def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) ->
             "importance sampling; use 'dm', or data of a policy nearer to it"
         )
     return size
+
+
+def _warnings_of_fitted_weights(log_weights: np.ndarray) -> list[str]:
+    """A warning where the mean weight is not 1, its expectation if the fitted probabilities are right."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = np.exp(log_weights)
+        mean, error = weights.mean(), weights.std() / np.sqrt(len(weights))
+        if abs(mean - 1) <= max(_WEIGHT_TOLERANCE, 3 * error):
+            return []
+    return [
+        f"the mean importance weight is {mean:.3g} instead of 1: the fitted model of the behaviour policy does not "
+        "describe the data, and 'is' and 'pdis' are wrong by about this factor; use data with `action_logp`, more of "
+        "it, or 'dm'"
+    ]
 
 
 def _checked(

@@ -65,6 +65,10 @@ class ActionMap:
 
         return columns if self.identity else walk(to_policy, self._space, columns)
 
+    def received(self, columns: Tree) -> Tree:
+        """The policy's actions as the environment receives them, but in the scale of the policy: clipped, rounded."""
+        return self.to_policy(self(columns)) if self.boxes else columns
+
 
 class BoxMap:
     """The map of one Box.

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError, nearest
+from rollax.models.features import ImageLayout
 from rollax.spaces import Path, leaves, walk
 from rollax.trees import Tree
 
@@ -57,6 +58,7 @@ class MeanStdFilter:
             for path, leaf in leaves(space)
             if isinstance(leaf, spaces.Box)
             and np.issubdtype(leaf.dtype, np.floating)
+            and ImageLayout.of(leaf) is None  # images are scaled by their bounds
             and not any(key in UNFILTERED_KEYS for key in path)
         ]
 

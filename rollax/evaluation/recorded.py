@@ -180,12 +180,13 @@ class _Rows:
         """Adds the further columns of the policy's batches that are recorded, or follow from what is."""
         wanted, policy = self._columns, self._policy
         starts = np.cumsum(lengths) - lengths
+        received = self._runner.action_map.received
         for name, previous, nothing in (
             (SampleBatch.PREV_ACTIONS, SampleBatch.ACTIONS, zeros(policy.action_space, 1)),
             (SampleBatch.PREV_REWARDS, SampleBatch.REWARDS, np.zeros(1, np.float32)),
         ):
             if name in wanted:
-                column = columns[previous]
+                column = received(columns[previous]) if name == SampleBatch.PREV_ACTIONS else columns[previous]
                 after[name] = trees.index(column, starts + lengths - 1)
                 columns[name] = trees.index(column, np.maximum(np.arange(int(lengths.sum())) - 1, 0))
                 trees.put(columns[name], starts, trees.index(nothing, np.zeros(len(starts), np.int64)))

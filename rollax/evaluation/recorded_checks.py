@@ -91,6 +91,8 @@ class RecordedChecks:
             error, what = NonFiniteError, "NaN or infinity in recorded data."
         elif problem.kind == "forbidden":
             error, what = PolicyError, "A recorded action that the action mask forbids."
+        elif problem.column == SampleBatch.REWARDS:
+            error, what = DatasetError, "A recorded reward that is too large."
         elif problem.column == SampleBatch.OBS:
             error, what = DatasetError, "A recorded observation outside the observation space."
         else:

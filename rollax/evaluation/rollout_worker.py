@@ -13,6 +13,7 @@ import numpy as np
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
+from rollax.env.closing import undone_on_failure
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 MOST_WAITING_STEPS = 10_000
 """Environment steps that may wait for an off-policy learner."""
+_ID_LIMIT = 1 << 62  # there have to be ids after it in int64
 PATIENCE_S = 0.5
 """The longest wait for a fragment of a background thread: whoever plays may have paused, or not come yet."""
 
@@ -86,24 +88,25 @@ class RolloutWorker:
         creator = creator_of(env_creator)
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
-        self.callbacks = make_callbacks(self.config.callbacks)
-        policy_of = self.policy_of = policy_mapping(policy_mapping_fn, list(specs))
-        source = nullcontext(self._env) if samples else env_with_spaces(creator, context, self.config, specs)
-        with source as env:
-            self.runners, self._joint_rows = make_runners(
-                self.config, specs, env, policy_of, default_policy_class, context, restarts
-            )
-        self.policies = {policy_id: runner.policy for policy_id, runner in self.runners.items()}
-        self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
-        self._sampler = None
-        if self._env is not None:
-            joins_rows = self._joint_rows is not None
-            turns = Turns()
-            self._background = self._background_sampling(self._env, turns) if record else None
-            env = self._env if self._background is None else YieldingEnv(self._env, turns)
-            self._turns = turns
-            self._sampler = make_sampler(self, env, policy_of, record=record, joins_rows=joins_rows)
-            self._env.sampled_by(self)
+        with nullcontext() if self._env is None else undone_on_failure(self._env.stop):
+            self.callbacks = make_callbacks(self.config.callbacks)
+            policy_of = self.policy_of = policy_mapping(policy_mapping_fn, list(specs))
+            source = nullcontext(self._env) if samples else env_with_spaces(creator, context, self.config, specs)
+            with source as env:
+                self.runners, self._joint_rows = make_runners(
+                    self.config, specs, env, policy_of, default_policy_class, context, restarts
+                )
+            self.policies = {policy_id: runner.policy for policy_id, runner in self.runners.items()}
+            self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
+            self._sampler = None
+            if self._env is not None:
+                joins_rows = self._joint_rows is not None
+                turns = Turns()
+                self._background = self._background_sampling(self._env, turns) if record else None
+                env = self._env if self._background is None else YieldingEnv(self._env, turns)
+                self._turns = turns
+                self._sampler = make_sampler(self, env, policy_of, record=record, joins_rows=joins_rows)
+                self._env.sampled_by(self)
 
     @property
     def env(self) -> BaseEnv:
@@ -361,6 +364,8 @@ class RolloutWorker:
         next_id, next_trajectory = (
             count({"next_trajectory_id": 0, **state}, f"next_{name}_id", where) for name in ("episode", "trajectory")
         )
+        if max(next_id, next_trajectory) >= _ID_LIMIT:
+            raise wrong(f"{where}: next ids", max(next_id, next_trajectory), f"less than {_ID_LIMIT}")
         acting = section(state, "acting", where)
         shared = min(len(begun), episodes.num_envs)  # the new config may have another number of sub-environments
         with self._halted():

@@ -103,7 +103,7 @@ class SlotMemory:
             if name == _STATE:
                 self._put_states(self._table[column], slots, states)
             elif name == _ACTION:
-                trees.put(self._table[column], slots, actions)
+                trees.put(self._table[column], slots, self._runner.action_map.received(actions))
             else:
                 self._table.clear_rows(column, slots)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollax.config import TrainerConfig
+from rollax.env.closing import undone_on_failure
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError
@@ -41,7 +42,8 @@ class WorkerSet:
         if self._num_remote:
             actors = ray_workers(config, RolloutWorker, arguments)
             self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
-            self.remote.make_all()
+            with undone_on_failure(self.stop):
+                self.remote.make_all()
 
     def __repr__(self) -> str:
         return f"WorkerSet(local={self.local!r}, remote={self.remote!r})"
@@ -86,8 +88,10 @@ class WorkerSet:
 
     def stop(self) -> None:
         """Closes all environments and ends the other processes."""
-        self.remote.stop()
-        self.local.stop()
+        try:
+            self.remote.stop()
+        finally:
+            self.local.stop()
 
 
 def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[str, Any]:

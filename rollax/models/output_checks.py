@@ -62,7 +62,8 @@ def check_outputs(
         kind: what it gets in the place of NumPy arrays, in words.
     """
     # A layer named `critic` does not count: the model's own forward pass may use it.
-    needs_value = needs_value and not callable(getattr(type(model), "critic", None))
+    written = getattr(model, "_orig_mod", model)  # of torch.compile(model)
+    needs_value = needs_value and not callable(getattr(type(written), "critic", None))
     for length in (1, _STEPS) if is_recurrent(model) else (1,):
         rows = _ROWS * length
         columns = {"obs": _members(observation_space, rows), "actions": _members(action_space, rows)}

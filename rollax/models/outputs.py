@@ -8,11 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollax.errors import PolicyError
+
 State = tuple[Any, ...]
 """Recurrent state: arrays [B, ...], one row for each sequence."""
 
 
-class Outputs(NamedTuple):
+class _Outputs(NamedTuple):
+    policy: Any
+    value: Any
+    state: State
+    aux: Mapping[str, Any]
+
+
+class Outputs(_Outputs):
     """The named outputs of a model for N observations, as arrays of JAX or tensors of PyTorch.
 
     Args:
@@ -22,10 +31,17 @@ class Outputs(NamedTuple):
         aux: name -> [N, ...] further outputs, for the loss.
     """
 
-    policy: Any
-    value: Any = None
-    state: State = ()
-    aux: Mapping[str, Any] = {}
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        policy: Any,
+        value: Any = None,
+        state: Any = (),
+        aux: Any = None,  # checked where a policy is made
+    ) -> Outputs:
+        # A dict of its own: a model may write into it.
+        return super().__new__(cls, policy, value, state, {} if aux is None else aux)
 
 
 def is_recurrent(model: Any) -> bool:
@@ -38,7 +54,17 @@ def initial_state_of(model: Any) -> tuple[NDArray, ...]:
 
     float64, NumPy's default, becomes float32.
     """
-    parts = [np.asarray(part) for part in model.initial_state()] if is_recurrent(model) else []
+    given = model.initial_state() if is_recurrent(model) else ()
+    try:
+        parts = [np.asarray(part) for part in given]
+    except (RuntimeError, TypeError, ValueError) as error:  # a parameter of PyTorch
+        raise PolicyError(
+            "A recurrent state that is no array.",
+            where=f"{type(model).__name__}.initial_state()",
+            got=f"{type(error).__name__}: {error}",
+            expected="NumPy arrays, which are constant: no parameters of the model",
+            fix="return zeros, and add a trained initial value in the call of the model",
+        ) from error
     return tuple(part.astype(np.float32) if part.dtype == np.float64 else part for part in parts)
 
 

@@ -116,11 +116,14 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
 
     Args:
         returns: [N, 2] of both sides.
-        used: b; None: all N.
+        used: b, from 1 on; None: all N.
     Raises:
         ShapeError: `returns` is not [N, 2].
+        ConfigError: `used` is no whole number from 1 on.
     """
     both = _both_sides(returns)
+    if used is not None:
+        _check_whole(used, "ars_weights(used)", least=1)
     finite = _finite(both)
     order = np.argsort(-np.where(finite, both.max(axis=1), -np.inf), kind="stable")
     chosen = order[: len(both) if used is None else used]
@@ -178,19 +181,22 @@ def start_search(
         noise_stdev: σ.
         lr: α, the size of a step.
         weights: the weights of the directions from their returns.
-        optimizer: makes a step's direction from the gradient; None leaves it as it is.
+        optimizer: makes a step's direction from the gradient, without step size and sign, as `optax.scale_by_adam()`;
+            None leaves it as it is.
         l2_coeff: weight decay: c θ is subtracted from the gradient.
         seed: of the directions.
     Raises:
         ShapeError: `theta` is no vector.
-        ConfigError: a number is not positive, or θ not finite.
+        ConfigError: a number is not positive, or not whole, or θ not finite.
     """
+    _check_whole(num_directions, "start_search(num_directions)", least=1)
+    _check_whole(seed, "start_search(seed)", least=0)
     theta = np.array(theta, np.float32)
     if theta.ndim != 1:
         raise ShapeError("θ is no vector.", where="start_search(theta)", got=theta.shape, expected="(P,)")
     if not np.isfinite(theta).all():
         raise ConfigError("θ is not finite.", where="start_search(theta)", got=theta, expected="finite float32 numbers")
-    for name, value in (("num_directions", num_directions), ("noise_stdev", noise_stdev), ("lr", lr)):
+    for name, value in (("noise_stdev", noise_stdev), ("lr", lr)):
         if not value > 0:
             raise ConfigError(
                 "A number that is not positive.", where=f"start_search({name})", got=value, expected="> 0"
@@ -244,6 +250,11 @@ def tell(search: Search, returns: ArrayLike) -> Search:
     step, optimizer_state = search.optimizer.update(loss, search.optimizer_state, search.theta)
     theta = search.theta - np.float32(search.lr) * np.asarray(step)
     return replace(search, theta=theta, optimizer_state=optimizer_state, generation=search.generation + 1)
+
+
+def _check_whole(value: Any, where: str, *, least: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ConfigError("A number that is not whole.", where=where, got=value, expected=f"an integer from {least} on")
 
 
 def _both_sides(returns: ArrayLike) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs, run_model
 from rollax.policy import action_masks
 from rollax.policy.exploration.exploration import Exploration
@@ -117,7 +118,14 @@ class Acting:
         if SampleBatch.CRITIC_OBS in columns:
             return model.critic(columns[SampleBatch.CRITIC_OBS])
         values = run_model(model, columns).value
-        assert values is not None  # `make_model` has checked it
+        if values is None:
+            raise PolicyError(
+                "The values of a model that has none.",
+                where="compute_values",
+                got=f"Outputs(value=None) of {type(model).__name__}",
+                expected="[N] state values",
+                fix="return them: `Outputs(policy=..., value=...)`",
+            )
         return values
 
     def _fetch_columns(self, wanted: frozenset[str] | None) -> dict[str, int | slice]:

@@ -30,7 +30,9 @@ from rollax.policy.optimizers import adam, by_part
 from rollax.policy.policy import ActionsResult
 from rollax.policy.policy_model import make_policy_model
 from rollax.policy.recurrent_columns import as_rows
-from rollax.policy.split_model import SplitModel
+from rollax.policy.split_model import SplitModel, owners_of
+from rollax.policy.update_plan import check_parts
+from rollax.policy.weights import check_weights
 from rollax.sharing import shared
 from rollax.state import count, section
 
@@ -61,6 +63,7 @@ class JaxPolicy(ModelPolicy):
         model = self.make_model(nnx.Rngs(self._seed_of_model()))
         self._noisy = is_noisy(model)
         self._describe(model)
+        check_parts(owners_of(model), self.plan.targets, type(self).__name__)
         self.split = SplitModel(model)
         params, extra = self.split.arrays_of(model)
         self._optimizer = self.make_optimizer()
@@ -252,6 +255,9 @@ class JaxPolicy(ModelPolicy):
         Raises NonFiniteError, without a change, if one of them or a new weight is not finite.
         """
         self._share()
+        known = {**self.params, **{name: value for name, value in self.extra.items() if name in gradients}}
+        shapes = {name: tuple(value.shape) for name, value in known.items()}
+        check_weights(gradients, shapes, f"policy {self.name!r}, apply_gradients")
         self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
         self._share()
 

@@ -74,8 +74,10 @@ class SharedVariables:
                 for other_id in group.policy_ids:
                     other = self._holders[other_id]
                     if other is not source:
-                        other.params = _with(other.params, source.params, group.names)
-                        other.extra = _with(other.extra, source.extra, group.names)
+                        # What one policy trains may be fixed in another.
+                        newer = {**source.params, **source.extra}
+                        other.params = _with(other.params, newer, group.names)
+                        other.extra = _with(other.extra, newer, group.names)
 
 
 def _same(arrays: tuple[Any, Any], others: tuple[Any, Any]) -> bool:
@@ -83,7 +85,7 @@ def _same(arrays: tuple[Any, Any], others: tuple[Any, Any]) -> bool:
 
 
 def _with(arrays: Mapping[str, Any], newer: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
-    return {**arrays, **{name: newer[name] for name in names if name in newer}}
+    return {**arrays, **{name: newer[name] for name in names if name in arrays}}
 
 
 def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _Group:

@@ -13,6 +13,17 @@ from rollax.policy.own_state import is_random_key
 from rollax.policy.weights import check_weights
 
 
+def owners_of(model: nnx.Module) -> dict[str, set[str]]:
+    """Name of a parameter -> all attributes of the model that contain it."""
+    names = {id(node): ".".join(map(str, path)) for path, node in nnx.iter_graph(model) if isinstance(node, nnx.Param)}
+    owners: dict[str, set[str]] = {name: set() for name in names.values()}
+    for attribute, value in vars(model).items():
+        for _, node in nnx.iter_graph(value):
+            if id(node) in names:
+                owners[names[id(node)]].add(attribute)
+    return owners
+
+
 class SplitModel:
     """The graph of a model, and name -> shape and dtype of its arrays: `params` are trained, `extra` are all others.
 

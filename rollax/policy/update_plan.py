@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from rollax.errors import PolicyError
 
@@ -17,7 +19,7 @@ StopsUpdate = Callable[[Columns], Any]
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """How a batch becomes gradient steps."""
+    """How a batch becomes gradient steps; PolicyError for sizes or epochs that are no whole numbers from 1 on."""
 
     minibatch_size: int | None = None  # rows of one gradient step; None: the whole batch
     epochs: int = 1  # passes over each batch
@@ -25,9 +27,16 @@ class UpdatePlan:
     targets: UpdatedTargets | None = None  # None: there are no target parameters
     stops: StopsUpdate | None = None  # None: an update runs all its gradient steps
 
+    def __post_init__(self) -> None:
+        for name in ("minibatch_size", "epochs", "microbatch_size"):
+            value = getattr(self, name)
+            if value is not None or name == "epochs":
+                _check_whole(value, f"UpdatePlan, {name}")
+
 
 def periodic_copy(interval: int) -> UpdatedTargets:
-    """Targets that become a copy of the parameters every `interval` gradient steps."""
+    """Targets that become a copy of the parameters every `interval` gradient steps, a whole number from 1 on."""
+    _check_whole(interval, "periodic_copy, interval")
 
     def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
         due = num_updates % interval == 0
@@ -39,9 +48,13 @@ def periodic_copy(interval: int) -> UpdatedTargets:
 def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> UpdatedTargets:
     """Targets that become (1 - τ) target + τ parameter every `interval` gradient steps.
 
-    `parts` are attributes of the model; other targets are constant. An update raises PolicyError if the model has no
-    parameters in one of them.
+    `parts` are attributes of the model; other targets are constant. PolicyError is raised for τ outside 0 to 1, where
+    a policy is made whose model shares parameters of a part with an attribute that is none, and by an update if the
+    model has no parameters in a part.
     """
+    _check_whole(interval, "polyak_average, interval")
+    if not 0 <= tau <= 1:
+        raise PolicyError("τ out of range.", where="polyak_average, tau", got=tau, expected="a number from 0 to 1")
 
     def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
         names = [name for name in targets if part_of(name) in parts]
@@ -59,7 +72,36 @@ def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> Up
             moved = {name: _chosen(due, moved[name], targets[name]) for name in names}
         return {**targets, **moved}
 
+    updated.parts = frozenset(parts)  # type: ignore[attr-defined]  for `check_parts`
     return updated
+
+
+def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets | None, where: str) -> None:
+    """Refuses parts of `polyak_average` that share parameters with an attribute of the model that is none of them.
+
+    Args:
+        owners: name of a parameter -> all attributes of the model that contain it; the name begins with one of them.
+        targets: of the plan.
+        where: the policy class, for errors.
+    Raises:
+        PolicyError: such a parameter, whose target would stay as it is.
+    """
+    averaged = getattr(targets, "parts", frozenset())
+    for name, attributes in owners.items():
+        own = part_of(name)
+        if own not in averaged and (others := averaged.intersection(attributes)):
+            raise PolicyError(
+                "Target parameters that would never move: their name is that of another attribute of the model.",
+                where=f"policy class {where}, make_plan",
+                got=f"{name}, which is in {sorted(others)} too",
+                expected="polyak_average with all attributes that share parameters",
+                fix=f"name all of them: polyak_average(tau, {tuple(sorted({own, *averaged}))})",
+            )
+
+
+def _check_whole(value: Any, where: str) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise PolicyError("A number that is no whole number from 1 on.", where=where, got=value)
 
 
 def part_of(name: str) -> str:

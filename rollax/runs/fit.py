@@ -12,6 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rollax.errors import ConfigError
 from rollax.runs.display import ProgressMode, make_display, title_of
 from rollax.runs.run_folder import RunFolder
@@ -126,7 +128,7 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
 
 def _check_at_least(lowest: int, **given: int | None) -> None:
     for name, value in given.items():
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < lowest):
+        if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < lowest):
             raise ConfigError(
                 f"{name} is out of range.",
                 where=f"fit({name}=...)",

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from rollax.errors import ConfigError, nearest
 from rollax.runs.results import WHERE_IN_RESULT, number_in
 
@@ -19,12 +21,18 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
 
     `where` is the section, or the option of each condition, for the ConfigError of an unknown condition or wrong value.
     """
+    if not isinstance(values, Mapping):
+        expected = 'a dict, as {"timesteps_total": 10_000}'
+        raise ConfigError("Stop conditions that are no dict.", where=str(where), got=values, expected=expected)
     refuse_unknown_keys(values, WHERE_IN_RESULT, str(where))
-    given = {name: values[name] for name in WHERE_IN_RESULT if values.get(name) is not None}
+    known = {name: values[name] for name in WHERE_IN_RESULT if values.get(name) is not None}
+    given = {name: value.item() if isinstance(value, np.number) else value for name, value in known.items()}
     for name, value in given.items():
         place = f"{where}: {name}" if isinstance(where, str) else where[name]
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise ConfigError("A stop condition that is not a number.", where=place, got=value, expected="a number")
+            raise ConfigError(
+                "A stop condition that is not a number.", where=place, got=value, expected="a finite number"
+            )
         if name in _LIMITS and value <= 0:
             raise ConfigError(
                 "A limit that is reached before training begins.", where=place, got=value, expected="more than 0"

@@ -27,7 +27,7 @@ class AgentMemory:
     Attributes:
         actor: acts for the agent.
         state: the recurrent state, each part [...].
-        prev_action: the last action, as the policy chose it; None at the start.
+        prev_action: the last action as the environment receives it, in the scale of the policy; None at the start.
         reward: the sum of the rewards since.
     """
 
@@ -135,7 +135,7 @@ class Actor:
     def _remember(
         self, memories: Sequence[AgentMemory], actions: trees.Tree, states: Sequence[Any], given: Sequence[Any]
     ) -> None:
-        arrays = [np.asarray(part) for part in states]
+        arrays, actions = [np.asarray(part) for part in states], self.runner.action_map.received(actions)
         for row, memory in enumerate(memories):
             memory.state = [part[row] for part in arrays]
             memory.reward = 0.0
@@ -143,7 +143,8 @@ class Actor:
                 memory.prev_action = trees.index(actions, row)
             else:
                 one = spaces.stack(self.policy.action_space, [given[row]])
-                memory.prev_action = trees.index(self.runner.action_map.to_policy(one), 0)
+                action_map = self.runner.action_map
+                memory.prev_action = trees.index(action_map.received(action_map.to_policy(one)), 0)
 
 
 def _any_observation(space: Space) -> trees.Tree:

@@ -63,6 +63,12 @@ class PolicyClient:
                 got=inference_mode,
                 expected="'remote' or 'local'",
             )
+        if not isinstance(episodes_per_message, int) or episodes_per_message < 1:
+            raise ConfigError(
+                "A number of episodes that is no whole number of at least 1.",
+                where="episodes_per_message of PolicyClient",
+                got=episodes_per_message,
+            )
         self.address, self.inference_mode = address, inference_mode
         self._calls = _make_calls(address, token, timeout, ca_file)
         self._inference: RemoteInference | LocalInference
@@ -141,12 +147,12 @@ class PolicyClient:
         """Submits whole episodes that were played elsewhere.
 
         Args:
-            episodes: of the form of `rollax.serving.protocol.Episode`, as such or as dicts.
+            episodes: of the form of `rollax.serving.protocol.Episode`, as such or as dicts. Columns may be arrays.
         Returns:
             `accepted`: how many are learned from; `too_old`: how many are not, because the weights that chose their
             actions are older than `max_policy_lag`; `version`: of the current weights.
         """
-        return self._calls.call("submit_episodes", {"episodes": list(episodes)})
+        return self._calls.call("submit_episodes", {"episodes": [_with_lists(episode) for episode in episodes]})
 
     @property
     def submitted(self) -> dict[str, int]:
@@ -205,9 +211,27 @@ class ClientEpisode:
         self.ended = True
 
 
+def _with_lists(episode: Any) -> Any:
+    """An episode whose columns are lists of rows."""
+    if not isinstance(episode, Mapping) or not isinstance(agents := episode.get("agents"), Mapping):
+        return episode
+    plain = {
+        agent_id: {name: list(column) if getattr(column, "ndim", 0) else column for name, column in columns.items()}
+        if isinstance(columns, Mapping)
+        else columns
+        for agent_id, columns in agents.items()
+    }
+    return {**episode, "agents": plain}
+
+
 def _make_calls(address: str, token: str | None, timeout: float, ca_file: str | None) -> Calls:
-    if not timeout > 0:
-        raise ConfigError("A time limit that is not positive.", where="timeout of PolicyClient", got=timeout)
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        raise ConfigError(
+            "A time limit that is no positive number.",
+            where="timeout of PolicyClient",
+            got=timeout,
+            expected="seconds",
+        )
     try:
         from rollax.serving.client_calls import Calls
         from rollax.serving.client_connections import Address

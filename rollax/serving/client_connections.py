@@ -104,7 +104,15 @@ class Address:
                 fix="pass the content of the server's token file, without its newline",
             )
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        context = ssl.create_default_context(cafile=ca_file) if secure else None
+        try:
+            context = ssl.create_default_context(cafile=ca_file) if secure else None
+        except (OSError, ssl.SSLError, TypeError) as error:
+            raise ConfigError(
+                "The certificates of the authorities to trust cannot be loaded.",
+                where="ca_file of PolicyClient",
+                got=f"{ca_file} ({error})",
+                expected="a file in PEM format, or None for the authorities of the system",
+            ) from error
         return cls(text.rstrip("/"), host, port or (443 if secure else 80), parts.scheme[0] == "w", context, headers)
 
     def encode(self, verb: str, body: Mapping[str, Any]) -> bytes:
@@ -116,8 +124,8 @@ class Address:
                 "A value that cannot be sent to a policy server.",
                 where=verb,
                 got=str(error),
-                expected="numbers, strings, lists, numeric arrays, and dicts with strings as keys",
-                fix="convert it first",
+                expected="finite numbers, strings, lists, numeric arrays, and dicts with strings as keys",
+                fix="convert it first; infinite observations can be sent to an address ws://HOST:PORT",
             ) from error
 
     def connect(self, deadline: float) -> Connection:
@@ -355,6 +363,8 @@ def _seconds(text: Any) -> float | None:
 
 def _as_lists(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError("NaN or infinity, which JSON does not have")
         return value.tolist()
     raise NotImplementedError(f"{type(value).__name__} is no number, string, list, dict or numeric array")
 

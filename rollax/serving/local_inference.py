@@ -20,7 +20,10 @@ from rollax.serving.acting import Actor
 from rollax.serving.client_calls import Calls
 from rollax.serving.local_episodes import LocalAgent, LocalEpisode, LocalEpisodes
 from rollax.serving.remote_inference import checked_hello
+from rollax.serving.request_checks import check_finite_number
 from rollax.serving.weights import policy_from_bytes, read_description, update_policy
+
+_REFUSED = (400, 409, 413, 422)  # statuses that mean that a request will not be taken later either
 
 PolicyMapping = Callable[[str], str]
 
@@ -65,7 +68,7 @@ class LocalInference:
         self.version = -1
         self.submitted = {"accepted": 0, "too_old": 0}
         self._calls, self._pages = calls, pages
-        self._update_interval, self._per_message = update_interval, max(episodes_per_message, 1)
+        self._update_interval, self._per_message = update_interval, episodes_per_message
         self._mapping, self._explore, self._seed = policy_mapping_fn, explore, seed
         self._lock, self._updating = threading.Lock(), threading.Lock()
         self._checked, self._newest = 0.0, -1
@@ -136,35 +139,34 @@ class LocalInference:
             episode = self._episodes.find(episode_id)
             rewards = self._by_agent(reward, "rewards")
             infos = {} if info is None else self._by_agent(info, "infos")
-            for agent_id, amount in rewards.items():
-                episode.running(agent_id, "A reward").add_returns(float(amount), infos.get(agent_id))
+            where = f"reward of {episode_id!r}"
+            checked = {
+                agent_id: (episode.running(agent_id, "A reward"), check_finite_number(amount, "reward", where))
+                for agent_id, amount in _plain_rewards(rewards).items()
+            }
+            for agent_id, (agent, amount) in checked.items():
+                agent.add_returns(amount, infos.get(agent_id))
 
     def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
         with self._lock:
             episode = self._episodes.find(episode_id)
-            for agent_id, obs in self._by_agent(observations, "observations").items():
-                self._end(episode.running(agent_id, "The end"), obs, truncated)
+            last = self._by_agent(observations, "observations")
+            self._end({episode.running(agent_id, "The end"): obs for agent_id, obs in last.items()}, truncated)
 
     def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
         with self._lock:
-            last = self._by_agent(obs, "observations")
-            episode = self._episodes.end(episode_id)
-            for agent_id, agent in episode.agents.items():
-                if agent.ended is None:
-                    self._end(agent, last.get(agent_id), truncated)
-            self._finished.append(episode)
+            last, episode = self._by_agent(obs, "observations"), self._episodes.find(episode_id)
+            running = {agent: last.get(name) for name, agent in episode.agents.items() if agent.ended is None}
+            self._end(running, truncated)
+            self._finished.append(self._episodes.end(episode_id))
             if len(self._finished) < self._per_message:
                 return
-            finished, self._finished = self._finished, []
-        self._submit(finished)
+        self._submit_finished()
 
     def close(self) -> None:
         """Submits the remaining finished episodes."""
-        with self._lock:
-            finished, self._finished = self._finished, []
         try:
-            if finished:
-                self._submit(finished)
+            self._submit_finished()
         finally:
             self._pages.close()
 
@@ -204,6 +206,32 @@ class LocalInference:
         self._etags[policy_id] = answered.get("ETag", "")
         return description["version"]
 
+    def _submit_finished(self) -> None:
+        """Submits the finished episodes; those that do not reach the server are kept for the next time.
+
+        If the server refuses them together, they are submitted one by one, and the first error is raised at the end.
+        """
+        with self._lock:
+            finished, self._finished = self._finished, []
+        alone, refused = False, None
+        while finished:
+            part = finished[:1] if alone else finished
+            try:
+                self._submit(part)
+            except RequestError as error:
+                if error.status not in _REFUSED:
+                    with self._lock:
+                        self._finished = [*finished, *self._finished]
+                    raise
+                if len(part) > 1:
+                    alone = True
+                    continue
+                error.add_note(f"Episode {part[0].id!r} is lost.")
+                refused = refused or error
+            finished = finished[len(part) :]
+        if refused is not None:
+            raise refused
+
     def _submit(self, episodes: list[LocalEpisode]) -> None:
         answer = self._calls.call("submit_episodes", {"episodes": [episode.message() for episode in episodes]})
         with self._lock:
@@ -220,8 +248,11 @@ class LocalInference:
             agent = LocalAgent(self._actors[self._policy_of(agent_id)])
         return agent, _observation(agent, obs)
 
-    def _end(self, agent: LocalAgent, obs: Any, truncated: bool) -> None:
-        agent.end(None if obs is None else _observation(agent, obs), truncated)
+    def _end(self, last: Mapping[LocalAgent, Any], truncated: bool) -> None:
+        """Ends agents with their last observations, or None; none of them if one observation is wrong."""
+        rows = {agent: None if obs is None else _observation(agent, obs) for agent, obs in last.items()}
+        for agent, row in rows.items():
+            agent.end(row, truncated)
 
     def _policy_of(self, agent_id: str) -> str:
         if self._mapping is not None:
@@ -248,6 +279,15 @@ class LocalInference:
 
     def _plain(self, by_agent: dict[str, Any]) -> Any:
         return by_agent if self._several else by_agent[DEFAULT_AGENT]
+
+
+def _plain_rewards(rewards: Mapping[str, Any]) -> dict[str, Any]:
+    """Rewards as Python's numbers, also those of NumPy."""
+    numbers = {}
+    for agent_id, reward in rewards.items():
+        is_scalar = isinstance(reward, np.generic | np.ndarray) and reward.ndim == 0
+        numbers[agent_id] = reward.item() if is_scalar else reward
+    return numbers
 
 
 def _observation(agent: LocalAgent, obs: Any) -> Any:

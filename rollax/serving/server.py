@@ -62,6 +62,13 @@ class PolicyServer:
         pages: Mapping[str, Any] | None = None,
     ) -> None:
         check_address(host, token)
+        if not isinstance(service, Backend) and not callable(getattr(service, "call", None)):
+            raise ConfigError(
+                "Nothing that can be served.",
+                where="PolicyServer",
+                got=type(service).__name__,
+                expected="a Backend, such as PolicyBackend.from_checkpoint(path), or a Service",
+            )
         self.service = Service(service, limits) if isinstance(service, Backend) else service
         limits = self.service.limits
         access = Access(host, token, allowed_origins, allowed_hosts, limits.wrong_tokens_per_s)
@@ -87,7 +94,14 @@ class PolicyServer:
         return self._app.metrics
 
     def start(self) -> PolicyServer:
-        """Starts to answer requests; returns itself."""
+        """Starts to answer requests; returns itself. ConfigError for a server that was started before."""
+        if self._thread.ident is not None:
+            raise ConfigError(
+                "A policy server that was started before.",
+                where="PolicyServer.start",
+                got=self.address,
+                fix="create another one; `with PolicyServer(...)` starts it too",
+            )
         self._thread.start()
         self._ready.result()
         return self
@@ -249,6 +263,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
+        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 1 << 16:  # getaddrinfo takes more
+            raise OSError("no port from 0 to 65535")
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:

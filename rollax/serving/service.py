@@ -17,7 +17,7 @@ from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
 from rollax.serving.pending import Call, PendingActions, Response, as_request_error
 from rollax.serving.readers import ONE_AGENT, Readers
-from rollax.serving.sessions import EXPIRED, Key, Session, Sessions
+from rollax.serving.sessions import DROPPED, EXPIRED, Key, Session, Sessions
 
 _REMEMBERED_SUBMISSIONS = 1_000
 _SHUTTING_DOWN = "The server is shutting down."
@@ -82,7 +82,7 @@ class Service:
             self._timer.cancel()
         self._pending.fail(RequestError(_SHUTTING_DOWN, status=503, retry_after_s=self.limits.retry_after_s))
         for session in list(self.sessions):
-            self._drop(session)
+            self._drop(session, EXPIRED)
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
         self.backend.close()
@@ -123,11 +123,11 @@ class Service:
         """Drops the idle episodes; returns how many. Called by a timer."""
         idle = self.sessions.idle()
         for session in idle:
-            self._drop(session)
+            self._drop(session, EXPIRED)
         return len(idle)
 
-    def _drop(self, session: Session) -> None:
-        self.sessions.end(session, EXPIRED)
+    def _drop(self, session: Session, how: str) -> None:
+        self.sessions.end(session, how)
         self.backend.drop_episode(session.id)
 
     def _expire_later(self) -> None:
@@ -248,7 +248,7 @@ class Service:
             self.sessions.refuse_waiting({session.id: self.sessions.waiting.get(session.id, ())})
             obs = self._readers.last(session, request.obs)
             if not session.acted:
-                self._drop(session)
+                self._drop(session, DROPPED)
                 raise RequestError(
                     "An episode that ends without an action; it is dropped.",
                     status=409,

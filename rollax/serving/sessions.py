@@ -14,7 +14,7 @@ from rollax.serving.limits import Limits
 _REMEMBERED_RESPONSES = 4
 _REMEMBERED_ENDS = 20_000
 
-EXPIRED, ENDED = "expired", "ended"
+EXPIRED, ENDED, DROPPED = "expired", "ended", "dropped"
 NOBODY: frozenset[str] = frozenset()
 
 Key = tuple[type, str]
@@ -149,6 +149,9 @@ class Sessions:
         elif ended[0] == EXPIRED:
             what, status = "An episode that was idle for too long and is dropped.", 410
             fix = f"start another one; the idle time is limited to {self._limits.idle_timeout_s:g} s"
+        elif ended[0] == DROPPED:
+            what, status = "An episode that was dropped, because it ended without an action.", 410
+            fix = "start another one with start_episode"
         else:
             what, status, fix = "An episode that has ended.", 410, "start another one with start_episode"
         return RequestError(
@@ -165,10 +168,8 @@ class Sessions:
         self._ended[session.id] = (how, key, response)
         while len(self._ended) > _REMEMBERED_ENDS:
             self._ended.popitem(last=False)
-        if how == EXPIRED:
-            self.expired += 1
-        else:
-            self.ended += 1
+        self.expired += how == EXPIRED
+        self.ended += how == ENDED
 
     def response_to(self, episode_id: str, key: Key) -> Any:
         """The response, or the pending request, of a request that is sent again; None for a new one."""

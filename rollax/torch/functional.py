@@ -41,8 +41,22 @@ def torch_policy(
         name: the name of the class. Give it that of the variable, `P = torch_policy(loss, name="P")`: checkpoints and
             other processes import the class from the calling module by this name.
     Raises:
-        PolicyError: `name` is no identifier, or that of another object in the calling module, such as the loss.
+        PolicyError: a text in place of names; or a `name` that is no identifier, or that of another object in the
+            calling module, such as the loss.
     """
+    for argument, names in (
+        ("train_columns", train_columns),
+        ("batch_columns", batch_columns),
+        ("statistics", statistics),
+    ):
+        if isinstance(names, str):
+            raise PolicyError(
+                "A text where names are expected.",
+                where=f"torch_policy, argument {argument}",
+                got=names,
+                expected="a list of names",
+                fix=f"{argument}=[{names!r}]",
+            )
     module = sys._getframe(1).f_globals
     _check_name(name, module)
     methods: dict[str, Any] = {"loss": _method(loss), "statistics": tuple(statistics), "__doc__": loss.__doc__}

@@ -85,9 +85,10 @@ class Learner:
         self.tensors = ModelTensors(model, updated_targets)
         check_optimizer(optimizer, model, parts)
         self._keeps_padding = keeps_padding
-        groups: list[list[Tensor]] = [group["params"] for group in optimizer.param_groups]
-        together = [[parameter for group in groups for parameter in group]]
-        self._clipped_together = together if parts is None else groups
+        together: dict[str | None, list[Tensor]] = {}  # by part
+        for group in optimizer.param_groups:
+            together.setdefault(None if parts is None else group["name"], []).extend(group["params"])
+        self._clipped_together = list(together.values())
         self.num_updates = 0
         self._loss, self._stops = loss, stops
         self._grad_clip, self._device, self._compiled, self._count_rows = grad_clip, device, compiled, count_rows
@@ -113,8 +114,8 @@ class Learner:
     ) -> tuple[Columns, dict[str, Any]]:
         """Arrays by name, and statistics, of the plan's first minibatch; the model stays as it is.
 
-        The arrays are the gradients of parameters, and the new values of other state that the loss changes, such as
-        the running statistics of batch normalization: `apply` may be called in another process.
+        The arrays are the gradients of the parameters that have one, and the new values of other state that the loss
+        changes, such as the running statistics of batch normalization: `apply` may be called in another process.
         """
         self.tensors.check_parameters(where)
         batch = to_tensors(dict(columns), self._device)
@@ -123,8 +124,7 @@ class Learner:
                 _, stats = self._backward(Epoch(batch, plan, 0, keeps_padding=self._keeps_padding), 0, coefficients)
                 extra, params = self.tensors.extra, self.tensors.params
                 changed = {name: to_numpy(t) for name, t in extra.items() if not torch.equal(t, before[name])}
-            zeros = ((name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in params.items())
-            gradients = {name: to_numpy(gradient) for name, gradient in zeros}
+            gradients = {name: to_numpy(p.grad) for name, p in params.items() if p.grad is not None}
         finally:
             self.tensors.clear_gradients()
         numbers = {n: value.item() if value.ndim == 0 else to_numpy(value) for n, value in stats.items()}
@@ -145,18 +145,22 @@ class Learner:
                 fix="gradients, statistics = policy.compute_gradients(batch); then policy.apply_gradients(gradients)",
             )
         extra = {name: tensor for name, tensor in self.tensors.extra.items() if name in gradients}
-        shapes = {name: tuple(tensor.shape) for name, tensor in {**self.tensors.params, **extra}.items()}
+        params = self.tensors.params
+        known = {name: tensor for name, tensor in params.items() if name in gradients or not params.keys() & gradients}
+        shapes = {name: tuple(tensor.shape) for name, tensor in {**known, **extra}.items()}
         check_weights(gradients, shapes, f"{where}, apply_gradients")
-        bad = [
-            f"the {'new value' if name in extra else 'gradient'} of {name}"
-            for name, value in gradients.items()
-            if not np.isfinite(value).all()
-        ]
+        bad = [f"the gradient of {name}" for name in known if not np.isfinite(gradients[name]).all()]
+        bad += [
+            f"the new value of {name}" for name in extra if np.isnan(gradients[name]).any()
+        ]  # some begin at infinity
         if not bad:
             before = self._snapshot()
             assign(extra, gradients)
-            for name, parameter in self.tensors.params.items():
-                parameter.grad = torch.tensor(np.asarray(gradients[name]), device=self._device, dtype=parameter.dtype)
+            self.tensors.clear_gradients()
+            for name, parameter in known.items():
+                if parameter.requires_grad:
+                    gradient = np.asarray(gradients[name])
+                    parameter.grad = torch.tensor(gradient, device=self._device, dtype=parameter.dtype)
             self._clipped_norm()
             self._step(lr)
             if not (bad := self.tensors.not_finite()):
@@ -217,20 +221,21 @@ class Learner:
             now = trees.tree_map(partial(torch.tensor, device=self._device), now)
         parts = epoch.minibatch(step)
         counts = torch.stack([self._count_rows(batch, mask) for batch, mask in parts]) if len(parts) > 1 else None
-        found: dict[str, list[Tensor]] = {}
+        found: dict[str, dict[int, Tensor]] = {}  # name -> number of the microbatch -> statistic
         for number, (batch, mask) in enumerate(parts):
             loss, stats = self._loss(batch, mask, now)
             stats = statistics_of(stats, self._device)
             if counts is not None:
-                weight = counts[number] / counts.sum()
-                loss, stats = loss * weight, {n: v if v.ndim else v * weight for n, v in stats.items()}
+                loss = loss * (counts[number] / counts.sum())
             if not loss.requires_grad:
                 raise _no_gradient(loss)
             loss.backward()
             for name, value in stats.items():
-                found.setdefault(name, []).append((of_valid_rows(name, value, mask) if value.ndim else value).detach())
+                found.setdefault(name, {})[number] = (
+                    of_valid_rows(name, value, mask) if value.ndim else value
+                ).detach()
         self.tensors.keep_buffers()
-        totals = {name: of_microbatches(values) for name, values in found.items()}
+        totals = {name: of_microbatches(name, values, counts, len(parts)) for name, values in found.items()}
         return totals["total_loss"], totals
 
     def _clipped_norm(self) -> float:
@@ -243,6 +248,13 @@ class Learner:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if not gradients:
                 continue
+            if any(gradient.is_sparse for gradient in gradients):
+                raise PolicyError(
+                    "Sparse gradients, whose norm is not computed.",
+                    where=[self.tensors.names[p] for p in parameters if p.grad is not None and p.grad.is_sparse],
+                    expected="dense gradients",
+                    fix="leave sparse=True out: nn.Embedding(..., sparse=False)",
+                )
             norm = torch.nn.utils.get_total_norm(gradients).item()
             if self._grad_clip is not None and norm > self._grad_clip:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._grad_clip, torch.tensor(norm))

@@ -35,9 +35,10 @@ class ModelTensors:
         self.model = model
         self.params, self.extra = parameters_of(model), extra_of(model)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.params.items()}
-        self.target_model = None if updated_targets is None else copy.deepcopy(model).eval().requires_grad_(False)
+        self.target_model = None if updated_targets is None else _copied(model).eval().requires_grad_(False)
         self._updated_targets = updated_targets
         own = {id(tensor): tensor for tensor in self.extra.values()}
+        self._ids_of_extra = frozenset(own)
         self._buffers = [
             (module, key, own[id(buffer)])
             for module in model.modules()
@@ -80,16 +81,21 @@ class ModelTensors:
                 own[name].copy_(tensor)
 
     def check_parameters(self, where: str) -> None:
-        """PolicyError for parameters that came to the model, or were unfrozen, after the optimizer was made."""
-        if all(parameter in self.names for parameter in self.model.parameters() if parameter.requires_grad):
+        """PolicyError for parameters that came to the model, or were unfrozen, after the policy was made."""
+        unknown = [
+            name
+            for name, parameter in self.model.named_parameters()
+            if parameter not in self.names and (parameter.requires_grad or id(parameter) not in self._ids_of_extra)
+        ]
+        if not unknown:
             return
         raise PolicyError(
-            "Parameters that would not be trained: they are not those that the policy was made with.",
+            "Parameters that would be neither trained nor stored: they are not those that the policy was made with.",
             where=where,
-            got=[name for name, parameter in parameters_of(self.model).items() if parameter not in self.names],
+            got=unknown,
             expected="the layers that make_model returned, with requires_grad as it was there",
-            fix="make them in make_model; to train parameters later, leave them trainable there, and set "
-            "requires_grad=False until then",
+            fix="make them in make_model, and copy values into them (load_state_dict without assign=True); to train "
+            "parameters later, leave them trainable there, and set requires_grad=False until then",
         )
 
     def clear_gradients(self) -> None:
@@ -143,3 +149,17 @@ class ModelTensors:
         norms = {name: parameter.detach().double().norm().item() for name, parameter in self.params.items()}
         largest = max(norms, key=lambda name: math.inf if math.isnan(norms[name]) else norms[name])
         return [f"the new value of {largest}"]
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:  # a tensor that was computed from parameters, as by nn.utils.weight_norm
+        raise PolicyError(
+            "A model that cannot be copied for target parameters.",
+            where=f"make_model, {type(model).__name__}",
+            got=str(error),
+            expected="a module that copy.deepcopy copies",
+            fix="use parametrizations.weight_norm of torch.nn.utils for its weight_norm; keep no computed tensors as "
+            "attributes",
+        ) from error

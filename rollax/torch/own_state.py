@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rollax.errors import CheckpointError
 from rollax.state import array
+from rollax.torch.policy_model import refuse_extra_state
 from rollax.torch.weights import assign, extra_of, optimizer_arrays, parameters_of, set_optimizer_arrays, to_numpy
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
@@ -33,6 +34,9 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     """
     names, stored, found = _names(policy), dict.fromkeys(_stored(policy), _DEPTH + 1), {}
     for name, value in _attributes(policy):
+        for path, part in _parts(value, ""):
+            if isinstance(part, nn.Module):
+                refuse_extra_state(part, f"policy {policy.name!r}, attribute {name!r}{path}")
         found[name] = _arrays(value, names)
         for _, part in _parts(value, ""):
             if not isinstance(part, _STATE) and _hides_state(part, stored, _DEPTH):
@@ -159,12 +163,12 @@ def _arrays(value: Any, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
 
 
 def _names(policy: Any) -> dict[Tensor, str]:
-    """Trained parameter -> name, of the model and of all modules in attributes, for the state of optimizers."""
-    names: dict[Tensor, str] = dict(policy.learner.tensors.names)
-    for attribute, value in _attributes(policy):
+    """Parameter -> name, of the model and of all modules in attributes, for the state of optimizers."""
+    names: dict[Tensor, str] = {}
+    for attribute, value in vars(policy).items():
         for path, part in _parts(value, attribute):
             if isinstance(part, nn.Module):
-                names |= {parameter: f"{path}.{name}" for name, parameter in parameters_of(part).items()}
+                names |= {parameter: f"{path}.{name}" for name, parameter in part.named_parameters()}
             elif isinstance(part, Tensor):
                 names[part] = path
-    return names
+    return {**names, **{parameter: name for name, parameter in policy.learner.model.named_parameters()}}

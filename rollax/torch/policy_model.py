@@ -82,16 +82,21 @@ def check_module(model: Any, where: str) -> nn.Module:
             expected="an instance of torch.nn.Module",
             fix="return the module itself: `return Model(...)`",
         )
+    refuse_extra_state(model, f"policy class {where}, make_model")
+    return model
+
+
+def refuse_extra_state(model: nn.Module, where: str) -> None:
+    """Raises PolicyError for a module with state that is neither a parameter nor a buffer."""
     for name, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise PolicyError(
                 "State that would be lost: `get_extra_state` of a module, which weights and checkpoints do not have.",
-                where=f"policy class {where}, make_model, module {name or 'of the model itself'}",
+                where=f"{where}, module {name or 'itself'}",
                 got=type(module).__name__,
                 expected="state in parameters and buffers",
                 fix="keep it in buffers: self.register_buffer(name, tensor)",
             )
-    return model
 
 
 def check_sizes_known(model: nn.Module, where: str) -> None:

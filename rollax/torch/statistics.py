@@ -29,14 +29,32 @@ def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, T
     return statistics
 
 
-def of_microbatches(values: list[Tensor]) -> Tensor:
-    """Of the microbatches: the sum of numbers, and the rows of columns one after another.
+def of_microbatches(name: str, values: Mapping[int, Tensor], counts: Tensor | None, parts: int) -> Tensor:
+    """Of the microbatches with this statistic: the mean of numbers, and the rows of columns one after another.
 
     A copy, because a statistic may be a parameter, which the step changes in place; numbers are floats.
+
+    Args:
+        values: number of the microbatch -> its statistic.
+        counts: [parts] the weights of the microbatches; None: there is one.
+    Raises:
+        ShapeError: a column that some microbatches lack.
     """
-    if values[0].ndim:
-        return torch.cat(values)
-    return values[0] * 1.0 if len(values) == 1 else torch.stack(values).sum()
+    first = next(iter(values.values()))
+    if not first.ndim:
+        if counts is None:
+            return first * 1.0
+        weights = counts[list(values)].to(first.device)
+        return (torch.stack([*values.values()]) * weights).sum() / weights.sum()
+    if len(values) < parts:
+        raise ShapeError(
+            "A statistic by row that some microbatches lack.",
+            where=f"statistic {name!r} of the loss",
+            got=f"{len(values)} of {parts} microbatches",
+            expected="one number for each row of the minibatch",
+            fix="return it for every microbatch, or its mean",
+        )
+    return torch.cat([*values.values()])
 
 
 def of_valid_rows(name: str, column: Tensor, mask: Tensor) -> Tensor:

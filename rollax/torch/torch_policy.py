@@ -22,7 +22,7 @@ from rollax.policy.finite import check_finite
 from rollax.policy.model_policy import Columns, ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
-from rollax.policy.update_plan import part_of
+from rollax.policy.update_plan import check_parts, part_of
 from rollax.policy.weights import check_weights
 from rollax.state import count, section
 from rollax.torch import own_state
@@ -32,7 +32,8 @@ from rollax.torch.distributions import make_distribution
 from rollax.torch.learner import Learner
 from rollax.torch.policy_model import check_model, check_module, check_sizes_known, make_policy_model
 from rollax.torch.random_numbers import random_numbers_of
-from rollax.torch.weights import as_numpy, assign, parameters_of, to_numpy, to_tensors
+from rollax.torch.statistics import statistics_of
+from rollax.torch.weights import as_numpy, assign, owners_of, parameters_of, to_numpy, to_tensors
 
 Result = TypeVar("Result")
 
@@ -60,6 +61,7 @@ class TorchPolicy(ModelPolicy):
         self._draws = draws or self._noisy
         self._may_draw = self._draws or own_forward
         self._describe(self.model)
+        check_parts(owners_of(self.model), self.plan.targets, type(self).__name__)
         norms, where = batch_norms(self.model), f"policy class {type(self).__name__}, make_plan"
         check_minibatches(norms, self.plan, self.memory.max_seq_len, where)
         self._batch_norms = tuple(norms.values())
@@ -131,8 +133,9 @@ class TorchPolicy(ModelPolicy):
         Other columns are as for `run_model`.
         """
         out = run_model(model, columns)
-        if out.policy.dtype is torch.bfloat16:
-            out = out._replace(policy=out.policy.float())  # its log-probabilities would be inexact
+        if out.policy.dtype in (torch.bfloat16, torch.float16):  # their log-probabilities would be inexact
+            value = out.value if out.value is None else out.value.float()
+            out = out._replace(policy=out.policy.float(), value=value)
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
         if self.masks.present:
@@ -186,7 +189,7 @@ class TorchPolicy(ModelPolicy):
             if wanted is None or name in wanted or name == self._checked_fetch
         }
         if values is not None and (wanted is None or SampleBatch.VF_PREDS in wanted):
-            fetches[SampleBatch.VF_PREDS] = as_numpy(values)
+            fetches[SampleBatch.VF_PREDS] = to_numpy(values)  # a copy: the values may be a parameter
         elif wanted is not None and SampleBatch.VF_PREDS in wanted:  # its critic computes them later
             fetches[SampleBatch.VF_PREDS] = np.zeros(len(outputs), np.float32)
         return fetches
@@ -205,7 +208,7 @@ class TorchPolicy(ModelPolicy):
         columns = self._inputs_of_values(obs_batch, memory)
         if trees.length(obs_batch) == 0:
             return np.empty(0, np.float32)
-        return as_numpy(self._act(self._values, to_tensors(columns, self.device)))
+        return to_numpy(self._act(self._values, to_tensors(columns, self.device)))
 
     def _values(self, model: Any, columns: Columns) -> Tensor:
         if SampleBatch.CRITIC_OBS in columns:
@@ -241,7 +244,15 @@ class TorchPolicy(ModelPolicy):
         with random_numbers_of(self.generator, self.device):
             columns |= self.target_columns(self.model, self.model, columns, mask, coefficients)
             _, stats = self.loss(self.model, self.forward(self.model, columns), columns, mask, coefficients)
-        return to_numpy(stats[SampleBatch.TD_ERROR])
+        if SampleBatch.TD_ERROR not in stats:
+            raise PolicyError(
+                "A loss without errors for each row.",
+                where=f"policy {self.name!r}, td_errors",
+                got=sorted(stats),
+                expected=f"the statistic {SampleBatch.TD_ERROR!r} [N]",
+                fix="return it: statistics[SampleBatch.TD_ERROR] = errors",
+            )
+        return to_numpy(statistics_of(stats, self.device)[SampleBatch.TD_ERROR])
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of a buffer that it changes.
@@ -287,7 +298,7 @@ class TorchPolicy(ModelPolicy):
         Raises PolicyError for a parameter without a learning rate.
         """
         rates, parameters = self.learning_rates(), parameters_of(self.model)
-        if not isinstance(rates, dict):
+        if not isinstance(rates, Mapping):
             return list(parameters.values())
         if left := sorted({part_of(name) for name in parameters} - rates.keys()):
             raise PolicyError(
@@ -321,6 +332,8 @@ class TorchPolicy(ModelPolicy):
         _share_storage(self.learner.tensors.extra, extra)
 
     def get_weights(self) -> dict[str, np.ndarray]:
+        self.learner.tensors.check_parameters(f"policy {self.name!r}")
+        self.learner.tensors.keep_buffers()
         # Copies, which the caller may change.
         return {name: to_numpy(tensor) for name, tensor in {**self.params, **self.extra}.items()}
 
@@ -328,6 +341,7 @@ class TorchPolicy(ModelPolicy):
         """Sets the weights to those of `get_weights` of an equal policy, and copies them to the target parameters."""
         tensors = {**self.params, **self.extra}
         check_weights(weights, {name: tuple(t.shape) for name, t in tensors.items()}, f"policy {self.name!r}")
+        self.learner.tensors.keep_buffers()
         assign(tensors, weights)
         self.learner.tensors.set_targets()
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rollax import trees
 from rollax.errors import CheckpointError, PolicyError
 from rollax.importing import path_of
+from rollax.policy.update_plan import part_of
 
 _NUMBER = "()"
 
@@ -20,6 +21,16 @@ _NUMBER = "()"
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
     """Name -> trained parameter; tied ones once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def owners_of(model: nn.Module) -> dict[str, set[str]]:
+    """Name of a trained parameter -> all attributes of the model that contain it."""
+    names = {parameter: name for name, parameter in parameters_of(model).items()}
+    owners: dict[str, set[str]] = {name: set() for name in names.values()}
+    for alias, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter in names:
+            owners[names[parameter]].add(part_of(alias))
+    return owners
 
 
 def extra_of(model: nn.Module) -> dict[str, Tensor]:

@@ -145,3 +145,8 @@ def test_override_leaves_what_is_not_said():
     assert override(base, run=None, env=None, config={}, stop={}) == base
     over = override(base, run="PG", env="B", config={"lr": 2}, stop={"episode_reward_mean": 1})
     assert over == Experiment("PG", "B", {"lr": 2}, {"episode_reward_mean": 1, "timesteps_total": 5})
+
+
+def test_a_repeated_key_is_refused():
+    with pytest.raises(ConfigError, match=r"Not valid JSON: a repeated key among \['lr', 'lr'\]"):
+        parse_config('{"lr": 1, "lr": 2}')

@@ -1,6 +1,7 @@
 import json
 import sys
 from collections import OrderedDict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,12 +56,17 @@ def test_values_of_env_config():
         "by_id": {1: "a", (2, 3): {"$x": None}},
         "numpy": np.float32(0.5),
         "none": None,
+        "path": Path("data") / "x.csv",
+        "sets": [{3, "b"}, frozenset([(1, 2)])],
+        "bytes": b"\x00\xff",
     }
     back = SomeConfig.from_json(stored(SomeConfig(env_config=env_config))).env_config
     assert back == env_config
     array = SomeConfig.from_json(stored(SomeConfig(env_config={"a": f32([[1, np.inf]])}))).env_config["a"]
     np.testing.assert_array_equal(array, f32([[1, np.inf]]))
     assert array.dtype == np.float32
+    texts = SomeConfig.from_json(stored(SomeConfig(env_config={"a": np.array(["x", "yz"])}))).env_config["a"]
+    assert texts.tolist() == ["x", "yz"]
 
 
 @pytest.mark.parametrize(

@@ -139,3 +139,15 @@ class TestCsv:
         caplog.clear()
         assert [len(one) for one in read(path, **settings, ends="terminated")] == [1, 1, 2]
         assert "left out" not in caplog.text
+
+    @pytest.mark.parametrize(("reward", "fits"), [("", True), ("0", True), ("nan", True), ("10", False)])
+    def test_a_reward_without_an_action(self, tmp_path, reward, fits):
+        path = tmp_path / "log.csv"
+        path.write_text(f"x,a,r\n1,0,0\n2,1,0.5\n3,,{reward}\n")
+        settings = {"obs": ["x"], "actions": "a", "rewards": "r"}
+        if fits:
+            (one,) = read(path, **settings)
+            assert one.columns["rewards"].tolist() == [0, 0.5]
+            return
+        with pytest.raises(DatasetError, match=r"after the last action(.|\n)*line 4, column 'r'(.|\n)*got: +10"):
+            read(path, **settings)

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 from typer.testing import CliRunner
 
-from rollax import DatasetError, DatasetWriter, PPOTrainer, RecordedTrajectory, open_dataset, trees
+from rollax import ConfigError, DatasetError, DatasetWriter, PPOTrainer, RecordedTrajectory, open_dataset, trees
 from rollax.cli import app
 from rollax.data.convert import convert
 from rollax.data.describe import describe
@@ -114,6 +114,7 @@ def test_wrong_values_are_named(tmp_path, column, value, says):
     ("column", "value", "says"),
     [
         ("rewards", np.ones((3, 1)), "column 'rewards': shape (3, 1), expected (3,)"),
+        ("rewards", np.array([0, 1e39, 1]), "column 'rewards': 1e+39 in step 1, expected a number within ±3.4e+38"),
         ("action_logp", np.ones((3, 1)), "column 'action_logp': shape (3, 1), expected (3,)"),
         ("actions", np.array([0, 0.5, 1]), "column 'actions': 0.5 in step 1 is not in Discrete(2)"),
         ("actions", np.array([0, 1]), "column 'actions': shape (2,), expected (3,)"),
@@ -439,3 +440,32 @@ def test_lines_have_no_policy_ids(tmp_path, caplog):
         own.write(other)
     convert(open_dataset(tmp_path / "b"), tmp_path / "b.jsonl", "json_lines")
     assert "the policy ids default_policy, walker are left out" in caplog.text
+
+
+@pytest.mark.parametrize(("to", "fits"), [("minari", False), ("minari_arrow", True)])
+def test_keys_with_a_slash(tmp_path, to, fits):
+    data, space = some(2), spaces.Dict({"p/q": BOX})
+    for one in data:
+        one.columns["obs"] = {"p/q": one.columns["obs"]}
+    if fits:
+        convert(ListReader(data, space, TWO), tmp_path / "out", to)
+        assert len(list(open_dataset(tmp_path / "out").trajectories())) == 2
+        return
+    with pytest.raises(DatasetError, match=r"takes for a path(.|\n)*p/q(.|\n)*minari_arrow"):
+        convert(ListReader(data, space, TWO), tmp_path / "out", to)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_that_a_format_does_not_have(tmp_path):
+    with pytest.raises(ConfigError, match=r"json_lines does not have(.|\n)*got: +compression"):
+        convert(ListReader(some(), BOX, TWO), tmp_path / "a.jsonl", "json_lines", compression="zstd")
+
+
+def test_lines_have_texts_as_ids(tmp_path, caplog):
+    data = some(2)
+    data[0].agent_id = "a", 1
+    convert(ListReader(data, BOX, TWO), tmp_path / "a.jsonl", "json_lines")
+    assert "ids of agents are written as texts: ('a', 1)" in caplog.text
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({**line, "episode_id": 0}) + "\n" for line in lines[:1]))
+    assert [one.episode_id for one in open_dataset(tmp_path / "b.jsonl").trajectories()] == ["0:0"]

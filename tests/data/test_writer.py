@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax import DatasetError, DatasetWriter, open_dataset
+from rollax import ConfigError, DatasetError, DatasetWriter, open_dataset
 from tests.data.test_describe import BOX, SPACES, TWO, some, written
 
 
@@ -78,3 +80,27 @@ def test_arrays_of_jax(tmp_path):
     written(tmp_path, [one])
     (found,) = open_dataset(tmp_path).trajectories()
     np.testing.assert_array_equal(found.columns["obs"], one.columns["obs"])
+
+
+def test_arrays_that_the_caller_uses_again(tmp_path):
+    (one,) = some(1)
+    with DatasetWriter(tmp_path, *SPACES) as writer:
+        for number in range(3):
+            one.columns["rewards"][:] = number
+            writer.write(replace(one, episode_id=str(number)))
+    reader = open_dataset(tmp_path)
+    assert [set(read.columns["rewards"].tolist()) for read in reader.trajectories()] == [{0}, {1}, {2}]
+    assert reader.header["behaviour"]["score"] == len(one)
+
+
+def test_arguments_that_cannot_be():
+    with pytest.raises(ConfigError, match=r"unknown compression(.|\n)*got: +zst(.|\n)*zstd"):
+        DatasetWriter("unused", BOX, TWO, compression="zst")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"different policies(.|\n)*\['a'\] and \['b'\]"):
+        DatasetWriter("unused", {"a": BOX}, {"b": TWO})
+
+
+def test_columns_to_read_are_a_list(tmp_path):
+    written(tmp_path, some(1))
+    with pytest.raises(ConfigError, match=r"setting 'columns'(.|\n)*got: +obs"):
+        open_dataset(tmp_path, columns="obs")

@@ -112,32 +112,17 @@ class StuckVector(SyncVectorEnv):
         return np.zeros((2, 2), np.float32), np.zeros(2), np.array([False, True]), np.zeros(2, bool), {}
 
 
-class Parallel:
-    """PettingZoo's parallel API; its agent ends and stays among `agents`."""
+class InTurn:
+    """PettingZoo's AEC API: an agent that has ended is selected for ever."""
 
-    metadata, possible_agents = {"name": "parallel_v0"}, ["a"]
+    metadata, possible_agents = {"name": "aec_v0"}, ["a"]
+    agent_selection, over = "a", False
 
     def observation_space(self, agent):
         return OBS
 
     def action_space(self, agent):
         return ACTIONS
-
-    def reset(self, seed=None, options=None):
-        self.agents = ["a"]
-        return {"a": ZERO}, {"a": {}}
-
-    def step(self, actions):
-        return {"a": ZERO}, {"a": 0.0}, {"a": True}, {"a": False}, {"a": {}}
-
-    def close(self):
-        pass
-
-
-class InTurn(Parallel):
-    """The same of the AEC API: who has ended is selected for ever."""
-
-    metadata, agent_selection, over = {"name": "aec_v0"}, "a", False
 
     def reset(self, seed=None, options=None):
         self.agents, self.over = ["a"], False
@@ -151,6 +136,9 @@ class InTurn(Parallel):
     def step(self, action):
         self.over = True
 
+    def close(self):
+        pass
+
 
 @pytest.mark.parametrize(
     ("env", "where"),
@@ -160,7 +148,6 @@ class InTurn(Parallel):
         (Silent, "Silent...news of agents []"),
         (Columns, "Columns, sub-environment 1...news of agents ['agent0']"),
         (StuckVector, "StuckVector, sub-environment 1"),
-        (Parallel, "parallel_v0, sub-environment 0...news of agents ['a']; alive: []"),
         (InTurn, "aec_v0...news of agents ['a']; alive: ['a']"),
     ],
 )

@@ -127,3 +127,11 @@ def test_a_list_is_an_action_too():
     base.send_actions({index: {agent: [[0.5] * 3] * 2 for agent in by_agent} for index, by_agent in obs.items()})
     base.poll()
     np.testing.assert_array_equal(envs[0].got[0], np.full((2, 3), 0.5, np.float32))
+
+
+@pytest.mark.parametrize("values", [[[0.0, 1e39]], [np.array([0.0, 1e39])]])
+def test_numbers_that_float32_cannot_hold(values):
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    with pytest.raises(ValueError, match="cannot hold"):
+        columns.stack(space, values)
+    assert columns.stack(space, [[0.0, np.inf]]).tolist() == [[0, np.inf]]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rollax import Policy, RolloutWorker, SampleBatch, trees
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
@@ -288,3 +290,42 @@ def test_a_recurrent_policy_and_one_without_memory_learn_side_by_side():
         gradients, _ = worker.get_policy(policy_id).compute_gradients(batch)
         assert any("memory" in name for name in gradients) == (policy_id == "remembers")
         assert all(np.isfinite(gradient).all() for gradient in gradients.values())
+
+
+class Narrow(gym.Env):
+    """Actions of 0.1 at most, so that most of a policy's are clipped; episodes of seven steps."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Box(-0.1, 0.1, (2,), np.float32)
+
+    def __init__(self, config: Any = None) -> None:
+        self.t = 0
+
+    def _obs(self) -> np.ndarray:
+        return np.float32([self.t / 7])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self._obs(), 0.5, self.t == 7, False, {}
+
+
+@pytest.mark.parametrize("scale", ["clip_actions", "normalize_actions"])
+def test_previous_actions_are_what_the_environment_received(scale):
+    # As a user who passes each action on gives them to `compute_single_action`.
+    worker, batch = sample(PPOPolicy, Narrow, num_envs_per_worker=1, **{"clip_actions": False, scale: True})
+    runner = worker.runners["default_policy"]
+    received = runner.action_map.received(batch["actions"])
+    assert (np.abs(received - batch["actions"]).max(axis=1) > 0).sum() > 3
+    first = int(np.flatnonzero(np.diff(batch["trajectory_id"]))[0]) + 1
+    state, action, reward = None, None, 0.0
+    for row in range(first, first + 7):
+        given = {"prev_action": action, "prev_reward": reward}
+        _, state, fetches = runner.compute_single_action(batch["obs"][row], state, True, **given)
+        np.testing.assert_allclose(
+            fetches["action_dist_inputs"], batch["action_dist_inputs"][row], rtol=1e-4, atol=1e-6
+        )
+        np.testing.assert_array_equal(batch["prev_actions"][row], 0 if row == first else received[row - 1])
+        action, reward = runner.action_map(batch["actions"][row][None])[0], batch["rewards"][row]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
+from rollax import ConfigError
 from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
 
@@ -73,3 +75,11 @@ def test_time_left_follows_the_recent_pace():
 def test_no_limit_no_estimate():
     assert TimeLeft({"episode_reward_mean": 1}).estimate(result(1)) is None
     assert TimeLeft({"timesteps_total": 5000}).estimate({"timesteps_total": 5}) is None
+
+
+def test_numbers_of_numpy():
+    given = {"timesteps_total": np.int64(60), "episode_reward_mean": np.float32(4)}
+    assert checked_stop(given, "stop") == {"timesteps_total": 60, "episode_reward_mean": 4}
+    assert {type(value) for value in checked_stop(given, "stop").values()} == {int, float}
+    with pytest.raises(ConfigError, match=r"no dict(.|\n)*got: +None"):
+        checked_stop(None, "stop")  # type: ignore[arg-type]

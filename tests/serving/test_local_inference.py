@@ -271,3 +271,69 @@ def test_masked_actions_and_nested_observations():
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ConfigError, match="inference mode"):
         PolicyClient("http://localhost:9900", inference_mode="far")
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf, 1e39, "1"])
+def test_a_reward_that_is_no_number_is_refused_at_once(discrete, server, reward):
+    with local(server.address) as client:
+        episode = client.start_episode()
+        client.get_action(episode, SEEN[0])
+        client.log_returns(episode, np.float32(0.5))
+        with pytest.raises(RequestError, match=r"A reward that is(.|\n)*where: +reward of"):
+            client.log_returns(episode, reward)
+        client.end_episode(episode, SEEN[1])
+    assert discrete.episodes[-1].agents["agent0"].rewards == [0.5]
+
+
+def test_a_wrong_last_observation_does_not_end_an_episode(discrete, server):
+    with local(server.address) as client:
+        episode = client.start_episode()
+        client.get_action(episode, SEEN[0])
+        with pytest.raises(EnvError):
+            client.end_episode(episode, np.zeros(3))
+        client.end_episode(episode, SEEN[1])
+    assert len(discrete.episodes) == 1
+
+
+def test_episodes_that_the_server_refuses_take_no_others_along(discrete, server):
+    with local(server.address, episodes_per_message=3) as client:
+        play(client)
+        inference = client._inference
+        inference._finished[0].agents["agent0"].infos = [{"a": 1}]  # of one step in three
+        play(client)
+        with pytest.raises(RequestError) as caught:
+            play(client)
+    assert len(discrete.episodes) == 2
+    assert "is lost" in caught.value.__notes__[0]
+
+
+def test_episodes_that_do_not_arrive_are_kept(discrete):
+    with served(discrete) as server:
+        client = local(server.address, timeout=0.5)
+        play(client)
+        port = int(server.address.rpartition(":")[2])
+    before = len(discrete.episodes)
+    episode = client.start_episode()
+    client.get_action(episode, SEEN[0])
+    with pytest.raises(RequestError, match="could not be reached"):
+        client.end_episode(episode, SEEN[1])
+    again = Recording({"default_policy": discrete.actors["default_policy"].runner})
+    with PolicyServer(again, port=port), client:
+        client.close()
+    assert (before, len(again.episodes)) == (len(discrete.episodes), 1)
+
+
+def test_whole_episodes_of_arrays(discrete, server):
+    columns = {"obs": SEEN[:3], "actions": np.zeros(2, int), "rewards": np.ones(2), "terminated": True}
+    for scheme in ("http", "ws"):
+        with PolicyClient(server.address.replace("http", scheme)) as client:
+            assert client.submit_episodes([{"agents": {"agent0": columns}}])["accepted"] == 1
+    one, other = discrete.episodes[-2:]
+    np.testing.assert_array_equal(one.agents["agent0"].obs, other.agents["agent0"].obs)
+
+
+def test_json_has_no_nan(server):
+    with PolicyClient(server.address) as client:
+        episode = client.start_episode()
+        with pytest.raises(RequestError, match=r"cannot be sent(.|\n)*NaN or infinity"):
+            client.get_action(episode, np.array([np.nan, 0.0]))

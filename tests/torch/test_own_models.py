@@ -334,7 +334,9 @@ class TestLaterLayers:
     def test_replaced_ones_are_named(self, call):
         policy = make(model={"custom_model": TwoLinears})
         batch, policy.model.value = experience(policy), nn.Linear(3, 1)
-        with pytest.raises(PolicyError, match=r"not be trained(.|\n)*got: +\['value.weight', 'value.bias'\]"):
+        with pytest.raises(
+            PolicyError, match=r"neither trained nor stored(.|\n)*got: +\['value.weight', 'value.bias'\]"
+        ):
             getattr(policy, call)(batch)
 
     def test_ones_that_were_never_trained_are_named_and_others_may_rest(self):
@@ -349,7 +351,7 @@ class TestLaterLayers:
         policy.learn_on_batch(batch)
         assert not torch.equal(trained, before)
         policy.model.fixed.requires_grad_(True)
-        with pytest.raises(PolicyError, match=r"not be trained(.|\n)*got: +\['fixed'\]"):
+        with pytest.raises(PolicyError, match=r"neither trained nor stored(.|\n)*got: +\['fixed'\]"):
             policy.learn_on_batch(batch)
 
 

@@ -194,6 +194,14 @@ class CsvReader(FormatReader):
         steps = lines[:-1] if has_last else lines
         if not steps:
             return None
+        if has_last and self._has_reward(lines[-1], path):
+            raise DatasetError(
+                "A reward in the row after the last action, whose step it would not belong to.",
+                where=f"{path}, line {lines[-1][0]}, column {self._rewards!r}",
+                got=lines[-1][1][self._rewards],
+                expected="the reward of an action in its own row, and nothing or 0 in a row without an action",
+                fix="if the file has each reward in the row of the next observation, move the column up by one row",
+            )
         observation_space, action_space = self.spaces_of(DEFAULT_POLICY, where)
         obs = self._numbers(lines, self._obs, path, scalar=self._scalar_obs)
         actions = self._numbers(steps, self._actions, path, scalar=self._scalar_action)
@@ -233,6 +241,13 @@ class CsvReader(FormatReader):
                 )
             found.append(any(flags[ending:]))
         return found[0], found[1] and not found[0]
+
+    def _has_reward(self, line: tuple[int, Mapping[str, str]], path: Path) -> bool:
+        """Whether a row has a reward other than 0."""
+        if not line[1][self._rewards].strip():
+            return False
+        (reward,) = self._numbers([line], [self._rewards], path, scalar=True)
+        return not (reward == 0 or np.isnan(reward))
 
     def _numbers(
         self, lines: list[tuple[int, Mapping[str, str]]], names: Sequence[str], path: Path, *, scalar: bool

@@ -39,7 +39,8 @@ class JsonLinesReader(FormatReader):
                 if episode is None:
                     continue
                 # Other files may have the same ids, and other lines may have none.
-                episode_id = f"{number}:{episode.get('episode_id') or f'line {line}'}"
+                given = episode.get("episode_id")
+                episode_id = f"{number}:{f'line {line}' if given in (None, '') else given}"
                 try:
                     found = list(self._episode(episode, episode_id, f"{path}, line {line}"))
                 except DatasetError as error:

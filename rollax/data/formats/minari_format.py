@@ -30,6 +30,7 @@ from rollax.data.formats.minari_limits import check_episode
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.data.new_file import new_folder
 from rollax.errors import DatasetError
+from rollax.spaces import leaves, path_text
 
 log = logging.getLogger("rollax.data")
 
@@ -177,6 +178,17 @@ def write_minari(
             expected="data with the spaces of one policy",
         )
     (policy_id, observation_space), *_ = reader.observation_spaces.items()
+    if storage == "hdf5":
+        for name, space in (("obs", observation_space), ("actions", reader.action_spaces[policy_id])):
+            for part, _ in leaves(space):
+                if any("/" in str(key) for key in part):
+                    raise DatasetError(
+                        "A key with a slash, which HDF5 takes for a path.",
+                        where=f"{path}, column {name!r}",
+                        got=path_text(part),
+                        expected="keys without a slash",
+                        fix="convert to minari_arrow",
+                    )
     with new_folder(path) as temporary:
         (temporary / "data").mkdir()
         stored = MinariStorage.new(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Box
 
 from rollax.env import checks
 from rollax.env.adapters import adapter_of
@@ -21,6 +22,7 @@ from rollax.env.making import make_base_env, to_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.vector.vector_env import SteppedInTurn
+from rollax.spaces import leaves
 
 _COMPARED_POLLS = 50
 _RGB = "rgb_array"
@@ -83,6 +85,7 @@ class _Check:
             player = RandomPlayer(base, self._seed, self._spaces_of)
             player.begin(self._seeds(base))
             self._look_at_pictures(base)
+            self._look_at_actions(base)
             polls = 0
             while polls < max_steps and not all(player.ended[index] >= episodes for index in range(base.num_envs)):
                 player.step()
@@ -101,6 +104,18 @@ class _Check:
                 "episodes": player.ended.total(),
                 "steps": player.steps,
             }
+
+    def _look_at_actions(self, base: BaseEnv) -> None:
+        spaces = [base.action_space, *(getattr(base, "action_spaces", None) or {}).values()]
+        parts = [(space, leaf) for space in spaces if space is not None for _, leaf in leaves(space)]
+        whole = [space for space, leaf in parts if isinstance(leaf, Box) and leaf.dtype.kind != "f"]
+        if whole:
+            self._find(
+                "warning",
+                "integer actions",
+                f"{whole[0]}: policies of rollax choose no integers of a Box. Declare MultiDiscrete(high - low + 1, "
+                "start=low), or a Box of floats that the environment rounds.",
+            )
 
     def compare(self) -> None:
         """Checks that the first sub-environment is reproducible, alone and together with another one."""

@@ -10,6 +10,7 @@ import numpy as np
 from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
+from rollax.env.closing import close_all
 from rollax.env.copies import EnvCopies, env_name
 from rollax.env.dict_rows import DictRows
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, checked_reset, checked_step, spaces_of_agents
@@ -139,5 +140,4 @@ class MultiAgentBaseEnv(BaseEnv):
         return self.envs[env_id or 0].render()
 
     def stop(self) -> None:
-        for env in self.envs:
-            env.close()
+        close_all(self.envs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Container, Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
@@ -156,7 +157,8 @@ class _Grouped(MultiAgentEnv):
                 out_rewards[group] = _sum([rewards[member] for member in before if member in rewards])
             if any(member in infos for member in members):
                 out_infos[group] = {member: infos[member] for member in members if member in infos}
-            self._last_obs |= {member: obs[member] for member in flags if member in obs}
+            # Copies: an environment may use an array again, for the observation of another member.
+            self._last_obs |= {member: copy.deepcopy(obs[member]) for member in flags if member in obs}
             self._alive.difference_update(before)
             self._alive.update(member for member, ended in flags.items() if not any(ended))
             acting = [member for member in members if member in obs and member in self._alive]

@@ -71,7 +71,7 @@ class PettingZooEnv(MultiAgentEnv):
 
 
 class ParallelPettingZooEnv(PettingZooEnv):
-    """All agents of `env.agents` act at every step; the episode is over when there are none left."""
+    """All agents of `env.agents` act at every step; the episode is over when all of these have ended."""
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         result = self.env.reset(seed=seed, options=options)
@@ -96,7 +96,8 @@ class ParallelPettingZooEnv(PettingZooEnv):
             # An agent that is no longer in `agents` has ended, flag or not; an invalid flag is refused later.
             down = [a for a in left if terminateds.get(a, False) is False and truncateds.get(a, False) is False]
             terminateds = terminateds | dict.fromkeys(down, True)
-        over = not agents
+        # Some environments leave agents that have ended in `agents`: then nobody is left who could act.
+        over = all(terminateds.get(agent) or truncateds.get(agent) for agent in agents)
         return obs, rewards, terminateds | {ALL: over}, truncateds | {ALL: False}, _by_agent(infos)
 
     def _undeclared(self, obs: AgentDict) -> AgentDict:

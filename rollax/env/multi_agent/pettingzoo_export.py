@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -52,7 +53,8 @@ class _Exported(ParallelEnv):
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         """Begins an episode."""
         obs, infos = self.env.reset(seed=seed, options=options)
-        self._last_obs, self.agents, self._acting = dict(obs), list(obs), set(obs)
+        # Copies: an environment may use an array again, for the observation of another agent.
+        self._last_obs, self.agents, self._acting = copy.deepcopy(dict(obs)), list(obs), set(obs)
         return dict(obs), self._infos(infos, self.agents)
 
     def step(self, actions: Mapping) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
@@ -67,7 +69,7 @@ class _Exported(ParallelEnv):
         self.agents = [agent for agent in reported if not any(flags[agent])]
         self._acting = obs.keys() & set(self.agents)
         shown = {agent: obs[agent] if agent in obs else self._last_obs[agent] for agent in reported}
-        self._last_obs = {agent: shown[agent] for agent in self.agents}
+        self._last_obs = {agent: copy.deepcopy(shown[agent]) for agent in self.agents}
         return (
             shown,
             {agent: float(rewards.get(agent, 0.0)) if agent in before else 0.0 for agent in reported},

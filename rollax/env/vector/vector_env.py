@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.env import checks
+from rollax.env.closing import close_all
 from rollax.env.copies import EnvCopies, Spaces, env_name, space_of
 from rollax.env.restarting import Restarts
 
@@ -158,8 +159,7 @@ class SteppedInTurn(VectorEnv):
         return frame_of(self.envs[index])
 
     def close(self) -> None:
-        for env in self.envs:
-            getattr(env, "close", lambda: None)()
+        close_all(self.envs)
 
     def _where(self, index: int) -> str:
         return f"{env_name(self.envs[index])}, sub-environment {index}"

@@ -111,3 +111,17 @@ class TestMasks:
             assert action[0]["m"].tolist() == [0, 1]
             seen.add(int(action[0]["n"]))
         assert seen == {11, 13}
+
+
+def test_actions_that_rollaxs_own_policies_refuse():
+    class Whole(gym.Env):
+        observation_space, action_space = OBS_SPACE, spaces.Dict({"a": spaces.Box(-3, 3, (2,), np.int32)})
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(3, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(3, np.float32), 0.0, True, False, {}
+
+    report = check_env(Whole)
+    assert [finding.name for finding in report.findings] == ["integer actions"]

@@ -330,3 +330,34 @@ def test_groups_and_single_agents_with_policies_of_their_own():
     assert batch["team"]["rewards"].tolist() == [3.0] * 3
     assert batch["c"]["rewards"].tolist() == [4.0] * 3
     assert [part[:, 0].tolist() for part in batch["team"]["obs"]] == [[1.0] * 3, [2.0] * 3]
+
+
+class OneBuffer(MultiAgentEnv):
+    """Two agents in turns, whose observations are one array that the environment writes into again."""
+
+    observation_space, action_space = spaces.Box(-100, 100, (1,), np.float32), ACTION_SPACE
+    possible_agents: Any = ("a", "b")
+
+    def reset(self, *, seed=None, options=None):
+        self.buffer, self.t = np.zeros(1, np.float32), 0
+        return {"a": self._show(10)}, {}
+
+    def step(self, actions):
+        self.t += 1
+        return {"ab"[self.t % 2]: self._show(10 + self.t)}, {}, {ALL: self.t == 4}, NO, {}
+
+    def _show(self, number):
+        self.buffer[0] = number
+        return self.buffer
+
+
+def test_the_latest_observation_of_a_member_stays_as_it_was():
+    env = to_base_env(OneBuffer().with_agent_groups({"team": ["a", "b"]}))
+    env.try_reset()
+    env.send_actions({0: {"team": (0, 0)}})
+    (seen,) = env.poll()[0][0].values()
+    assert [part.tolist() for part in seen] == [[10], [11]]
+    exported = to_pettingzoo(OneBuffer())
+    exported.reset()
+    obs = exported.step({"a": 0})[0]
+    assert {agent: one.tolist() for agent, one in obs.items()} == {"a": [10], "b": [11]}

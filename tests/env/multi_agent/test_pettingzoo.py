@@ -452,3 +452,32 @@ class TestExport:
             "else: raise AssertionError"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Lingering(pettingzoo.ParallelEnv):
+    """Leaves its agents in `agents` after their end, which PettingZoo's own test refuses."""
+
+    metadata = {"name": "lingering"}
+    possible_agents = ["a", "b"]
+
+    def observation_space(self, agent):
+        return OBS_SPACE
+
+    def action_space(self, agent):
+        return ACTION_SPACE
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.t = ["a", "b"], 0
+        return dict.fromkeys(self.agents, np.zeros(OBS_SPACE.shape, np.float32)), {}
+
+    def step(self, actions):
+        self.t += 1
+        flags = dict.fromkeys(self.agents, self.t == 3)
+        obs = dict.fromkeys(self.agents, np.full(OBS_SPACE.shape, self.t, np.float32))
+        return obs, dict.fromkeys(self.agents, 1.0), flags, dict.fromkeys(self.agents, False), {}
+
+
+def test_an_episode_ends_with_its_agents_also_if_they_stay_in_agents():
+    config = PPOConfig(model={"fcnet_hiddens": [4]}, num_envs_per_worker=2)
+    episodes = RolloutWorker(Lingering, PPOPolicy, config=config).evaluate(4)
+    assert [(one.length, one.reward) for one in episodes] == [(3, 6.0)] * 4

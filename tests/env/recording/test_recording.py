@@ -311,3 +311,37 @@ def test_a_screen_is_left_alone(monkeypatch):
     monkeypatch.setenv("DISPLAY", ":0")
     recording.quiet_without_screen()
     assert "SDL_VIDEODRIVER" not in os.environ
+
+
+class Floats(Film):
+    """Draws numbers from 0 to 1, which as whole numbers would be black."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": "fast"}
+
+    def render(self):
+        return np.full((32, 32, 3), self.state / 3)
+
+
+def test_frames_of_floats_are_refused(tmp_path):
+    base = recorded(Floats, tmp_path, num_envs=1)
+    with pytest.raises(EnvError, match=r"no frames(.|\n)*float64 of shape \(32, 32, 3\)(.|\n)*uint8"):
+        play(base, 3)
+    base.stop()
+
+
+def test_a_rate_that_is_no_number_is_the_usual_one(tmp_path):
+    class Odd(Film):
+        metadata = Floats.metadata
+
+    base = recorded(Odd, tmp_path, num_envs=1, episodes=lambda episode: episode == 0)
+    play(base, 4)
+    base.stop()
+    assert watch(base.paths[0]).frames_per_second == 30
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    base = recorded(Film, tmp_path / "file" / "videos", num_envs=1)
+    with pytest.raises(RollaxError, match=r"video was not written(.|\n)*Not a directory"):
+        play(base, 4)
+    base.stop()

@@ -1,0 +1,69 @@
+"""Models of the behaviour policy: what an estimate is where the log has no log-probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import PGPolicy
+from rollax.errors import DatasetError
+from rollax.estimators import behaviour
+from rollax.estimators.episodes import LoggedEpisodes
+from rollax.estimators.estimate import estimate
+from rollax.estimators.target_policy import TargetPolicy
+from rollax.evaluation.actions import ActionMap
+from rollax.evaluation.filters import NoFilter
+from rollax.evaluation.policy_runner import PolicyRunner
+
+FEATURES, ACTIONS, STEPS = 20, 3, 10
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetPolicy:
+    obs, actions = spaces.Box(-np.inf, np.inf, (FEATURES,), np.float32), spaces.Discrete(ACTIONS)
+    policy = PGPolicy(obs, actions, {"seed": 0, "gamma": 1.0, "model": {"fcnet_hiddens": [8]}})
+    action_map = ActionMap(actions, clip_actions=False, normalize_actions=False)
+    return TargetPolicy(PolicyRunner(policy, NoFilter(obs), action_map))
+
+
+def drawn(target: TargetPolicy, episodes: int) -> LoggedEpisodes:
+    """Episodes of the target policy itself, in random states; action 1 has a reward of 1."""
+    rng = np.random.default_rng(0)
+    rows = episodes * STEPS
+    obs = rng.normal(size=(rows, FEATURES)).astype(np.float32)
+    probabilities = target.probabilities(obs)
+    actions = (probabilities.cumsum(axis=1) > rng.random(rows)[:, None]).argmax(axis=1)
+    return LoggedEpisodes(
+        obs=obs,
+        last_obs=rng.normal(size=(episodes, FEATURES)).astype(np.float32),
+        actions=actions,
+        rewards=(actions == 1).astype(float),
+        lengths=np.full(episodes, STEPS),
+        terminated=np.ones(episodes, bool),
+        behaviour_logp=None,
+        where="random states",
+    )
+
+
+def test_few_rows_are_not_memorized(target) -> None:
+    """Two policies that are the same have weights of 1, and the estimate is the mean return."""
+    found = estimate(target, drawn(target, 60), ["is", "pdis", "wis"], behaviour="fitted", resamples=50)
+    for method in ("is", "pdis", "wis"):
+        assert found[method].v_target == pytest.approx(found.v_behavior, rel=0.05)
+    assert found.effective_sample_size > 50
+    assert not found.warnings
+
+
+def test_models_that_do_not_describe_the_data_are_named(target, monkeypatch) -> None:
+    """Probabilities that are e^0.1 times too large: ten steps have weights of 1/e."""
+    monkeypatch.setattr(behaviour, "fitted_logp", lambda episodes, target, seed: target.logp(episodes) + 0.1)
+    found = estimate(target, drawn(target, 60), ["is", "wis"], behaviour="fitted", resamples=50)
+    assert found["is"].v_target == pytest.approx(found.v_behavior / np.e)
+    assert found.effective_sample_size == pytest.approx(60)
+    assert "mean importance weight is 0.368 instead of 1" in found.warnings[0]
+
+
+def test_too_few_episodes(target) -> None:
+    with pytest.raises(DatasetError, match=r"Too few episodes(.|\n)*got: +2(.|\n)*'dm'"):
+        estimate(target, drawn(target, 2), ["wis"], behaviour="fitted")

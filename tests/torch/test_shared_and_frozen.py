@@ -1,0 +1,250 @@
+"""Parts of a model in PyTorch that are shared, frozen, replaced, or assigned anew while it acts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from examples.torch_ppo import TorchPPOPolicy
+from rollax import Outputs, PolicyError
+from rollax.config.multiagent import SharedParts
+from rollax.errors import ShapeError
+from rollax.policy.shared_variables import SharedVariables
+from rollax.policy.update_plan import UpdatePlan, periodic_copy, polyak_average
+from rollax.torch.functional import torch_policy
+from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same
+from tests.torch.test_own_models import TwoLinears
+
+
+class Part(nn.Module):
+    def __init__(self, encoder, width):
+        super().__init__()
+        self.encoder, self.head = encoder, nn.Linear(4, width)
+
+    def forward(self, obs):
+        return self.head(torch.tanh(self.encoder(obs)))
+
+
+class Shared(nn.Module):
+    """Actor and critic with one encoder, whose name is that in the actor."""
+
+    def __init__(self, observation_space, num_outputs):
+        super().__init__()
+        encoder = nn.Linear(3, 4)
+        self.actor, self.critic_net = Part(encoder, num_outputs), Part(encoder, 1)
+
+    def forward(self, obs):
+        return Outputs(self.actor(obs), self.critic_net(obs)[:, 0])
+
+
+def with_targets(*parts: str) -> Any:
+    plan = UpdatePlan(targets=polyak_average(0.5, parts))
+    made = type("Targets", (TorchPPOPolicy,), {"make_plan": lambda self: plan})
+    return made(SEEN, CHOICES, {**PPO, "model": {"custom_model": Shared}})
+
+
+def test_targets_of_an_encoder_that_two_parts_share():
+    with pytest.raises(PolicyError, match=r"never move(.|\n)*actor.encoder.weight, which is in \['critic_net'\] too"):
+        with_targets("critic_net")
+    policy = with_targets("actor", "critic_net")
+    before = policy.targets["actor.encoder.weight"].clone()
+    policy.learn_on_batch(experience(policy))
+    assert not torch.equal(policy.targets["actor.encoder.weight"], before)
+
+
+def test_a_frozen_layer_in_the_place_of_another_is_named():
+    policy = make(model={"custom_model": TwoLinears})
+    batch = experience(policy)
+    policy.model.value = nn.Linear(3, 1).requires_grad_(False)
+    for call in (lambda: policy.learn_on_batch(batch), policy.get_weights, policy.get_state):
+        with pytest.raises(PolicyError, match=r"neither trained nor stored(.|\n)*'value.weight', 'value.bias'"):
+            call()
+
+
+def test_gradients_leave_frozen_parts_as_they_are():
+    class Decays(TorchPPOPolicy):
+        def make_optimizer(self, params):
+            return torch.optim.AdamW(params, lr=0.0, weight_decay=0.5)
+
+    policy = Decays(SEEN, CHOICES, {**PPO, "model": {"custom_model": TwoLinears}})
+    batch = experience(policy)
+    policy.model.value.requires_grad_(False)
+    before = policy.get_weights()
+    gradients, _ = policy.compute_gradients(batch)
+    assert sorted(gradients) == ["policy.bias", "policy.weight"]
+    policy.apply_gradients(gradients)
+    after = policy.get_weights()
+    moved = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert moved == {"policy.bias", "policy.weight"}
+
+
+class Frozen(TwoLinears):
+    def __init__(self, observation_space, num_outputs, frozen):
+        super().__init__(observation_space, num_outputs)
+        self.policy.requires_grad_(not frozen)
+
+
+def test_a_part_that_only_one_policy_trains_is_shared():
+    models = ({"custom_model": Frozen, "custom_model_config": {"frozen": frozen}} for frozen in (False, True))
+    learns, uses = (make(seed=seed, model=model) for seed, model in enumerate(models))
+    shared = SharedVariables({"s": SharedParts(parts=("policy",))}, {"learns": learns, "uses": uses})
+    learns.learn_on_batch(experience(learns))
+    shared.hand_over()
+    for name in ("policy.weight", "policy.bias"):
+        np.testing.assert_array_equal(uses.get_weights()[name], learns.get_weights()[name])
+
+
+class Counts(TwoLinears):
+    """Replaces a buffer in each call."""
+
+    def __init__(self, observation_space, num_outputs):
+        super().__init__(observation_space, num_outputs)
+        self.register_buffer("rows", torch.zeros(()))
+
+    def forward(self, obs):
+        self.rows = self.rows + len(obs)
+        return super().forward(obs)
+
+
+def test_buffers_that_acting_replaces_are_weights():
+    policy = make(model={"custom_model": Counts})
+    before = policy.get_weights()
+    policy.compute_actions(np.zeros((5, 3), np.float32))
+    assert policy.get_weights()["rows"] == before["rows"] + 5
+    policy.compute_actions(np.zeros((5, 3), np.float32))
+    policy.set_weights(before)
+    assert policy.model.rows == before["rows"]
+
+
+class Keeps(TorchPPOPolicy):
+    """Has a network and its optimizer beside the model."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.further = nn.Linear(3, 2)
+        self.optimizer = torch.optim.Adam(self.further.parameters())
+        self.further(torch.ones(1, 3)).sum().backward()
+        self.optimizer.step()
+
+
+def test_the_optimizer_of_a_network_that_was_frozen_later_is_stored():
+    policy = Keeps(SEEN, CHOICES, PPO)
+    policy.further.requires_grad_(False)
+    policy.get_state()
+
+
+def test_further_state_of_a_network_in_an_attribute_is_named():
+    class Norm(nn.Module):
+        def get_extra_state(self):
+            return {"count": 1}
+
+    policy = make()
+    policy.norm = Norm()
+    with pytest.raises(PolicyError, match=r"would be lost(.|\n)*attribute 'norm'"):
+        policy.get_state()
+
+
+def test_a_model_that_cannot_be_copied():
+    class Computed(TwoLinears):
+        def __init__(self, observation_space, num_outputs):
+            super().__init__(observation_space, num_outputs)
+            self.computed = self.policy.weight * 2
+
+    class Own(TorchPPOPolicy):
+        def make_plan(self):
+            return UpdatePlan(targets=periodic_copy(2))
+
+    with pytest.raises(PolicyError, match=r"cannot be copied(.|\n)*parametrizations"):
+        Own(SEEN, CHOICES, {**PPO, "model": {"custom_model": Computed}})
+
+
+def test_one_bound_for_the_groups_of_one_part():
+    class Split(TorchPPOPolicy):
+        def learning_rates(self):
+            return dict.fromkeys(["policy", "value"], 1.0)
+
+        def make_optimizer(self, params):
+            halves = [{**group, "params": [one]} for group in params for one in group["params"]]
+            return torch.optim.SGD(halves, lr=0.0)
+
+    config = {**PPO, "grad_clip": 1e-3, "num_sgd_iter": 1, "sgd_minibatch_size": 16}
+    policy = Split(SEEN, CHOICES, {**config, "model": {"custom_model": TwoLinears}})
+    before = policy.get_weights()
+    policy.learn_on_batch(experience(policy))
+    after = policy.get_weights()
+    for part in ("policy", "value"):
+        moved = np.concatenate([(after[n] - before[n]).ravel() for n in before if n.startswith(part)])
+        assert np.linalg.norm(moved) == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_statistics_of_some_microbatches(by_row):
+    class Own(TorchPPOPolicy):
+        calls = 0
+
+        def make_plan(self):
+            return UpdatePlan(16, 1, microbatch_size=4)
+
+        def loss(self, model, out, batch, mask, coefficients):
+            loss, statistics = super().loss(model, out, batch, mask, coefficients)
+            self.calls += 1
+            sometimes = {} if self.calls > 1 else {"sometimes": mask * 8 if by_row else 8.0}
+            return loss, {**statistics, **sometimes}
+
+    policy = Own(SEEN, CHOICES, PPO)
+    if by_row:
+        with pytest.raises(ShapeError, match=r"some microbatches lack(.|\n)*1 of 4"):
+            policy.learn_on_batch(experience(policy))
+        return
+    assert policy.learn_on_batch(experience(policy))["sometimes"] == 8
+
+
+def test_outputs_in_half_precision_with_a_mask_of_actions():
+    out = Outputs(torch.zeros(1, 4, dtype=torch.float16), torch.ones(1, dtype=torch.float16))
+    policy = make()
+    policy.model = lambda obs: out
+    found = TorchPPOPolicy.forward(policy, policy.model, {"obs": torch.zeros(1, 3)})
+    assert (found.policy.dtype, found.value.dtype) == (torch.float32, torch.float32)
+
+
+def test_each_outputs_has_a_dict_of_its_own():
+    Outputs(policy=1).aux["a"] = 1  # type: ignore[index]
+    assert Outputs(policy=1).aux == {}
+    assert Outputs(1, 2, (3,), {"b": 4})._replace(value=5) == (1, 5, (3,), {"b": 4})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: UpdatePlan(epochs=0),
+        lambda: UpdatePlan(minibatch_size=2.5),  # type: ignore[arg-type]
+        lambda: UpdatePlan(microbatch_size=-3),
+        lambda: periodic_copy(0),
+        lambda: polyak_average(0.1, ("a",), interval=0),
+        lambda: polyak_average(5, ("a",)),
+    ],
+)
+def test_numbers_of_a_plan(wrong):
+    with pytest.raises(PolicyError, match=r"no whole number from 1 on|out of range"):
+        wrong()
+
+
+@pytest.mark.parametrize("argument", ["train_columns", "batch_columns", "statistics"])
+def test_names_are_lists(argument):
+    with pytest.raises(PolicyError, match=rf"argument {argument}(.|\n)*\['obs'\]"):
+        torch_policy(lambda *_: None, name="Anything", **{argument: "obs"})
+
+
+def test_values_are_copies():
+    class Constant(TwoLinears):
+        def forward(self, obs):
+            return super().forward(obs)._replace(value=self.value.bias.expand(len(obs)))
+
+    policy = make(model={"custom_model": Constant})
+    before = policy.get_weights()
+    policy.compute_values(np.zeros((2, 3), np.float32))[:] = 7
+    same(policy.get_weights(), before)
