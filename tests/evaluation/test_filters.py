@@ -238,3 +238,9 @@ def test_rows_that_are_not_finite_leave_the_statistics_as_they_were(bad):
         observation_filter({"a": np.array([[0.0, 0.0], [0.0, bad]])})
     for name, array in observation_filter.state().items():
         np.testing.assert_array_equal(array, before[name])
+
+
+def test_images_of_floats_stay_as_they_are():
+    images = f32(np.random.default_rng(0).uniform(0, 255, (4, 8, 8, 3)))
+    kept = make_filter("MeanStdFilter", spaces.Box(0, 255, (8, 8, 3), np.float32))
+    assert kept(images) is images

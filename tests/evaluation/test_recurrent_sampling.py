@@ -301,7 +301,7 @@ class Narrow(gym.Env):
         self.t = 0
 
     def _obs(self) -> np.ndarray:
-        return np.float32([self.t / 7])
+        return np.array([self.t / 7], np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.t = 0

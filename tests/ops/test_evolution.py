@@ -214,6 +214,13 @@ class TestSearch:
             tell(search, np.zeros((3, 2)))
         with pytest.raises(ShapeError, match="no vector"):
             start_search([[0.0]], num_directions=2, noise_stdev=0.1, lr=0.1)
+        right = {"num_directions": 2, "noise_stdev": 0.1, "lr": 0.1}
+        for wrong in ({"num_directions": 0}, {"seed": -1}):
+            with pytest.raises(ConfigError, match="number that is not whole"):
+                start_search([0.0], **{**right, **wrong})
+        for used in (0, -1):
+            with pytest.raises(ConfigError, match=r"ars_weights\(used\)"):
+                ars_weights(np.ones((3, 2)), used)
 
     def test_returns_that_are_not_finite(self):
         search = start_search([0.0], num_directions=2, noise_stdev=0.1, lr=0.1)

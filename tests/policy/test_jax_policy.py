@@ -408,3 +408,8 @@ def test_compilations_are_few_whatever_the_sizes():
     policy.learn_on_batch(experience(policy, 51))
     policy.compute_actions(seen(3), explore=False)
     assert policy.compilations() == expected + 1
+
+
+def test_what_is_no_gradient_of_the_model():
+    with pytest.raises(PolicyError, match=r"apply_gradients(.|\n)*unknown: \['x'\]"):
+        make().apply_gradients({"x": np.ones(1)})

@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import PolicyError
+from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.update_plan import UpdatePlan, polyak_average
@@ -159,3 +161,34 @@ def test_are_not_shared_but_begin_as_what_is():
     np.testing.assert_array_equal(b.params["value_head.kernel"], a.params["value_head.kernel"])
     assert_equal(arrays(b.targets), before)
     moved(b)
+
+
+class SharedEncoder(nnx.Module):
+    """Actor and critic with one encoder, whose name is that in the actor."""
+
+    def __init__(self, observation_space: Any, num_outputs: int, *, rngs: nnx.Rngs) -> None:
+        encoder = nnx.Linear(3, 4, rngs=rngs)
+        self.actor = nnx.Sequential(encoder, nnx.Linear(4, num_outputs, rngs=rngs))
+        self.critic_net = nnx.Sequential(encoder, nnx.Linear(4, 1, rngs=rngs))
+
+    def __call__(self, obs: Any) -> Outputs:
+        return Outputs(self.actor(obs), self.critic_net(obs)[:, 0])
+
+
+@pytest.mark.parametrize("parts", [("critic_net",), ("actor", "critic_net")])
+def test_targets_of_an_encoder_that_two_parts_share(parts: Any) -> None:
+    class Averaged(PPOPolicy):
+        def make_plan(self) -> UpdatePlan:
+            return replace(super().make_plan(), targets=polyak_average(TAU, parts))
+
+    config = {"sgd_minibatch_size": 8, "num_sgd_iter": 1, "seed": 0, "model": {"custom_model": SharedEncoder}}
+    if len(parts) == 1:
+        with pytest.raises(
+            PolicyError, match=r"never move(.|\n)*actor.layers.0.bias, which is in \['critic_net'\] too"
+        ):
+            Averaged(SEEN, CHOICES, config)
+        return
+    policy = Averaged(SEEN, CHOICES, config)
+    before = arrays(policy.targets)
+    policy.learn_on_batch(experience(policy, 24))
+    assert not np.array_equal(before["actor.layers.0.kernel"], policy.targets["actor.layers.0.kernel"])
