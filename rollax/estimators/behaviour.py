@@ -127,4 +127,7 @@ class _Fitting:
         return np.asarray(self._logp(variables.params, variables.extra, columns), np.float64)
 
     def _copy(self) -> Any:
-        return jax.tree.map(np.array, self._learner.variables)
+        # Copies of the arrays: an update may use the memory of the old ones. The number of updates is a Python number.
+        return jax.tree.map(
+            lambda part: np.array(part) if isinstance(part, jax.Array) else part, self._learner.variables
+        )
