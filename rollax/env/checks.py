@@ -30,6 +30,12 @@ Where = Callable[[int], str]
 """Names the place of a row in an error message."""
 
 
+def env_name(env: Any) -> str:
+    """The name of an environment in error messages: its Gymnasium id, or else its class."""
+    spec_id = getattr(getattr(env, "spec", None), "id", None)
+    return spec_id or type(getattr(env, "as_written", getattr(env, "unwrapped", env))).__name__
+
+
 def say_once(topic: str, subject: str, message: str) -> None:
     """Logs a warning the first time that this topic comes up for this subject."""
     if _collections:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rollax.env import checks
-from rollax.env.copies import env_name
+from rollax.env.checks import env_name
 from rollax.errors import EnvError
 
 
@@ -34,6 +34,5 @@ def undone_on_failure(undo: Callable[[], Any]) -> Iterator[None]:
         try:
             undo()
         except Exception as other:
-            name = getattr(undo, "__qualname__", "closing")
-            error.add_note(f"Then {name} failed too: {type(other).__name__}: {other}")
+            error.add_note(f"Closing what was made until then failed too: {type(other).__name__}: {other}")
         raise

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 
 from rollax.env import checks
+from rollax.env.checks import env_name
+from rollax.env.closing import close_all, undone_on_failure
 from rollax.errors import EnvError, SpaceError
 from rollax.spaces import check_space, same_space
 
@@ -62,15 +63,10 @@ class EnvCopies:
             SpaceError: a missing or unsupported space, or copies whose spaces differ.
         """
         envs = list(self.existing)
-        try:
+        with undone_on_failure(lambda: close_all(envs[len(self.existing) :])):
             while len(envs) < self.num_envs:
                 envs.append(self.make_one(len(envs)))
             self._check(envs, may_lack_spaces=may_lack_spaces)
-        except BaseException:
-            for env in envs[len(self.existing) :]:
-                with suppress(Exception):  # the error that is raised is why they are closed
-                    env.close()
-            raise
         return envs
 
     def _check(self, envs: Sequence[Any], *, may_lack_spaces: bool) -> None:
@@ -109,12 +105,6 @@ def space_of(env: Any, kind: str, declared: Spaces = NO_SPACES) -> Any:
     """The "observation_space" or "action_space" of an environment; the declared one if it has none."""
     space = getattr(env, kind, None)
     return getattr(declared, kind) if space is None else space
-
-
-def env_name(env: Any) -> str:
-    """The name of an environment in error messages: its Gymnasium id, or else its class."""
-    spec_id = getattr(getattr(env, "spec", None), "id", None)
-    return spec_id or type(getattr(env, "as_written", getattr(env, "unwrapped", env))).__name__
 
 
 def check_spaces(

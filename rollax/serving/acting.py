@@ -57,7 +57,8 @@ class Actor:
         self.policy: Policy = runner.policy
         self.recurrent = bool(self.policy.memory_of(1, None, None, None)["state_batches"])
         self.initial_state = [np.asarray(part) for part in self.policy.get_initial_state()]
-        takes_previous = runner.takes("prev_action_batch") or runner.takes("prev_reward_batch")
+        self._takes_action = runner.takes("prev_action_batch")
+        takes_previous = self._takes_action or runner.takes("prev_reward_batch")
         self.remembers = self.recurrent or takes_previous or (explore and bool(self.initial_state))
         whole = type(self.policy).compute_actions is not JaxPolicy.compute_actions or type(self).rows is not Actor.rows
         self._only_actions = not (explore or self.remembers or whole)
@@ -135,7 +136,8 @@ class Actor:
     def _remember(
         self, memories: Sequence[AgentMemory], actions: trees.Tree, states: Sequence[Any], given: Sequence[Any]
     ) -> None:
-        arrays, actions = [np.asarray(part) for part in states], self.runner.action_map.received(actions)
+        arrays, action_map = [np.asarray(part) for part in states], self.runner.action_map
+        actions = action_map.received(actions) if self._takes_action else actions
         for row, memory in enumerate(memories):
             memory.state = [part[row] for part in arrays]
             memory.reward = 0.0
@@ -143,7 +145,6 @@ class Actor:
                 memory.prev_action = trees.index(actions, row)
             else:
                 one = spaces.stack(self.policy.action_space, [given[row]])
-                action_map = self.runner.action_map
                 memory.prev_action = trees.index(action_map.received(action_map.to_policy(one)), 0)
 
 

@@ -150,9 +150,8 @@ class Learner:
         shapes = {name: tuple(tensor.shape) for name, tensor in {**known, **extra}.items()}
         check_weights(gradients, shapes, f"{where}, apply_gradients")
         bad = [f"the gradient of {name}" for name in known if not np.isfinite(gradients[name]).all()]
-        bad += [
-            f"the new value of {name}" for name in extra if np.isnan(gradients[name]).any()
-        ]  # some begin at infinity
+        # Infinity may be right in other state: a running minimum begins there.
+        bad += [f"the new value of {name}" for name in extra if np.isnan(gradients[name]).any()]
         if not bad:
             before = self._snapshot()
             assign(extra, gradients)
@@ -231,9 +230,8 @@ class Learner:
                 raise _no_gradient(loss)
             loss.backward()
             for name, value in stats.items():
-                found.setdefault(name, {})[number] = (
-                    of_valid_rows(name, value, mask) if value.ndim else value
-                ).detach()
+                kept = of_valid_rows(name, value, mask) if value.ndim else value
+                found.setdefault(name, {})[number] = kept.detach()
         self.tensors.keep_buffers()
         totals = {name: of_microbatches(name, values, counts, len(parts)) for name, values in found.items()}
         return totals["total_loss"], totals

@@ -16,7 +16,7 @@ from rollax.env import checks
 from rollax.env.adapters import adapter_of
 from rollax.env.base_env import BaseEnv
 from rollax.env.checking.random_play import Moment, RandomPlayer, SpacesOf, moments_of, same_moment
-from rollax.env.copies import env_name
+from rollax.env.checks import env_name
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.making import make_base_env, to_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen

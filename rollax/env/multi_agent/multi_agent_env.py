@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import AgentDict
-from rollax.env.copies import env_name
+from rollax.env.checks import env_name
 from rollax.env.dict_rows import flags_of, is_nothing
 from rollax.env.rows import ALL
 from rollax.errors import ConfigError, MultiAgentError, SpaceError

@@ -12,8 +12,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
-from rollax.env.checks import IdlePolls
-from rollax.env.copies import EnvCopies, env_name
+from rollax.env.checks import IdlePolls, env_name
+from rollax.env.copies import EnvCopies
 from rollax.env.observations import ObservationChecks, as_columns, stacked
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_base_env import Answers

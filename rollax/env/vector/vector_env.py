@@ -9,8 +9,9 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.env import checks
+from rollax.env.checks import env_name
 from rollax.env.closing import close_all
-from rollax.env.copies import EnvCopies, Spaces, env_name, space_of
+from rollax.env.copies import EnvCopies, Spaces, space_of
 from rollax.env.restarting import Restarts
 
 
