@@ -95,9 +95,8 @@ class ColumnSampler(Sampler):
     def _enter(self) -> None:
         if self._under_way:
             log.warning(
-                "Sampling was interrupted. The running episodes are dropped, and %d steps that no batch holds yet; "
-                "fresh ones begin.",
-                self._steps,
+                "Sampling was interrupted. The running episodes are dropped%s; fresh ones begin.",
+                f", and {self._steps} steps that no batch holds yet" if self._steps else "",
             )
             self.restart()
         self._under_way = True

@@ -1,4 +1,4 @@
-"""The environment of one worker, and the sampler that steps it."""
+"""The environment of one worker, the sampler that steps it, and the thread in which it may do so."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
+from rollax.evaluation.actions import described as described_policy
+from rollax.evaluation.background_sampling import BackgroundSampling, Turns
 from rollax.evaluation.callbacks import overrides
 from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.episode_table import EpisodeTable
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 # The numbers of episodes and trajectories count up from (worker, restart, 0): each is given once.
 _BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
+MOST_WAITING_STEPS = 10_000
+"""Environment steps that may wait for an off-policy learner."""
 
 
 def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig) -> BaseEnv:
@@ -71,6 +75,31 @@ def make_sampler(
             worker.config, worker.runners, worker_index=worker.worker_index, timestep=lambda: sampler.timestep
         )
     return sampler
+
+
+def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) -> BackgroundSampling | None:
+    """The thread that samples for a worker; None where whoever asks for a fragment samples it.
+
+    Raises:
+        ConfigError: the config asks for a thread, and a policy cannot act while it learns.
+    """
+    wanted = worker.config.sample_async
+    others = [described_policy(policy) for policy in worker.policies.values() if not policy.acts_while_learning]
+    if not (env.samples_in_background if wanted is None else wanted) or (wanted is None and others):
+        return None
+    if others:
+        raise ConfigError(
+            "A policy that cannot act while it learns.",
+            where="config key 'sample_async'",
+            got=f"true, with {', '.join(others)}",
+            expected="policies whose class has acts_while_learning=True, as those of all algorithms of rollax",
+            fix="set acts_while_learning if other threads may call compute_actions during learn_on_batch, or "
+            "leave sample_async out",
+        )
+    off_policy = all(runner.learns_off_policy for runner in worker.runners.values())
+    most = MOST_WAITING_STEPS if off_policy else worker.config.train_batch_size
+    too_old = lambda rollout: worker.is_too_old(rollout.version)  # noqa: E731
+    return BackgroundSampling(worker.rollout, env.interrupt, turns, most, too_old)
 
 
 def _sampler_class(given: Any) -> type[Sampler]:

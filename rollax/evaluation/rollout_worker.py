@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
@@ -17,10 +15,9 @@ from rollax.env.closing import undone_on_failure
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation.actions import described as described_policy
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns, YieldingEnv
 from rollax.evaluation.callbacks import make_callbacks, overrides
-from rollax.evaluation.make_sampler import make_env, make_sampler
+from rollax.evaluation.make_sampler import make_background_sampling, make_env, make_sampler
 from rollax.evaluation.messages import CandidateReturns, Candidates, Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_mapping import policy_mapping
@@ -31,14 +28,10 @@ from rollax.evaluation.whole_episodes import play_episodes, write_episodes
 from rollax.evaluation.worker_policies import DEFAULT_POLICY, env_with_spaces, make_runners, resolved_config, specs_of
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
-from rollax.state import count, described, entry, section, wrong
 
 if TYPE_CHECKING:
     from rollax.evaluation.candidates import CandidatePlayer
 
-MOST_WAITING_STEPS = 10_000
-"""Environment steps that may wait for an off-policy learner."""
-_ID_LIMIT = 1 << 62  # there have to be ids after it in int64
 PATIENCE_S = 0.5
 """The longest wait for a fragment of a background thread: whoever plays may have paused, or not come yet."""
 
@@ -102,7 +95,7 @@ class RolloutWorker:
             if self._env is not None:
                 joins_rows = self._joint_rows is not None
                 turns = Turns()
-                self._background = self._background_sampling(self._env, turns) if record else None
+                self._background = make_background_sampling(self, self._env, turns) if record else None
                 env = self._env if self._background is None else YieldingEnv(self._env, turns)
                 self._turns = turns
                 self._sampler = make_sampler(self, env, policy_of, record=record, joins_rows=joins_rows)
@@ -194,13 +187,14 @@ class RolloutWorker:
         """
         if update is not None:
             self.take_over(update)
-        return self._rollout() if self._background is None else self._background.take_one(PATIENCE_S)
+        return self.rollout() if self._background is None else self._background.take_one(PATIENCE_S)
 
     def sample_fragments(self) -> list[Rollout]:
         """One fragment; all that wait of a worker that samples in the background, none after `PATIENCE_S`."""
-        return [self._rollout()] if self._background is None else self._background.take(PATIENCE_S)
+        return [self.rollout()] if self._background is None else self._background.take(PATIENCE_S)
 
-    def _rollout(self) -> Rollout:
+    def rollout(self) -> Rollout:
+        """Samples a fragment, with the episodes that ended and the statistics that the filters gained."""
         started, version = time.perf_counter(), self.version
         batch = self.sample()
         if isinstance(batch, SampleBatch):
@@ -345,36 +339,14 @@ class RolloutWorker:
             self.set_sampling_state(state["sampling"])
 
     def get_sampling_state(self) -> dict[str, Any]:
-        """The numbers of episodes and trajectories so far, and the random states of the policies."""
-        episodes = self.sampler.episodes
+        """The state of the sampler; see `Sampler.get_state`."""
         with self._turn():
-            return {
-                "episodes_begun": episodes["begun"].copy(),
-                "next_episode_id": episodes.next_id,
-                "next_trajectory_id": self.sampler.next_trajectory,
-                "acting": {policy_id: policy.get_acting_state() for policy_id, policy in self.policies.items()},
-            }
+            return self.sampler.get_state()
 
     def set_sampling_state(self, state: Mapping[str, Any]) -> None:
         """Sets a state from `get_sampling_state`; new episodes begin."""
-        episodes, where = self.sampler.episodes, "sampling"
-        begun = entry(state, "episodes_begun", where)
-        if not isinstance(begun, np.ndarray) or begun.ndim != 1 or begun.dtype.kind not in "iu" or (begun < 0).any():
-            raise wrong(f"{where}: episodes_begun", described(begun), "an array [num_envs] of integers of at least 0")
-        next_id, next_trajectory = (
-            count({"next_trajectory_id": 0, **state}, f"next_{name}_id", where) for name in ("episode", "trajectory")
-        )
-        if max(next_id, next_trajectory) >= _ID_LIMIT:
-            raise wrong(f"{where}: next ids", max(next_id, next_trajectory), f"less than {_ID_LIMIT}")
-        acting = section(state, "acting", where)
-        shared = min(len(begun), episodes.num_envs)  # the new config may have another number of sub-environments
         with self._halted():
-            episodes["begun"][:shared] = begun[:shared]
-            episodes.next_id = next_id
-            self.sampler.next_trajectory = max(self.sampler.next_trajectory, next_trajectory)
-            for policy_id, values in acting.items():
-                self.get_policy(policy_id).set_acting_state(values)
-            self.sampler.restart()
+            self.sampler.set_state(state)
 
     def restart_episodes(self) -> None:
         """Drops the running episodes; fresh ones begin."""
@@ -433,25 +405,6 @@ class RolloutWorker:
         most = self.config.max_policy_lag
         on_policy = any(not runner.learns_off_policy for runner in self.runners.values())
         return most is not None and on_policy and (self.version if newest is None else newest) - version > most
-
-    def _background_sampling(self, env: BaseEnv, turns: Turns) -> BackgroundSampling | None:
-        wanted = self.config.sample_async
-        others = [described_policy(policy) for policy in self.policies.values() if not policy.acts_while_learning]
-        if not (env.samples_in_background if wanted is None else wanted) or (wanted is None and others):
-            return None
-        if others:
-            raise ConfigError(
-                "A policy that cannot act while it learns.",
-                where="config key 'sample_async'",
-                got=f"true, with {', '.join(others)}",
-                expected="policies whose class has acts_while_learning=True, as those of all algorithms of rollax",
-                fix="set acts_while_learning if other threads may call compute_actions during learn_on_batch, or "
-                "leave sample_async out",
-            )
-        off_policy = all(runner.learns_off_policy for runner in self.runners.values())
-        most = MOST_WAITING_STEPS if off_policy else self.config.train_batch_size
-        too_old = lambda rollout: self.is_too_old(rollout.version)  # noqa: E731
-        return BackgroundSampling(self._rollout, env.interrupt, turns, most, too_old)
 
     def _halted(self) -> AbstractContextManager[Any]:
         """Around what must not run while a thread samples."""

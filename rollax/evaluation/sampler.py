@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import numpy as np
 
 from rollax.batch import Fragment
 from rollax.env.base_env import BaseEnv
@@ -12,6 +15,9 @@ from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.recorder import Recorder
+from rollax.state import count, described, entry, section, wrong
+
+_ID_LIMIT = 1 << 62  # there have to be ids after it in int64
 
 
 @dataclass(eq=False, repr=False)
@@ -71,3 +77,34 @@ class Sampler(ABC):
     def take_metrics(self) -> list[EpisodeMetrics]:
         """The metrics of the episodes finished since the last call."""
         return self.episodes.take_metrics(list(self.runners))
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the numbers of episodes and trajectories so far, the policies' random states."""
+        return {
+            "episodes_begun": self.episodes["begun"].copy(),
+            "next_episode_id": self.episodes.next_id,
+            "next_trajectory_id": self.next_trajectory,
+            "acting": {policy_id: runner.policy.get_acting_state() for policy_id, runner in self.runners.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Sets a state from `get_state`; new episodes begin. CheckpointError where it is none."""
+        where = "sampling"
+        begun = entry(state, "episodes_begun", where)
+        if not isinstance(begun, np.ndarray) or begun.ndim != 1 or begun.dtype.kind not in "iu" or (begun < 0).any():
+            raise wrong(f"{where}: episodes_begun", described(begun), "an array [num_envs] of integers of at least 0")
+        next_id, next_trajectory = (
+            count({"next_trajectory_id": 0, **state}, f"next_{name}_id", where) for name in ("episode", "trajectory")
+        )
+        if max(next_id, next_trajectory) >= _ID_LIMIT:
+            raise wrong(f"{where}: next ids", max(next_id, next_trajectory), f"less than {_ID_LIMIT}")
+        acting = section(state, "acting", where)
+        if unknown := set(acting) - set(self.runners):
+            raise wrong(f"{where}: acting", sorted(unknown), f"ids of the policies {list(self.runners)}")
+        shared = min(len(begun), self.episodes.num_envs)  # the new config may have another number of sub-environments
+        self.episodes["begun"][:shared] = begun[:shared]
+        self.episodes.next_id = next_id
+        self.next_trajectory = max(self.next_trajectory, next_trajectory)
+        for policy_id, values in acting.items():
+            self.runners[policy_id].policy.set_acting_state(values)
+        self.restart()
