@@ -225,7 +225,8 @@ class Trainer:
 
         Args:
             num_episodes: their exact number; None for `evaluation_num_episodes`.
-            record_dir: a folder into which an MP4 of each episode is written; None writes none.
+            record_dir: a folder into which an MP4 of each episode is written, in the place of earlier ones with the
+                same names; None writes none.
         Returns:
             Means and extremes, `episode_rewards`, and with `record_dir` the paths under `videos`. Without an
             environment there are no episodes, only the estimates of `off_policy_estimation_methods`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import math
 import os
 import subprocess
@@ -26,6 +27,8 @@ from rollax.errors import EnvError, RollaxError, not_installed
 Chosen = Callable[[int, int, int], bool]
 """`(episode, sub-environment, number of sub-environments)` -> whether it is recorded; episodes count from 0."""
 
+log = logging.getLogger("rollax.env")
+
 _FRAMES_PER_SECOND = 30
 _RGB = "rgb_array"
 
@@ -44,8 +47,8 @@ def record_env(
 ) -> Any:
     """Returns an environment that writes an MP4 of each chosen episode, from the reset to the last step.
 
-    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` for several sub-environments. Other episodes are
-    not rendered. With several workers only the first one records.
+    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` for several sub-environments; it takes the place
+    of an earlier one, with a warning. Other episodes are not rendered. With several workers only the first one records.
 
     Args:
         env: anything that a trainer takes: an id, a registered name, `module:Class`, a class, a creator function; or an
@@ -116,6 +119,7 @@ class RecordedEnv(BaseEnv):
         self.paths: list[Path] = []
         """The files that are complete, in the order in which their episodes ended."""
         self._chosen = chosen
+        self._replaces = False  # whether a file of an earlier recording was replaced
         self._begun: dict[int, int] = {}  # sub-environment -> number of episodes
         self._running: set[int] = set()
         self._videos: dict[int, VideoFile] = {}
@@ -166,6 +170,9 @@ class RecordedEnv(BaseEnv):
         self._running.discard(env_id)
         video = self._videos.pop(env_id, None)
         if video is not None and whole:
+            if not self._replaces and video.path.exists():
+                self._replaces = True
+                log.warning("%s and others like it take the place of earlier videos.", video.path)
             video.finish()
             self.paths.append(video.path)
         elif video is not None:

@@ -149,8 +149,9 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     holds_run = (path / RESULTS_NAME).exists()
+    found = "holds another run" if holds_run else "is not empty" if path.is_dir() else "is a file"
     raise ConfigError(
-        "The folder holds another run." if holds_run else "The folder is not empty.",
+        f"The folder {found}.",
         where=where,
         got=str(path),
         expected="a new folder, or an empty one",

@@ -126,6 +126,14 @@ def test_a_folder_with_another_run_is_refused(fitted):
     assert rows(run) == before
 
 
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path):
+    path = tmp_path / "run"
+    path.write_text("notes")
+    with pytest.raises(ConfigError, match=r"The folder is a file\."):
+        FakeTrainer({}).fit({"training_iteration": 1}, path)
+    assert path.read_text() == "notes"
+
+
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     result = FakeTrainer({}).fit({"training_iteration": 2})

@@ -37,6 +37,14 @@ def test_a_vector_env_records_the_episodes_that_count(tmp_path):
     assert result["episodes"] == 4
 
 
+def test_earlier_videos_are_replaced_with_one_warning(tmp_path, caplog):
+    with PPOTrainer(Film, CONFIG) as trainer:
+        first = trainer.evaluate(2, record_dir=tmp_path)["videos"]
+        assert caplog.messages == []
+        assert trainer.evaluate(2, record_dir=tmp_path)["videos"] == first
+    assert caplog.messages == [f"{first[0]} and others like it take the place of earlier videos."]
+
+
 def test_a_class_without_settings(tmp_path):
     class Bare(Film):
         def __init__(self):
