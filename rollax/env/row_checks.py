@@ -112,10 +112,7 @@ class RowChecks:
         self._count_idle(rows)
 
     def _count_idle(self, rows: Rows) -> None:
-        acting = rows.acts
-        if rows.given_actions:
-            acting = acting.copy()
-            acting[list(rows.given_actions)] = True
+        acting = rows.acting()
         if np.count_nonzero(acting) == len(rows) and not self._idle.counts:
             return
         acting_in = {*rows.env_index[acting].tolist(), *rows.ended_envs.tolist()}

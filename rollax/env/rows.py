@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import is_
@@ -125,6 +125,27 @@ class Rows:
         """The agent id of one row."""
         return DEFAULT_AGENT if self.agents is None else self.agents[row]
 
+    def agent_ids(self, rows: np.ndarray | None) -> np.ndarray:
+        """[K] the agent ids of some rows (None: all), as objects."""
+        return _objects(repeat(DEFAULT_AGENT, len(self)) if self.agents is None else self.agents, rows)
+
+    def infos_of(self, rows: np.ndarray | None) -> np.ndarray:
+        """[K] the info dicts of some rows (None: all), as objects."""
+        return _objects(self.info_list(), rows)
+
+    def given(self) -> np.ndarray:
+        """[N] True where the agent has taken its action already."""
+        return _marked(len(self), self.given_actions)
+
+    def off_policy(self) -> np.ndarray:
+        """[N] True for given actions that no version of the policy has chosen."""
+        given = self.given()
+        return given & ~_marked(len(self), self.given_logps) if self.given_logps else given
+
+    def acting(self) -> np.ndarray:
+        """[N] True for rows that wait for an action, or whose agent has taken it already."""
+        return self.acts | self.given() if self.given_actions else self.acts
+
     @classmethod
     def starting(
         cls,
@@ -198,6 +219,19 @@ class Rows:
             first.name,
             given_logps={**(first.given_logps or {}), **logps} or None,
         )
+
+
+def _objects(values: Iterable[Any], rows: np.ndarray | None) -> np.ndarray:
+    chosen = list(values)
+    if rows is not None:
+        chosen = [chosen[row] for row in rows.tolist()]
+    return np.fromiter(chosen, object, len(chosen))
+
+
+def _marked(count: int, rows: Iterable[int] | None) -> np.ndarray:
+    marks = np.zeros(count, bool)
+    marks[list(rows or ())] = True
+    return marks
 
 
 def _values(obs: trees.Tree) -> list[Any]:

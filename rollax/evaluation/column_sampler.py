@@ -11,7 +11,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.env.checks import MOST_IDLE_POLLS, stuck
-from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
+from rollax.env.rows import NO_ENVS, Rows
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.slots import SlotMemory, SlotTable
 from rollax.evaluation.trajectories import Inputs, Trajectories
@@ -129,7 +129,7 @@ class ColumnSampler(Sampler):
         rows, runner, memory = self._rows, self.runners[policy_id], self._memories[policy_id]
         context = memory.context(_picked(rows.slots, selection)) if memory.active else {}
         if runner.takes_infos:
-            context["info_batch"] = _infos(rows, selection).tolist()
+            context["info_batch"] = rows.infos_of(selection).tolist()
         if runner.takes_episodes:
             env_index = _picked(rows.env_index, selection).tolist()
             context["episodes"] = [self.episodes.episode(index) for index in env_index]
@@ -139,7 +139,7 @@ class ColumnSampler(Sampler):
             self.env.send_rows(rows, selection, runner.action_map(actions))
         else:
             actions, fetches = self._act_around(turn, actions, fetches)
-            off_policy = _off_policy(rows, selection, given).nonzero()[0]
+            off_policy = _picked(rows.off_policy(), selection).nonzero()[0]
         if self.recorder is not None:
             self._write_down(turn, actions, fetches, off_policy)
             fetches = runner.without_recorded(fetches)
@@ -189,9 +189,9 @@ class ColumnSampler(Sampler):
         if wanted is None or SampleBatch.T in wanted:
             columns[SampleBatch.T] = self.episodes["length"][self._rows.places(selection)[0]]
         if wanted is None or SampleBatch.AGENT_ID in wanted:
-            columns[SampleBatch.AGENT_ID] = _agent_ids(self._rows, selection)
+            columns[SampleBatch.AGENT_ID] = self._rows.agent_ids(selection)
         if wanted is not None and SampleBatch.INFOS in wanted:
-            columns[SampleBatch.INFOS] = _infos(self._rows, selection)
+            columns[SampleBatch.INFOS] = self._rows.infos_of(selection)
 
     # Observing.
 
@@ -366,12 +366,7 @@ class ColumnSampler(Sampler):
 
     def _turn_of(self, rows: Rows, observed: _PolicyRows) -> _PolicyRows | None:
         policy_id, selection, obs, _ = observed
-        acts, given = rows.acts, None
-        if rows.given_actions:
-            given = np.zeros(len(rows), bool)
-            given[list(rows.given_actions)] = True
-            acts = acts | given
-        acts = _picked(acts, selection)
+        acts = _picked(rows.acting(), selection)
         acting = np.count_nonzero(acts)
         if not acting:
             return None
@@ -379,10 +374,9 @@ class ColumnSampler(Sampler):
             positions = acts.nonzero()[0]
             selection = positions if selection is None else selection[positions]
             obs = trees.index(obs, positions)
+        given = _picked(rows.given(), selection) if rows.given_actions else None
         if given is not None:
-            given = _picked(given, selection)
-            off_policy = _off_policy(rows, selection, given)
-            if self.record and np.count_nonzero(off_policy & _picked(rows.training(), selection)):
+            if self.record and np.count_nonzero(_picked(rows.off_policy() & rows.training(), selection)):
                 self.runners[policy_id].check_off_policy()
             given = given if np.count_nonzero(given) else None
         return _PolicyRows(policy_id, selection, obs, given)
@@ -417,26 +411,3 @@ class ColumnSampler(Sampler):
 def _picked(column: Any, rows: np.ndarray | None) -> Any:
     """Some rows of a column; None for all."""
     return column if rows is None or column is None else column[rows]
-
-
-def _off_policy(rows: Rows, selection: np.ndarray | None, given: np.ndarray) -> np.ndarray:
-    """[K] true for given actions that no version of the policy has chosen."""
-    if not rows.given_logps:
-        return given
-    known = np.zeros(len(rows), bool)
-    known[list(rows.given_logps)] = True
-    return given & ~_picked(known, selection)
-
-
-def _agent_ids(rows: Rows, selection: np.ndarray | None) -> np.ndarray:
-    chosen = range(len(rows)) if selection is None else selection.tolist()
-    ids = np.empty(len(chosen), object)
-    ids[:] = DEFAULT_AGENT if rows.agents is None else [rows.agents[row] for row in chosen]
-    return ids
-
-
-def _infos(rows: Rows, selection: np.ndarray | None) -> np.ndarray:
-    infos, chosen = rows.info_list(), range(len(rows)) if selection is None else selection.tolist()
-    column = np.empty(len(chosen), object)
-    column[:] = [infos[row] for row in chosen]
-    return column

@@ -13,7 +13,7 @@ from rollax import spaces, trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.data.dataset import ENV_ACTIONS, RecordedTrajectory
-from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
+from rollax.env.rows import NO_ENVS, Rows
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.table import Table
 from rollax.evaluation.trajectories import Trajectories
@@ -95,7 +95,7 @@ class Recorder:
         seen: dict[str, Any] = {"obs": obs}
         if selection is None or len(selection):
             if self._infos:
-                seen["infos"] = _infos_of(rows, selection)
+                seen["infos"] = rows.infos_of(selection)
             self._slots.make_room(int(rows.slots.max(initial=-1)) + 1)
         if outcomes is None or len(outcomes):
             self._record_outcomes(policy_id, rows, selection, seen, outcomes, ended)
@@ -157,7 +157,7 @@ class Recorder:
             SampleBatch.OBS: trees.index(self._slots[_SEEN, policy_id], slots),
             SampleBatch.ACTIONS: actions,
             SampleBatch.T: t,
-            SampleBatch.AGENT_ID: _agents_of(rows, selection),
+            SampleBatch.AGENT_ID: rows.agent_ids(selection),
             **runner.policy.behaviour(actions, columns, self._explore),
         }
         if off_policy is not None and len(off_policy) and SampleBatch.ACTION_LOGP in decided:
@@ -331,17 +331,3 @@ def _put(target: trees.Tree, slots: Any, source: trees.Tree) -> None:
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(values).tolist() for name, values in state.items()}
-
-
-def _agents_of(rows: Rows, selection: np.ndarray | None) -> np.ndarray:
-    chosen = range(len(rows)) if selection is None else selection.tolist()
-    ids = np.empty(len(chosen), object)
-    ids[:] = [DEFAULT_AGENT if rows.agents is None else rows.agents[row] for row in chosen]
-    return ids
-
-
-def _infos_of(rows: Rows, selection: np.ndarray | None) -> np.ndarray:
-    infos, chosen = rows.info_list(), range(len(rows)) if selection is None else selection.tolist()
-    column = np.empty(len(chosen), object)
-    column[:] = [infos[row] for row in chosen]
-    return column
