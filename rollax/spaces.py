@@ -84,8 +84,21 @@ def check_space(space: Any, where: str) -> None:
     walk(
         lambda leaf, path: _check_leaf(leaf, where + path_text(path)),
         space,
-        enter=lambda outer, path: _refuse_empty(len(outer.spaces), outer, where + path_text(path)),
+        enter=lambda outer, path: _check_outer(outer, where + path_text(path)),
     )
+
+
+def _check_outer(space: spaces.Dict | spaces.Tuple, where: str) -> None:
+    _refuse_empty(len(space.spaces), space, where)
+    kinds = {type(key).__name__ for key in space.spaces} if isinstance(space, spaces.Dict) else set()
+    if len(kinds) > 1:
+        raise SpaceError(
+            "A Dict space with keys of several types, which have no order.",
+            where=where,
+            got=f"keys {list(space.spaces)}, of {sorted(kinds)}",
+            expected="keys of one type, such as str",
+            fix="name all parts by strings",
+        )
 
 
 def _check_leaf(space: Any, where: str) -> None:
@@ -144,10 +157,11 @@ def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
     ValueError for a ragged list, or for numbers that the dtype cannot hold: fractions as integers, 300 as uint8, 1e300
     as float32.
     """
-    return walk(_stack_leaf, space, values, part=of_each)
+    return walk(lambda leaf, path, parts: in_dtype(leaf, parts), space, values, part=of_each)
 
 
-def _stack_leaf(space: spaces.Space, path: Path, values: Sequence[Any]) -> np.ndarray:
+def in_dtype(space: spaces.Space, values: Any) -> np.ndarray:
+    """The array of values of a leaf in its dtype; ValueError for numbers that the dtype cannot hold."""
     if space.dtype is None or space.dtype.kind == "f":
         try:
             with np.errstate(over="raise"):
@@ -208,6 +222,11 @@ def same_space(a: spaces.Space, b: spaces.Space) -> bool:
     if isinstance(a, spaces.MultiBinary) and isinstance(b, spaces.MultiBinary):
         return a.shape == b.shape  # Gymnasium distinguishes MultiBinary(5) and MultiBinary([5])
     return a == b
+
+
+def same_action_space(a: spaces.Space, b: spaces.Space) -> bool:
+    """Whether two action spaces are equal for a policy: its model's outputs are in the order of the parts."""
+    return same_space(a, b) and [path for path, _ in leaves(a)] == [path for path, _ in leaves(b)]
 
 
 def space_text(space: Any) -> str:

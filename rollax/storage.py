@@ -156,6 +156,8 @@ def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     plain: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         value = np.asarray(array)
+        if value.dtype.name == "bfloat16":  # a dtype of JAX that NumPy lacks; float32 has the same numbers
+            value = value.astype(np.float32)
         if value.dtype.name not in _DTYPES or name == "__metadata__":
             raise CheckpointError(
                 "An array that cannot be stored.",

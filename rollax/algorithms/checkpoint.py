@@ -21,7 +21,7 @@ from rollax.env.checks import all_finite
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.policy import Policy
-from rollax.spaces import same_space
+from rollax.spaces import same_action_space, same_space
 from rollax.state import described, wrong
 
 if TYPE_CHECKING:
@@ -152,17 +152,16 @@ def _pickled(path: Path) -> CheckpointError:
     )
 
 
-def restore(trainer: Trainer, path: Path) -> None:
-    """Sets a trainer's state from a checkpoint; `Trainer.restore` describes the errors."""
-    stored = read(path)
+def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path) -> None:
+    """Sets a trainer's state from what `read(path)` returned; `Trainer.restore` describes the errors."""
     check_same("algorithm", stored["algorithm"], trainer.name, path)
     check_same("observation_filter", stored["observation_filter"], trainer.config.observation_filter, path)
     policies = trainer.worker.policies
     check_same("set of policies", sorted(stored["policies"]), sorted(policies), path)
     for policy_id, description in stored["policies"].items():
-        for kind in ("observation_space", "action_space"):
+        for kind, same in (("observation_space", same_space), ("action_space", same_action_space)):
             space = space_from_json(description[kind], f"{path / 'about.json'}: policies.{policy_id}.{kind}")
-            check_same(f"{kind} of policy {policy_id!r}", space, getattr(policies[policy_id], kind), path, same_space)
+            check_same(f"{kind} of policy {policy_id!r}", space, getattr(policies[policy_id], kind), path, same)
     before = trainer.workers.get_state()
     try:
         with taking_over(path):
@@ -227,7 +226,9 @@ def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointEr
     """Returns the error for code that is not trusted or not stored; the caller can pass it as `argument`."""
     trusting = ", or trust_code=True (--trust-code) if you trust where the checkpoint comes from" if code.path else ""
     return CheckpointError(
-        "The checkpoint uses code of the user's own, which is not imported on a file's word.",
+        "The checkpoint uses code of the user's own, which is not imported on a file's word."
+        if code.path
+        else "The checkpoint uses code of the user's own that no import finds: of a main script, or a lambda.",
         where=f"{path}: config key '{code.key}'",
         got=code.shown,
         expected="the code itself" + (", or trust in the file" if code.path else ""),

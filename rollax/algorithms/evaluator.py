@@ -13,6 +13,7 @@ from rollax.algorithms.from_data import estimates_of
 from rollax.config import TrainerConfig
 from rollax.evaluation.metrics import EpisodeMetrics, EvaluationResult, summarize
 from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.whole_episodes import check_count
 from rollax.evaluation.worker_set import worker_arguments
 
 if TYPE_CHECKING:
@@ -57,8 +58,11 @@ class Evaluator:
 
     def record(self, num_episodes: int, out: str | Path, *, explore: bool, infos: bool) -> EvaluationResult:
         """Writes this many episodes as a data set into a folder."""
-        config = self._config()
-        envs = min(self._trainer.config.num_envs_per_worker, num_episodes)
+        check_count(num_episodes, "record(num_episodes=...)")
+        folder = Path(out)
+        # Files that are there may be of an earlier call: the same seeds would write its episodes again.
+        config = self._config(recording=sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0)
+        envs = min(self._trainer.config.num_envs_per_worker, int(num_episodes))
         output = {"output": str(out), **({"output_infos": True} if infos else {})}
         worker = self._make_worker(config.changed(num_envs_per_worker=envs, explore=explore, **output))
         try:
@@ -93,14 +97,17 @@ class Evaluator:
     def _make_worker(self, config: TrainerConfig) -> RolloutWorker:
         return RolloutWorker(**worker_arguments(config, self._trainer.policy_class), record=False)
 
-    def _config(self) -> TrainerConfig:
+    def _config(self, recording: int = 0) -> TrainerConfig:
+        """The config of evaluation; `recording` numbers those that are made at the same iteration."""
         config = self._trainer.config.for_evaluation()
         envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
         # Separate random streams: evaluation does not replay training episodes. They depend on the time of the first
         # evaluation, so that a run and its restored copy after an exact save evaluate the same episodes.
         iteration = self._trainer.iteration
-        numbers = None if config.seed is None else np.random.SeedSequence((config.seed, 1, iteration))
-        seed = None if numbers is None else int(numbers.generate_state(1)[0])
+        seed = config.seed
+        if seed is not None:
+            words = (seed, 1, iteration, *([recording] if recording else ()))
+            seed = int(np.random.SeedSequence(words).generate_state(1)[0])
         # Recording belongs to training: evaluation would write other episodes into the same files.
         trained_in = self._trainer.config.env
         env = getattr(config.env, "unrecorded", config.env) if config.env is trained_in else config.env

@@ -53,6 +53,10 @@ _OF_WEIGHTS = (
 )
 
 
+_OF_IMITATION = ("policy_loss", "entropy")
+"""The statistics with `beta` 0, of imitation alone."""
+
+
 class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, ReplayFields):
     """The fields of MARWIL in addition to those of replay."""
 
@@ -91,6 +95,11 @@ class MARWILPolicy(JaxPolicy):
     learns_off_policy = True
     batch_columns = TRANSITION
     _warned = False
+
+    def check_spaces(self) -> None:
+        super().check_spaces()
+        if not self.config.beta:
+            self.statistics = (*_OF_IMITATION, *self.statistics[len(type(self).statistics) :])
 
     @property
     def replayed(self) -> ReplayedSequences | None:

@@ -13,7 +13,7 @@ import numpy as np
 from rollax import runtime
 from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
-from rollax.algorithms.registry import refuse_config_of_another, run_name
+from rollax.algorithms.registry import refuse_config_of_another, refuse_two_envs, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
 from rollax.env.closing import undone_on_failure
@@ -55,13 +55,15 @@ class Trainer:
         if not hasattr(self, "config_class"):
             raise TypeError(f"{type(self).__name__} is abstract: build the trainer of an algorithm, as PPOTrainer.")
         refuse_config_of_another(config, type(self))
+        refuse_two_envs(env, config, type(self).__name__)
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
         optimizer_class = optimizer_class_of(type(self), self._config) if self.learns else EvaluationOnly
         self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
         self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
         with undone_on_failure(self.workers.stop):
             self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
-        self._evaluator = Evaluator(self)
+            with undone_on_failure(self.optimizer.stop):
+                self._evaluator = Evaluator(self)
         self.iteration = 0
         self.time_total_s = 0.0
         self.restored_from: Path | None = None
@@ -244,6 +246,8 @@ class Trainer:
     ) -> EvaluationResult:
         """Plays `num_episodes` in separate environments and writes them as a data set into the folder `out`.
 
+        The episodes depend on the config's seed, the iteration, and the number of files that are in the folder.
+
         Args:
             explore: false for greedy actions, which are written without log-probabilities.
             infos: write the info dicts too.
@@ -314,6 +318,7 @@ class Trainer:
         """
         if exact:
             self.optimizer.begin_exactly()
+            self.optimizer.forget()
             self.workers.restart_episodes()
             self._evaluator.stop()
         from rollax.algorithms import checkpoint
@@ -329,7 +334,7 @@ class Trainer:
         """
         from rollax.algorithms import checkpoint
 
-        checkpoint.restore(self, Path(path))
+        checkpoint.restore(self, checkpoint.read(Path(path)), Path(path))
         self.restored_from = Path(path)
 
     @classmethod
@@ -349,7 +354,15 @@ class Trainer:
         stored = checkpoint.read(Path(path))
         if cls is Trainer:
             trainer_class: Any = checkpoint.trainer_class_of(stored, path, trust_code=trust_code)
-            return trainer_class.from_checkpoint(path, trust_code=trust_code, learn=learn, **changes)
+            return trainer_class._from_stored(stored, Path(path), trust_code=trust_code, learn=learn, changes=changes)
+        return cls._from_stored(stored, Path(path), trust_code=trust_code, learn=learn, changes=changes)
+
+    @classmethod
+    def _from_stored(
+        cls, stored: Mapping[str, Any], path: Path, *, trust_code: bool, learn: bool, changes: dict[str, Any]
+    ) -> Self:
+        from rollax.algorithms import checkpoint
+
         checkpoint.check_same("algorithm", stored["algorithm"], cls.name, path)
         checkpoint.refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
         config = cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
@@ -359,7 +372,8 @@ class Trainer:
             trainer.learns, config = False, config.changed(num_workers=0)
         trainer.__init__(config=config)
         with undone_on_failure(trainer.stop):
-            trainer.restore(path)
+            checkpoint.restore(trainer, stored, path)
+            trainer.restored_from = path
         return trainer
 
     def get_state(self) -> dict[str, Any]:
@@ -388,6 +402,7 @@ class Trainer:
         self.optimizer.agent_steps = state["agent_steps"]
         self.optimizer.version = state.get("version", 0)
         self._window.set_state(state["episodes"])
+        self.optimizer.forget()
         self._evaluator.stop()
 
     def stop(self) -> None:

@@ -53,9 +53,13 @@ def readable_errors(show_traceback: bool) -> Iterator[None]:
 
 
 class EachOptionOnce(typer.core.TyperCommand):
-    """A command that refuses repeated options, because only the last one would have an effect."""
+    """A command that refuses repeated options, because only the last one would have an effect.
+
+    In `--out=~/runs` it expands the home folder, which shells do at the beginning of a word only.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        args = [_with_home(arg) for arg in args]
         given: list[Any]
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for parameter, count in Counter(given).items():
@@ -70,6 +74,12 @@ class EachOptionOnce(typer.core.TyperCommand):
                         fix=f"give {option} once",
                     )
         return super().parse_args(ctx, args)
+
+
+def _with_home(arg: str) -> str:
+    option, equals, value = arg.partition("=")
+    is_path = option.startswith("--") and equals and (value == "~" or value.startswith("~/"))
+    return f"{option}={os.path.expanduser(value)}" if is_path else arg
 
 
 def show_error(error: RollaxError, show_traceback: bool) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from rollax.cli.console import EachOptionOnce, TracebackOption, readable_errors
 from rollax.cli.experiment import parse_config
-from rollax.errors import RollaxError
+from rollax.errors import ConfigError, RollaxError
 from rollax.runs.display import shown_path
 from rollax.runs.results import to_json
 
@@ -103,4 +103,6 @@ def _opened(sources: list[str], format: str, settings: str) -> DatasetReader:  #
     from rollax.data import open_dataset
 
     given: dict[str, Any] = parse_config(settings, "--settings")
+    if "format" in given:
+        raise ConfigError("A format among its settings.", where="--settings", got=given, fix="give it as --format")
     return open_dataset(sources, format=format, **given)

@@ -13,11 +13,16 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
+from rollax.config import TrainerConfig
 from rollax.config.stored import decode_config, missing_code
-from rollax.errors import ConfigError
-from rollax.runs.stopping import checked_stop, refuse_unknown_keys
+from rollax.errors import ConfigError, corrected, nearest
+from rollax.runs.stopping import checked_stop
 from rollax.storage import unique_keys
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("algo", "algorithm", "trainer"), "it is 'run' here"),
+    **dict.fromkeys(("checkpoint_freq", "checkpoint_frequency"), "give --checkpoint-frequency on the command line"),
+}
 _MAX_BYTES = 1_000_000
 _MAX_DEPTH = 50
 _MAX_NODES = 100_000
@@ -46,18 +51,41 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
         raise ConfigError(
             "An experiment file without keys.", where=where, got=content, expected="keys run, env, config, stop"
         )
-    refuse_unknown_keys(content, [field.name for field in dataclasses.fields(Experiment)], where)
+    _refuse_unknown(content, where)
     for key, kind in (("run", str), ("env", str), ("config", dict), ("stop", dict)):
         if content.get(key) is not None and not isinstance(content[key], kind):
             raise ConfigError(
                 "A section of the wrong type.", where=f"{where}: {key}", got=content[key], expected=kind.__name__
             )
+    inner = (content.get("config") or {}).get("env")
+    if content.get("env") is not None and inner is not None and inner != content["env"]:
+        raise ConfigError(
+            "Two environments.",
+            where=f"{where}: env, config.env",
+            got=f"{content['env']!r} and {inner!r}",
+            expected="one environment",
+            fix="leave one of the two keys out",
+        )
     return Experiment(
         run=content.get("run"),
         env=content.get("env"),
         config=decode_config(content.get("config") or {}, trust="everything" if trust_code else "code fields"),
         stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
     )
+
+
+def _refuse_unknown(content: Mapping[Any, Any], where: str) -> None:
+    """Raises ConfigError for the first key that an experiment does not have."""
+    known = [field.name for field in dataclasses.fields(Experiment)]
+    for key, value in content.items():
+        if key in known:
+            continue
+        fix = _OTHER_NAMES.get(key)
+        if fix is None and isinstance(value, Mapping) and "run" in value:
+            fix = f"a file has one experiment: move the keys of {key!r} to the top"
+        if fix is None and (key in TrainerConfig.model_fields or corrected(str(key), known) is None):
+            fix = f"use one of: {', '.join(known)}; keys of the algorithm stand under config"
+        raise ConfigError("An unknown key.", where=where, got=key, fix=fix or nearest(str(key), known))
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:

@@ -202,7 +202,10 @@ class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
         default=False, description="whether rows with a larger last error are sampled more often"
     )
     prioritized_replay_alpha: float = Field(
-        default=0.6, ge=0, description="α of prioritized replay: 0 draws uniformly, 1 in proportion to the errors"
+        default=0.6,
+        ge=0,
+        le=10,
+        description="α of prioritized replay: 0 draws uniformly, 1 in proportion to the errors",
     )
     prioritized_replay_beta: float = Field(
         default=0.4, ge=0, le=1, description="β of prioritized replay: 1 corrects its bias in full, 0 not at all"

@@ -16,6 +16,7 @@ from rollax.batch import SampleBatch
 from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, env_actions, has_box_actions
 from rollax.data.formats.common import check_spaces_known, warn_of_logp
 from rollax.data.new_file import NewFile, new_folder
+from rollax.data.reader import SUFFIXES
 from rollax.errors import ConfigError, DatasetError, nearest
 
 log = logging.getLogger("rollax.data")
@@ -87,6 +88,14 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
 
 
 def _to_json_lines(reader: DatasetReader, path: Path) -> int:
+    if path.suffix.lower() not in SUFFIXES["json"]:
+        raise ConfigError(
+            "A name by which the file would not be recognized.",
+            where="out",
+            got=str(path),
+            expected=f"a name that ends in {' or '.join(SUFFIXES['json'])}",
+            fix=f"give {path.name}.jsonl",
+        )
     count = first_infos = without_logp = 0
     policy_ids: set[str] = set()
     other_ids: set[str] = set()  # of agents, as texts

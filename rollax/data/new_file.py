@@ -77,6 +77,16 @@ class NewFile:
         return _failed("file", self.path, error)
 
 
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Makes a folder, and raises DatasetError unless files can be written into it."""
+    folder = Path(os.path.abspath(path))
+    with _errors_of("folder", folder):
+        make_parents(folder)
+        probe = _temporary(folder / "probe")
+        probe.touch()
+        probe.unlink()
+
+
 @contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder to fill, under a temporary name until the block ends; if the block raises, it is removed.

@@ -28,7 +28,7 @@ FORMATS: dict[str, str] = {
     "csv": "rollax.data.formats.csv_log:CsvReader",
 }
 """Name -> the reader class."""
-_SUFFIXES = {
+SUFFIXES = {
     "json": (".json", ".jsonl"),
     "parquet": (".parquet",),
     "d4rl": (".hdf5", ".h5"),
@@ -197,9 +197,9 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
         return
     for unfinished in unfinished_in([path]):
         log.warning("%s is incomplete and is not read: its process was killed, or is still writing.", unfinished)
-    suffixes = [suffix for group in _SUFFIXES.values() for suffix in group]
+    suffixes = [suffix for group in SUFFIXES.values() for suffix in group]
     if given != "auto":
-        suffixes = list(_SUFFIXES[_SUFFIX_OF[str(given)]])
+        suffixes = list(SUFFIXES[_SUFFIX_OF[str(given)]])
     # Hidden ones are not complete: files of a DatasetWriter, folders of `convert`.
     seen = [file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     described = [file for file in seen if file.parts[-2:] == ("data", "metadata.json")] if given == "auto" else []
@@ -221,20 +221,20 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
 
 def _format_of(path: Path) -> str | None:
     """The format of a file, from its name and its content; None for a damaged Parquet file."""
-    if path.suffix.lower() in _SUFFIXES["parquet"]:
+    if path.suffix.lower() in SUFFIXES["parquet"]:
         return _parquet_format(path)
-    if path.suffix.lower() in _SUFFIXES["json"]:
+    if path.suffix.lower() in SUFFIXES["json"]:
         with open(path, "rb") as file:
             start = file.read(1 << 12)
         return "rllib_json" if b'"SampleBatch"' in start or b'"MultiAgentBatch"' in start else "json_lines"
-    for name, suffixes in _SUFFIXES.items():
+    for name, suffixes in SUFFIXES.items():
         if path.suffix.lower() in suffixes:
             return name
     raise DatasetError(
         "A file of an unknown format.",
         where=path,
         got=f"the name {path.name}",
-        expected=f"a name that ends in {', '.join(suffix for group in _SUFFIXES.values() for suffix in group)}",
+        expected=f"a name that ends in {', '.join(suffix for group in SUFFIXES.values() for suffix in group)}",
         fix=f"name the format, one of {', '.join(FORMATS)}; write arrays of your own with rollax.DatasetWriter",
     )
 

@@ -106,6 +106,8 @@ class DatasetWriter:
             }
             for policy_id in seen
         }
+        # PyArrow loads pandas for its first array, where it is installed; a program that ends can no longer do so.
+        pa.array(np.empty(0, object), pa.string())
         self._prefix, self._compression, self._max_file_size = prefix, compression, max_file_size
         self._columns: dict[str, Columns] = {}  # of each policy seen so far, with names of its own
         self._shared = True  # all policies have the same columns

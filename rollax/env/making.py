@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 
@@ -15,6 +15,12 @@ from rollax.env.closing import undone_on_failure
 from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, RollaxError
+
+Way = Literal["context", "keywords", "nothing"]
+_NAMES_OF_CONTEXT = frozenset(
+    ("config", "env_config", "context", "env_context", "ctx", "cfg", "conf", "c", "settings", "options", "")
+)
+_KINDS = ("EnvContext", "dict", "Dict", "Mapping")
 
 
 def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, **settings: Any) -> BaseEnv:
@@ -72,26 +78,44 @@ def _parameters_of(creator: Any) -> str:
         return "the keywords of its constructor"
 
 
-def takes_context(creator: Callable[..., Any]) -> bool:
-    """Whether a creator takes one argument, the `EnvContext`."""
+def way_of(creator: Callable[..., Any]) -> Way:
+    """How a creator takes `env_config`.
+
+    A first parameter without a default takes the `EnvContext`, whatever its name is; so does one that is named like it
+    or annotated as a dict, and a single one whose default is None or an empty dict. Other parameters are settings of
+    their own, as those of most Gymnasium environments: they get the keys of `env_config` as keywords.
+    """
     try:
-        inspect.signature(creator).bind(None)
+        parameters = list(inspect.signature(creator).parameters.values())
+    except ValueError:  # a builtin without a signature
+        return "context"
     except TypeError:
-        return False
-    except ValueError:
-        pass  # a builtin without a signature
-    return True
+        return "nothing"
+    placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if not placed:
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            return "context"
+        return "keywords" if any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters) else "nothing"
+    first, *others = placed
+    if first.default is first.empty:
+        return "context" if all(p.default is not p.empty for p in others) else "nothing"
+    named = first.name.strip("_") in _NAMES_OF_CONTEXT or any(kind in str(first.annotation) for kind in _KINDS)
+    alone = not others and (first.default is None or first.default == {}) and first.name != "render_mode"
+    return "context" if named or alone else "keywords"
 
 
 def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
-    if takes_context(creator):
+    way = way_of(creator)
+    if way == "context":
         return creator(context)
+    if way == "keywords":
+        return creator(**context)
     if context:
         raise ConfigError(
             "An environment that takes no env_config.",
             where="env_config",
             got=dict(context),
-            expected=f"{creator!r} to take one argument, the EnvContext",
+            expected=f"{creator!r} to take one argument, the EnvContext, or keywords",
             fix="omit env_config, or let the class take it",
         )
     return creator()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import logging
 import math
 import os
@@ -19,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 
 from rollax import trees
 from rollax.env.base_env import BaseEnv
-from rollax.env.making import make_base_env, takes_context, to_base_env
+from rollax.env.making import make_base_env, to_base_env, way_of
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, RollaxError, not_installed
@@ -97,11 +98,17 @@ class RecordingCreator:
 
 
 def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
-    """Returns the context with `render_mode="rgb_array"`, unless it has a mode or the creator takes no context."""
-    if takes_context(creator):
+    """Returns the context with `render_mode="rgb_array"`, unless it has a mode or the creator does not take one."""
+    way = way_of(creator)
+    if way == "context" or (way == "keywords" and _takes_mode(creator)):
         context = copy.copy(context)
         context.setdefault("render_mode", _RGB)
     return context
+
+
+def _takes_mode(creator: EnvCreator) -> bool:
+    parameters = inspect.signature(creator).parameters
+    return "render_mode" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 class RecordedEnv(BaseEnv):

@@ -9,48 +9,56 @@ from typing import Any
 from rollax.errors import ConfigError, PolicyError
 
 
-def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:
-    """The user's function as `(agent_id, episode) -> policy id`; None where there is one policy and no function.
-
-    The result raises a `PolicyError` where the user's function raises or names an unknown policy.
+def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> PolicyMapping | None:
+    """The user's function as a `PolicyMapping`; None where there is one policy and no function.
 
     Raises:
         ConfigError: there is no function for several policies, or it takes other arguments.
     """
-    if function is None:
-        if len(policy_ids) > 1:
-            raise ConfigError(
-                "Several policies without a mapping.",
-                where="policy_mapping_fn",
-                got=None,
-                expected=f"a function from an agent id to one of {policy_ids}",
-                fix="pass policy_mapping_fn",
-            )
-        return None
-    takes_episode = _takes_episode(function)
+    if function is not None:
+        return PolicyMapping(function, policy_ids)
+    if len(policy_ids) > 1:
+        raise ConfigError(
+            "Several policies without a mapping.",
+            where="policy_mapping_fn",
+            got=None,
+            expected=f"a function from an agent id to one of {policy_ids}",
+            fix="pass policy_mapping_fn",
+        )
+    return None
 
-    def policy_of(agent_id: Hashable, episode: Any) -> str:
+
+class PolicyMapping:
+    """`(agent_id, episode) -> policy id`; PolicyError where the user's function raises or names an unknown policy.
+
+    Attributes:
+        takes_episode: whether the user's function reads the episode.
+    """
+
+    def __init__(self, function: Callable[..., str], policy_ids: list[str]) -> None:
+        self._function, self._policy_ids = function, policy_ids
+        self.takes_episode = _takes_episode(function)
+
+    def __call__(self, agent_id: Hashable, episode: Any) -> str:
         try:
-            policy_id = function(agent_id, episode) if takes_episode else function(agent_id)
+            policy_id = self._function(agent_id, episode) if self.takes_episode else self._function(agent_id)
         except Exception as error:
             raise PolicyError(
                 f"The policy mapping raised {type(error).__name__}: {error}",
                 where=f"policy_mapping_fn, agent {agent_id!r}",
                 got="the traceback above",
-                expected=f"one of {policy_ids}",
+                expected=f"one of {self._policy_ids}",
                 fix="correct policy_mapping_fn",
             ) from error
-        if isinstance(policy_id, str) and policy_id in policy_ids:
+        if isinstance(policy_id, str) and policy_id in self._policy_ids:
             return policy_id
         raise PolicyError(
             "The policy mapping names an unknown policy.",
             where=f"policy_mapping_fn, agent {agent_id!r}",
             got=policy_id,
-            expected=f"one of {policy_ids}",
+            expected=f"one of {self._policy_ids}",
             fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
         )
-
-    return policy_of
 
 
 def _takes_episode(function: Callable[..., str]) -> bool:

@@ -287,10 +287,14 @@ def make_recorder(
     timestep: Callable[[], int],
     counts: Callable[[int], bool] | None = None,
 ) -> Recorder:
-    """The recorder of a worker, into the folder `config.output`; ConfigError where PyArrow is missing."""
+    """The recorder of a worker, into the folder `config.output`.
+
+    Raises ConfigError where PyArrow is missing, DatasetError where the folder cannot be written to.
+    """
     from rollax.errors import not_installed
 
     try:
+        from rollax.data.new_file import check_folder
         from rollax.data.writer import DatasetWriter
     except ImportError as error:
         what = "Writing experience needs a package that is not installed."
@@ -312,6 +316,7 @@ def make_recorder(
             "worker_index": worker_index,
         }
 
+    check_folder(config.output)  # now, and not after hours
     writer = DatasetWriter(
         os.path.abspath(config.output),
         {policy_id: runner.policy.observation_space for policy_id, runner in runners.items()},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,14 +25,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     Raises:
         ConfigError: `num_episodes` is not a positive whole number.
     """
-    if isinstance(num_episodes, bool) or not isinstance(num_episodes, int | np.integer) or num_episodes < 1:
-        raise ConfigError(
-            "`num_episodes` is invalid.",
-            where="evaluate(num_episodes=...)",
-            got=num_episodes,
-            expected="a whole number, 1 or more",
-            fix="pass a number of episodes, or leave it out to use evaluation_num_episodes",
-        )
+    check_count(num_episodes, "evaluate(num_episodes=...)", "or leave it out to use evaluation_num_episodes")
     sampler.restart()
     sampler.take_metrics()
     kept = sampler.record, sampler.recorder
@@ -41,6 +36,18 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
         sampler.recorder = None
         sampler.restart()
         sampler.record, sampler.recorder = kept
+
+
+def check_count(num_episodes: Any, where: str, otherwise: str = "1 for instance") -> None:
+    """Raises ConfigError unless it is a positive whole number."""
+    if isinstance(num_episodes, bool) or not isinstance(num_episodes, int | np.integer) or num_episodes < 1:
+        raise ConfigError(
+            "`num_episodes` is invalid.",
+            where=where,
+            got=num_episodes,
+            expected="a whole number, 1 or more",
+            fix=f"pass a number of episodes, {otherwise}",
+        )
 
 
 def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:

@@ -220,8 +220,8 @@ def _mapped(agents: Iterable[Hashable], policy_of: Callable[..., str]) -> dict[H
     try:
         return {agent: policy_of(agent, None) for agent in agents}
     except PolicyError as error:
-        if error.__cause__ is None:
-            raise  # the mapping names an unknown policy
+        if error.__cause__ is None or not getattr(policy_of, "takes_episode", True):
+            raise  # it is not because there is no episode
         return None
 
 

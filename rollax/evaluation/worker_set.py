@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -44,6 +45,8 @@ class WorkerSet:
             self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
             with undone_on_failure(self.stop):
                 self.remote.make_all()
+        if config.output is not None:
+            atexit.register(self.stop)  # a program that ends without it would lose the episodes of the open files
 
     def __repr__(self) -> str:
         return f"WorkerSet(local={self.local!r}, remote={self.remote!r})"
@@ -88,6 +91,7 @@ class WorkerSet:
 
     def stop(self) -> None:
         """Closes all environments and ends the other processes."""
+        atexit.unregister(self.stop)
         try:
             self.remote.stop()
         finally:

@@ -11,10 +11,11 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Float
 
+from rollax.errors import SpaceError
 from rollax.models.config import ModelConfig
 from rollax.models.features import ImageLayout, UnitInterval, feature_leaves, not_encodable, one_hot_values
 from rollax.models.layers import CNN
-from rollax.spaces import Path, at
+from rollax.spaces import Path, at, path_text, space_text
 
 
 class Encoder(nnx.Module):
@@ -98,6 +99,25 @@ def _encoder_of(
     if isinstance(space, spaces.MultiBinary):
         return FlatEncoder(space)
     if isinstance(space, spaces.Box):
+        _check_32_bits(space, path)
         layout = ImageLayout.of(space)
         return FlatEncoder(space) if layout is None else ImageEncoder(space, layout, config, rngs=rngs)
     raise not_encodable(space, path)
+
+
+def _check_32_bits(space: spaces.Box, path: Path) -> None:
+    """SpaceError for integers that are declared beyond those of JAX, which would wrap without a word."""
+    if space.dtype is None or space.dtype.kind not in "iu" or space.dtype.itemsize < 8:
+        return
+    of_dtype, of_jax = np.iinfo(space.dtype.name), np.iinfo(np.int32 if space.dtype.kind == "i" else np.uint32)
+    # Without bounds of its own, a space has those of its dtype.
+    too_low = (space.low < of_jax.min) & (space.low > of_dtype.min)
+    too_high = (space.high > of_jax.max) & (space.high < of_dtype.max)
+    if (too_low | too_high).any():
+        raise SpaceError(
+            "Observations of integers beyond 32 bits.",
+            where="observation_space" + path_text(path),
+            got=space_text(space),
+            expected=f"numbers from {of_jax.min} to {of_jax.max}, or floats",
+            fix="declare a Box of float32, and scale its numbers",
+        )

@@ -12,6 +12,7 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.shapes import check_same_shape
 
 _MAX_LOG_RATIO = 60.0
+_LEAST_KL_COEFF = 1e-10
 
 
 def policy_gradient_loss(
@@ -72,14 +73,16 @@ def adapted_kl_coeff(coeff: float | Array, kl: float | Array, *, target: float |
     """Returns the coefficient β of PPO's KL penalty for the next update.
 
     Source: Schulman et al. (2017), section 4, arXiv:1707.06347. Deviations: RLlib's constants: β ← 1.5 β if kl > 2
-    target, β ← β / 2 if kl < target / 2 (paper: twice and half, at 1.5 target and target / 1.5).
+    target, β ← β / 2 if kl < target / 2 (paper: twice and half, at 1.5 target and target / 1.5). It does not fall
+    below 1e-10, from where it can still grow; 0 stays 0.
 
     Args:
         coeff: [] β of the last update.
         kl: [] its mean KL(old policy || new policy).
         target: [] target of the KL divergence.
     """
-    return coeff * jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
+    adapted = coeff * jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
+    return jnp.maximum(adapted, jnp.minimum(coeff, _LEAST_KL_COEFF))
 
 
 def truncated_reference(

@@ -150,7 +150,9 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             WorkerError: a shard cannot be called.
         """
         num_updates = count(state, "num_updates", "optimizer")
-        choices = generator_state(state, "choices", "optimizer", self.shards.choices)
+        own = "choices" in state or "rng" not in state  # otherwise it is that of a run from recorded data alone
+        random = self.shards.choices
+        choices = generator_state(state, "choices", "optimizer", random) if own else random.bit_generator.state
         # A copy, as the shards may still refuse their state.
         due = copy(self._due)
         due.restore(section(state, "due", "optimizer"), made=num_updates, kept="shards" in state)
@@ -167,6 +169,13 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self.num_updates = self._requested = num_updates
         self.shards.choices.bit_generator.state = choices
         self._begun = False
+
+    def _broadcast_newest(self) -> None:
+        super()._broadcast_newest()
+        if self._due.updates <= self.num_updates and self.steps - self._synced_steps >= self._steps_per_sync:
+            # Nothing is learned, so that no update brings the timestep and the filters to the workers.
+            self._synced_steps = self.steps
+            self._publish(self._version, self.local_worker.get_weights())
 
     def _serial_step(self) -> Stats:
         """Sample, store, make the updates that are due."""
@@ -215,7 +224,8 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             self._due.add(self._size(rollout))
             self._sampled(rollout)
             self._trained_on(rollout)
-            self._paused.append(index)
+            if self.remote:
+                self._paused.append(index)
         return len(replies)
 
     def _feed(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rollax.config import TrainerConfig
 from rollax.config.data_input import missing_input
+from rollax.errors import ConfigError
 from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.data_sources import RecordedData
@@ -54,6 +55,14 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         super().__init__(local_worker, remote_workers, config)
         if self.config.input is None:
             raise missing_input(type(self).__name__)
+        if not self.policies:
+            raise ConfigError(
+                "Recorded data without a policy that learns from it.",
+                where="config key 'multiagent.policies_to_train'",
+                got="no policy",
+                expected="one policy or more",
+                fix="name the policies to train, or leave policies_to_train out to train all",
+            )
         self.data = RecordedData(self.config, local_worker, self.policies, self.buffers_of)
         fresh = self.config.weights_of_sources()[1]
         self.drawn_from = {

@@ -124,12 +124,12 @@ class Optimizer(ABC):
         self.env_steps = 0
         self.agent_steps = 0
         self.stop_at = math.inf
-        self.stats: Stats = {i: dict.fromkeys(policy.statistics) for i, policy in self.policies.items()}
         self.timings = Timings()
         self.waits = True
         self._version = 0
         self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest of a learner thread, to be broadcast
         self._episodes: list[EpisodeMetrics] = []
+        self.forget()
 
     def __repr__(self) -> str:
         sizes = f"train_batch_size={self.config.train_batch_size}, {self.config.count_steps_by}={self.steps}"
@@ -188,6 +188,12 @@ class Optimizer(ABC):
         """The episodes that have ended since the last call."""
         episodes, self._episodes = self._episodes, []
         return episodes
+
+    def forget(self) -> None:
+        """Drops what no result has reported yet: episodes, times and statistics, none of which a checkpoint holds."""
+        self.take_episodes()
+        self.timings.take()
+        self.stats: Stats = {i: dict.fromkeys(policy.statistics) for i, policy in self.policies.items()}
 
     def stop(self) -> None:  # noqa: B027  most have none
         """Ends other threads and processes of the optimizer; the workers stay."""

@@ -73,8 +73,13 @@ class ReplayShards(ActorPool):
         return dict(rows)
 
     def add(self, worker_index: int, rows: Any) -> None:
-        """Sends a fragment's rows, or a reference to them, to the shard of its worker."""
+        """Sends a fragment's rows, or a reference to them, to the shard of its worker.
+
+        Raises a WorkerError where no shard is left.
+        """
         there = sorted(self._live)
+        if not len(self):
+            raise self.failures.unavailable()
         if there:  # while all shards wait for their restart, rows are dropped
             self.send(there[(max(worker_index, 1) - 1) % len(there)], "add", rows, raises=True)
 

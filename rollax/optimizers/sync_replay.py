@@ -54,6 +54,8 @@ class SyncReplayOptimizer(ReplayOptimizer):
         self.buffers = {i: self.buffers_of(policy)(self.config.buffer_size) for i, policy in self.policies.items()}
         self.drawn_from: Mapping[str, UniformReplay | MixedReplay] = self.buffers
         self._rng = np.random.default_rng(self.config.seed)
+        # Policy id -> updates beyond `num_updates`, made before another policy failed; they are not repeated.
+        self._ahead = dict.fromkeys(self.policies, 0)
 
     def step(self) -> Stats:
         self._broadcast()
@@ -83,12 +85,16 @@ class SyncReplayOptimizer(ReplayOptimizer):
     def _update(self, count: int) -> None:
         with self.timings.measured("learn_s"):
             for policy_id, buffer in self.drawn_from.items():
-                stats, policy = None, self.policies[policy_id]
-                at_once = 1 if policy.minibatch_size is None else count
-                for _ in range(0, count if len(buffer) else 0, at_once):
-                    stats = self._learn_from(policy, buffer, at_once)
-                self._note(policy_id, stats)
+                policy, left = self.policies[policy_id], max(count - self._ahead[policy_id], 0)
+                if not len(buffer):
+                    self._note(policy_id, None)
+                    continue
+                at_once = 1 if policy.minibatch_size is None else max(left, 1)
+                for _ in range(0, left, at_once):
+                    self._note(policy_id, self._learn_from(policy, buffer, at_once))
+                    self._ahead[policy_id] += at_once
         self.num_updates += count
+        self._ahead = {policy_id: max(made - count, 0) for policy_id, made in self._ahead.items()}
 
     def _learn_from(self, policy: Policy, buffer: UniformReplay | MixedReplay, count: int) -> dict[str, Any]:
         """Statistics of `count` updates, made in one call."""
@@ -114,7 +120,12 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     def get_state(self) -> dict[str, Any]:
         """The number of updates, the random state, and the buffers where the config stores them."""
-        state = {"num_updates": self.num_updates, "due": self._due.get_state(), "rng": self._rng.bit_generator.state}
+        state = {
+            "num_updates": self.num_updates,
+            "ahead": dict(self._ahead),
+            "due": self._due.get_state(),
+            "rng": self._rng.bit_generator.state,
+        }
         if not self.config.store_buffer_in_checkpoints:
             return state
         return {**state, "buffers": {policy_id: buffer.get_state() for policy_id, buffer in self.buffers.items()}}
@@ -127,10 +138,13 @@ class SyncReplayOptimizer(ReplayOptimizer):
             ConfigError: a buffer is larger than the memory.
         """
         num_updates = count(state, "num_updates", "optimizer")
-        rng = generator_state(state, "rng", "optimizer", self._rng)
+        own = "rng" in state or "choices" not in state  # otherwise it is that of a run with replay shards
+        rng = generator_state(state, "rng", "optimizer", self._rng) if own else self._rng.bit_generator.state
+        stored = {**dict.fromkeys(self.policies, 0), **section({"ahead": {}, **state}, "ahead", "optimizer")}
+        ahead = {policy_id: count(stored, policy_id, "optimizer: ahead") for policy_id in self.policies}
         buffers = section({"buffers": {}, **state}, "buffers", "optimizer")
         check_states(self.buffers, buffers)
         self._due.restore(section(state, "due", "optimizer"), made=num_updates, kept="buffers" in state)
         set_states(self.buffers, buffers)
-        self.num_updates = num_updates
+        self.num_updates, self._ahead = num_updates, ahead
         self._rng.bit_generator.state = rng

@@ -39,8 +39,8 @@ class SyncSamplesOptimizer(Optimizer):
                 rollouts += found
                 missing -= sum(map(self._size, found))
         except BaseException:
-            dropped = sum(map(self._size, rollouts))
-            log.warning("A train batch was interrupted: %d steps that it held already are dropped.", dropped)
+            if dropped := sum(map(self._size, rollouts)):
+                log.warning("A train batch was interrupted: %d steps that it held already are dropped.", dropped)
             raise
         for rollout in rollouts:
             self._sampled(rollout)

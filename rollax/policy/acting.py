@@ -53,10 +53,14 @@ class Acting:
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """The model's outputs inside a compiled function; see `JaxPolicy.forward`."""
         out = run_model(model, columns)
+        if out.policy.dtype.itemsize < 4:  # log-probabilities in half precision would be inexact
+            value = out.value if out.value is None else out.value.astype(jnp.float32)
+            out = out._replace(policy=out.policy.astype(jnp.float32), value=value)
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
         if self._masked:
-            out = out._replace(policy=self._exploration.mask(out.policy, columns[SampleBatch.OBS][action_masks.KEY]))
+            masked = self._exploration.mask(out.policy, columns[SampleBatch.OBS][action_masks.KEY])
+            out = out._replace(policy=masked, value=self._exploration.state_values(masked, out.value))
         return out
 
     def actions(
@@ -117,7 +121,7 @@ class Acting:
         model = self._split.merge(params, extra)
         if SampleBatch.CRITIC_OBS in columns:
             return model.critic(columns[SampleBatch.CRITIC_OBS])
-        values = run_model(model, columns).value
+        values = self.forward(model, columns).value
         if values is None:
             raise PolicyError(
                 "The values of a model that has none.",

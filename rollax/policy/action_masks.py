@@ -8,15 +8,19 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax import trees
-from rollax.errors import EnvError, ShapeError
-from rollax.spaces import choices
+from rollax.errors import EnvError, ShapeError, SpaceError
+from rollax.models.embeddings import EMBEDDINGS
+from rollax.spaces import choices, space_text
 
 KEY = "action_mask"
 """The key of the action mask in a Dict observation."""
 
 
 class ActionMasks:
-    """Checks the action masks in one agent's observations, if its space has them."""
+    """Checks the action masks in one agent's observations, if its space has them.
+
+    Raises SpaceError for masks of actions without discrete choices, or of another width than their choices.
+    """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         self.present = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
@@ -24,14 +28,14 @@ class ActionMasks:
         self._width = sum(counts)
         # The first entry of each discrete action in a mask.
         self._starts = np.cumsum([0, *counts])[:-1]
+        if isinstance(observation_space, spaces.Dict) and self.present and EMBEDDINGS not in observation_space.spaces:
+            _check_space(observation_space[KEY], self._width, action_space)
 
     def check(self, obs: Any, policy_id: str) -> None:
         """Raises EnvError if a mask leaves a discrete action without a valid choice, ShapeError for another width."""
         if not self.present:
             return
         mask = obs[KEY]
-        if not len(self._starts):
-            return  # `ActionDistribution.mask` raises the error
         if mask.shape[1:] != (self._width,):
             raise ShapeError(
                 "An action mask of the wrong width.",
@@ -51,6 +55,26 @@ class ActionMasks:
                 expected="at least one 1",
                 fix="leave one action valid, or end the episode",
             )
+
+
+def _check_space(space: Space, width: int, action_space: Space) -> None:
+    where = f"observation space, key {KEY!r}"
+    if not width:
+        raise SpaceError(
+            "An action mask for an action space that has no discrete choices.",
+            where=where,
+            got=space_text(action_space),
+            expected="Discrete or MultiDiscrete actions, or a Dict or Tuple with some",
+            fix=f"leave {KEY!r} out of the observation",
+        )
+    if isinstance(space, spaces.Dict | spaces.Tuple) or space.shape != (width,):
+        raise SpaceError(
+            "An action mask of the wrong width.",
+            where=where,
+            got=space_text(space),
+            expected=f"MultiBinary({width}), or a Box of that shape: one entry for each choice of the actions",
+            fix="give the mask one entry for each choice, those of several actions one after another",
+        )
 
 
 class GroupMasks:

@@ -41,6 +41,8 @@ class ModelPolicy(Policy):
     `target_columns`.
     """
 
+    _noisy: bool
+    """Whether the model explores by numbers that it draws itself."""
     memory: RecurrentColumns
     plan: UpdatePlan
     distribution: ActionDistribution
@@ -180,6 +182,14 @@ class ModelPolicy(Policy):
     def action_probabilities(self, obs_batch: Any, *, explore: bool = True) -> np.ndarray:
         if not isinstance(self.action_space, spaces.Discrete) or self.memory.present:
             return super().action_probabilities(obs_batch, explore=explore)
+        if explore and self._noisy:
+            raise PolicyError(
+                "The probabilities of actions of a noisy model are not known.",
+                where=f"policy {self.name!r}, action_probabilities",
+                got="explore=True, and a model that explores by the noise of its weights",
+                expected="explore=False, for its greedy actions",
+                fix="estimate the greedy policy, or by 'dm', which requires no probabilities",
+            )
         self.check_masks(obs_batch)
         outputs, _ = self._model_outputs({SampleBatch.OBS: obs_batch})
         check_finite(outputs, self.name, self.timestep)
@@ -246,6 +256,14 @@ class ModelPolicy(Policy):
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
         """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""
+        if not len(batch):
+            raise BatchError(
+                "A batch without rows.",
+                where=f"policy {self.name!r}, class {type(self).__name__}",
+                got=f"columns {sorted(batch)} of 0 rows",
+                expected="1 row or more",
+                fix="leave the call out where nothing was sampled",
+            )
         columns, count = self.train_columns(batch), len(batch)
         self._check_rows(columns, count)
         if self.memory.present:

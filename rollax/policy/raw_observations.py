@@ -11,7 +11,7 @@ from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.errors import EnvError, NonFiniteError
-from rollax.spaces import Path, path_text, walk
+from rollax.spaces import Path, bounds, in_dtype, of_each, path_text, walk
 
 
 def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
@@ -29,8 +29,7 @@ def columns_of(space: Space, observations: Any, where: str) -> trees.Tree:
     Raises EnvError also for columns of different lengths, or no observation.
     """
     if isinstance(observations, list):
-        rows = [columns_of_one(space, obs, f"{where}, row {row}") for row, obs in enumerate(observations)]
-        columns = trees.concat(rows) if rows else None
+        columns = _stacked(space, observations, where) if observations else None
     else:
         columns = _columns(space, observations, where, one=False)
     lengths = {len(leaf) for leaf in trees.leaves(columns)} if columns is not None else {0}
@@ -38,6 +37,21 @@ def columns_of(space: Space, observations: Any, where: str) -> trees.Tree:
         got = "no observation" if lengths == {0} else f"columns of {sorted(lengths)} rows"
         raise _misfit(where, got, "N observations, at least one", one=False)
     return columns
+
+
+def _stacked(space: Space, observations: list[Any], where: str) -> trees.Tree:
+    """Columns of a list of observations; an error names the row."""
+
+    def enter(outer: Space, path: Path, values: list[Any]) -> None:
+        for value in values:
+            _check_parts(where, True, outer, path, value)
+
+    try:
+        return walk(partial(_column, where, False), space, observations, part=of_each, enter=enter)
+    except EnvError:
+        for row, obs in enumerate(observations):
+            columns_of_one(space, obs, f"{where}, row {row}")
+        raise
 
 
 def _columns(space: Space, value: Any, where: str, *, one: bool) -> trees.Tree:
@@ -58,7 +72,7 @@ def _check_parts(where: str, one: bool, space: Any, path: Path, value: Any) -> N
 def _column(where: str, one: bool, space: Space, path: Path, value: Any) -> np.ndarray:
     where += path_text(path)
     try:
-        column = np.array([value] if one else value, dtype=space.dtype)
+        column = in_dtype(space, [value] if one else value)
     except (TypeError, ValueError, OverflowError) as error:
         raise _misfit(where, value, f"numbers of {space}", one=one) from error
     shape = space.shape or ()
@@ -66,8 +80,13 @@ def _column(where: str, one: bool, space: Space, path: Path, value: Any) -> np.n
         got = "None" if value is None else f"shape {column.shape[1:] if one else column.shape}"
         expected = f"shape {shape}, one observation of {space}" if one else f"shape {('N', *shape)}, of {space}"
         raise _misfit(where, got, expected, one=one)
-    if column.dtype.kind == "f" and not np.isfinite(column).all():
-        _check_finite(space, column, where)
+    if column.dtype.kind == "f":
+        if not np.isfinite(column).all():
+            _check_finite(space, column, where)
+    elif not isinstance(space, spaces.Box):
+        low, high = bounds(space)
+        if ((column < low) | (column > high)).any():
+            raise _misfit(where, value, f"numbers from {low} to {high}, of {space}", one=one)
     return column
 
 

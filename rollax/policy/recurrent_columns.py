@@ -21,7 +21,14 @@ _ARGUMENT_OF = {
     SampleBatch.PREV_ACTIONS: "prev_action_batch",
     SampleBatch.PREV_REWARDS: "prev_reward_batch",
 }
-_TRAJECTORY = (SampleBatch.EPS_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
+_TRAJECTORY = (
+    SampleBatch.EPS_ID,
+    SampleBatch.TRAJECTORY_ID,
+    SampleBatch.AGENT_ID,
+    SampleBatch.T,
+    SampleBatch.TERMINATEDS,
+    SampleBatch.TRUNCATEDS,
+)
 _PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
 
 
@@ -70,15 +77,31 @@ class RecurrentColumns:
         if SampleBatch.PREV_REWARDS in self.columns:
             rewards = np.zeros(rows, np.float32) if prev_rewards is None else prev_rewards
             columns[SampleBatch.PREV_REWARDS] = np.asarray(rewards, np.float32)
+        self._check_previous(columns, rows, where)
         return columns
+
+    def _check_previous(self, columns: Columns, rows: int, where: str) -> None:
+        """PolicyError for previous actions or rewards of other rows than the observations: padding would fill them."""
+        for name in (SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS):
+            shapes = [np.shape(leaf) for leaf in trees.leaves(columns.get(name, ()))]
+            ranks = {1} if name == SampleBatch.PREV_REWARDS else {len(shape) for shape in shapes}
+            if any(shape[:1] != (rows,) or len(shape) not in ranks for shape in shapes):
+                raise PolicyError(
+                    "Previous actions or rewards that do not fit the observations.",
+                    where=f"{where}, {_ARGUMENT_OF[name]} of compute_actions",
+                    got=f"shapes {shapes}",
+                    expected=f"{rows} rows, one for each observation",
+                    fix="pass what the step before returned, or nothing at the start of a trajectory",
+                )
 
     def check(self, memory: Columns, where: str) -> None:
         """Raises PolicyError if the model has memory and its columns are missing."""
-        if self.present and not memory:
+        missing = [name for name in self.columns if name not in memory]
+        if missing and SampleBatch.CRITIC_OBS not in memory:
             raise PolicyError(
                 "The value of an observation depends on the memory.",
                 where=f"{where}, compute_values",
-                got="observations only",
+                got=f"observations only, without {missing}" if memory else "observations only",
                 expected=f"memory with {sorted(self.columns)}",
                 fix="compute_values(fragment.after['obs'], fragment.after)",
             )

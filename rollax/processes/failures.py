@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollax.errors import WorkerError
+from rollax.errors import RollaxError, WorkerError
 
 if TYPE_CHECKING:
     from rollax.config import TrainerConfig
@@ -110,5 +110,7 @@ class Failures:
 
 
 def _in_one_line(error: Exception) -> str:
-    first, *_ = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {first}"
+    first, *others = str(error).splitlines() or [""]
+    # Where and what an error of rollax names; the traceback that shows it is often far above.
+    named = [line.strip() for line in others if line.strip().startswith(("where:", "got:", "expected:"))]
+    return f"{type(error).__name__}: {first}" + (f" ({'; '.join(named)})" if isinstance(error, RollaxError) else "")

@@ -66,6 +66,7 @@ class UniformReplay:
         self._count = 0
         self._drawable = np.zeros(0, np.bool_)
         self._waiting = np.zeros(0, np.int64)  # rows whose window is incomplete
+        self._warned = False  # of rows that are overwritten too early
         self._adding: Addition | None = None  # not None after an interrupted `add`: stored only in part
 
     def __repr__(self) -> str:
@@ -127,9 +128,22 @@ class UniformReplay:
             self._adding = added
             self._rows.put(added)
             self._overwrite(added.overwritten)
-            self._waiting = self._waiting[~np.isin(self._waiting, added.overwritten)]
+            lost = np.isin(self._waiting, added.overwritten)
+            if np.count_nonzero(lost):
+                self._warn_of_short_buffer()
+                self._waiting = self._waiting[~lost]
             self._complete(np.concatenate([self._waiting, added.row_slots]))
             self._adding = None
+
+    def _warn_of_short_buffer(self) -> None:
+        if not self._warned:
+            log.warning(
+                "%s: rows are overwritten before their %s are stored, and never drawn; raise buffer_size%s.",
+                self.where,
+                "trajectory's last rows" if self.n_step is None else f"next {self.n_step} rows",
+                ", or set n_step" if self.n_step is None else "",
+            )
+        self._warned = True
 
     def _finish(self) -> None:
         """Removes the fragment whose `add` was interrupted; the rows that it has overwritten are lost too."""

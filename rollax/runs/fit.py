@@ -123,6 +123,19 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
             expected="an environment",
             fix="set env, or stop by timesteps_total, training_iteration or time_total_s",
         )
+    for name, now in (
+        ("timesteps_total", trainer.optimizer.steps),
+        ("training_iteration", trainer.iteration),
+        ("time_total_s", trainer.time_total_s),
+    ):
+        if now >= conditions.get(name, math.inf):
+            raise ConfigError(
+                "A limit that is reached before training begins.",
+                where=f"fit(stop=...): {name}",
+                got=f"{conditions[name]:g}, and the trainer is at {now:g}",
+                expected=f"more than {now:g}: limits are totals, with what the run has had so far",
+                fix=f"raise it; for as much again: {now + conditions[name]:g}",
+            )
     return conditions
 
 

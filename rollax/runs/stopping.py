@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
     if not isinstance(values, Mapping):
         expected = 'a dict, as {"timesteps_total": 10_000}'
         raise ConfigError("Stop conditions that are no dict.", where=str(where), got=values, expected=expected)
-    refuse_unknown_keys(values, WHERE_IN_RESULT, str(where))
+    for key in values:
+        if key not in WHERE_IN_RESULT:
+            raise ConfigError("An unknown key.", where=str(where), got=key, fix=nearest(str(key), WHERE_IN_RESULT))
     known = {name: values[name] for name in WHERE_IN_RESULT if values.get(name) is not None}
     given = {name: value.item() if isinstance(value, np.number) else value for name, value in known.items()}
     for name, value in given.items():
@@ -80,10 +82,3 @@ class TimeLeft:
         progress = now[name] - since.get(name, 0.0)
         seconds = now["time_total_s"] - since["time_total_s"]
         return max(0.0, limit - now[name]) * seconds / progress if progress > 0 else None
-
-
-def refuse_unknown_keys(given: Iterable[Any], known: Collection[str], where: str) -> None:
-    """Raises a ConfigError for the first unknown key, with the nearest known key."""
-    for key in given:
-        if key not in known:
-            raise ConfigError("An unknown key.", where=where, got=key, fix=nearest(str(key), known))

@@ -80,7 +80,8 @@ class Categorical(OneChoice, TorchDistribution):
         return _kl(inputs, other_inputs)
 
     def _mask(self, inputs: Tensor, action_mask: Tensor) -> Tensor:
-        return _masked(inputs, action_mask)
+        valid = as_tensor(action_mask, inputs.device) > 0
+        return _masked(inputs, valid | ~valid.any(dim=-1, keepdim=True))
 
 
 @dataclass(frozen=True)
@@ -265,13 +266,18 @@ def _inverse_cdf(logits: Tensor, noise: Tensor) -> Tensor:
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    log_probs = logits.log_softmax(dim=-1)
+    log_probs = _log_probs(logits)
     return -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
 def _kl(logits: Tensor, other: Tensor) -> Tensor:
-    log_probs = logits.log_softmax(dim=-1)
-    return (log_probs.exp() * (log_probs - other.log_softmax(dim=-1))).sum(dim=-1)
+    log_probs = _log_probs(logits)
+    return (log_probs.exp() * (log_probs - _log_probs(other))).sum(dim=-1)
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    # Minus infinity, by which a model may mask, is replaced: 0 · ∞ is NaN.
+    return logits.clamp(min=PADDING_LOGIT).log_softmax(dim=-1)
 
 
 def _normal(noise: Tensor) -> Tensor:

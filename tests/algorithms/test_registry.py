@@ -73,7 +73,7 @@ HINTS = [
     ("TD3", "ent_coef", "no entropy term"),
     ("DQN", "exploration_fraction", "here it is 'epsilon_timesteps': a number of steps"),
     ("PPO", "exploration_fraction", "by drawing actions from its policy"),
-    ("PPO", "n_steps", "here it is 'rollout_fragment_length'"),
+    ("PPO", "n_steps", "here it is 'train_batch_size'"),
     ("DQN", "n_steps", "here it is 'n_step'"),
     ("PPO", "batch_size", "here it is 'sgd_minibatch_size'"),
     ("SAC", "batch_size", "here it is 'train_batch_size'"),

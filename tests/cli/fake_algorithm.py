@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rollax.errors import EnvError
@@ -39,8 +40,13 @@ class FakeTrainer:
         self.settings = config
         self.stops_at = math.inf
         self.iteration = 0
+        self.time_total_s = 0.0
         self.stopped = False
         self.restored_from: Path | None = None
+
+    @property
+    def optimizer(self) -> SimpleNamespace:
+        return SimpleNamespace(steps=100 * self.iteration)
 
     def fit(self, stop: Mapping[str, float], out: Path | None = None, **options: Any) -> FitResult:
         # Not Trainer.fit itself, which would bring JAX into every process of the tests.

@@ -310,12 +310,12 @@ def test_a_conversion_that_fails_midway_leaves_nothing(tmp_path, to):
         file.write(b"\xff" * 200)
     settings = {"max_file_size": 1 << 10} if to == "rollax" else {}  # a file is completed before the error
     with pytest.raises(DatasetError, match="damaged"):
-        convert(open_dataset(tmp_path / "data"), tmp_path / "out", to, **settings)
+        convert(open_dataset(tmp_path / "data"), tmp_path / "out.jsonl", to, **settings)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     second.unlink()
-    (tmp_path / "out").mkdir()
+    (tmp_path / "out.jsonl").mkdir()
     if to != "json_lines":  # an empty folder may be there
-        assert convert(open_dataset(tmp_path / "data"), tmp_path / "out", to) == 25
+        assert convert(open_dataset(tmp_path / "data"), tmp_path / "out.jsonl", to) == 25
     assert first.exists()
 
 

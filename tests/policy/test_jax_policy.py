@@ -167,13 +167,17 @@ class TestMask:
             make(self.space(4), action_space).compute_actions({"x": seen(3), "action_mask": mask})
 
     def test_masks_that_do_not_fit(self):
-        with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 3\)(.|\n)*\(1, 4\)"):
-            make(self.space(3)).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
+        with pytest.raises(SpaceError, match=r"wrong width(.|\n)*MultiBinary\(3\)(.|\n)*MultiBinary\(4\)"):
+            make(self.space(3))
+        with pytest.raises(SpaceError, match=r"wrong width(.|\n)*Dict"):
+            make(spaces.Dict({"x": SEEN, "action_mask": spaces.Dict({"a": spaces.MultiBinary(4)})}))
         with pytest.raises(SpaceError, match="no discrete choices"):
-            make(self.space(3), SEEN).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
+            make(self.space(3), SEEN)
+        with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 3\)(.|\n)*\(1, 4\)"):
+            make(self.space(4)).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
         # One entry would otherwise be valid for all actions of a policy with Q-values.
         with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 1\)(.|\n)*\(1, 4\)"):
-            DQNPolicy(self.space(1), CHOICES).compute_actions({"x": seen(1), "action_mask": np.ones((1, 1), np.int8)})
+            DQNPolicy(self.space(4), CHOICES).compute_actions({"x": seen(1), "action_mask": np.ones((1, 1), np.int8)})
 
 
 class TestLearning:

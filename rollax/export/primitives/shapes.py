@@ -85,7 +85,7 @@ def _top(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     sorts, axis = equation.primitive == "sort", equation.params.get("axis", equation.params.get("dimension"))
     if sorts and equation.params["num_keys"] != 1:
         raise refuse(equation, "by several keys")
-    value = graph.computable(inputs[0])
+    value = graph.cast(inputs[0], np.int32) if inputs[0].dtype == bool else graph.computable(inputs[0])
     count = graph.dim(dims_of(inputs[0].full)[axis] if sorts else equation.params["k"])
     order = {"axis": axis, "largest": int(not sorts), "sorted": 1}
     best, places = graph.nodes("TopK", [graph.full(value), count], 2, **order)
@@ -201,7 +201,7 @@ def _gather(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
         result = made(name, value, equation.outputs[0].shape)
     else:
         raise refuse(equation, str(numbers))
-    if "FILL" not in str(equation.params["mode"]) or (batched == () and numbers.offset_dims):
+    if "FILL" not in str(equation.params["mode"]):
         return [result]
     return [_filled(graph, equation, result, indices, clipped)]
 
@@ -240,7 +240,9 @@ def _filled(graph: Graph, equation: Equation, result: Value, indices: Value, cli
     if fill is None:
         fill = np.nan if result.dtype.kind == "f" else np.iinfo(result.dtype).min if result.dtype.kind == "i" else 0
     inside = combined(graph, "Equal", graph.cast(indices, np.int64), clipped, dtype=bool)
-    inside = made(graph.reshaped(inside.name, result.full), inside, result.full)
+    offset = equation.params["dimension_numbers"].offset_dims  # the axes of whole slices, with one index for all
+    dims = tuple(1 if axis in offset else size for axis, size in enumerate(result.full))
+    inside = Value(graph.reshaped(inside.name, dims), inside.dtype, dims, result.full)
     return chosen(graph, inside, result, graph.constant(np.array(fill, result.dtype)))
 
 

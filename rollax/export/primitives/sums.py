@@ -21,6 +21,8 @@ def _reduced(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Valu
     name, axes, dtype = equation.primitive, list(equation.params["axes"]), inputs[0].dtype
     if not axes:
         return inputs
+    if dtype != np.bool_ and name in ("reduce_or", "reduce_and"):
+        raise refuse(equation, "of integers")
     value = graph.cast(inputs[0], np.int32) if dtype == np.bool_ else graph.computable(inputs[0])
     if name == "reduce_sum":
         result = graph.node("ReduceSum", graph.full(value), graph.integers(axes), keepdims=0)

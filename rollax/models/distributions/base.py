@@ -109,7 +109,8 @@ class ActionDistribution(ABC):
 
         Args:
             action_mask: [B, num_mask] 1 for a valid choice, 0 for an invalid one; each discrete action needs a valid
-                choice, which cannot be checked while tracing.
+                choice, which cannot be checked while tracing. Of a single discrete action, a row of zeros, which the
+                last observation of an episode may have, allows all.
         Raises:
             SpaceError: the action space has no discrete choices.
         """

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rollax.errors import ShapeError, SpaceError
 from rollax.models.distributions.base import ActionDistribution, Actions, Array
-from rollax.spaces import check_space, path_text
+from rollax.spaces import bounds, check_space, path_text
 
 
 class Kinds(NamedTuple):
@@ -39,6 +39,8 @@ def _make(space: Any, kinds: Kinds, squash: bool, where: str) -> ActionDistribut
     if isinstance(space, spaces.Tuple):
         numbered = enumerate(space.spaces)
         return kinds.joint(tuple(_make(part, kinds, squash, where + path_text((i,))) for i, part in numbered))
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        _check_32_bits(space, where)
     if isinstance(space, spaces.Discrete):
         return kinds.categorical(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
@@ -48,6 +50,18 @@ def _make(space: Any, kinds: Kinds, squash: bool, where: str) -> ActionDistribut
         return kinds.bernoulli(tuple(int(size) for size in space.shape))
     check_box(space, where, bounded=squash)
     return (kinds.squashed_gaussian if squash else kinds.gaussian)(space.shape)
+
+
+def _check_32_bits(space: spaces.Discrete | spaces.MultiDiscrete, where: str) -> None:
+    low, high = (np.asarray(side, object) for side in bounds(space))
+    if (low < -(2**31)).any() or (high >= 2**31).any():
+        raise SpaceError(
+            "Discrete actions beyond 32 bits.",
+            where=where,
+            got=space,
+            expected=f"actions from {-(2**31)} to {2**31 - 1}",
+            fix="count the actions from 0, and let the environment add its offset",
+        )
 
 
 def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:

@@ -35,7 +35,8 @@ class Categorical(OneChoice):
         return _kl(inputs, other_inputs)
 
     def _mask(self, inputs: Array, action_mask: Array) -> Array:
-        return _masked(inputs, action_mask)
+        valid = jnp.asarray(action_mask) > 0
+        return _masked(inputs, valid | ~valid.any(axis=-1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def _masked(logits: Float[Array, "B N"], action_mask: Array) -> Float[Array, "B 
 
 
 def _shifted(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
+    logits = jnp.maximum(logits, PADDING_LOGIT)  # minus infinity, by which a model may mask: 0 · ∞ is NaN
     # The shift changes no probability, so its gradient is zero.
     return logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
 

@@ -134,6 +134,12 @@ class RandomAtFirst(ExplorationWrapper):
             logp = np.broadcast_to(np.asarray(density, np.float32), logp.shape)
         return {SampleBatch.ACTION_LOGP: logp}
 
+    def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
+        if timestep >= self._steps or self._start is None:
+            return self.inner.probabilities(outputs, timestep)
+        valid = outputs > MASKED_LOGIT
+        return valid / valid.sum(axis=1, keepdims=True)
+
     def _uniform(self, outputs: Any, uniform: Any) -> Any:
         if self._start is None:
             return 2.0 * uniform.reshape(-1, *self._shape) - 1.0

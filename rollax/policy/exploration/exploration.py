@@ -85,6 +85,10 @@ class Exploration(ABC):
         """The outputs with invalid actions made impossible, by default unchanged; traced by JAX."""
         return outputs
 
+    def state_values(self, outputs: Any, values: Any) -> Any:
+        """[B] state values, given those of the model and its masked outputs; traced by JAX."""
+        return values
+
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
         """The model parameters to explore with."""
         return params
@@ -166,6 +170,9 @@ class ExplorationWrapper(Exploration):
 
     def mask(self, outputs: Any, valid: Any) -> Any:
         return self.inner.mask(outputs, valid)
+
+    def state_values(self, outputs: Any, values: Any) -> Any:
+        return self.inner.state_values(outputs, values)
 
 
 def namespace(array: Any) -> Any:

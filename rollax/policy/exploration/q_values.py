@@ -32,7 +32,12 @@ class ValueExploration(Exploration):
 
     def mask(self, outputs: Any, valid: Any) -> Any:
         xp = namespace(outputs)
-        return xp.where(xp.asarray(valid) > 0, outputs, MASKED_LOGIT)
+        valid = xp.asarray(valid) > 0
+        # A mask of zeros, which the last observation of an episode may have, leaves the values as they are.
+        return xp.where(valid | ~valid.any(axis=-1, keepdims=True), outputs, MASKED_LOGIT)
+
+    def state_values(self, outputs: Any, values: Any) -> Any:
+        return outputs.max(axis=-1)  # of the valid actions
 
 
 class EpsilonGreedy(ValueExploration):
