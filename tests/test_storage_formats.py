@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -25,6 +26,13 @@ ARRAYS = {
     "foreign": np.arange(3, dtype=">i4"),
     "a/b c\n": np.ones(1, dtype=np.float16),
 }
+
+
+def test_bfloat16_is_stored_as_float32():
+    numbers = np.array([1.0, -3.140625, np.inf], ml_dtypes.bfloat16)
+    back = storage.bytes_to_arrays(storage.arrays_to_bytes({"x": numbers}))["x"]
+    assert back.dtype == np.float32
+    assert back.astype(ml_dtypes.bfloat16).tolist() == numbers.tolist()
 
 
 def test_arrays_come_back_bit_for_bit():

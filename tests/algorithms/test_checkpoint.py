@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from rollax import PGTrainer, PPOTrainer, Trainer
+from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import CheckpointError, ConfigError, PolicyError
 from rollax.storage import from_json_bytes, to_json_bytes
@@ -237,6 +238,24 @@ class TestRestoring:
             path,
             r"action_space of policy 'default_policy'(.|\n)*Discrete\(2\)(.|\n)*Discrete\(3\)(.|\n)*fix:",
         )
+
+    def test_of_actions_in_another_order(self, tmp_path):
+        def env(*keys):
+            parts = {key: gym.spaces.Discrete(2) for key in keys}
+            return lambda context: gym.wrappers.TransformAction(
+                gym.make("CartPole-v1"), lambda action: action["left"], gym.spaces.Dict(**parts)
+            )
+
+        path = PPOTrainer(env("left", "right"), PPO).save(tmp_path)
+        PPOTrainer(env("left", "right"), PPO).restore(path)
+        self.refused(PPOTrainer(env("right", "left"), PPO), path, "another action_space of policy")
+
+    def test_a_checkpoint_is_read_once(self, path, monkeypatch):
+        reads = []
+        read = checkpoint.read
+        monkeypatch.setattr(checkpoint, "read", lambda path: reads.append(path) or read(path))
+        Trainer.from_checkpoint(path).stop()
+        assert reads == [path]
 
     def test_37_of_other_policies(self, path):
         trainer = PPOTrainer(TwoAgents, {**PPO, "multiagent": TWO, "evaluation_interval": None})

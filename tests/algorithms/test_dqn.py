@@ -94,6 +94,28 @@ class TestLoss:
         expected = np.array([table[0, 1], table[1, 0]]) - targets
         np.testing.assert_allclose(policy.learn_on_batch(batch)["td_error"], expected, rtol=1e-5, atol=1e-6)
 
+    def test_a_mask_of_zeros_where_an_episode_was_cut_off_allows_all(self):
+        space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
+        policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "double_q": False, "lr": 0.0})
+        obs = {"action_mask": np.ones((2, 2), np.int8), "state": np.array([0, 1])}
+        errors = []
+        for last in (np.zeros((2, 2), np.int8), np.ones((2, 2), np.int8)):
+            batch = rows(obs=obs, new_obs={"action_mask": last, "state": np.array([1, 2])}, discounts=f32(1, 1))
+            errors.append(policy.learn_on_batch(batch)["td_error"])
+        np.testing.assert_array_equal(*errors)
+        assert np.abs(errors).max() < 10
+
+    def test_values_are_those_of_valid_actions(self):
+        space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
+        policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "dueling": True})
+        state = np.arange(3)
+        of_each = [
+            policy.compute_values({"action_mask": np.tile(np.array(mask, np.int8), (3, 1)), "state": state})
+            for mask in ([1, 0], [0, 1], [1, 1])
+        ]
+        np.testing.assert_array_equal(np.maximum(of_each[0], of_each[1]), of_each[2])
+        assert (of_each[0] != of_each[1]).all()
+
     def test_distributions(self):
         # Atoms 0, 1, 2. All logits are 0: every value is 1. Target of row 0: r = 0.5, γ = 0.5: the atoms move to 0.5, 1
         # and 1.5, each with ⅓: (⅙, ⅙ + ⅓ + ⅙, ⅙) = (⅙, ⅔, ⅙). Row 1: terminated with 2: (0, 0, 1).

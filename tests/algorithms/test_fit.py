@@ -126,6 +126,17 @@ def test_a_folder_with_another_run_is_refused(fitted):
     assert rows(run) == before
 
 
+@pytest.mark.parametrize(
+    ("stop", "now"), [({"timesteps_total": 200}, 300), ({"training_iteration": 3}, 3), ({"time_total_s": 6}, 7)]
+)
+def test_limits_are_totals_and_what_is_reached_is_refused(stop, now, tmp_path):
+    trainer = FakeTrainer({})
+    trainer.iteration, trainer.time_total_s = 3, 7.0
+    with pytest.raises(ConfigError, match=rf"reached before training begins(.|\n)*the trainer is at {now}"):
+        trainer.fit({"episode_reward_mean": 1000, **stop}, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path):
     path = tmp_path / "run"
     path.write_text("notes")

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import BCTrainer, CQLTrainer, IQLTrainer, MARWILTrainer, PGTrainer, TD3BCTrainer, Trainer
+from rollax import (
+    ApexDQNTrainer,
+    BCTrainer,
+    CQLTrainer,
+    DQNTrainer,
+    IQLTrainer,
+    MARWILTrainer,
+    PGTrainer,
+    TD3BCTrainer,
+    Trainer,
+)
 from rollax.data import RecordedTrajectory
 from rollax.errors import ConfigError, DatasetError
 from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
@@ -39,6 +50,20 @@ def continuous():
         }
         found.append(RecordedTrajectory(columns, False, True, str(number), "agent0", "default_policy"))
     return ListReader(found, OBSERVATIONS, BOX)
+
+
+class Still(gym.Env):
+    """Episodes of four steps in the spaces of the data."""
+
+    observation_space, action_space = OBSERVATIONS, ACTIONS
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(OBSERVATIONS.shape, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(OBSERVATIONS.shape, np.float32), 1.0, self.steps == 4, False, {}
 
 
 def drawn_by(trainer, count=64):
@@ -150,6 +175,34 @@ def test_a_checkpoint_is_evaluated_without_its_data(tmp_path):
         with Trainer.from_checkpoint(path) as trainer:
             results.append(trainer.train()["info"]["learner"])
     assert results[0] == results[1]
+
+
+def test_marwil_without_advantages_has_the_same_statistics_from_the_first_result_on():
+    with MARWILTrainer(config={**TINY, "input": recorded(), "beta": 0.0}) as trainer:
+        before = set(trainer.optimizer.stats["default_policy"])
+        assert set(trainer.train()["info"]["learner"]["default_policy"]) == before
+    assert before == {"policy_loss", "entropy", "total_loss", "cur_lr"}
+
+
+def test_recorded_data_without_a_policy_to_train_is_refused():
+    nobody = {"policies": {"default_policy": None}, "policies_to_train": ()}
+    with pytest.raises(ConfigError, match=r"without a policy that learns(.|\n)*policies_to_train"):
+        DQNTrainer(config={"input": recorded(), "multiagent": nobody})
+
+
+@pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
+def test_from_data_to_an_environment_and_back(trainer_class, tmp_path):
+    config = {**TINY, "model": {"fcnet_hiddens": (4,)}, "num_workers": 0, "buffer_size": 100, "learning_starts": 8}
+    with trainer_class(config={**config, "input": recorded()}) as trainer:
+        trainer.train()
+        updates, path = trainer.optimizer.num_updates, trainer.save(tmp_path)
+    spaces_of = {"observation_space": OBSERVATIONS, "action_space": ACTIONS}
+    with Trainer.from_checkpoint(path, input=None, env=lambda context: Still(), **spaces_of) as trainer:
+        assert trainer.optimizer.num_updates == updates
+        trainer.train()
+        path = trainer.save(tmp_path)
+    with Trainer.from_checkpoint(path, input=recorded(), env=None, timesteps_per_iteration=0) as trainer:
+        assert trainer.train()["info"]["replay"]["num_updates"] > updates
 
 
 @pytest.mark.parametrize("wrong", ["", 3, True, {"a": 1.7e308, "b": 1.7e308}])

@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import Callbacks, PGTrainer, PPOConfig, PPOTrainer, Trainer, register_env
-from rollax.errors import CheckpointError, ConfigError, EnvError, PolicyError
+from rollax import Callbacks, DQNTrainer, PGTrainer, PPOConfig, PPOTrainer, Trainer, register_env
+from rollax.errors import CheckpointError, ConfigError, DatasetError, EnvError, PolicyError
 from tests.algorithms.envs import TwoAgents
 
 CONFIG = {
@@ -475,3 +475,16 @@ def test_what_was_made_is_closed_if_a_trainer_cannot_be(counted, tmp_path, monke
     with pytest.raises(EnvError, match="one too many"):
         make(Closing)
     assert Closing.closed == Closing.made == 10
+
+
+def test_two_environments_are_refused():
+    with pytest.raises(ConfigError, match=r"Two environments(.|\n)*CartPole-v1(.|\n)*Pendulum-v1"):
+        PPOTrainer(env="CartPole-v1", config={"env": "Pendulum-v1"})
+    PPOTrainer(env="CartPole-v1", config={"env": "CartPole-v1"}).stop()
+
+
+def test_a_trainer_whose_data_cannot_be_read_leaves_nothing_open(counted, tmp_path):
+    config = {"exploration": "SoftQ", "off_policy_estimation_methods": ("is",), "num_envs_per_worker": 2}
+    with pytest.raises(DatasetError):
+        DQNTrainer(Closing, {**config, "off_policy_estimation_input": str(tmp_path / "missing")})
+    assert Closing.closed == Closing.made > 0

@@ -45,6 +45,10 @@ def test_numbers_are_numbers(tmp_path, text, value):
     ("text", "message"),
     [
         ("rum: PPO", "did you mean 'run'?"),
+        ("algo: PPO", "it is 'run' here"),
+        ("seed: 1", "keys of the algorithm stand under config"),
+        ("mine: {run: PPO}", "move the keys of 'mine' to the top"),
+        ("{env: CartPole-v1, config: {env: Pendulum-v1}}", "Two environments."),
         ("stop: {timestep_total: 5}", "did you mean 'timesteps_total'?"),
         ("stop: {timesteps_total: many}", "that is not a number"),
         ("stop: {timesteps_total: true}", "that is not a number"),

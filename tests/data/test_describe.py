@@ -13,7 +13,16 @@ import pytest
 from gymnasium import spaces
 from typer.testing import CliRunner
 
-from rollax import ConfigError, DatasetError, DatasetWriter, PPOTrainer, RecordedTrajectory, open_dataset, trees
+from rollax import (
+    ConfigError,
+    DatasetError,
+    DatasetWriter,
+    PGTrainer,
+    PPOTrainer,
+    RecordedTrajectory,
+    open_dataset,
+    trees,
+)
 from rollax.cli import app
 from rollax.data.convert import convert
 from rollax.data.describe import describe
@@ -412,6 +421,9 @@ def test_a_recorded_checkpoint(tmp_path):
     with PPOTrainer(env="CartPole-v1", config={**config, "num_envs_per_worker": 2, "seed": 0}) as trainer:
         result = trainer.record(5, tmp_path / "drawn")
         checkpoint = trainer.save(tmp_path)
+        for number in (0, 2.5, "5", True):
+            with pytest.raises(ConfigError, match=r"num_episodes(.|\n)*record"):
+                trainer.record(number, tmp_path / "none")
     read = list(open_dataset(tmp_path / "drawn").trajectories())
     assert result["files"] == [str(path) for path in sorted((tmp_path / "drawn").iterdir())]
     assert not any(one.cut for one in read)
@@ -424,6 +436,15 @@ def test_a_recorded_checkpoint(tmp_path):
     assert "action_logp" not in first.columns
     assert second.columns["infos"].tolist() == [{}] * (len(second) + 1)
     assert os.listdir(tmp_path / "greedy")[0] in done.stdout
+
+
+def test_another_recording_in_the_same_folder_has_other_episodes(tmp_path):
+    returns = []
+    for folder in ("one", "two"):
+        with PGTrainer(env="CartPole-v1", config={"model": {"fcnet_hiddens": (4,)}, "seed": 0}) as trainer:
+            returns.append([tuple(trainer.record(8, tmp_path / folder)["episode_rewards"]) for _ in range(2)])
+    assert returns[0] == returns[1]
+    assert returns[0][0] != returns[0][1]
 
 
 def test_lines_have_no_policy_ids(tmp_path, caplog):

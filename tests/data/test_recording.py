@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, MultiAgentEnv, RolloutWorker, open_dataset, trees
+from rollax import ConfigError, DatasetError, MultiAgentEnv, RolloutWorker, open_dataset, trees
 from rollax.batch import Fragment
 from rollax.data.dataset import RecordedTrajectory
 from tests.data.worlds import ACTIONS, IMAGE, MASKED, NESTED, Acts, Random, Two
@@ -202,3 +204,26 @@ def test_logged_actions_served_and_lost_episodes(tmp_path):
     cut = [trajectory for trajectory in written["default_policy"] if trajectory.cut]
     assert len(cut) <= 3  # those that ran at the end, and not the lost one
     assert sum(map(len, written["default_policy"])) >= sum(map(len, fragments["default_policy"]))
+
+
+PROGRAM = """
+import sys
+from rollax import PGTrainer
+
+trainer = PGTrainer("CartPole-v1", {"output": sys.argv[1], "seed": 0, "train_batch_size": 100})
+trainer.train()
+"""
+
+
+def test_a_program_that_ends_without_stop_loses_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "out")], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(open_dataset(tmp_path / "out")) >= 100
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatasetError, match=r"The folder could not be written(.|\n)*file"):
+        RolloutWorker("CartPole-v1", Acts, config={"output": str(tmp_path / "file" / "out")})

@@ -3,10 +3,13 @@
 import sys
 
 import gymnasium as gym
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rollax import ConfigError, EnvContext, EnvError
-from rollax.env.making import make_base_env
+from rollax.env.making import make_base_env, way_of
+from rollax.env.recording import drawing
 from rollax.env.registry import env_creator
 from tests.env.refused import refused
 from tests.env.worlds import Clock
@@ -62,3 +65,54 @@ def test_a_module_that_exits(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     refused(ConfigError, env_creator, "exits_at_once:Env", says="does not import...exits_at_once:Env (SystemExit: 0)")
+
+
+class Keywords(gym.Env):
+    """Settings of its own, as those of most Gymnasium environments."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
+
+    def __init__(self, render_mode=None, size=5):
+        assert render_mode in (None, "rgb_array")
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+
+@pytest.mark.parametrize(
+    ("creator", "way"),
+    [
+        (lambda context: None, "context"),
+        (lambda anything, size=3: None, "context"),
+        (lambda _=None: None, "context"),
+        (lambda env_config={}: None, "context"),
+        (lambda config=None, size=3: None, "context"),
+        (lambda *arguments: None, "context"),
+        (lambda: None, "nothing"),
+        (lambda one, two: None, "nothing"),
+        (Keywords, "keywords"),
+        (lambda size=5: None, "keywords"),
+        (lambda render_mode=None: None, "keywords"),
+        (lambda **settings: None, "keywords"),
+        (lambda *, size=5: None, "keywords"),
+    ],
+)
+def test_how_a_creator_takes_its_settings(creator, way):
+    assert way_of(creator) == way
+
+
+def test_an_annotation_says_it_too():
+    def creator(settings_of_mine: dict | None = None, size: int = 5) -> None: ...
+
+    assert way_of(creator) == "context"
+
+
+def test_keywords_are_those_of_env_config():
+    base = make_base_env(Keywords, EnvContext({"size": 7}), 2)
+    assert [env.size for env in base.get_sub_environments()] == [7, 7]
+    assert make_base_env(Keywords, EnvContext(), 1).get_sub_environments()[0].size == 5
+    with pytest.raises(ConfigError, match=r"does not take(.|\n)*'sise'(.|\n)*Keywords\(render_mode=None, size=5\)"):
+        make_base_env(Keywords, EnvContext({"sise": 7}), 1)
+    assert drawing(Keywords, EnvContext()) == {"render_mode": "rgb_array"}
+    assert drawing(lambda size=5: None, EnvContext()) == {}

@@ -335,6 +335,19 @@ class Partly(MultiAgentEnv):
     action_spaces = {"a": spaces.Discrete(11)}
 
 
+def test_a_mapping_that_raises_is_named_where_spaces_differ():
+    def broken(agent):
+        return undefined
+
+    by_agent = {"a": KNOWN["a"], "b": spaces.Box(-1, 1, (2,), np.float32)}
+    mapping = policy_mapping(broken, IDS)
+    says = "The policy mapping raised NameError...agent 'a'"
+    refused(PolicyError, space_of_agents, by_agent, "one", mapping, "observation_space", says=says)
+    reads = policy_mapping(lambda agent, episode: IDS[episode.worker_index], IDS)
+    says = "not known before an episode runs"
+    refused(SpaceError, space_of_agents, by_agent, "one", reads, "observation_space", says=says)
+
+
 def test_a_space_that_is_missing():
     says = "An agent without observation_space...agent 'b' of policy...got:      spaces of ['a']"
     refused(SpaceError, RolloutWorker, lambda context: Partly(), Encode, says=says)

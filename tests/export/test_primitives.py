@@ -215,3 +215,27 @@ def test_unused_equations_are_left_out():
     """An unknown operation whose result nobody needs is no error, and no node."""
     model = converted(lambda x: (lax.erf_inv(x), x + 1)[1], np.zeros((1, 3), np.float32))
     assert [node.op_type for node in model.graph.node] == ["Add", "Identity"]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_indices_out_of_range_are_filled(axis):
+    table = jnp.asarray(_TABLE)
+
+    def look_up(x):
+        places = jnp.floor(x[:, 0] * 3).astype(jnp.int32)
+        return jnp.take(table, places, axis=axis, mode="fill", fill_value=2.5)
+
+    check(look_up, (np.float32, (2,)))
+    check(
+        lambda x: table.at[jnp.floor(x[:, 0] * 3).astype(jnp.int32)].get(mode="fill", fill_value=1.0),
+        (np.float32, (2,)),
+    )
+
+
+def test_truths_are_sorted():
+    check(lambda x: jnp.sort(x, axis=-1), (bool, (5,)))
+
+
+def test_bits_of_integers_are_refused():
+    with pytest.raises(PolicyError, match="reduce_or"):
+        check(lambda x: lax.reduce_or(x.astype(jnp.int32), (1,)), (np.float32, (3,)))

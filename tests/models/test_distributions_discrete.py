@@ -158,6 +158,22 @@ def test_broken_logits_and_full_masks_still_give_actions_in_range():
             assert ((actions >= 0) & (actions < nvec)).all()
 
 
+def test_minus_infinity_is_a_mask():
+    logits = jnp.array([[1.0, -np.inf, 2.0, -np.inf]])
+    kept, uniform = logits[:, np.array([0, 2])], jnp.zeros((1, 4))
+    whole, part = Categorical(4, 0), Categorical(2, 0)
+    np.testing.assert_allclose(whole.entropy(logits), part.entropy(kept), rtol=1e-6)
+    np.testing.assert_allclose(whole.kl(logits, uniform), part.kl(kept, uniform[:, :2]) + log(2), rtol=1e-5)
+    gradient = jax.grad(lambda x: whole.entropy(x).sum() + whole.kl(x, uniform).sum())(logits)
+    assert np.isfinite(gradient).all()
+
+
+def test_a_mask_of_zeros_allows_all():
+    dist = Categorical(3, 0)
+    masked = dist.mask(jnp.repeat(LOGITS, 2, axis=0), jnp.array([[0, 0, 0], [0, 1, 0]]))
+    assert masked.tolist() == [LOGITS[0].tolist(), [np.float32(MASKED_LOGIT), LOGITS[0, 1], np.float32(MASKED_LOGIT)]]
+
+
 def test_multi_categorical_numbers():
     # Shape (2, 1): the first action has the weights 1:2:5, the second 1:3.
     #   logp(second of the first, first of the second) = log 1/4 + log 1/4;  H = 0.900256 + 0.562335

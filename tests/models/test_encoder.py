@@ -193,3 +193,11 @@ def pixels_of(space: spaces.Box, column: np.ndarray) -> jax.Array:
 def test_an_unsupported_leaf_says_where_it_is():
     with pytest.raises(SpaceError, match=r"where: +observation_space, key 'x', element 1"):
         encoder_of(spaces.Dict(x=spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])))
+
+
+def test_integers_beyond_those_of_jax_are_refused():
+    with pytest.raises(SpaceError, match=r"beyond 32 bits(.|\n)*key 'time'"):
+        Encoder(spaces.Dict(time=spaces.Box(0, 2**40, (1,), np.int64)), ModelConfig(), rngs=nnx.Rngs(0))
+    for dtype in (np.int64, np.uint64):  # without bounds of its own
+        limits = np.iinfo(dtype)
+        Encoder(spaces.Box(limits.min, limits.max, (1,), dtype), ModelConfig(), rngs=nnx.Rngs(0))

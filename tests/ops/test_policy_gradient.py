@@ -112,6 +112,16 @@ def test_adapted_kl_coeff(wrap, kl, expected):
     assert wrap(lambda kl: adapted_kl_coeff(0.2, kl, target=0.01))(jnp.float32(kl)) == pytest.approx(expected)
 
 
+def test_a_kl_coefficient_can_always_grow_again():
+    coeff = 1e-3
+    for _ in range(200):
+        coeff = float(adapted_kl_coeff(coeff, 0.0, target=0.01))
+    assert coeff == pytest.approx(1e-10)
+    assert float(adapted_kl_coeff(coeff, 1.0, target=0.01)) == pytest.approx(1.5e-10)
+    assert float(adapted_kl_coeff(0.0, 0.0, target=0.01)) == 0.0
+    assert float(adapted_kl_coeff(1e-12, 0.0, target=0.01)) == pytest.approx(1e-12)
+
+
 @pytest.mark.parametrize("shape", [(3,), (1,), (4, 1)])
 @pytest.mark.parametrize("place", range(4))
 def test_wrong_shapes_raise(shape, place, monkeypatch):

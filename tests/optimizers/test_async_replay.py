@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, WorkerError
 from rollax.policy.policy import ReplayedSequences
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.optimizers.replay_stand_ins import (
@@ -155,6 +155,15 @@ class TestWeights:
         gaps = np.diff([update.timestep for update in later])
         assert (gaps >= 200).all()
 
+    def test_before_learning_the_steps_and_filters_go_out_too(self, make):
+        optimizer, processes = make(2, learning_starts=10_000, max_weight_sync_delay=50)
+        steps(optimizer, 30)
+        _, *later = processes.published
+        assert optimizer.num_updates == 0
+        assert {update.version for update in later} == {1}
+        assert (np.diff([update.timestep for update in processes.published]) >= 100).all()
+        assert optimizer.env_steps - later[-1].timestep < 150
+
     def test_workers_act_with_them(self, make):
         optimizer, processes = make(2, training_intensity=1.0, max_weight_sync_delay=20)
         steps(optimizer, 40)
@@ -178,6 +187,13 @@ class TestWithoutWorkers:
         assert set(threads) == {threading.current_thread()}
         assert not learner_threads()
         optimizer.stop()
+
+    def test_a_stopped_one_does_not_go_on_without_its_shards(self):
+        optimizer = self.make()
+        optimizer.step()
+        optimizer.stop()
+        with pytest.raises(WorkerError, match=r"No replay shard is left(.|\n)*they have been stopped"):
+            optimizer.step()
 
     def test_one_seed_is_one_run(self):
         def learned(seed):

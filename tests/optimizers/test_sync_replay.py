@@ -100,6 +100,32 @@ class TestUpdates:
         assert optimizer.num_updates == policy_of(optimizer, "a").updates == 25
         assert policy_of(optimizer, "b").updates == 15
 
+    @pytest.mark.parametrize("minibatch_size", [None, 4])
+    def test_those_made_before_another_policy_failed_are_not_repeated(self, minibatch_size):
+        optimizer = make(RowWorker(a=1, b=1))
+        a, b = policy_of(optimizer, "a"), policy_of(optimizer, "b")
+        a.minibatch_size = minibatch_size
+        optimizer.step()
+        made = a.updates
+
+        def fails(updates):
+            raise ValueError("no")
+
+        b.before = fails
+        for _ in range(3):
+            with pytest.raises(ValueError, match="no"):
+                optimizer.step()
+        rows_of_a = sum(map(len, a.learned))
+        assert rows_of_a == 20 * 4
+        assert (optimizer.num_updates, b.updates) == (5, 5)
+        state = plain(optimizer.get_state())
+        assert state["ahead"] == {"a": 15, "b": 0}
+        b.before = lambda updates: None
+        optimizer.step()
+        assert (optimizer.num_updates, b.updates, sum(map(len, a.learned))) == (25, 25, 25 * 4)
+        assert plain(optimizer.get_state())["ahead"] == {"a": 0, "b": 0}
+        assert made == (1 if minibatch_size else 5)
+
     def test_what_is_reported(self):
         optimizer = make(Late(a=1, b=1))
         assert optimizer.report() == {"replay": {"rows": {"a": 0, "b": 0}, "num_updates": 0}}

@@ -15,7 +15,16 @@ from gymnasium import spaces
 from rollax import DQNPolicy, SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
-from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, ShapeError, SpaceError
+from rollax.errors import (
+    BatchError,
+    CheckpointError,
+    ConfigError,
+    EnvError,
+    NonFiniteError,
+    PolicyError,
+    ShapeError,
+    SpaceError,
+)
 from rollax.models.outputs import Outputs
 from rollax.policy.minibatches import Minibatches
 
@@ -178,6 +187,45 @@ class TestMask:
         # One entry would otherwise be valid for all actions of a policy with Q-values.
         with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 1\)(.|\n)*\(1, 4\)"):
             DQNPolicy(self.space(4), CHOICES).compute_actions({"x": seen(1), "action_mask": np.ones((1, 1), np.int8)})
+
+
+class TestNoisyAndHalf:
+    class Half(nnx.Module):
+        def __init__(self, observation_space, num_outputs, *, rngs):
+            kinds = {"dtype": jnp.float16, "param_dtype": jnp.bfloat16, "rngs": rngs}
+            self.policy, self.value = nnx.Linear(3, num_outputs, **kinds), nnx.Linear(3, 1, **kinds)
+
+        def __call__(self, obs):
+            seen = obs["x"] if isinstance(obs, dict) else obs
+            return Outputs(policy=self.policy(seen), value=self.value(seen)[:, 0])
+
+    def test_outputs_of_half_precision_become_float32(self):
+        model = {"custom_model": self.Half}
+        mask = np.array([[1, 0, 1, 1]] * 8, np.int8)
+        space = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
+        policy = PPOPolicy(space, CHOICES, {**SMALL, "model": model})
+        obs = {"x": seen(8), "action_mask": mask}
+        actions, _, fetches = policy.compute_actions(obs)
+        assert {column.dtype for column in fetches.values()} == {np.dtype(np.float32)}
+        assert policy.compute_values(obs).dtype == np.float32
+        columns = {"obs": obs, "actions": actions, "advantages": np.ones(8, np.float32)}
+        stats = policy.learn_on_batch(SampleBatch({**columns, "value_targets": np.ones(8, np.float32), **fetches}))
+        assert np.isfinite([stats["entropy"], stats["kl"], stats["total_loss"]]).all()
+        assert {value.dtype for value in policy.params.values()} == {jnp.dtype(jnp.bfloat16)}
+
+    def test_a_noisy_model_knows_the_probabilities_of_its_greedy_actions_only(self):
+        policy = DQNPolicy(SEEN, CHOICES, {"noisy": True, "seed": 0})
+        assert policy.action_probabilities(seen(3), explore=False).sum() == 3
+        with pytest.raises(PolicyError, match="noisy model are not known"):
+            policy.action_probabilities(seen(3))
+
+
+def test_a_batch_without_rows_is_refused():
+    policy = make()
+    empty = experience(policy, 4)[:0]
+    for call in (policy.learn_on_batch, policy.compute_gradients):
+        with pytest.raises(BatchError, match=r"without rows(.|\n)*PPOPolicy"):
+            call(empty)
 
 
 class TestLearning:

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import EnvError, NonFiniteError
-from rollax.policy.raw_observations import columns_of_one
+from rollax.policy.raw_observations import columns_of, columns_of_one
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -55,6 +55,13 @@ def test_nested():
         (BOX, [[0, 1], 2], "numbers of Box"),
         (spaces.Discrete(3), [1], r"shape \(1,\)"),
         (spaces.Box(0, 255, (1,), np.uint8), [256], "numbers of Box"),
+        (spaces.Box(0, 255, (1,), np.uint8), [0.5], "numbers of Box"),
+        (spaces.Box(0, 255, (1,), np.uint8), np.array([300]), "numbers of Box"),
+        (spaces.Box(0, 255, (1,), np.uint8), np.array([np.nan]), "numbers of Box"),
+        (spaces.Discrete(3), 1.5, "numbers of Discrete"),
+        (spaces.Discrete(3), "1", "numbers of Discrete"),
+        (spaces.Discrete(3, start=5), 4, "numbers from 5 to 7"),
+        (spaces.MultiDiscrete([2, 3]), [1, 3], "numbers from"),
         (SEEN, {"pos": [0, 1], "kind": 2}, r"keys \['kind', 'pos'\]\n +expected: .*keys \['kind', 'mask', 'pos'\]"),
         (SEEN, [0, 1], r"got: +\[0, 1\]"),
         (SEEN, {**FITS, "pos": [0, 1, 2]}, r"here, key 'pos'\n +got: +shape \(3,\)"),
@@ -72,3 +79,18 @@ def test_what_does_not_fit(space, obs, said):
 def test_what_is_not_finite(space, number):
     with pytest.raises(NonFiniteError, match=r"infinite observation.\n +where: +here, element 0\n"):
         columns_of_one(spaces.Tuple([space]), [[0, number]], "here")
+
+
+def test_a_list_is_as_its_rows():
+    found = columns_of(SEEN, [FITS, {**FITS, "kind": 0}], "here")
+    assert {key: column.tolist() for key, column in found.items()} == {
+        "pos": [[0.5, -1], [0.5, -1]],
+        "kind": [2, 0],
+        "mask": [[1, 0], [1, 0]],
+    }
+    assert [found[key].dtype for key in SEEN] == [SEEN[key].dtype for key in SEEN]
+    for wrong in ({**FITS, "kind": 3}, {"pos": [0, 1]}, {**FITS, "pos": [0, 1, 2]}):
+        with pytest.raises(EnvError, match="here, row 1"):
+            columns_of(SEEN, [FITS, wrong], "here")
+    with pytest.raises(NonFiniteError, match="here, key 'pos', row 1"):
+        columns_of(SEEN, [FITS, {**FITS, "pos": [0, np.nan]}], "here")

@@ -308,3 +308,29 @@ def test_custom_models_with_memory_learn(model):
     weights = policy.get_weights()["weights"]
     policy.learn_on_batch(batch)
     assert np.abs(policy.get_weights()["weights"] - weights).max() > 1e-3
+
+
+def test_previous_actions_and_rewards_of_other_rows_are_refused():
+    policy = make(model=INPUTS)
+    obs = np.zeros((3, 3), np.float32)
+    actions, rewards = np.full(3, 2), np.zeros(3, np.float32)
+    policy.compute_actions(obs, [], actions, rewards)
+    for wrong in (rewards[:2], np.zeros(4, np.float32), np.zeros(5, np.float32), np.float32(0), rewards[:, None]):
+        with pytest.raises(PolicyError, match=r"prev_reward_batch of compute_actions(.|\n)*3 rows"):
+            policy.compute_actions(obs, [], actions, wrong)
+    for wrong in (actions[:1], np.full(4, 2)):
+        with pytest.raises(PolicyError, match=r"prev_action_batch of compute_actions(.|\n)*3 rows"):
+            policy.compute_actions(obs, [], wrong, rewards)
+    with pytest.raises(PolicyError, match=r"depends on the memory(.|\n)*without \['prev_actions', 'prev_rewards'\]"):
+        policy.compute_values(
+            obs, {"state_in": tuple(np.zeros((3, 4), np.float32) for _ in policy.get_initial_state())}
+        )
+
+
+def test_the_same_fragment_twice_is_no_longer_trajectory():
+    policy = make()
+    batch = experience(policy, [6])
+    batch["t"] = np.arange(6)
+    twice = SampleBatch.concat_samples([batch, batch])
+    sequences, count = sequences_of(policy, twice)
+    assert (count, sequences["seq_lens"].tolist()) == (4, [4, 2, 4, 2])

@@ -186,6 +186,15 @@ class TestWithoutRestarts:
             workers.publish(update(1))
         assert raised.value.__cause__ is last
 
+    def test_what_an_error_of_rollax_names_is_in_the_last_one_too(self, pool):
+        error = EnvError("An odd shape.", where="reset", got="(3,)", expected="(4,)", fix="return it")
+        workers, _ = pool(1, FailureRules(ignore=True), {(1, 0, SAMPLE): [Does(1, error)]})
+        workers.request(1, SAMPLE)
+        with pytest.raises(WorkerError) as raised:
+            workers.collect()
+        said = "1: EnvError: An odd shape. (where:    reset; got:      (3,); expected: (4,))"
+        assert said in str(raised.value)
+
 
 class TestHung:
     RULES = FailureRules(restart=True, timeout_s=10.0, start_timeout_s=60.0)

@@ -265,6 +265,16 @@ def test_a_batch_larger_than_the_buffer_is_refused():
     assert len(buffer) == 2
 
 
+def test_a_buffer_that_is_too_short_for_its_windows_says_so_once(caplog):
+    for n_step, said in ((None, "their trajectory's last rows"), (7, "their next 7 rows"), (1, "")):
+        caplog.clear()
+        buffer = UniformReplay(4, n_step=n_step)
+        for segment in ("12", "34", "56", "78"):
+            buffer.add(rows(segment, trajectory_ids=[0]))
+        assert len(caplog.messages) == bool(said)
+        assert said in caplog.text
+
+
 def test_an_empty_batch_changes_nothing():
     buffer = UniformReplay(3)
     buffer.add(rows("12|")[:0])

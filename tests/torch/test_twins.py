@@ -89,6 +89,18 @@ class TestDistributions:
             mask = np.random.default_rng(3).integers(0, 2, (B, ours.num_mask)).astype(np.int8)
             both(lambda x: ours.mask(x, jnp.asarray(mask)), lambda x: twin.mask(x, torch.tensor(mask)), inputs)
 
+    def test_masks_of_zeros_and_minus_infinity(self):
+        space, logits = spaces.Discrete(3), np.array([[1.0, -np.inf, 2.0], [0.5, 1.0, -1.0]], np.float32)
+        original, twin = factory.make_distribution(space), distributions.make_distribution(space)
+        mask = np.array([[1, 1, 1], [0, 0, 0]])
+        masked = original.mask(jnp.asarray(logits), jnp.asarray(mask))
+        np.testing.assert_array_equal(masked, twin.mask(torch.tensor(logits), mask))
+        for name in ("entropy", "kl"):
+            arguments = (logits,) if name == "entropy" else (logits, np.zeros_like(logits))
+            expected = getattr(original, name)(*map(jnp.asarray, arguments))
+            assert np.isfinite(expected).all()
+            np.testing.assert_allclose(getattr(twin, name)(*map(torch.tensor, arguments)), expected, **NEAR)
+
     def test_samples_at_the_edges_of_the_noise(self):
         """A masked choice is never drawn, not even with noise 0 or 1."""
         twin = distributions.Categorical(3)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.distributions.discrete import Categorical
 from rollax.models.distributions.gaussian import SquashedGaussian
 from rollax.policy.exploration.action_noise import Deterministic, GaussianNoise, OrnsteinUhlenbeckNoise, RandomAtFirst
@@ -144,3 +145,10 @@ def test_walks_go_on_meanwhile():
     assert (state[0] != 0).all()
     actions, after = drawn(exploration, jnp.zeros((3, 2)), 10, state)
     np.testing.assert_allclose(actions.reshape(3, 2), after[0])
+
+
+def test_probabilities_of_random_actions():
+    exploration = RandomAtFirst(FromDistribution(Categorical(4, 0)), spaces.Discrete(4), 10)
+    outputs = np.array([[0.0, MASKED_LOGIT, 0.0, np.log(2)]], np.float32)
+    np.testing.assert_allclose(exploration.probabilities(outputs, 9), [[1 / 3, 0, 1 / 3, 1 / 3]], rtol=1e-6)
+    np.testing.assert_allclose(exploration.probabilities(outputs, 10), [[0.25, 0, 0.25, 0.5]], rtol=1e-6)
