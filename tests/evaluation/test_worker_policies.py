@@ -337,7 +337,7 @@ class Partly(MultiAgentEnv):
 
 def test_a_mapping_that_raises_is_named_where_spaces_differ():
     def broken(agent):
-        return undefined
+        raise NameError(agent)
 
     by_agent = {"a": KNOWN["a"], "b": spaces.Box(-1, 1, (2,), np.float32)}
     mapping = policy_mapping(broken, IDS)
