@@ -214,8 +214,9 @@ def refuse_untrusted(
     """Refuses a stored config with code, or a Ray cluster, that is neither given nor trusted, or was not stored."""
     values = decode_config(config, trust="everything" if trust_code else "nothing")
     values = {**values, **given}
-    for code in missing_code(values):
-        raise untrusted(path, code, f"{code.key.split('.')[0].split('[')[0]}=...")
+    if missing := list(missing_code(values)):
+        keys = dict.fromkeys(code.key.split(".")[0].split("[")[0] for code in missing)
+        raise untrusted(path, missing[0], ", ".join(f"{key}=..." for key in keys))
     if values.get("ray_address") is not None and "ray_address" not in given and not trust_code:
         # Ray's processes exchange pickles: a process at this address can run code here.
         code = StoredCode("ray_address", str(values["ray_address"]))

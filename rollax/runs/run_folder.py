@@ -149,13 +149,18 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     holds_run = (path / RESULTS_NAME).exists()
-    found = "holds another run" if holds_run else "is not empty" if path.is_dir() else "is a file"
+    has_saved = holds_run and storage.newest(path / CHECKPOINTS, "checkpoint_") is not None
+    if holds_run:
+        found = "holds another run" if has_saved else "holds a run that has saved nothing"
+    else:
+        found = "is not empty" if path.is_dir() else "is a file"
     raise ConfigError(
         f"The folder {found}.",
         where=where,
         got=str(path),
         expected="a new folder, or an empty one",
-        fix="give another folder" + (f"; {go_on} goes on from it there" if holds_run else ""),
+        fix="give another folder"
+        + (f"; {go_on} goes on from it there" if has_saved else ", or remove it" if holds_run else ""),
     )
 
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from rollax import CheckpointError, ConfigError, PPOTrainer, TrainResult, load_policy
+from rollax import CheckpointError, ConfigError, EnvError, PPOTrainer, TrainResult, load_policy
 from rollax.storage import newest
 from tests.cli.fake_algorithm import FakeTrainer
 
@@ -124,6 +124,14 @@ def test_a_folder_with_another_run_is_refused(fitted):
     with pytest.raises(ConfigError, match=r"The folder holds another run\.\n(.|\n)*fit\(out=...\)"):
         FakeTrainer({}).fit({"training_iteration": 1}, run)
     assert rows(run) == before
+
+
+def test_a_folder_of_a_run_that_saved_nothing_is_named(tmp_path):
+    with pytest.raises(EnvError):
+        FakeTrainer({"fail_at": 1}).fit({"training_iteration": 1}, tmp_path / "run", progress="none")
+    with pytest.raises(ConfigError, match=r"a run that has saved nothing(.|\n)*or remove it") as raised:
+        FakeTrainer({}).fit({"training_iteration": 1}, tmp_path / "run")
+    assert "from_checkpoint" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
