@@ -214,7 +214,7 @@ def refuse_untrusted(
     """Refuses a stored config with code, or a Ray cluster, that is neither given nor trusted, or was not stored."""
     values = decode_config(config, trust="everything" if trust_code else "nothing")
     values = {**values, **given}
-    if missing := list(missing_code(values)):
+    if missing := sorted(missing_code(values), key=lambda code: code.path is not None):  # trust finds only the others
         keys = dict.fromkeys(code.key.split(".")[0].split("[")[0] for code in missing)
         raise untrusted(path, missing[0], ", ".join(f"{key}=..." for key in keys))
     if values.get("ray_address") is not None and "ray_address" not in given and not trust_code:
@@ -229,7 +229,7 @@ def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointEr
     return CheckpointError(
         "The checkpoint uses code of the user's own, which is not imported on a file's word."
         if code.path
-        else "The checkpoint uses code of the user's own that no import finds: of a main script, or a lambda.",
+        else "The checkpoint uses code of the user's own that cannot be imported: a lambda, or of a main script.",
         where=f"{path}: config key '{code.key}'",
         got=code.shown,
         expected="the code itself" + (", or trust in the file" if code.path else ""),

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from gymnasium import Space
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
@@ -53,8 +54,10 @@ _OF_WEIGHTS = (
 )
 
 
-_OF_IMITATION = ("policy_loss", "entropy")
-"""The statistics with `beta` 0, of imitation alone."""
+_OF_ADVANTAGES = frozenset(
+    ("vf_loss", "vf_explained_var", "mean_weight", "mean_squared_advantage", "moving_average_sqd_adv_norm")
+)
+"""The statistics that imitation alone, with `beta` 0, does not have."""
 
 
 class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, ReplayFields):
@@ -96,10 +99,10 @@ class MARWILPolicy(JaxPolicy):
     batch_columns = TRANSITION
     _warned = False
 
-    def check_spaces(self) -> None:
-        super().check_spaces()
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        super().__init__(observation_space, action_space, config)
         if not self.config.beta:
-            self.statistics = (*_OF_IMITATION, *self.statistics[len(type(self).statistics) :])
+            self.statistics = tuple(name for name in self.statistics if name not in _OF_ADVANTAGES)
 
     @property
     def replayed(self) -> ReplayedSequences | None:

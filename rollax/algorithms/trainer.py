@@ -166,7 +166,8 @@ class Trainer:
         Returns:
             The last result, the last checkpoint, and the best checkpoint with its score.
         Raises:
-            ConfigError: an unknown stop condition, a number out of range, or a folder that is not empty.
+            ConfigError: an unknown stop condition, a number out of range, a limit that is reached already (limits are
+                totals of the run), or a folder that is not empty.
         """
         from rollax.runs.fit import fit
 
@@ -354,6 +355,8 @@ class Trainer:
         stored = checkpoint.read(Path(path))
         if cls is Trainer:
             trainer_class: Any = checkpoint.trainer_class_of(stored, path, trust_code=trust_code)
+            if trainer_class.from_checkpoint.__func__ is not Trainer.from_checkpoint.__func__:
+                return trainer_class.from_checkpoint(path, trust_code=trust_code, learn=learn, **changes)
             return trainer_class._from_stored(stored, Path(path), trust_code=trust_code, learn=learn, changes=changes)
         return cls._from_stored(stored, Path(path), trust_code=trust_code, learn=learn, changes=changes)
 
@@ -372,8 +375,11 @@ class Trainer:
             trainer.learns, config = False, config.changed(num_workers=0)
         trainer.__init__(config=config)
         with undone_on_failure(trainer.stop):
-            checkpoint.restore(trainer, stored, path)
-            trainer.restored_from = path
+            if cls.restore is not Trainer.restore:
+                trainer.restore(path)
+            else:
+                checkpoint.restore(trainer, stored, path)
+                trainer.restored_from = path
         return trainer
 
     def get_state(self) -> dict[str, Any]:

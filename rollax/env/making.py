@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -17,10 +18,10 @@ from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, RollaxError
 
 Way = Literal["context", "keywords", "nothing"]
-_NAMES_OF_CONTEXT = frozenset(
-    ("config", "env_config", "context", "env_context", "ctx", "cfg", "conf", "c", "settings", "options", "")
-)
-_KINDS = ("EnvContext", "dict", "Dict", "Mapping")
+_NAMES_OF_CONTEXT = {"", "config", "env_config", "environment_config", "cfg", "env_cfg", "conf", "c"}
+_NAMES_OF_CONTEXT |= {"context", "env_context", "ctx", "env_args", "args", "params", "settings", "options"}
+_NAMES_OF_SETTINGS = {"render_mode", "max_steps", "max_episode_steps", "size", "seed"}
+_DICT = re.compile(r"\b(EnvContext|dict|Dict|Mapping)\b")
 
 
 def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, **settings: Any) -> BaseEnv:
@@ -81,9 +82,10 @@ def _parameters_of(creator: Any) -> str:
 def way_of(creator: Callable[..., Any]) -> Way:
     """How a creator takes `env_config`.
 
-    A first parameter without a default takes the `EnvContext`, whatever its name is; so does one that is named like it
-    or annotated as a dict, and a single one whose default is None or an empty dict. Other parameters are settings of
-    their own, as those of most Gymnasium environments: they get the keys of `env_config` as keywords.
+    A first parameter without a default takes the `EnvContext`, whatever its name is; so does one with a name such as
+    `config`. One whose default is None or an empty dict does so if it is the only one, or annotated as a dict. Other
+    parameters are settings of their own, as those of most Gymnasium environments: they get the keys of `env_config` as
+    keywords.
     """
     try:
         parameters = list(inspect.signature(creator).parameters.values())
@@ -99,9 +101,11 @@ def way_of(creator: Callable[..., Any]) -> Way:
     first, *others = placed
     if first.default is first.empty:
         return "context" if all(p.default is not p.empty for p in others) else "nothing"
-    named = first.name.strip("_") in _NAMES_OF_CONTEXT or any(kind in str(first.annotation) for kind in _KINDS)
-    alone = not others and (first.default is None or first.default == {}) and first.name != "render_mode"
-    return "context" if named or alone else "keywords"
+    if first.name.strip("_") in _NAMES_OF_CONTEXT:
+        return "context"
+    is_empty = first.default is None or (isinstance(first.default, Mapping) and not first.default)
+    fits = not others or _DICT.search(str(first.annotation))
+    return "context" if is_empty and fits and first.name not in _NAMES_OF_SETTINGS else "keywords"
 
 
 def _make(creator: Callable[..., Any], context: EnvContext) -> Any:

@@ -25,7 +25,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     Raises:
         ConfigError: `num_episodes` is not a positive whole number.
     """
-    check_count(num_episodes, "evaluate(num_episodes=...)", "or leave it out to use evaluation_num_episodes")
+    check_count(num_episodes, "evaluate(num_episodes=...)", ", or leave it out to use evaluation_num_episodes")
     sampler.restart()
     sampler.take_metrics()
     kept = sampler.record, sampler.recorder
@@ -38,7 +38,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
         sampler.record, sampler.recorder = kept
 
 
-def check_count(num_episodes: Any, where: str, otherwise: str = "1 for instance") -> None:
+def check_count(num_episodes: Any, where: str, otherwise: str = "") -> None:
     """Raises ConfigError unless it is a positive whole number."""
     if isinstance(num_episodes, bool) or not isinstance(num_episodes, int | np.integer) or num_episodes < 1:
         raise ConfigError(
@@ -46,7 +46,7 @@ def check_count(num_episodes: Any, where: str, otherwise: str = "1 for instance"
             where=where,
             got=num_episodes,
             expected="a whole number, 1 or more",
-            fix=f"pass a number of episodes, {otherwise}",
+            fix=f"pass a number of episodes{otherwise}",
         )
 
 

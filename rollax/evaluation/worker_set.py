@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +19,8 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_policies import DEFAULT_POLICY
 from rollax.policy.policy import Policy, PolicySpec
 from rollax.processes.failures import FailureRules
+
+log = logging.getLogger("rollax.data")
 
 
 class WorkerSet:
@@ -45,8 +49,14 @@ class WorkerSet:
             self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
             with undone_on_failure(self.stop):
                 self.remote.make_all()
-        if config.output is not None:
-            atexit.register(self.stop)  # a program that ends without it would lose the episodes of the open files
+        self._process = os.getpid()
+        self._records = config.output is not None
+        if self._records:
+            _RECORDING.add(self)
+
+    def __del__(self) -> None:
+        if getattr(self, "_records", False) and self._process == os.getpid():
+            log.warning("Workers with `output` were dropped without stop(): the episodes of their open files are lost.")
 
     def __repr__(self) -> str:
         return f"WorkerSet(local={self.local!r}, remote={self.remote!r})"
@@ -91,11 +101,22 @@ class WorkerSet:
 
     def stop(self) -> None:
         """Closes all environments and ends the other processes."""
-        atexit.unregister(self.stop)
+        self._records = False
         try:
             self.remote.stop()
         finally:
             self.local.stop()
+
+
+_RECORDING: weakref.WeakSet[WorkerSet] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_recording() -> None:
+    """A program that ends without `stop` would lose the episodes of the open files."""
+    for workers in list(_RECORDING):
+        if workers._records and workers._process == os.getpid():  # not in a fork
+            workers.stop()
 
 
 def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[str, Any]:

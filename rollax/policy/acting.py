@@ -53,11 +53,9 @@ class Acting:
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """The model's outputs inside a compiled function; see `JaxPolicy.forward`."""
         out = run_model(model, columns)
-        if out.policy.dtype.itemsize < 4:  # log-probabilities in half precision would be inexact
-            value = out.value if out.value is None else out.value.astype(jnp.float32)
-            out = out._replace(policy=out.policy.astype(jnp.float32), value=value)
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
+        out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
         if self._masked:
             masked = self._exploration.mask(out.policy, columns[SampleBatch.OBS][action_masks.KEY])
             out = out._replace(policy=masked, value=self._exploration.state_values(masked, out.value))
@@ -120,7 +118,7 @@ class Acting:
         """[S] state values; with `critic_obs` those of the centralized critic."""
         model = self._split.merge(params, extra)
         if SampleBatch.CRITIC_OBS in columns:
-            return model.critic(columns[SampleBatch.CRITIC_OBS])
+            return _precise(model.critic(columns[SampleBatch.CRITIC_OBS]))
         values = self.forward(model, columns).value
         if values is None:
             raise PolicyError(
@@ -143,6 +141,11 @@ class Acting:
                 )
                 start += width
         return places
+
+
+def _precise(output: jax.Array) -> jax.Array:
+    """As float32 what is in half precision, in which log-probabilities and errors would be inexact."""
+    return output.astype(jnp.float32) if output.dtype.itemsize < 4 else output
 
 
 def _first(rows: int) -> Any:

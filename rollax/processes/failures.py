@@ -112,5 +112,6 @@ class Failures:
 def _in_one_line(error: Exception) -> str:
     first, *others = str(error).splitlines() or [""]
     # Where and what an error of rollax names; the traceback that shows it is often far above.
-    named = [line.strip() for line in others if line.strip().startswith(("where:", "got:", "expected:"))]
+    lines = (" ".join(line.split()) for line in others)
+    named = [line for line in lines if line.startswith(("where:", "got:", "expected:"))]
     return f"{type(error).__name__}: {first}" + (f" ({'; '.join(named)})" if isinstance(error, RollaxError) else "")

@@ -66,6 +66,7 @@ class UniformReplay:
         self._count = 0
         self._drawable = np.zeros(0, np.bool_)
         self._waiting = np.zeros(0, np.int64)  # rows whose window is incomplete
+        self._waiting_of = np.zeros(0, np.int64)  # their trajectories; -1 where a restore does not say it
         self._warned = False  # of rows that are overwritten too early
         self._adding: Addition | None = None  # not None after an interrupted `add`: stored only in part
 
@@ -128,22 +129,23 @@ class UniformReplay:
             self._adding = added
             self._rows.put(added)
             self._overwrite(added.overwritten)
-            lost = np.isin(self._waiting, added.overwritten)
+            lost, numbers = np.isin(self._waiting, added.overwritten), part[SampleBatch.TRAJECTORY_ID]
             if np.count_nonzero(lost):
-                self._warn_of_short_buffer()
-                self._waiting = self._waiting[~lost]
-            self._complete(np.concatenate([self._waiting, added.row_slots]))
+                if not self._warned and np.isin(self._waiting_of[lost], numbers).any():  # they go on, as long as that
+                    self._warn_of_short_buffer()
+                self._waiting, self._waiting_of = self._waiting[~lost], self._waiting_of[~lost]
+            rows = np.concatenate([self._waiting, added.row_slots])
+            self._complete(rows, np.concatenate([self._waiting_of, numbers]))
             self._adding = None
 
     def _warn_of_short_buffer(self) -> None:
-        if not self._warned:
-            log.warning(
-                "%s: rows are overwritten before their %s are stored, and never drawn; raise buffer_size%s.",
-                self.where,
-                "trajectory's last rows" if self.n_step is None else f"next {self.n_step} rows",
-                ", or set n_step" if self.n_step is None else "",
-            )
         self._warned = True
+        log.warning(
+            "%s: rows are never drawn: they are overwritten before the %s stored; raise buffer_size%s.",
+            self.where,
+            "end of their trajectory is" if self.n_step is None else f"{self.n_step} rows after them are",
+            ", or set n_step" if self.n_step is None else "",
+        )
 
     def _finish(self) -> None:
         """Removes the fragment whose `add` was interrupted; the rows that it has overwritten are lost too."""
@@ -153,7 +155,10 @@ class UniformReplay:
             gone = self._rows.links.take_back(added)
             self._drawable[gone] = False
             self._drawable &= ~np.isin(self._targets, gone)  # windows that reach into the removed rows
-            self._waiting = self._waiting[:0]  # no trajectory continues from where it was cut off
+            self._waiting, self._waiting_of = (
+                self._waiting[:0],
+                self._waiting_of[:0],
+            )  # no trajectory continues from where it was cut off
             self._count = int(np.count_nonzero(self._drawable))
             self._reset_priorities()
             self._adding = None
@@ -254,10 +259,12 @@ class UniformReplay:
         self.check_state(state)
         self._rows.set_state(_of_rows(state))
         self._adding = None
-        self._count, self._drawable, self._waiting = 0, self._drawable[:0], self._waiting[:0]
+        self._count, self._drawable = 0, self._drawable[:0]
+        self._waiting, self._waiting_of = self._waiting[:0], self._waiting_of[:0]
         if "whole" in state:
             self._make_room()
-            self._complete(np.flatnonzero(state["whole"]))
+            rows = np.flatnonzero(state["whole"])
+            self._complete(rows, np.full(len(rows), -1))
 
     def _make_room(self) -> None:
         """Allocates the arrays beside those of the rows."""
@@ -273,7 +280,7 @@ class UniformReplay:
         """[K] the returns of transitions, the discounts of what came after, and the slots of its observations."""
         return self._returns[slots], self._discounts[slots], self._targets[slots]
 
-    def _complete(self, rows: NDArray[np.int64]) -> None:
+    def _complete(self, rows: NDArray[np.int64], trajectories: NDArray[np.int64]) -> None:
         """Stores the windows of rows where they are complete; the others wait."""
         windows = self._rows.links.windows(rows, self._rows.rewards, self.n_step, self.gamma)
         done = windows.complete
@@ -284,7 +291,8 @@ class UniformReplay:
         self._drawable[slots] = True
         self._count += len(slots)
         # A window that ends where no trajectory continues will never be complete.
-        self._waiting = rows[~done & self._rows.links.is_open(windows.targets)]
+        waits = ~done & self._rows.links.is_open(windows.targets)
+        self._waiting, self._waiting_of = rows[waits], trajectories[waits]
         self._begin(slots)
 
     def _overwrite(self, slots: NDArray[np.int64]) -> None:

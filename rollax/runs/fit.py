@@ -132,9 +132,9 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
             raise ConfigError(
                 "A limit that is reached before training begins.",
                 where=f"fit(stop=...): {name}",
-                got=f"{conditions[name]:g}, and the trainer is at {now:g}",
-                expected=f"more than {now:g}: limits are totals, with what the run has had so far",
-                fix=f"raise it; for as much again: {now + conditions[name]:g}",
+                got=f"{conditions[name]:.10g}, and the trainer is at {now:.10g}",
+                expected=f"more than {now:.10g}: limits are totals, with what the run has had so far",
+                fix=f"raise it; for as much again: {now + conditions[name]:.10g}",
             )
     return conditions
 

@@ -150,8 +150,9 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
         return
     holds_run = (path / RESULTS_NAME).exists()
     has_saved = holds_run and storage.newest(path / CHECKPOINTS, "checkpoint_") is not None
+    best = storage.newest(path / BEST, "checkpoint_") if holds_run else None
     if holds_run:
-        found = "holds another run" if has_saved else "holds a run that has saved nothing"
+        found = "holds another run" if has_saved or best else "holds a run that has saved nothing"
     else:
         found = "is not empty" if path.is_dir() else "is a file"
     raise ConfigError(
@@ -159,9 +160,16 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
         where=where,
         got=str(path),
         expected="a new folder, or an empty one",
-        fix="give another folder"
-        + (f"; {go_on} goes on from it there" if has_saved else ", or remove it" if holds_run else ""),
+        fix="give another folder" + _alternative(holds_run, has_saved, best, go_on),
     )
+
+
+def _alternative(holds_run: bool, has_saved: bool, best: Path | None, go_on: str) -> str:
+    if has_saved:
+        return f"; {go_on} goes on from it there"
+    if best is not None:
+        return f"; its best model is in {best}"
+    return ", or remove it" if holds_run else ""
 
 
 def _summary_writer_class() -> type[SummaryWriter]:

@@ -133,11 +133,9 @@ class TorchPolicy(ModelPolicy):
         Other columns are as for `run_model`.
         """
         out = run_model(model, columns)
-        if out.policy.dtype in (torch.bfloat16, torch.float16):  # their log-probabilities would be inexact
-            value = out.value if out.value is None else out.value.float()
-            out = out._replace(policy=out.policy.float(), value=value)
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
+        out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
         if self.masks.present:
             mask = columns[SampleBatch.OBS][action_masks.KEY]
             out = out._replace(policy=self.distribution.mask(out.policy, mask))
@@ -370,6 +368,11 @@ class TorchPolicy(ModelPolicy):
 
     def _set_own_arrays(self, arrays: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         own_state.set_own_arrays(self, arrays)
+
+
+def _precise(output: Tensor) -> Tensor:
+    """As float32 what is in half precision, in which log-probabilities and errors would be inexact."""
+    return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
 
 
 def _checked_loss(result: Any, name: str) -> tuple[Tensor, Mapping[str, Any]]:

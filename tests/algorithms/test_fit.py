@@ -132,6 +132,11 @@ def test_a_folder_of_a_run_that_saved_nothing_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"a run that has saved nothing(.|\n)*or remove it") as raised:
         FakeTrainer({}).fit({"training_iteration": 1}, tmp_path / "run")
     assert "from_checkpoint" not in str(raised.value)
+    with pytest.raises(EnvError):
+        FakeTrainer({"fail_at": 12}).fit({"training_iteration": 20}, tmp_path / "other", progress="none")
+    assert not (tmp_path / "other" / "checkpoints").exists()
+    with pytest.raises(ConfigError, match=r"another run(.|\n)*best model is in .*best/checkpoint_000010"):
+        FakeTrainer({}).fit({"training_iteration": 1}, tmp_path / "other")
 
 
 @pytest.mark.parametrize(

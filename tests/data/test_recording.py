@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -12,9 +14,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, DatasetError, MultiAgentEnv, RolloutWorker, open_dataset, trees
+from rollax import ConfigError, DatasetError, MultiAgentEnv, PGTrainer, RolloutWorker, open_dataset, trees
 from rollax.batch import Fragment
 from rollax.data.dataset import RecordedTrajectory
+from rollax.evaluation import worker_set
 from tests.data.worlds import ACTIONS, IMAGE, MASKED, NESTED, Acts, Random, Two
 from tests.env.kinds import EXTERNAL, KINDS, REMOTE
 from tests.evaluation.test_given_served_lost import Slots
@@ -221,6 +224,30 @@ def test_a_program_that_ends_without_stop_loses_nothing(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert len(open_dataset(tmp_path / "out")) >= 100
+
+
+def test_a_fork_leaves_the_file_to_its_parent(tmp_path, monkeypatch):
+    config = {"output": str(tmp_path / "out"), "model": {"fcnet_hiddens": (4,)}, "train_batch_size": 50}
+    with PGTrainer("CartPole-v1", config) as trainer:
+        trainer.train()
+        monkeypatch.setattr(worker_set.os, "getpid", lambda: 0)
+        worker_set._stop_recording()
+        assert list((tmp_path / "out").glob("*.parquet")) == []
+        monkeypatch.undo()
+        worker_set._stop_recording()
+        (path,) = (tmp_path / "out").glob("*.parquet")
+    assert list((tmp_path / "out").iterdir()) == [path]
+
+
+def test_workers_that_are_dropped_are_freed_and_say_what_is_lost(tmp_path, caplog):
+    config = {"output": str(tmp_path / "out"), "model": {"fcnet_hiddens": (4,)}, "train_batch_size": 50}
+    trainer = PGTrainer("CartPole-v1", config)
+    trainer.train()
+    workers = weakref.ref(trainer.workers)
+    del trainer
+    gc.collect()
+    assert workers() is None
+    assert "dropped without stop()" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):

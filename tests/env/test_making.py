@@ -67,6 +67,9 @@ def test_a_module_that_exits(tmp_path, monkeypatch):
     refused(ConfigError, env_creator, "exits_at_once:Env", says="does not import...exits_at_once:Env (SystemExit: 0)")
 
 
+GOAL, GOALS = np.zeros(2), {"x": 1.0}
+
+
 class Keywords(gym.Env):
     """Settings of its own, as those of most Gymnasium environments."""
 
@@ -87,6 +90,9 @@ class Keywords(gym.Env):
         (lambda anything, size=3: None, "context"),
         (lambda _=None: None, "context"),
         (lambda env_config={}: None, "context"),
+        (lambda env_args=None, seed=0: None, "context"),
+        (lambda goal=GOAL: None, "keywords"),
+        (lambda max_steps=None: None, "keywords"),
         (lambda config=None, size=3: None, "context"),
         (lambda *arguments: None, "context"),
         (lambda: None, "nothing"),
@@ -105,7 +111,14 @@ def test_how_a_creator_takes_its_settings(creator, way):
 def test_an_annotation_says_it_too():
     def creator(settings_of_mine: dict | None = None, size: int = 5) -> None: ...
 
+    def other(goals: dict[str, float] = GOALS, size: int = 5) -> None: ...
+
+    class Predictor: ...
+
+    def third(model: Predictor | None = None, size: int = 5) -> None: ...
+
     assert way_of(creator) == "context"
+    assert way_of(other) == way_of(third) == "keywords"
 
 
 def test_keywords_are_those_of_env_config():

@@ -192,7 +192,7 @@ class TestWithoutRestarts:
         workers.request(1, SAMPLE)
         with pytest.raises(WorkerError) as raised:
             workers.collect()
-        said = "1: EnvError: An odd shape. (where:    reset; got:      (3,); expected: (4,))"
+        said = "1: EnvError: An odd shape. (where: reset; got: (3,); expected: (4,))"
         assert said in str(raised.value)
 
 

@@ -197,7 +197,10 @@ def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
     rng = np.random.default_rng(0)
     trajectories = TrajectoryStream(4, rng, ends=0.02)
     batches = [batch_of(trajectories.fragment(8)) for _ in range(200)]
-    buffer = kind(3300, n_step=3)
+    first, buffer = (kind(3300, n_step=3) for _ in range(2))
+    for batch in batches[:120]:  # what is imported or compiled once is no memory of the buffer
+        first.add(batch)
+        first.update_priorities(first.sample(8, rng)["indices"], rng.random(8))
     tracemalloc.start()
     try:
         held = []
@@ -266,13 +269,18 @@ def test_a_batch_larger_than_the_buffer_is_refused():
 
 
 def test_a_buffer_that_is_too_short_for_its_windows_says_so_once(caplog):
-    for n_step, said in ((None, "their trajectory's last rows"), (7, "their next 7 rows"), (1, "")):
+    for n_step, said in ((None, "before the end of their trajectory is"), (7, "before the 7 rows after"), (1, "")):
         caplog.clear()
         buffer = UniformReplay(4, n_step=n_step)
         for segment in ("12", "34", "56", "78"):
             buffer.add(rows(segment, trajectory_ids=[0]))
         assert len(caplog.messages) == bool(said)
         assert said in caplog.text
+    caplog.clear()
+    buffer = UniformReplay(6)
+    for number in range(6):  # the first trajectory does not go on: that is not the size of the buffer
+        buffer.add(rows("12" if number == 0 else "12|", trajectory_ids=[number]))
+    assert caplog.messages == []
 
 
 def test_an_empty_batch_changes_nothing():
