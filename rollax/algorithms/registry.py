@@ -63,14 +63,14 @@ def run_name(trainer_class: type) -> str:
     return next((name for name, known in ALGORITHMS.items() if known == path), path)
 
 
-def refuse_two_envs(env: Any, config: Any, trainer: str) -> None:
+def refuse_two_envs(env: Any, config: Any, where: str) -> None:
     """Raises ConfigError for an environment beside another one in a dict of config keys."""
     inner = config.get("env") if isinstance(config, Mapping) else None
     if env is None or inner is None or inner is env or inner == env:
         return
     raise ConfigError(
         "Two environments.",
-        where=f"{trainer}(env=..., config=...)",
+        where=where,
         got=f"env={env!r}, and 'env': {inner!r} in the config",
         expected="one environment",
         fix="leave one of the two out",

@@ -55,7 +55,7 @@ class Trainer:
         if not hasattr(self, "config_class"):
             raise TypeError(f"{type(self).__name__} is abstract: build the trainer of an algorithm, as PPOTrainer.")
         refuse_config_of_another(config, type(self))
-        refuse_two_envs(env, config, type(self).__name__)
+        refuse_two_envs(env, config, f"{type(self).__name__}(env=..., config=...)")
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
         optimizer_class = optimizer_class_of(type(self), self._config) if self.learns else EvaluationOnly
         self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
@@ -336,11 +336,12 @@ class Trainer:
         from rollax.algorithms import checkpoint
 
         checkpoint.restore(self, checkpoint.read(Path(path)), Path(path))
-        self.restored_from = Path(path)
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, learn: bool = True, **changes: Any) -> Self:
         """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` takes any algorithm's.
+
+        What a subclass stores in addition goes through its `get_state` and `set_state`.
 
         Args:
             learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers.
@@ -353,33 +354,17 @@ class Trainer:
         from rollax.algorithms import checkpoint
 
         stored = checkpoint.read(Path(path))
-        if cls is Trainer:
-            trainer_class: Any = checkpoint.trainer_class_of(stored, path, trust_code=trust_code)
-            if trainer_class.from_checkpoint.__func__ is not Trainer.from_checkpoint.__func__:
-                return trainer_class.from_checkpoint(path, trust_code=trust_code, learn=learn, **changes)
-            return trainer_class._from_stored(stored, Path(path), trust_code=trust_code, learn=learn, changes=changes)
-        return cls._from_stored(stored, Path(path), trust_code=trust_code, learn=learn, changes=changes)
-
-    @classmethod
-    def _from_stored(
-        cls, stored: Mapping[str, Any], path: Path, *, trust_code: bool, learn: bool, changes: dict[str, Any]
-    ) -> Self:
-        from rollax.algorithms import checkpoint
-
-        checkpoint.check_same("algorithm", stored["algorithm"], cls.name, path)
+        own: Any = checkpoint.trainer_class_of(stored, path, trust_code=trust_code) if cls is Trainer else cls
+        checkpoint.check_same("algorithm", stored["algorithm"], own.name, path)
         checkpoint.refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
-        config = cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
+        config = own.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
         refuse_first_values(config, changes, stored["config"], path)
-        trainer = cls.__new__(cls)
+        trainer = own.__new__(own)
         if not learn:
             trainer.learns, config = False, config.changed(num_workers=0)
         trainer.__init__(config=config)
         with undone_on_failure(trainer.stop):
-            if cls.restore is not Trainer.restore:
-                trainer.restore(path)
-            else:
-                checkpoint.restore(trainer, stored, path)
-                trainer.restored_from = path
+            checkpoint.restore(trainer, stored, Path(path))
         return trainer
 
     def get_state(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
+from rollax.algorithms.registry import refuse_two_envs
 from rollax.config import TrainerConfig
 from rollax.config.stored import decode_config, missing_code
 from rollax.errors import ConfigError, corrected, nearest
@@ -57,15 +58,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
             raise ConfigError(
                 "A section of the wrong type.", where=f"{where}: {key}", got=content[key], expected=kind.__name__
             )
-    inner = (content.get("config") or {}).get("env")
-    if content.get("env") is not None and inner is not None and inner != content["env"]:
-        raise ConfigError(
-            "Two environments.",
-            where=f"{where}: env, config.env",
-            got=f"{content['env']!r} and {inner!r}",
-            expected="one environment",
-            fix="leave one of the two keys out",
-        )
+    refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
     return Experiment(
         run=content.get("run"),
         env=content.get("env"),

@@ -17,6 +17,7 @@ from rollax.env.registry import EnvContext
 from rollax.errors import PolicyError, SpaceError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
+from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.policy.policy import Policy, PolicySpec
 from rollax.spaces import check_space, same_space
@@ -76,7 +77,7 @@ def make_runners(
     config: TrainerConfig,
     specs: Mapping[str, PolicySpec],
     env: BaseEnv | None,
-    policy_of: Callable[..., str] | None,
+    policy_of: PolicyMapping | None,
     default_policy_class: type[Policy] | None,
     context: EnvContext,
     restarts: int,
@@ -142,7 +143,7 @@ def _seed(seed: int | None, process: int, restarts: int, number: int) -> int | N
     return int(np.random.SeedSequence((seed, process, number, restarts)).generate_state(1)[0])
 
 
-def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_of: Callable[..., str] | None) -> Space:
+def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_of: PolicyMapping | None) -> Space:
     """A policy's space: the given one or that of `source`, an environment or a config; checked."""
     of_source = getattr(source, kind)
     space = of_source if given is None else given
@@ -165,7 +166,7 @@ def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_o
 def space_of_agents(
     spaces: Mapping[Hashable, Space],
     policy_id: str,
-    policy_of: Callable[..., str] | None,
+    policy_of: PolicyMapping | None,
     kind: str,
     declared: Iterable[Hashable] = (),
 ) -> Space | None:
@@ -215,12 +216,12 @@ def space_of_agents(
     return spaces[agents[0]]
 
 
-def _mapped(agents: Iterable[Hashable], policy_of: Callable[..., str]) -> dict[Hashable, str] | None:
+def _mapped(agents: Iterable[Hashable], policy_of: PolicyMapping) -> dict[Hashable, str] | None:
     """Agent -> its policy; None where the mapping reads the episode."""
     try:
         return {agent: policy_of(agent, None) for agent in agents}
     except PolicyError as error:
-        if error.__cause__ is None or not getattr(policy_of, "takes_episode", True):
+        if error.__cause__ is None or not policy_of.takes_episode:
             raise  # it is not because there is no episode
         return None
 

@@ -54,8 +54,13 @@ class WorkerSet:
         if self._records:
             _RECORDING.add(self)
 
+    @property
+    def has_open_files(self) -> bool:
+        """Whether `output` is written by this process, and not by the one that it was forked from."""
+        return getattr(self, "_records", False) and self._process == os.getpid()
+
     def __del__(self) -> None:
-        if getattr(self, "_records", False) and self._process == os.getpid():
+        if self.has_open_files:
             log.warning("Workers with `output` were dropped without stop(): the episodes of their open files are lost.")
 
     def __repr__(self) -> str:
@@ -115,7 +120,7 @@ _RECORDING: weakref.WeakSet[WorkerSet] = weakref.WeakSet()
 def _stop_recording() -> None:
     """A program that ends without `stop` would lose the episodes of the open files."""
     for workers in list(_RECORDING):
-        if workers._records and workers._process == os.getpid():  # not in a fork
+        if workers.has_open_files:
             workers.stop()
 
 

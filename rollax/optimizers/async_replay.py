@@ -17,12 +17,12 @@ from rollax.evaluation.remote_workers import RemoteWorkers, Reply
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Stats
-from rollax.optimizers.replay_optimizer import ReplayOptimizer
+from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
 from rollax.replay.shard import BufferOfSize, Errors, ReplayShard, ShardSettings
-from rollax.state import count, generator_state, section
+from rollax.state import count, section
 
 _POLL_S = 0.05  # the longest wait of a step for any one of workers, shards and learner
 _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
@@ -150,9 +150,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             WorkerError: a shard cannot be called.
         """
         num_updates = count(state, "num_updates", "optimizer")
-        own = "choices" in state or "rng" not in state  # otherwise it is that of a run from recorded data alone
-        random = self.shards.choices
-        choices = generator_state(state, "choices", "optimizer", random) if own else random.bit_generator.state
+        choices = random_state(state, "choices", "rng", self.shards.choices)
         # A copy, as the shards may still refuse their state.
         due = copy(self._due)
         due.restore(section(state, "due", "optimizer"), made=num_updates, kept="shards" in state)

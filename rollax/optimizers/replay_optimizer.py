@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
+
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.remote_workers import RemoteWorkers
@@ -17,6 +19,7 @@ from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.shard import BufferOfSize
 from rollax.replay.uniform import UniformReplay
+from rollax.state import generator_state
 
 
 class ReplayOptimizer(Optimizer):
@@ -124,3 +127,14 @@ def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
             fix="leave it out for observations that are not stacked",
         )
     return StackedFrames(shape[axis], axis)
+
+
+def random_state(state: Mapping[str, Any], key: str, others: str, generator: np.random.Generator) -> Any:
+    """The stored state of a generator; its present one where the key is that of `others`.
+
+    Shards (`choices`) and buffers (`rng`) take over each other's states: a run goes from recorded data alone to an
+    environment, or back.
+    """
+    if others in state and key not in state:
+        return generator.bit_generator.state
+    return generator_state(state, key, "optimizer", generator)

@@ -14,12 +14,12 @@ from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.memory import check_buffers_fit
 from rollax.optimizers.optimizer import Stats
-from rollax.optimizers.replay_optimizer import ReplayOptimizer
+from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.policy.policy import Policy
 from rollax.replay.mixed import MixedReplay
 from rollax.replay.shard import check_states, set_states
 from rollax.replay.uniform import UniformReplay
-from rollax.state import count, generator_state, section
+from rollax.state import count, section
 
 _MOST_UPDATES = 1024  # in one compiled call
 
@@ -138,8 +138,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
             ConfigError: a buffer is larger than the memory.
         """
         num_updates = count(state, "num_updates", "optimizer")
-        own = "rng" in state or "choices" not in state  # otherwise it is that of a run with replay shards
-        rng = generator_state(state, "rng", "optimizer", self._rng) if own else self._rng.bit_generator.state
+        rng = random_state(state, "rng", "choices", self._rng)
         stored = {**dict.fromkeys(self.policies, 0), **section({"ahead": {}, **state}, "ahead", "optimizer")}
         ahead = {policy_id: count(stored, policy_id, "optimizer: ahead") for policy_id in self.policies}
         buffers = section({"buffers": {}, **state}, "buffers", "optimizer")

@@ -84,8 +84,8 @@ class RecurrentColumns:
         """PolicyError for previous actions or rewards of other rows than the observations: padding would fill them."""
         for name in (SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS):
             shapes = [np.shape(leaf) for leaf in trees.leaves(columns.get(name, ()))]
-            ranks = {1} if name == SampleBatch.PREV_REWARDS else {len(shape) for shape in shapes}
-            if any(shape[:1] != (rows,) or len(shape) not in ranks for shape in shapes):
+            numbers = name == SampleBatch.PREV_REWARDS
+            if any((shape if numbers else shape[:1]) != (rows,) for shape in shapes):
                 raise PolicyError(
                     "Previous actions or rewards that do not fit the observations.",
                     where=f"{where}, {_ARGUMENT_OF[name]} of compute_actions",

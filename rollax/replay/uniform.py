@@ -155,10 +155,8 @@ class UniformReplay:
             gone = self._rows.links.take_back(added)
             self._drawable[gone] = False
             self._drawable &= ~np.isin(self._targets, gone)  # windows that reach into the removed rows
-            self._waiting, self._waiting_of = (
-                self._waiting[:0],
-                self._waiting_of[:0],
-            )  # no trajectory continues from where it was cut off
+            # No trajectory continues from where it was cut off.
+            self._waiting, self._waiting_of = self._waiting[:0], self._waiting_of[:0]
             self._count = int(np.count_nonzero(self._drawable))
             self._reset_priorities()
             self._adding = None

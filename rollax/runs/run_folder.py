@@ -148,28 +148,22 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
     """Refuses a file, or a folder that is not empty; `go_on` is the command that continues the run in it."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
-    holds_run = (path / RESULTS_NAME).exists()
-    has_saved = holds_run and storage.newest(path / CHECKPOINTS, "checkpoint_") is not None
-    best = storage.newest(path / BEST, "checkpoint_") if holds_run else None
-    if holds_run:
-        found = "holds another run" if has_saved or best else "holds a run that has saved nothing"
-    else:
-        found = "is not empty" if path.is_dir() else "is a file"
+    found, more = "is not empty" if path.is_dir() else "is a file", ""
+    if (path / RESULTS_NAME).exists():
+        found = "holds another run"
+        if storage.newest(path / CHECKPOINTS, "checkpoint_") is not None:
+            more = f"; {go_on} goes on from it there"
+        elif (best := storage.newest(path / BEST, "checkpoint_")) is not None:
+            more = f"; its best model is in {best}"
+        else:
+            found, more = "holds a run that has saved nothing", ", or remove it"
     raise ConfigError(
         f"The folder {found}.",
         where=where,
         got=str(path),
         expected="a new folder, or an empty one",
-        fix="give another folder" + _alternative(holds_run, has_saved, best, go_on),
+        fix=f"give another folder{more}",
     )
-
-
-def _alternative(holds_run: bool, has_saved: bool, best: Path | None, go_on: str) -> str:
-    if has_saved:
-        return f"; {go_on} goes on from it there"
-    if best is not None:
-        return f"; its best model is in {best}"
-    return ", or remove it" if holds_run else ""
 
 
 def _summary_writer_class() -> type[SummaryWriter]:
