@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import Callbacks, DQNTrainer, PGTrainer, PPOConfig, PPOTrainer, Trainer, register_env
-from rollax.errors import CheckpointError, ConfigError, DatasetError, EnvError, PolicyError
+from rollax import Callbacks, PGTrainer, PPOConfig, PPOTrainer, Trainer, register_env
+from rollax.errors import ConfigError, EnvError, PolicyError
 from tests.algorithms.envs import TwoAgents
 
 CONFIG = {
@@ -422,69 +422,7 @@ def test_weights_go_from_trainer_to_trainer():
     assert set(one.get_weights(["b"])) == {"b"}
 
 
-class Closing(gym.Env):
-    """Counts how often its copies are made and closed."""
-
-    observation_space, action_space = gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(2)
-    made, closed = 0, 0
-    fails_at = None
-
-    def __init__(self, config):
-        if Closing.made == self.fails_at:
-            raise RuntimeError("one too many")
-        Closing.made += 1
-        self.number = Closing.made
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        return np.zeros(2, np.float32), 0.0, True, False, {}
-
-    def close(self):
-        Closing.closed += 1
-        if self.number in (2, 4):
-            raise RuntimeError(f"number {self.number} does not close")
-
-
-@pytest.fixture
-def counted():
-    Closing.made = Closing.closed = 0
-
-
-def test_one_that_does_not_close_leaves_no_other_open(counted):
-    trainer = make(Closing)
-    trainer.evaluate(2)
-    made = Closing.made
-    assert made > 4
-    with pytest.raises(EnvError, match=r"RuntimeError in close\(\): number (2|4)(.|\n)*sub-environment"):
-        trainer.stop()
-    assert Closing.closed == made
-
-
-def test_what_was_made_is_closed_if_a_trainer_cannot_be(counted, tmp_path, monkeypatch):
-    path = make("CartPole-v1", env_config={}).save(tmp_path)
-    callbacks = type("Broken", (Callbacks,), {"on_step": lambda self: None})
-    with pytest.raises(ConfigError):
-        make(Closing, callbacks=callbacks)
-    assert Closing.closed == Closing.made == 4
-    with pytest.raises(CheckpointError, match="another observation_space"):
-        PPOTrainer.from_checkpoint(path, env=Closing)
-    assert Closing.closed == Closing.made == 8
-    monkeypatch.setattr(Closing, "fails_at", 10)
-    with pytest.raises(EnvError, match="one too many"):
-        make(Closing)
-    assert Closing.closed == Closing.made == 10
-
-
 def test_two_environments_are_refused():
     with pytest.raises(ConfigError, match=r"Two environments(.|\n)*CartPole-v1(.|\n)*Pendulum-v1"):
         PPOTrainer(env="CartPole-v1", config={"env": "Pendulum-v1"})
     PPOTrainer(env="CartPole-v1", config={"env": "CartPole-v1"}).stop()
-
-
-def test_a_trainer_whose_data_cannot_be_read_leaves_nothing_open(counted, tmp_path):
-    config = {"exploration": "SoftQ", "off_policy_estimation_methods": ("is",), "num_envs_per_worker": 2}
-    with pytest.raises(DatasetError):
-        DQNTrainer(Closing, {**config, "off_policy_estimation_input": str(tmp_path / "missing")})
-    assert Closing.closed == Closing.made > 0
