@@ -139,14 +139,17 @@ def run_experiment(
     trainer: Trainer, experiment: Experiment, out: Path | None, imports: Sequence[str], fit: dict[str, Any]
 ) -> FitResult:
     """Trains, and prints the outcome and the paths; `fit` holds the keyword arguments of `Trainer.fit`."""
-    if out is None:
+    if is_new := out is None:
         out = new_folder(f"{trainer.name}-{trainer.config.env or 'data'}")
     to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
     to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
     try:
         fitted = trainer.fit(experiment.stop, out, **fit)
     except BaseException:
-        print("\n".join(["Training broke off.", *_where_things_are(out, to_open)]), file=sys.stderr)
+        if out.is_dir() and any(out.iterdir()):
+            print("\n".join(["Training broke off.", *_where_things_are(out, to_open)]), file=sys.stderr)
+        elif is_new:  # refused before it began
+            out.rmdir()
         raise
     watched = trainer.config.env is not None
     print("\n".join([*_how_it_ended(fitted, experiment.stop), *_where_things_are(out, to_open, watched=watched)]))

@@ -165,6 +165,15 @@ def test_resume_goes_on_with_the_whole_curve(rollax, lines, cwd):
     assert [line["training_iteration"] for line in lines(cwd / "three")] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_limit_that_the_resumed_run_has_reached_is_refused_and_leaves_no_folder(rollax, cwd):
+    rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=one", "--no-evaluate")
+    done = rollax("train", "--resume=one", "--stop-iterations=2")
+    assert done.exit_code == 2
+    assert "A limit that is reached before training begins." in done.output
+    assert "broke off" not in done.output
+    assert not list((cwd / "runs").glob("*"))
+
+
 def test_resume_refuses_another_algorithm(rollax):
     rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=one")
     done = rollax("train", "--resume=one", "--run=PPO", "--stop-iterations=2")
