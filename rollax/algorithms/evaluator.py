@@ -89,9 +89,9 @@ class Evaluator:
         return evaluation_result(worker.evaluate(count), {} if self._estimates is None else self._estimates())
 
     def _hand_over(self, worker: RolloutWorker) -> None:
-        trained = self._trainer.worker
-        worker.set_weights(trained.get_weights())
-        worker.set_filters(trained.get_filters())
+        trained, there = self._trainer.worker, worker.policies  # `evaluation_config` may have other policies
+        worker.set_weights({name: part for name, part in trained.get_weights().items() if name in there})
+        worker.set_filters({name: part for name, part in trained.get_filters().items() if name in there})
         worker.set_timestep(self._trainer.optimizer.steps)
 
     def _make_worker(self, config: TrainerConfig) -> RolloutWorker:

@@ -24,6 +24,7 @@ from rollax.cli.console import (
     readable_errors,
 )
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
+from rollax.config.stored import decode_config
 from rollax.errors import ConfigError
 from rollax.runs.display import cells, shown_path
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
@@ -162,7 +163,9 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
     if experiment.env is not None:
         config["env"] = experiment.env
     if resume is not None:
-        trainer = open_trainer(newest_checkpoint(resume), run=run, trust_code=trust_code, **config)
+        path = newest_checkpoint(resume)
+        config = _within_stored_sections(config, path, trust_code)
+        trainer = open_trainer(path, run=run, trust_code=trust_code, **config)
         if run is not None and ":" not in run and run.casefold() != trainer.name.casefold():
             raise ConfigError(
                 "The checkpoint of another algorithm.",
@@ -188,6 +191,20 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
             fix="as in --env=CartPole-v1; with recorded data (--input) it may be left out",
         )
     return trainer_class(config=config)
+
+
+def _within_stored_sections(config: dict[str, Any], checkpoint: Path, trust_code: bool) -> dict[str, Any]:
+    """Returns settings of a resumed run with the other keys of their sections, such as `model`, as the run had them."""
+    sections = [key for key, value in config.items() if isinstance(value, Mapping)]
+    if not sections:
+        return config
+    from rollax.algorithms.checkpoint import read
+
+    stored = decode_config(
+        {key: part for key, part in read(checkpoint)["config"].items() if key in sections},
+        trust="everything" if trust_code else "nothing",
+    )
+    return {**config, **{key: merged(part, config[key]) for key, part in stored.items() if isinstance(part, Mapping)}}
 
 
 def new_folder(name: str) -> Path:

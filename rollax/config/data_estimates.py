@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -25,10 +26,13 @@ class OffPolicyEstimationFields(FieldGroup):
     )
     off_policy_estimation_input: Any = Field(
         default=None,
-        description="data set to estimate from, given as for input; None: that of input",
+        description="data set to estimate from: a path, a list of them, a reader or a function, without weights; "
+        "None: that of input",
     )
 
     @field_validator("off_policy_estimation_input", mode="before")
     @classmethod
     def _estimation_input_as_text(cls, value: Any) -> Any:
+        if isinstance(value, Mapping | bool | int | float) or value == "":
+            raise ValueError("a path, a list of them, a reader or a function; all episodes count the same")
         return paths_as_text(value)

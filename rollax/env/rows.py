@@ -130,8 +130,11 @@ class Rows:
         return _objects(repeat(DEFAULT_AGENT, len(self)) if self.agents is None else self.agents, rows)
 
     def infos_of(self, rows: np.ndarray | None) -> np.ndarray:
-        """[K] the info dicts of some rows (None: all), as objects."""
-        return _objects(self.info_list(), rows)
+        """[K] copies of the info dicts of some rows (None: all), as objects: an environment may use its dict again."""
+        chosen = _objects(self.info_list(), rows)
+        for place, info in enumerate(chosen):
+            chosen[place] = dict(info)
+        return chosen
 
     def given(self) -> np.ndarray:
         """[N] True where the agent has taken its action already."""

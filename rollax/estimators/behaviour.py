@@ -19,6 +19,7 @@ from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.factory import make_distribution
 from rollax.ops.masked import masked_mean
+from rollax.policy import action_masks
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.split_model import SplitModel
@@ -76,9 +77,12 @@ class _Fitting:
         spaces = policy.observation_space, policy.action_space
         network = make_model(*spaces, distribution.num_inputs, config, nnx.Rngs(seed))
         split = SplitModel(network)
+        masked = action_masks.has_mask(policy.observation_space)
 
         def logp(params: Any, extra: Any, batch: Any) -> jax.Array:
             inputs = split.merge(params, extra)(batch[SampleBatch.OBS]).policy
+            if masked:
+                inputs = distribution.mask(inputs, batch[SampleBatch.OBS][action_masks.KEY])
             return distribution.logp(inputs, batch[SampleBatch.ACTIONS])
 
         def loss(params: Any, targets: Any, extra: Any, batch: Any, mask: jax.Array, coefficients: Any) -> Any:

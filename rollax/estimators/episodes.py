@@ -16,6 +16,7 @@ from rollax.evaluation.actions import BoxMap
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.recorded_checks import RecordedChecks
 from rollax.memory import gib, memory_there
+from rollax.policy.action_masks import KEY, has_mask
 from rollax.spaces import in_dtypes, same_space, space_text
 
 MOST_CUT = 0.1
@@ -84,12 +85,12 @@ class LoggedEpisodes:
         followed[last] = False
         return cls(
             obs=trees.index(obs, followed),
-            last_obs=trees.index(obs, last),
+            last_obs=_with_choices(trees.index(obs, last), runner),
             actions=actions,
             rewards=rewards,
             lengths=lengths,
             terminated=np.array([one.terminated for one in whole]),
-            behaviour_logp=_behaviour_logp(whole, reader, runner),
+            behaviour_logp=_behaviour_logp(whole, actions, reader, runner),
             where=where,
             left_out=len(found) - len(whole),
         )
@@ -141,7 +142,8 @@ class LoggedEpisodes:
                 "The data set has actions of unknown probability.",
                 where=self.where,
                 got=f"{unknown} of {len(self.behaviour_logp)} values of action_logp are NaN or infinite",
-                expected="finite numbers; actions that an environment has logged have none",
+                expected="finite numbers; actions that an environment has logged have none, nor have actions that were "
+                "clipped to a bound and logged as the environment received them",
                 fix="use 'dm', which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the "
                 "behaviour policy",
             )
@@ -249,8 +251,18 @@ def _checked_columns(
     return obs, actions, rewards
 
 
-def _behaviour_logp(whole: list[RecordedTrajectory], reader: DatasetReader, runner: PolicyRunner) -> np.ndarray | None:
-    """[N] log densities of the actions in the policy's scale; None where a trajectory has none."""
+def _with_choices(last_obs: trees.Tree, runner: PolicyRunner) -> trees.Tree:
+    """Observations after the last rows, where a mask of zeros, which no action follows, allows all actions."""
+    if not has_mask(runner.policy.observation_space):
+        return last_obs
+    mask = np.asarray(last_obs[KEY])
+    return {**last_obs, KEY: np.where(mask.any(axis=1, keepdims=True), mask, np.ones_like(mask))}
+
+
+def _behaviour_logp(
+    whole: list[RecordedTrajectory], actions: trees.Tree, reader: DatasetReader, runner: PolicyRunner
+) -> np.ndarray | None:
+    """[N] log densities of the actions in the policy's scale, NaN where they are unknown; None without any."""
     logged = [one.columns.get(SampleBatch.ACTION_LOGP) for one in whole]
     if any(logp is None for logp in logged):
         return None
@@ -264,8 +276,13 @@ def _behaviour_logp(whole: list[RecordedTrajectory], reader: DatasetReader, runn
             expected="action_logp of one scale in all sources",
             fix="estimate from one source at a time",
         )
-    of_env = logp_of == "environment"
-    return known + runner.action_map.log_width if of_env else known
+    if logp_of == "environment":
+        return known + runner.action_map.log_width
+    is_bounded = getattr(getattr(runner.policy, "distribution", None), "bounded", False)
+    if reader.actions_of == "environment" and not is_bounded:
+        # Densities of what the policy chose, which is not known of an action that lies on a bound: it was clipped.
+        known[runner.action_map.on_bound(runner.action_map(actions))] = np.nan
+    return known
 
 
 def for_estimates(trajectory: RecordedTrajectory) -> RecordedTrajectory:

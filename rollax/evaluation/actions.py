@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from rollax import trees
 from rollax.errors import PolicyError, ShapeError
 from rollax.policy.policy import Policy
 from rollax.spaces import Path, at, bounds, leaves, walk
@@ -64,6 +65,15 @@ class ActionMap:
             return self.boxes[path].to_policy(column) if path in self.boxes else column
 
         return columns if self.identity else walk(to_policy, self._space, columns)
+
+    def on_bound(self, columns: Tree) -> NDArray[np.bool_]:
+        """[N] whether an element of the environment's actions lies on a bound that actions are clipped to."""
+        found: Any = False
+        for path, box in self.boxes.items():
+            column = np.asarray(at(columns, path))
+            hits = (column == box.low) | (column == box.high)
+            found = found | hits.reshape(len(column), -1).any(axis=1)
+        return np.broadcast_to(found, trees.length(columns))
 
     def received(self, columns: Tree) -> Tree:
         """The policy's actions as the environment receives them, but in the scale of the policy: clipped, rounded."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
-from rollax.errors import PolicyError
+from rollax.data.dataset import SCALE
+from rollax.errors import DatasetError, PolicyError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.recorded_checks import RecordedChecks
@@ -167,8 +168,21 @@ class _Rows:
         if self._reader.actions_of == "policy":
             actions = trajectory.columns.get("env_actions", None)
             if actions is None:
+                self._check_scale(trajectory)
                 actions = self._recorded_map(trajectory.columns[SampleBatch.ACTIONS])
         return action_map.to_policy(in_dtypes(space, actions))
+
+    def _check_scale(self, trajectory: RecordedTrajectory) -> None:
+        """DatasetError where the files differ in how their actions were mapped to those of the environment."""
+        differs = [name for name in SCALE if self._reader.header.get(name, True) is None]
+        if self._recorded_map.boxes and differs:
+            raise DatasetError(
+                f"Files that differ in {' and '.join(differs)}.",
+                where=trajectory.where,
+                got="actions of the policy, in several scales, without the actions that the environment received",
+                expected="files of one scale, or with a column env_actions",
+                fix="give the files of each scale as a source of its own: input={path: 1, other: 1}",
+            )
 
     def _add_further(
         self,

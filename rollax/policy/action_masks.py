@@ -16,6 +16,11 @@ KEY = "action_mask"
 """The key of the action mask in a Dict observation."""
 
 
+def has_mask(observation_space: Space) -> bool:
+    """Whether observations contain an action mask."""
+    return isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
+
+
 class ActionMasks:
     """Checks the action masks in one agent's observations, if its space has them.
 
@@ -23,7 +28,7 @@ class ActionMasks:
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
-        self.present = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
+        self.present = has_mask(observation_space)
         counts = choices(action_space)
         self._width = sum(counts)
         # The first entry of each discrete action in a mask.

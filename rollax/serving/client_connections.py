@@ -215,6 +215,8 @@ class HttpConnection:
             raise ConnectionLost(str(error) or type(error).__name__) from error
         if len(content) > MAX_ANSWER:
             raise ConnectionLost(f"an answer of more than {MAX_ANSWER} bytes")
+        if response.length:  # `read` of a number of bytes does not raise IncompleteRead
+            raise ConnectionLost(f"an answer that ends {response.length} bytes early")
         if response.will_close:
             self.close()
         return response.status, response.headers, content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 import uuid
@@ -105,7 +106,7 @@ class LocalInference:
                     rows, actor.act(memories, values, [None] * len(rows)), strict=True
                 ):
                     episode.agents[agent_id] = agent
-                    agent.act(row, action, logp, episode.t)
+                    agent.act(row, copy.deepcopy(action), logp, episode.t)  # the player may write into its own
                     chosen[episode.id][agent_id] = action
             for episode_id in observations:
                 self._episodes.find(episode_id).step(self.version)

@@ -228,8 +228,8 @@ class Service:
     def _log_returns(self, request: messages.LogReturns, client: Hashable) -> Response:
         def log(session: Session) -> None:
             reward, info = self._readers.returns(session, request.reward, request.info)
-            if not self._hello.multi_agent:  # it is late, and would count for the next action
-                self.sessions.refuse_waiting({session.id: ONE_AGENT})
+            # It is late where the agent waits, and would count for the next action.
+            self.sessions.refuse_waiting({session.id: reward if self._hello.multi_agent else ONE_AGENT})
             self.backend.log_returns(session.id, reward, info)
 
         return self._once(request, log)

@@ -200,6 +200,7 @@ class DiagGaussian(Normals, TorchDistribution):
 class SquashedGaussian(DiagGaussian):
     """The tanh of independent normal numbers: actions in (-1, 1). `inputs` are as in DiagGaussian."""
 
+    bounded: ClassVar[bool] = True
     log_std_range: ClassVar[tuple[float, float]] = SQUASHED_LOG_STD_RANGE
 
     def _sample(self, inputs: Tensor, noise: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import PPOTrainer, record_env
+from rollax import EnvContext, PPOTrainer, record_env, to_base_env
 from rollax.errors import ConfigError, EnvError
 from tests.env.recording.films import WHOLE, Film, watch
 from tests.env.recording.test_recording import FilmAgents
@@ -43,6 +43,17 @@ def test_earlier_videos_are_replaced_with_one_warning(tmp_path, caplog):
         assert caplog.messages == []
         assert trainer.evaluate(2, record_dir=tmp_path)["videos"] == first
     assert caplog.messages == [f"{first[0]} and others like it take the place of earlier videos."]
+
+
+def test_agents_of_an_environment_that_lists_them(tmp_path):
+    """As a centralized critic requires."""
+
+    class Listed(FilmAgents):
+        possible_agents = ("a",)
+
+    recorded = record_env(Listed, tmp_path)(EnvContext())
+    assert recorded.possible_agents == to_base_env(Listed(EnvContext())).possible_agents
+    assert recorded.possible_agents is not None
 
 
 def test_a_class_without_settings(tmp_path):

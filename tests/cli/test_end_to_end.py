@@ -76,6 +76,30 @@ def test_resume_goes_on_counting(rollax, trained, lines, cwd):
     assert lines(cwd / "on")[:2] == lines(trained)
 
 
+def test_a_nested_option_of_a_resumed_run_leaves_its_neighbours(rollax, trained, cwd):
+    more = ["--stop-iterations=3", "--out=deep", "--no-evaluate", "--set", "env_config.gravity=9"]
+    (cwd / "env_of_test.py").write_text(
+        "import gymnasium as gym\n"
+        "def make(config):\n"
+        "    assert config['kind'] == 'hard', config\n"
+        "    return gym.make('CartPole-v1')\n"
+    )
+    sections = [
+        "--set",
+        "env_config.kind=hard",
+        "--set",
+        "model.fcnet_hiddens=[4]",
+        "--set=model.fcnet_activation=relu",
+    ]
+    begun = rollax("train", "--run=PG", "--env=env_of_test:make", "--stop-iterations=1", "--out=first", *sections)
+    assert begun.exit_code == 0, begun.output
+    done = rollax("train", "--resume=first", "--trust-code", *more, "--set", "model.fcnet_hiddens=[4]")
+    assert done.exit_code == 0, done.output
+    config = json.loads((cwd / "deep" / "config.json").read_text())["config"]
+    assert config["env_config"] == {"kind": "hard", "gravity": 9}
+    assert config["model"]["fcnet_activation"] == "relu"
+
+
 def test_evaluate_and_film(rollax, trained, cwd):
     pytest.importorskip("imageio_ffmpeg")
     done = rollax("evaluate", trained, "--episodes=2", "--video=films")

@@ -67,3 +67,29 @@ def test_models_that_do_not_describe_the_data_are_named(target, monkeypatch) -> 
 def test_too_few_episodes(target) -> None:
     with pytest.raises(DatasetError, match=r"Too few episodes(.|\n)*got: +2(.|\n)*'dm'"):
         estimate(target, drawn(target, 2), ["wis"], behaviour="fitted")
+
+
+def test_a_model_gives_no_probability_to_what_the_mask_forbids() -> None:
+    """Where one action is valid, every policy takes it."""
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(ACTIONS), "x": spaces.Box(-9, 9, (2,), np.float32)})
+    policy = PGPolicy(space, spaces.Discrete(ACTIONS), {"seed": 0, "model": {"fcnet_hiddens": [8]}})
+    action_map = ActionMap(policy.action_space, clip_actions=False, normalize_actions=False)
+    rng, episodes = np.random.default_rng(0), 12
+    rows = episodes * STEPS
+    only = rng.integers(ACTIONS, size=rows)
+
+    def observed(mask: np.ndarray) -> dict:
+        return {"action_mask": mask.astype(np.int8), "x": rng.normal(size=(len(mask), 2)).astype(np.float32)}
+
+    logged = LoggedEpisodes(
+        obs=observed(np.eye(ACTIONS)[only]),
+        last_obs=observed(np.ones((episodes, ACTIONS))),
+        actions=only,
+        rewards=np.ones(rows),
+        lengths=np.full(episodes, STEPS),
+        terminated=np.ones(episodes, bool),
+        behaviour_logp=None,
+        where="masked states",
+    )
+    logp = behaviour.fitted_logp(logged, TargetPolicy(PolicyRunner(policy, NoFilter(space), action_map)))
+    np.testing.assert_allclose(logp, 0.0, atol=1e-6)

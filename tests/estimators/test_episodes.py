@@ -109,7 +109,7 @@ def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None
 
 def test_densities_are_those_of_the_actions_of_the_policy() -> None:
     # Uniform actions: a density of 1/4 on (-2, 2) is one of 1/2 on the (-1, 1) of the policy.
-    uniform = trajectory(2, terminated=True, action_logp=np.log([0.25, 0.25]))
+    uniform = trajectory(2, terminated=True, actions=np.ones((2, 1)), action_logp=np.log([0.25, 0.25]))
     reader = Recorded(uniform)
     np.testing.assert_allclose(LoggedEpisodes.of(reader, runner()).require_logp(), np.log([0.5, 0.5]))
     reader.header = {"logp_of": "policy"}  # densities of what the policy chose, beside what the environment received
@@ -203,3 +203,30 @@ def test_other_spaces_and_policies_are_refused() -> None:
         LoggedEpisodes.of(reader, runner(spaces.Box(-9, 9, (2,), np.float32)))
     with pytest.raises(DatasetError, match="default_policy"):
         LoggedEpisodes.of(reader, runner(), policy_id="default_polcy")
+
+
+def test_the_density_of_an_action_that_was_clipped_is_not_known() -> None:
+    """The log has the density of what the policy chose, and the action that the environment received."""
+    actions = np.array([[2.0], [0.5], [-2.0]], np.float32)
+    logp = np.array([-1.0, -2.0, -3.0])
+    reader = Recorded(trajectory(3, terminated=True, actions=actions, action_logp=logp))
+    reader.header = {"logp_of": "policy"}
+    found = LoggedEpisodes.of(reader, runner())
+    assert found.behaviour_logp is not None
+    np.testing.assert_array_equal(found.behaviour_logp, [np.nan, -2.0, np.nan])
+    with pytest.raises(DatasetError, match=r"(?s)2 of 3 values.*clipped to a bound"):
+        found.require_logp()
+    reader.actions_of = "policy"  # recorded before it was clipped
+    assert LoggedEpisodes.of(reader, runner()).require_logp().tolist() == [-1.0, -2.0, -3.0]
+
+
+def test_a_mask_of_zeros_after_the_last_step_allows_all_actions() -> None:
+    """Nothing is chosen there; values of all actions are computed all the same."""
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "x": OBS})
+    masks = np.array([[1, 0], [0, 1], [0, 0]], np.int8)
+    obs = {"action_mask": masks, "x": np.zeros((3, 1), np.float32)}
+    reader = Recorded(trajectory(2, terminated=True, obs=obs))
+    reader.observation_spaces = {"default_policy": space}
+    found = LoggedEpisodes.of(reader, runner(space))
+    assert found.obs["action_mask"].tolist() == [[1, 0], [0, 1]]
+    assert found.last_obs["action_mask"].tolist() == [[1, 1]]

@@ -108,6 +108,10 @@ class TestRefused:
         assert "off_policy_estimation_input or input" in str(refused.value)
         with pytest.raises(ConfigError, match="off_policy_estimation_input has no effect"):
             DQNTrainer(Line, {**TINY, "off_policy_estimation_input": "log"})
+        for no_source in ({"log": 1, "other": 99}, True, ""):
+            settings = {**TINY, "off_policy_estimation_input": no_source, "off_policy_estimation_methods": ["wis"]}
+            with pytest.raises(ConfigError, match="all episodes count the same"):
+                DQNTrainer(Line, settings)
 
     def test_an_unknown_method(self) -> None:
         with pytest.raises(ConfigError, match="off_policy_estimation_methods"):

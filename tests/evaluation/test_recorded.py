@@ -94,6 +94,10 @@ class TestActions:
         unscaled = self.actions(recorded, actions_of="policy", normalize_actions=False, clip_actions=True)
         assert unscaled == [[-1, -0.75], [-1, 0], [1, 0.125]]
 
+    def test_files_of_several_scales_are_refused(self):
+        with pytest.raises(DatasetError, match=r"(?s)Files that differ in normalize_actions\..*a source of its own"):
+            self.actions([[0, 0]] * 3, actions_of="policy", normalize_actions=None, clip_actions=True)
+
 
 def test_columns_of_memory():
     columns = {"default_policy": ("obs", "prev_actions", "prev_rewards", "state_in", "t")}

@@ -2,11 +2,13 @@
 
 from collections import deque
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import RolloutWorker
+from rollax.policy.policy import Policy
 from tests.evaluation.reference import Auditor, stories
 from tests.evaluation.worlds import ALL, Asynchronous, Columnar, Encode, Line, Scripted
 
@@ -250,3 +252,28 @@ def test_metrics_agree_with_the_logs():
             for policy_id, agents in (("x", "ac"), ("y", "b"), ("idle", "")):
                 rewards = [reward for agent in agents for reward in trajectories.get(agent, [])]
                 assert sorted(found.policy_rewards.get(policy_id, [])) == sorted(rewards)
+
+
+def test_infos_are_those_of_their_rows_where_the_environment_uses_its_dict_again():
+    class Counting(gym.Env):
+        observation_space, action_space = gym.spaces.Box(0, 9, (1,), np.float32), gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            self.t, self.info = 0, {"t": 0}
+            return np.zeros(1, np.float32), self.info
+
+        def step(self, action):
+            self.t += 1
+            self.info["t"] = self.t
+            return np.full(1, self.t, np.float32), 0.0, self.t == 5, False, self.info
+
+    class Reads(Policy):
+        sampled_columns = frozenset({"obs", "infos"})
+
+        def compute_actions(self, obs_batch):
+            return np.zeros(len(obs_batch), np.int64), [], {}
+
+    worker = RolloutWorker(Counting, Reads, config={"rollout_fragment_length": 7})
+    batch = worker.sample()
+    assert [info["t"] for info in batch["infos"]] == batch["obs"][:, 0].tolist()
+    worker.stop()

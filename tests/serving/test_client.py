@@ -140,3 +140,12 @@ def test_what_cannot_be_sent_is_refused_before_it_is_sent(over, value):
             client.get_action(episode, {"a": value})
         assert "get_action" not in fake.requests
         assert client.get_action(episode, OBS) == 0
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again():
+    fake = FakeServer()
+    with over_http(fake) as address, PolicyClient(address) as client:
+        episode = client.start_episode()
+        fake.faults.append((200, {}, {"Content-Length": "50", "Connection": "close"}))
+        assert client.get_action(episode, OBS) == 0
+    assert fake.requests.count("get_action") == 2

@@ -118,6 +118,20 @@ def test_greedy_actions_have_no_probabilities(discrete, server):
         assert (discrete.episodes[-1].agents["agent0"].action_logp is not None) == explore
 
 
+def test_a_player_may_write_into_its_action(address, backend):
+    """What was chosen is submitted."""
+    with local(address) as client:
+        episode = client.start_episode()
+        action = client.get_action(episode, SEEN[0])
+        chosen = np.array(action)
+        if isinstance(action, np.ndarray):
+            action[...] = 0.0
+        client.log_returns(episode, 1.0)
+        client.end_episode(episode, SEEN[1])
+    [sent] = backend.episodes[0].agents.values()
+    np.testing.assert_array_equal(sent.actions[0], chosen)
+
+
 def test_many_episodes_act_together(server):
     with local(server.address, explore=False) as client:
         ids = [client.start_episode() for _ in range(5)]

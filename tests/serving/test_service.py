@@ -279,6 +279,22 @@ class TestSeveralAgents:
 
         serve(play, StandIn(multi_agent=True, answers=False))
 
+    def test_a_late_reward_is_refused_for_the_agent_that_waits_only(self, serve):
+        async def play(session):
+            session.start()
+            for agent in "ab":
+                first = session.act(obs={agent: X})
+                session.backend.answer()
+                await first
+            pending = session.act(obs={"a": X})
+            refused(409, session.reward, {"a": 5.0, "b": 1.0})
+            session.reward({"b": 1.0})
+            session.backend.answer()
+            await pending
+            session.reward({"a": 5.0})
+
+        serve(play, StandIn(multi_agent=True, answers=False))
+
     def test_there_is_a_cap(self, serve):
         async def play(session):
             session.start()

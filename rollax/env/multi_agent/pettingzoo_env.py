@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import warnings
 from collections.abc import Callable, Hashable
@@ -150,7 +151,7 @@ class AECPettingZooEnv(PettingZooEnv):
                 obs[agent] = value
                 break
             if value is not None:
-                obs[agent] = value
+                obs[agent] = copy.deepcopy(value)  # the environment may fill the same array for the next agent
             terminateds[agent], truncateds[agent] = terminated, truncated
             turns += 1
             if turns > MOST_IDLE_POLLS:

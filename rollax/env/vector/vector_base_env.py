@@ -240,4 +240,8 @@ class Answers:
             )
         self._state = _OVER
         self._all_at_once = False
-        return self._columns
+        # An environment may keep its action, or write into it.
+        is_own = self._columns is self._own
+        return trees.tree_map(
+            lambda leaf: np.array(leaf) if is_own or not leaf.flags.writeable else leaf, self._columns
+        )

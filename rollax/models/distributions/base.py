@@ -36,6 +36,8 @@ class ActionDistribution(ABC):
 
     one_choice: ClassVar[bool] = False
     """Whether `inputs` are the logits of a single choice."""
+    bounded: ClassVar[bool] = False
+    """Whether actions lie within bounds, so that none is clipped to them."""
 
     @property
     @abstractmethod

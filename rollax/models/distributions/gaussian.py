@@ -79,6 +79,7 @@ class SquashedGaussian(DiagGaussian):
     1e-4 for a standard deviation up to 1, 4e-3 up to 2, 0.06 up to 4 and 0.25 up to the limit of 7.39.
     """
 
+    bounded: ClassVar[bool] = True
     log_std_range: ClassVar[tuple[float, float]] = SQUASHED_LOG_STD_RANGE
 
     def _sample(self, inputs: Array, noise: Array) -> Array:
