@@ -67,6 +67,8 @@ class Trainer:
         self.iteration = 0
         self.time_total_s = 0.0
         self.restored_from: Path | None = None
+        self.restored_at = 0
+        """The iteration of the checkpoint that the trainer was restored from."""
         self._window = EpisodeWindow(self.config.metrics_num_episodes_for_smoothing)
 
     def __repr__(self) -> str:

@@ -159,7 +159,7 @@ def _run_folder(
     experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop}
     folder = RunFolder(path, experiment, best_by, keep_checkpoints)
     if trainer.restored_from is not None:
-        folder.inherit(trainer.restored_from.resolve().parent.parent, trainer.iteration)
+        folder.inherit(trainer.restored_from.resolve().parent.parent, trainer.restored_at)
     return folder
 
 

@@ -88,6 +88,17 @@ def test_a_trainer_from_a_checkpoint_goes_on_with_the_whole_curve(fitted, tmp_pa
     assert rows(tmp_path / "on")[:3] == rows(run)
 
 
+def test_a_second_fit_does_not_copy_what_the_other_run_did_meanwhile(fitted, tmp_path):
+    _, result, run = fitted
+    first = sorted(result.checkpoint.parent.iterdir())[0]
+    with PPOTrainer.from_checkpoint(first) as trainer:
+        begun = trainer.iteration
+        trainer.train()
+        trainer.fit({"training_iteration": begun + 2}, tmp_path / "on", progress="none", evaluate=False)
+    assert rows(tmp_path / "on")[:begun] == rows(run)[:begun]
+    assert [row["training_iteration"] for row in rows(tmp_path / "on")] == [*range(1, begun + 1), begun + 2]
+
+
 def test_the_limit_of_steps_holds_for_iterations_too():
     class Watched(FakeTrainer):
         limits = []

@@ -43,6 +43,7 @@ class FakeTrainer:
         self.time_total_s = 0.0
         self.stopped = False
         self.restored_from: Path | None = None
+        self.restored_at = 0
 
     @property
     def optimizer(self) -> SimpleNamespace:

@@ -149,6 +149,11 @@ def test_code_of_the_users_own(rollax, cwd, monkeypatch, lines):
     refused = rollax("evaluate", "run", "--episodes=3", own)
     assert refused.exit_code == 2
     assert "(--trust-code)" in refused.output
+    # A trainer class alone is code too, where the run was resumed without naming it.
+    done = rollax("train", own, "--env=CartPole-v1", SMALL, "--stop-iterations=1", "--out=class", "--no-evaluate")
+    assert done.exit_code == 0, done.output
+    resume = ["--resume=class", "--trust-code", "--stop-iterations=2", "--out=on", "--no-evaluate"]
+    assert rollax("train", *resume).output.splitlines()[-1].endswith("--video videos/ --trust-code")
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,9 @@ def test_infos_are_those_of_their_rows_where_the_environment_uses_its_dict_again
             return np.full(1, self.t, np.float32), 0.0, self.t == 5, False, self.info
 
     class Reads(Policy):
-        sampled_columns = frozenset({"obs", "infos"})
+        @property
+        def sampled_columns(self):
+            return frozenset({"obs", "infos"})
 
         def compute_actions(self, obs_batch):
             return np.zeros(len(obs_batch), np.int64), [], {}
