@@ -99,7 +99,8 @@ def test_rows_do_not_mix(hypernet_hiddens):
         rows = [slice(row, row + 1) for row in range(4)]
         return mixer(values, states), jnp.concatenate([mixer(values[row], states[row]) for row in rows])
 
-    np.testing.assert_allclose(*both(values, states), rtol=1e-5)
+    # A value near 0 is a difference of numbers near 1: some processors round it in the seventh decimal.
+    np.testing.assert_allclose(*both(values, states), rtol=1e-5, atol=1e-6)
 
 
 def test_sum():
