@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollax.errors import CheckpointError, ConfigError
-from rollax.importing import import_object
+from rollax.importing import import_object, path_of
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX
 from rollax.storage import newest
 
@@ -48,9 +48,12 @@ def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **chang
 
 
 def names_code(trainer: Trainer) -> bool:
-    """Returns whether a checkpoint of `trainer` names custom code, which requires trust."""
+    """Returns whether a checkpoint of `trainer` names custom code, its own class included, which requires trust."""
     from rollax.algorithms.checkpoint import refuse_untrusted
+    from rollax.algorithms.registry import ALGORITHMS
 
+    if ALGORITHMS.get(trainer.name) != path_of(type(trainer)):
+        return True
     try:
         refuse_untrusted("", trainer.config.to_json(), {}, trust_code=False)
     except CheckpointError:

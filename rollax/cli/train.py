@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.algorithms.registry import ALGORITHMS
 from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_named
 from rollax.cli.console import (
     ImportOption,
@@ -27,7 +26,6 @@ from rollax.cli.console import (
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.config.stored import decode_config
 from rollax.errors import ConfigError
-from rollax.importing import path_of
 from rollax.runs.display import cells, shown_path
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
@@ -144,10 +142,8 @@ def run_experiment(
     """Trains, and prints the outcome and the paths; `fit` holds the keyword arguments of `Trainer.fit`."""
     if is_new := out is None:
         out = new_folder(f"{trainer.name}-{trainer.config.env or 'data'}")
-    to_open = [f"--import={name}" for name in imports]
-    named = [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
-    is_own = ALGORITHMS.get(trainer.name) != path_of(type(trainer))
-    to_open += ["--trust-code"] * (names_code(trainer) or (is_own and not named)) + named
+    to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
+    to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
     try:
         fitted = trainer.fit(experiment.stop, out, **fit)
     except BaseException:

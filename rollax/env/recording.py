@@ -122,8 +122,7 @@ class RecordedEnv(BaseEnv):
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.observation_spaces = getattr(env, "observation_spaces", None)
         self.action_spaces = getattr(env, "action_spaces", None)
-        self.possible_agents = getattr(env, "possible_agents", None)
-        self.seeds_every_episode = getattr(env, "seeds_every_episode", True)
+        self.possible_agents, self.seeds_every_episode = env.possible_agents, env.seeds_every_episode
         self.folder = folder
         self.paths: list[Path] = []
         """The files that are complete, in the order in which their episodes ended."""
