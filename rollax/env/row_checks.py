@@ -78,10 +78,10 @@ class RowChecks:
         self._check_trajectories(rows, where)
         if isinstance(rows.obs, list):
             self._check_length("obs", rows.obs, count, call)
-            unseen = rows.acts & ~rows.has_obs(np.arange(count))
+            unseen = rows.acts & ~rows.observing()
             if unseen.any():
                 raise self._error("A row that acts without an observation.", where(int(unseen.argmax())), None, "one")
-            if self._checks is not None and rows.has_obs(np.arange(count)).all():
+            if self._checks is not None and not any(obs is None for obs in rows.obs):
                 rows.obs = self._checks.stacked(rows.obs, rows.env_index, where)
         elif self._checks is not None:
             rows.obs = self._checks.columns(rows.obs, count, where)

@@ -33,8 +33,10 @@ class Rows:
         env_index: [N] the sub-environment of each row.
         slots: [N] the slot of each row.
         obs: columns of N observations if all agents share one space, else a list of N single observations, with None
-            for a row without one (a reward for an agent that is not acting).
-        rewards: [N] float64, what the agent received since its last row; 0 where `starts`.
+            for a row without one (a reward for an agent that is not acting). What a column holds in a row that does not
+            act and has not ended is not used.
+        rewards: [N] float64, what the agent received since its last row; 0 where `starts`. What it received before its
+            first action counts for the episode only.
         terminateds: [N] the trajectory ended in a terminal state.
         truncateds: [N] the trajectory was cut off, for instance by a time limit; it is bootstrapped.
         starts: [N] the observation is the first of a trajectory: no reward or flag belongs to it.
@@ -99,11 +101,15 @@ class Rows:
         of_env = f"{self.name}, " if self.name else ""
         return f"{of_env}sub-environment {self.env_index[row]}, agent {self.agent_of(row)!r}"
 
-    def has_obs(self, rows: np.ndarray) -> np.ndarray:
-        """[K] True for the given rows that have an observation."""
-        if not isinstance(self.obs, list):
-            return np.ones(len(rows), bool)
-        return np.fromiter((self.obs[row] is not None for row in rows.tolist()), bool, len(rows))
+    def observing(self) -> np.ndarray:
+        """[N] True for rows with an observation that is acted on or is the last of its trajectory.
+
+        The others bring a reward to an agent that goes on waiting, whether or not a column holds a value for them.
+        """
+        observing = self.acting() | self.terminateds | self.truncateds
+        if isinstance(self.obs, list):
+            observing &= np.fromiter((obs is not None for obs in self.obs), bool, len(self.obs))
+        return observing
 
     def over_envs(self) -> np.ndarray:
         """The sub-environments to reset."""

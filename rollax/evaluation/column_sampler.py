@@ -291,13 +291,28 @@ class ColumnSampler(Sampler):
     ) -> list[_PolicyRows]:
         """Filters the observations of a poll or reset, each once, and records the outcomes, policy by policy."""
         rows.stack(self.env.observation_space)
-        if policies is None:
-            return [self._take_in_for(self._ids[0], rows, None, outcomes, ended)] if len(rows) else []
+        observing: np.ndarray | None = rows.observing()
+        if np.count_nonzero(observing) == len(rows):
+            observing = None
         observed = []
-        for number, policy_id in enumerate(self._ids):
-            mine = (policies == number).nonzero()[0]
-            if len(mine):
-                observed.append(self._take_in_for(policy_id, rows, mine, mine[~rows.starts[mine]], ended))
+        if policies is None:
+            if len(rows):
+                selection = None if observing is None else observing.nonzero()[0]
+                observed.append(self._take_in_for(self._ids[0], rows, selection, observing, outcomes, ended))
+        else:
+            for number, policy_id in enumerate(self._ids):
+                mine = (policies == number).nonzero()[0]
+                if len(mine):
+                    selection = mine if observing is None else mine[observing[mine]]
+                    received = mine[~rows.starts[mine]]
+                    observed.append(self._take_in_for(policy_id, rows, selection, observing, received, ended))
+        if observing is not None:
+            # Rewards before a trajectory's first action do not belong to the last one of the slot's earlier trajectory.
+            waiting = rows.slots[(rows.starts & ~observing).nonzero()[0]]
+            for trajectories in self._trajectories.values():
+                trajectories.forget(waiting)
+            if self.recorder is not None:
+                self.recorder.forget(waiting)
         return observed
 
     def _take_in_for(
@@ -305,30 +320,34 @@ class ColumnSampler(Sampler):
         policy_id: str,
         rows: Rows,
         selection: np.ndarray | None,
+        observing: np.ndarray | None,
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
     ) -> _PolicyRows:
         runner, obs, raw = self.runners[policy_id], None, None
-        if isinstance(rows.obs, list):
-            everyone = np.arange(len(rows)) if selection is None else selection
-            selection = everyone[rows.has_obs(everyone)]
         if selection is None or len(selection):
             raw = rows.observations(selection, runner.policy.observation_space)
             obs = runner.filter(raw, self.record)
         observed = _PolicyRows(policy_id, selection, obs)
+        complete = True if observing is None else _picked(observing, outcomes)
         if self.record and (outcomes is None or len(outcomes)):
-            self._record(rows, observed, outcomes, ended)
+            self._record(rows, observed, complete, outcomes, ended)
         if self.recorder is not None:
-            self.recorder.observe(policy_id, rows, selection, raw, outcomes, ended)
+            self.recorder.observe(policy_id, rows, selection, raw, complete, outcomes, ended)
         return observed
 
-    def _record(self, rows: Rows, observed: _PolicyRows, outcomes: np.ndarray | None, ended: np.ndarray | None) -> None:
+    def _record(
+        self,
+        rows: Rows,
+        observed: _PolicyRows,
+        complete: Any,
+        outcomes: np.ndarray | None,
+        ended: np.ndarray | None,
+    ) -> None:
         """Gives the outcomes of one policy's rows to the rows of its trajectories that wait for them."""
         policy_id, selection, obs, _ = observed
         trajectories, slots = self._trajectories[policy_id], rows.places(outcomes)[1]
-        rewards, complete = _picked(rows.rewards, outcomes), True
-        if isinstance(rows.obs, list):
-            complete = rows.has_obs(np.arange(len(rows)) if outcomes is None else outcomes)
+        rewards = _picked(rows.rewards, outcomes)
         if ended is None:
             trajectories.record_outcomes(slots, rewards, complete)
             return

@@ -81,25 +81,27 @@ class Recorder:
         rows: Rows,
         selection: np.ndarray | None,
         obs: trees.Tree,
+        complete: Any,
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
     ) -> None:
         """Records what one policy's rows of a poll bring.
 
         Args:
-            selection: the rows with an observation; None: all.
+            selection: the rows with an observation to act on, or the last of their trajectory; None: all.
             obs: columns of their observations, as the environment gave them.
-            outcomes: the rows of the policy with a reward and flags; None: all.
+            complete: whether `outcomes` are such rows, [K] or one for all.
+            outcomes: [K] the rows of the policy with a reward and flags; None: all.
             ended: the rows, of any policy, whose trajectory has ended.
         """
         seen: dict[str, Any] = {"obs": obs}
-        if selection is None or len(selection):
-            if self._infos:
-                seen["infos"] = rows.infos_of(selection)
-            self._slots.make_room(int(rows.slots.max(initial=-1)) + 1)
+        self._slots.make_room(int(rows.slots.max(initial=-1)) + 1)
+        observed = selection is None or len(selection)
+        if observed and self._infos:
+            seen["infos"] = rows.infos_of(selection)
         if outcomes is None or len(outcomes):
-            self._record_outcomes(policy_id, rows, selection, seen, outcomes, ended)
-        if selection is None or len(selection):
+            self._record_outcomes(policy_id, rows, selection, seen, complete, outcomes, ended)
+        if observed:
             _put(self._slots[_SEEN, policy_id], rows.places(selection)[1], seen)
 
     def _record_outcomes(
@@ -108,14 +110,12 @@ class Recorder:
         rows: Rows,
         selection: np.ndarray | None,
         seen: Mapping[str, Any],
+        complete: Any,
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
     ) -> None:
         trajectories, slots = self._trajectories[policy_id], rows.places(outcomes)[1]
         chosen = slice(None) if outcomes is None else outcomes
-        complete: Any = True
-        if isinstance(rows.obs, list):
-            complete = rows.has_obs(np.arange(len(rows)) if outcomes is None else outcomes)
         rewards = rows.rewards[chosen]
         if ended is None:
             trajectories.record_outcomes(slots, rewards, complete)
@@ -171,6 +171,11 @@ class Recorder:
         row_bytes = sum(leaf[:1].nbytes for column in decided.values() for leaf in trees.leaves(column))
         self._row_bytes[policy_id] = row_bytes
         self._trajectories[policy_id].append(slots, trajectory, episode, decided)
+
+    def forget(self, slots: np.ndarray) -> None:
+        """Has nothing wait for the outcomes of these slots, whose new trajectory has not decided anything yet."""
+        for trajectories in self._trajectories.values():
+            trajectories.forget(slots)
 
     def drop(self, episodes: np.ndarray) -> None:
         """Drops episodes that were lost."""

@@ -126,7 +126,7 @@ class Trajectories:
         terminateds: np.ndarray | None = None,
         truncateds: np.ndarray | None = None,
     ) -> None:
-        """Records the outcomes of the latest decisions of some slots, each slot once.
+        """Records the outcomes of the latest decisions of some slots, each slot once; others have no row to go to.
 
         Args:
             slots: [K] the slots.
@@ -139,6 +139,14 @@ class Trajectories:
             rows: Index = self._latest[1]
         else:
             rows = self._pending()[slots]
+            if rows.min(initial=0) < 0:
+                decided = rows >= 0
+                rows, rewards = rows[decided], rewards[decided]
+                if not len(rows):
+                    return
+                complete, terminateds, truncateds = (
+                    one[decided] if isinstance(one, np.ndarray) else one for one in (complete, terminateds, truncateds)
+                )
         if isinstance(rows, slice) and self._unrewarded:
             columns[SampleBatch.REWARDS][rows] = rewards
             self._unrewarded = False
@@ -149,6 +157,10 @@ class Trajectories:
             columns[SampleBatch.TERMINATEDS][rows] = terminateds
         if truncateds is not None:
             columns[SampleBatch.TRUNCATEDS][rows] = truncateds
+
+    def forget(self, slots: np.ndarray) -> None:
+        """Has no row wait for the outcomes of these slots, whose new trajectory has not decided anything yet."""
+        self._pending()[slots] = -1
 
     def _pending(self) -> np.ndarray:
         """The column with the row of each slot's last decision."""
@@ -164,8 +176,10 @@ class Trajectories:
 
         `inputs` are columns of K rows; they are kept, so the caller must not write into them.
         """
-        self._final_rows.append(self._pending()[slots])
-        self._final_inputs.append(inputs)
+        rows = self._pending()[slots]
+        decided = rows >= 0
+        self._final_rows.append(rows[decided])
+        self._final_inputs.append(inputs if decided.all() else trees.index(inputs, decided))
 
     def drop(self, episodes: np.ndarray) -> None:
         """Drops the rows of these episodes, which get no outcome."""

@@ -69,7 +69,7 @@ def play_groups(base, polls: int) -> None:
     for _ in range(polls):
         answer(base, rows)
         rows = base.poll_rows()
-        rows.observations(np.flatnonzero(rows.has_obs(np.arange(len(rows)))), base.observation_space)
+        rows.observations(np.flatnonzero(rows.observing()), base.observation_space)
 
 
 class TestDicts:
