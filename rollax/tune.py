@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.env.registry import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, RollaxError, not_installed
 from rollax.processes.ray_actors import process_settings
+from rollax.runs.results import to_json
 
 try:
     from ray import cloudpickle
@@ -28,6 +30,8 @@ except ImportError as error:
     ) from error
 
 _CHECKPOINT_PREFIX = "checkpoint_"
+_EVALUATION = "evaluation.json"
+"""The last evaluation, which stands in the results until the next one."""
 
 
 class TunedTrainer(Trainable):
@@ -74,11 +78,15 @@ class TunedTrainer(Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         assert self.trainer is not None
         self.trainer.save(checkpoint_dir)
+        (Path(checkpoint_dir) / _EVALUATION).write_text(to_json(self._evaluation), encoding="utf-8")
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Restores weights, optimizer and counters; the hyperparameters of the trial's config stay."""
+        """Restores weights, optimizer, counters and last evaluation; the hyperparameters of the config stay."""
         assert self.trainer is not None
         self.trainer.restore(checkpoint_in(checkpoint))
+        stored = Path(checkpoint) / _EVALUATION  # absent where a trainer alone has saved
+        if self._evaluation is not None and stored.exists():
+            self._evaluation = json.loads(stored.read_text(encoding="utf-8")) or self._evaluation
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()

@@ -180,6 +180,13 @@ class TestCheckpoints:
         # What adapts by itself is state, and goes on from 0.2 halved twice: no divergence comes near the target.
         assert result["info"]["learner"]["default_policy"]["cur_kl_coeff"] == pytest.approx(0.05)
 
+    def test_the_last_evaluation_stays_in_the_results(self, make, tmp_path):
+        donor = make(evaluation_interval=1, evaluation_num_episodes=1)
+        donor.train()
+        heir = make(evaluation_interval=3)
+        heir.restore(donor.save(str(tmp_path / "saved")))
+        assert heir.train()["evaluation"]["episode_rewards"] == [EPISODE]
+
     def test_the_newest_in_the_folder_counts(self, make, tmp_path):
         trial = make()
         for _ in range(2):
