@@ -170,7 +170,7 @@ def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path) -> None:
         # The workers may have changed in part; weights of another model, for example, are noticed only then.
         trainer.workers.set_state(before)
         raise
-    trainer.restored_from, trainer.restored_at = path, trainer.iteration
+    trainer.recorded_in = path.resolve().parent.parent, trainer.iteration
 
 
 @contextmanager

@@ -66,9 +66,9 @@ class Trainer:
                 self._evaluator = Evaluator(self)
         self.iteration = 0
         self.time_total_s = 0.0
-        self.restored_from: Path | None = None
-        self.restored_at = 0
-        """The iteration of the checkpoint that the trainer was restored from."""
+        self.recorded_in: tuple[Path, int] | None = None
+        """The run folder with the results that led here, and the iteration of the last one."""
+        self._evaluation_interval = self.config.evaluation_interval
         self._window = EpisodeWindow(self.config.metrics_num_episodes_for_smoothing)
 
     def __repr__(self) -> str:
@@ -103,14 +103,16 @@ class Trainer:
         runtime.refuse_forked()
         started = time.perf_counter()
         steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
-        stats = self._optimize(started)
-        self.iteration += 1
-        episodes = self._window.summary(self.optimizer.take_episodes())
-        trained_s = time.perf_counter() - started
-        interval = self.config.evaluation_interval
-        evaluation = self.evaluate() if interval and self.iteration % interval == 0 else None
-        passed_s = time.perf_counter() - started
-        self.time_total_s += passed_s
+        try:
+            stats = self._optimize(started)
+            self.iteration += 1
+            episodes = self._window.summary(self.optimizer.take_episodes())
+            trained_s = time.perf_counter() - started
+            interval = self._evaluation_interval
+            evaluation = self.evaluate() if interval and self.iteration % interval == 0 else None
+        finally:  # the steps of an iteration that raises count too
+            passed_s = time.perf_counter() - started
+            self.time_total_s += passed_s
         policy_rewards = episodes["policy_reward_mean"]
         timers, queue = self.optimizer.timings.take()
         result: dict[str, Any] = {
@@ -156,11 +158,11 @@ class Trainer:
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
                 `training_iteration` and `time_total_s` (limits) -> the number that ends training. A goal for
                 `evaluation_reward_mean` evaluates every 10 iterations, without an `evaluation_interval`.
-            out: the run folder, new or empty; None writes nothing. In a trainer from a checkpoint, the results begin
-                with those that led there.
+            out: the run folder, new or empty; None writes nothing. The results begin with those of the earlier run
+                folder that the trainer comes from.
             checkpoint_frequency: iterations between checkpoints; 0 saves at the end only.
             keep_checkpoints: number of newest checkpoints to keep; None keeps all.
-            keep_best: keep the best model, by greedy evaluation where there are evaluations, else by
+            keep_best: keep the best model of this call, by greedy evaluation where there are evaluations, else by
                 `episode_reward_mean` in every 10th iteration and when a checkpoint is saved.
             evaluate: evaluate greedily at the end, which adds `evaluation` to the last result.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
@@ -203,20 +205,23 @@ class Trainer:
             optimizer.waits = True
 
     @contextmanager
-    def stopping_at(self, timesteps_total: float) -> Iterator[None]:
-        """Ends iterations at a number of steps while the block runs, as `fit` does with its stop condition.
+    def stopping_at(self, timesteps_total: float, evaluation_interval: int | None = None) -> Iterator[None]:
+        """Ends iterations at a number of steps while the block runs, as `fit` does with its stop conditions.
 
         An iteration ends with the step of the optimizer that reaches the number, however long iterations are otherwise.
         Where it learns from recorded data, that step has only the updates that are left.
 
         Args:
             timesteps_total: as in the results of `train`; infinity sets no limit.
+            evaluation_interval: iterations between two evaluations, where the config sets none.
         """
-        before, self.optimizer.stop_at = self.optimizer.stop_at, timesteps_total
+        before = self.optimizer.stop_at, self._evaluation_interval
+        self.optimizer.stop_at = timesteps_total
+        self._evaluation_interval = before[1] or evaluation_interval
         try:
             yield
         finally:
-            self.optimizer.stop_at = before
+            self.optimizer.stop_at, self._evaluation_interval = before
 
     def stop_waiting(self) -> None:
         """The running iteration, or else the next one, ends early where it would wait for clients that play.

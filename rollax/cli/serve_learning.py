@@ -42,7 +42,7 @@ def serve_and_learn(
     trainer_class = trainer_class_named(run)
     folder = new_folder(f"{run.rpartition(':')[2]}-server") if out is None else out
     with make_learning_trainer(trainer_class, given, env_config, folder) as trainer:
-        goes_on = f", from iteration {trainer.iteration}" if trainer.restored_from else ""
+        goes_on = f", from iteration {trainer.iteration}" if trainer.recorded_in else ""
 
         def announce() -> None:
             print(f"{trainer.name} learns at {', '.join(addresses_of(trainer))} ({folder}{goes_on})", flush=True)

@@ -72,20 +72,20 @@ def fit(
     display, left = make_display(title_of(run, trainer.config.env, path), progress), TimeLeft(conditions)
     interval = trainer.config.evaluation_interval
     greedy_goal = "evaluation_reward_mean" in conditions
-    evaluates_every = EVALUATION_INTERVAL if greedy_goal and interval is None else None
     best_by = "evaluation_reward_mean" if greedy_goal or interval is not None else "episode_reward_mean"
     folder = None
     if path is not None:
         folder = _run_folder(trainer, run, conditions, path, best_by if keep_best else None, keep_checkpoints)
     with folder or nullcontext():
-        limit = trainer.stopping_at(conditions.get("timesteps_total", math.inf))
+        limit = trainer.stopping_at(
+            conditions.get("timesteps_total", math.inf), EVALUATION_INTERVAL if greedy_goal else None
+        )
         with StopRequest(trainer.stop_waiting, display.stopping) as request, display, limit:
             while True:
                 result = trainer.train()
-                if evaluates_every and trainer.iteration % evaluates_every == 0:
-                    result["evaluation"] = trainer.evaluate()
                 if folder:
                     folder.append(result)  # before it is shown
+                    trainer.recorded_in = folder.path.resolve(), trainer.iteration
                 display.update(result, left.estimate(result))
                 if folder:
                     folder.log_scalars(result)
@@ -153,13 +153,13 @@ def _check_at_least(lowest: int, **given: int | None) -> None:
 def _run_folder(
     trainer: Trainer, run: str, stop: Mapping[str, float], path: Path, best_by: str | None, keep_checkpoints: int | None
 ) -> RunFolder:
-    """Returns the folder of a new run; for a trainer from a checkpoint it starts with the earlier results."""
+    """Returns the folder of a new run; it starts with the results of an earlier one that led to the trainer."""
     config = trainer.config.to_json()
     env = config.pop("env")
     experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop}
     folder = RunFolder(path, experiment, best_by, keep_checkpoints)
-    if trainer.restored_from is not None:
-        folder.inherit(trainer.restored_from.resolve().parent.parent, trainer.restored_at)
+    if trainer.recorded_in is not None:
+        folder.inherit(*trainer.recorded_in)
     return folder
 
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from rollax import CheckpointError, ConfigError, EnvError, PPOTrainer, TrainResult, load_policy
+from rollax import Callbacks, CheckpointError, ConfigError, EnvError, PPOTrainer, TrainResult, load_policy
 from rollax.storage import newest
 from tests.cli.fake_algorithm import FakeTrainer
 
@@ -97,6 +97,19 @@ def test_a_second_fit_does_not_copy_what_the_other_run_did_meanwhile(fitted, tmp
         trainer.fit({"training_iteration": begun + 2}, tmp_path / "on", progress="none", evaluate=False)
     assert rows(tmp_path / "on")[:begun] == rows(run)[:begun]
     assert [row["training_iteration"] for row in rows(tmp_path / "on")] == [*range(1, begun + 1), begun + 2]
+
+
+def test_a_second_fit_begins_with_the_results_of_the_first(fitted, tmp_path):
+    trainer = FakeTrainer({})
+    trainer.fit({"training_iteration": 2}, tmp_path / "one", progress="none")
+    trainer.fit({"training_iteration": 3}, tmp_path / "two", progress="none")
+    assert [row["training_iteration"] for row in rows(tmp_path / "two")] == [1, 2, 3]
+    _, result, _ = fitted
+    with PPOTrainer.from_checkpoint(result.checkpoint) as trainer:
+        trainer.fit({"training_iteration": 4}, tmp_path / "three", progress="none", evaluate=False)
+        trainer.fit({"training_iteration": 5}, tmp_path / "four", progress="none", evaluate=False)
+    assert [row["training_iteration"] for row in rows(tmp_path / "four")] == [1, 2, 3, 4, 5]
+    assert rows(tmp_path / "four")[:4] == rows(tmp_path / "three")
 
 
 def test_the_limit_of_steps_holds_for_iterations_too():
@@ -209,6 +222,20 @@ def test_a_greedy_goal_evaluates_where_the_config_does_not():
     assert (result.reached, result.missed_goal) == ("evaluation_reward_mean", False)
     result = FakeTrainer({}).fit({"evaluation_reward_mean": 600, "training_iteration": 3}, progress="none")
     assert (result.reached, result.missed_goal) == ("training_iteration", True)
+
+
+def test_an_evaluation_for_a_goal_is_part_of_its_iteration(monkeypatch):
+    class Seen(Callbacks):
+        evaluated = []
+
+        def on_train_result(self, *, trainer, result):
+            self.evaluated.append(result["evaluation"] is not None)
+
+    monkeypatch.setattr("rollax.runs.fit.EVALUATION_INTERVAL", 2)
+    with PPOTrainer("CartPole-v1", {**TINY, "callbacks": Seen}) as trainer:
+        trainer.fit({"evaluation_reward_mean": 1e9, "training_iteration": 4}, progress="none", evaluate=False)
+        assert Seen.evaluated == [False, True] * 2
+        assert [trainer.train()["evaluation"] for _ in range(2)] == [None, None]
 
 
 class Interrupted(FakeTrainer):

@@ -252,6 +252,13 @@ class TestEvaluate:
             evaluations = [trainer.train()["evaluation"] for _ in range(4)]
         assert [None if e is None else e["episodes"] for e in evaluations] == [None, 3, None, 3]
 
+    def test_one_that_raises_leaves_the_time_of_its_iteration(self):
+        with make(evaluation_interval=1, evaluation_config={"env_config": {"no_such": 1}}) as trainer:
+            with pytest.raises(ConfigError):
+                trainer.train()
+            assert (trainer.iteration, trainer.optimizer.steps) == (1, 64)
+            assert trainer.time_total_s > 0
+
     def test_config_of_its_own(self):
         lengths = []
 

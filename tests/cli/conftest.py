@@ -42,8 +42,8 @@ def rollax(cwd: Path, undrawn: None, monkeypatch: pytest.MonkeyPatch) -> Command
     def open_fake(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> FakeTrainer:
         state = from_json_bytes(read_directory(checkpoint, kind="checkpoint", format_version=1)["state.json"])
         trainer = FakeTrainer({**state["settings"], **changes})
-        trainer.iteration = trainer.restored_at = state["iteration"]
-        trainer.restored_from = checkpoint
+        trainer.iteration = state["iteration"]
+        trainer.recorded_in = checkpoint.resolve().parent.parent, trainer.iteration
         return trainer
 
     monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")

@@ -42,8 +42,8 @@ class FakeTrainer:
         self.iteration = 0
         self.time_total_s = 0.0
         self.stopped = False
-        self.restored_from: Path | None = None
-        self.restored_at = 0
+        self.recorded_in: tuple[Path, int] | None = None
+        self._interval = self.config.evaluation_interval
 
     @property
     def optimizer(self) -> SimpleNamespace:
@@ -55,10 +55,11 @@ class FakeTrainer:
         return fit(trainer, self.name, stop, out, **options)
 
     @contextmanager
-    def stopping_at(self, timesteps_total: float) -> Iterator[None]:
-        self.stops_at = timesteps_total
+    def stopping_at(self, timesteps_total: float, evaluation_interval: int | None = None) -> Iterator[None]:
+        before = self._interval
+        self.stops_at, self._interval = timesteps_total, before or evaluation_interval
         yield
-        self.stops_at = math.inf
+        self.stops_at, self._interval = math.inf, before
 
     def stop_waiting(self) -> None:
         """It waits for nobody."""
@@ -83,8 +84,8 @@ class FakeTrainer:
             "episode_len_mean": reward,
             "info": {"learner": {"default_policy": {"kl": 0.5, "total_loss": math.inf}}},
         }
-        interval = self.config.evaluation_interval
-        result["evaluation"] = self.evaluate() if interval and self.iteration % interval == 0 else None
+        due = self._interval and self.iteration % self._interval == 0
+        result["evaluation"] = self.evaluate() if due else None
         return result
 
     def save(self, directory: str | Path) -> Path:
