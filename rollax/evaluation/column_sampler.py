@@ -219,8 +219,8 @@ class ColumnSampler(Sampler):
         resets = len(rows.ended_envs) > 0 or len(rows.dropped_envs) > 0
         if resets:
             if self.recorder is not None:
-                over_envs = rows.ended_envs
-                self.recorder.end(self.episodes["id"][over_envs], self.episodes["length"][over_envs], over_envs)
+                ids, lengths = (self.episodes[name][rows.ended_envs] for name in ("id", "length"))
+                self.recorder.end(ids, lengths, self.episodes.ending(rows.ended_envs))
             self.episodes.end(rows.ended_envs)
         if starting is not None:  # now that the last trajectory of a slot that is used again has ended
             policies = self._begin_trajectories(rows, starting, policies)

@@ -65,6 +65,8 @@ class EpisodeTable(Table):
         self._finished: list[np.ndarray] = []
         self.past: dict[int, Episode] = {}
         """The episodes that finished since this was last emptied, by id."""
+        self.left: np.ndarray | None = None
+        """The number of episodes of each sub-environment that still count, with callbacks and metrics; None: all do."""
 
     def episode(self, env_index: int) -> Episode:
         """The running episode of a sub-environment, for callbacks, mappings and policies."""
@@ -108,7 +110,7 @@ class EpisodeTable(Table):
         self["reward"][new] = 0.0
         self["length"][new] = 0
         if self._on_start:
-            for index in new.tolist():
+            for index in new[self.counting(new)].tolist():
                 self._on_start(self.episode(index))
 
     def add_rewards(self, rows: Rows, outcomes: np.ndarray | None = None) -> int:
@@ -140,7 +142,8 @@ class EpisodeTable(Table):
         if self._on_step or self._on_end:
             self._note_infos(rows, stepped[rows.env_index])
         if self._on_step:
-            for env_index in stepped.nonzero()[0].tolist():
+            steps = stepped.nonzero()[0]
+            for env_index in steps[self.counting(steps)].tolist():
                 self._on_step(self.episode(env_index))
         return int(np.count_nonzero(stepped if self._all_train else stepped & self["trains"]))
 
@@ -158,18 +161,22 @@ class EpisodeTable(Table):
         """Ends the running episodes of these sub-environments."""
         env_index = env_index[self["id"][env_index] >= 0]  # without any agent there was no episode
         ids, rewards, lengths = (self[name][env_index] for name in ("id", "reward", "length"))
+        counts = self.ending(env_index)
         if self._on_end:
-            for index in env_index.tolist():
+            for index in env_index[counts].tolist():
                 self._on_end(self.episode(index))
         if self._keeps_past:
             finished = [self.episode(index).finished() for index in env_index.tolist()]
             self.past.update({episode.episode_id: episode for episode in finished})
         if self._running:
-            for index, episode_id in zip(env_index.tolist(), ids.tolist(), strict=True):
+            for index, episode_id, counted in zip(env_index.tolist(), ids.tolist(), counts.tolist(), strict=True):
                 episode = self._running.pop(index, None)
-                if episode is not None and episode.custom_metrics:
+                if counted and episode is not None and episode.custom_metrics:
                     self._custom_metrics[episode_id] = episode.noted_metrics()
-        self._ended.append((ids, env_index, rewards, lengths))
+        self._ended.append((ids[counts], env_index[counts], rewards[counts], lengths[counts]))
+        if self.left is not None:
+            np.subtract.at(self.left, env_index[counts] % len(self.left), 1)
+            self._drop_trajectories(ids[~counts])
         self["id"][env_index] = -1
         if not self._all_train:
             trains = self["trains"][env_index]
@@ -177,6 +184,21 @@ class EpisodeTable(Table):
         if len(ids):
             self._finished.append(ids)
             self.finished_steps += int(lengths.sum())
+
+    def counting(self, env_index: np.ndarray) -> np.ndarray:
+        """[K] whether the running episodes of these sub-environments count, if they end next; one entry for each."""
+        if self.left is None:
+            return np.ones(len(env_index), bool)
+        # An external environment's episodes are numbered beyond num_envs, which is 1: they have one share.
+        return self.left[env_index % len(self.left)] > 0
+
+    def ending(self, env_index: np.ndarray) -> np.ndarray:
+        """[K] as `counting`, where they end in this order at once."""
+        if self.left is None:
+            return self.counting(env_index)
+        places = env_index % len(self.left)
+        before = [np.count_nonzero(places[:number] == place) for number, place in enumerate(places)]
+        return self.left[places] > before
 
     def ids_to_learn(self, env_index: Index) -> np.ndarray:
         """The ids of the running episodes of these sub-environments; -1 where nothing is to be learned from one."""

@@ -41,7 +41,6 @@ class Recorder:
         runners: policy id -> its runner.
         explore: whether actions are drawn; else no log-probabilities are written, as greedy actions have none.
         infos: whether info dicts are written.
-        counts: `(env_index) -> bool`, called where an episode ends; false leaves it out. None: every episode counts.
     """
 
     def __init__(
@@ -51,9 +50,8 @@ class Recorder:
         *,
         explore: bool = True,
         infos: bool = False,
-        counts: Callable[[int], bool] | None = None,
     ) -> None:
-        self.writer, self.counts = writer, counts
+        self.writer = writer
         self._runners, self._explore, self._infos = runners, explore, infos
         self._number = 0
         self.restart()
@@ -182,14 +180,12 @@ class Recorder:
         for trajectories in self._trajectories.values():
             trajectories.drop(episodes)
 
-    def end(self, episodes: np.ndarray, lengths: np.ndarray, env_index: np.ndarray) -> None:
-        """Notes the episodes that this poll ends."""
-        if self.counts is not None:
-            counted = np.array([self.counts(index) for index in env_index.tolist()], bool)
+    def end(self, episodes: np.ndarray, lengths: np.ndarray, counted: np.ndarray) -> None:
+        """Notes the episodes that this poll ends; those that do not count are left out."""
+        if not counted.all():
             self.drop(episodes[~counted])
-            episodes, lengths = episodes[counted], lengths[counted]
-        self._finished.append(episodes)
-        self._finished_rows += int(lengths.sum())
+        self._finished.append(episodes[counted])
+        self._finished_rows += int(lengths[counted].sum())
 
     def polled(self) -> None:
         """Writes the finished episodes where there are enough; called when a poll was recorded."""
@@ -290,7 +286,6 @@ def make_recorder(
     *,
     worker_index: int,
     timestep: Callable[[], int],
-    counts: Callable[[int], bool] | None = None,
 ) -> Recorder:
     """The recorder of a worker, into the folder `config.output`.
 
@@ -332,7 +327,7 @@ def make_recorder(
         compression=config.output_compress,
         max_file_size=config.output_max_file_size,
     )
-    return Recorder(writer, runners, explore=config.explore, infos=config.output_infos, counts=counts)
+    return Recorder(writer, runners, explore=config.explore, infos=config.output_infos)
 
 
 def _put(target: trees.Tree, slots: Any, source: trees.Tree) -> None:

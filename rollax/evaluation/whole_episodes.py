@@ -16,7 +16,8 @@ from rollax.evaluation.sampler import Sampler
 def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None = None) -> list[EpisodeMetrics]:
     """Plays whole episodes, and returns their metrics; running episodes are dropped, before and after.
 
-    Each sub-environment has a fixed share, so short episodes are not counted more often than long ones.
+    Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Callbacks see
+    the episodes that count.
 
     Args:
         sampler: nothing else samples meanwhile.
@@ -30,10 +31,15 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     sampler.take_metrics()
     kept = sampler.record, sampler.recorder
     sampler.record, sampler.recorder = False, recorder
+    sampler.episodes.left = _shares(sampler, num_episodes)
+    played: list[EpisodeMetrics] = []
     try:
-        return _played(sampler, num_episodes)
+        while len(played) < num_episodes:
+            sampler.step()
+            played += sampler.take_metrics()
+        return played
     finally:
-        sampler.recorder = None
+        sampler.recorder = sampler.episodes.left = None
         sampler.restart()
         sampler.record, sampler.recorder = kept
 
@@ -55,33 +61,11 @@ def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
     recorder = sampler.recorder
     if recorder is None:
         raise ConfigError("Nowhere to write episodes.", where="config key 'output'", expected="a folder")
-    left = _shares(sampler, num_episodes)
-
-    def counts(env_index: int) -> bool:
-        left[env_index % len(left)] -= 1
-        return bool(left[env_index % len(left)] >= 0)
-
-    recorder.counts = counts
     try:
         return play_episodes(sampler, num_episodes, recorder)
     finally:
-        recorder.counts = None
         recorder.write_finished()
         recorder.restart()  # the rest of the episodes that were not counted
-
-
-def _played(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
-    shares = _shares(sampler, num_episodes)
-    finished: list[EpisodeMetrics] = []
-    while len(finished) < num_episodes:
-        sampler.step()
-        for metrics in sampler.take_metrics():
-            # An external environment's episodes are numbered beyond num_envs, which is 1: they have one share.
-            place = metrics.env_index % len(shares)
-            if shares[place] > 0:
-                shares[place] -= 1
-                finished.append(metrics)
-    return finished
 
 
 def _shares(sampler: Sampler, num_episodes: int) -> NDArray[np.int64]:

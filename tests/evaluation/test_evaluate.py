@@ -1,10 +1,12 @@
 """`RolloutWorker.evaluate`: exactly so many episodes, a fixed share from each sub-environment, and no trace left."""
 
+from collections import Counter
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ConfigError, EnvContext, EnvError, RolloutWorker
+from rollax import Callbacks, ConfigError, EnvContext, EnvError, RolloutWorker
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted
 
 
@@ -43,6 +45,36 @@ def test_exactly_so_many_and_equal_shares(num_envs, episodes, short):
     assert sorted(m.reward for m in result) == [1.0] * short + [10.0] * (episodes - short)
     assert [m.length for m in result] == [m.reward for m in result]
     assert [m.env_index == 0 for m in result] == [m.reward == 1 for m in result]
+
+
+class Heard(Callbacks):
+    """Counts its calls by sub-environment."""
+
+    def __init__(self):
+        self.starts, self.steps, self.ends = Counter(), Counter(), Counter()
+
+    def on_episode_start(self, *, worker, base_env, episode):
+        self.starts[episode.env_index] += 1
+
+    def on_episode_step(self, *, worker, base_env, episode):
+        self.steps[episode.env_index] += 1
+
+    def on_episode_end(self, *, worker, base_env, episode):
+        self.ends[episode.env_index] += 1
+        episode.custom_metrics["length"] = episode.length
+
+
+def test_callbacks_see_the_episodes_that_count():
+    worker = make(num_envs=3, callbacks=Heard)
+    heard = worker.callbacks
+    for _ in range(2):  # sub-environment 2 has no share, and 0 ends nine more while 1 plays its first
+        heard.__init__()
+        result = worker.evaluate(2)
+        assert heard.starts == heard.ends == {0: 1, 1: 1}
+        assert heard.steps == {0: 1, 1: 10}
+        assert [m.custom_metrics["length"] for m in result] == [1, 10]
+    worker.sample()
+    assert heard.steps[2] > 0
 
 
 @pytest.mark.parametrize("episodes", [0, -1, 1.5, True, "3", np.float64(2)])
