@@ -116,7 +116,7 @@ def list_known(
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or result.jsonl files.")],
-    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("curves.png"),
+    out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("curves.png"),
     traceback: TracebackOption = False,
 ) -> None:
     """Plot the reward of one or more runs over environment steps."""

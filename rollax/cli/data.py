@@ -82,7 +82,7 @@ def convert(
 @app.command("plot", cls=EachOptionOnce)
 def plot(
     sources: Sources,
-    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("data.png"),
+    out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("data.png"),
     format: FormatOption = "auto",  # noqa: A002
     settings: SettingsOption = "{}",
     traceback: TracebackOption = False,

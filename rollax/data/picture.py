@@ -12,6 +12,7 @@ from rollax.batch import SampleBatch
 from rollax.data.dataset import DatasetReader
 from rollax.data.describe import PolicySummary, describe, named_leaves, other_shapes
 from rollax.errors import DatasetError
+from rollax.figures import written_to
 
 _BINS = 40
 _MOST_BARS = 100
@@ -22,40 +23,35 @@ _ELEMENTS = 24
 
 
 def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
-    """Writes a PNG with a row of four panels for each policy; reads the data twice.
+    """Writes a picture with a row of four panels for each policy; reads the data twice.
 
     Args:
         reader: the data set.
-        out: the file to write.
+        out: the file to write, in the format of its suffix.
         title: above all panels.
     Raises:
         DatasetError: the data cannot be read, or has no trajectory.
+        ConfigError: the suffix is of no picture.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    policies = describe(reader).policies
-    if not policies:
-        raise DatasetError(
-            "A data set without a trajectory.",
-            where=title or "the data to draw",
-            got="no trajectory",
-            expected="one or more",
-            fix="check the data: `rollax data check`",
-        )
-    coverage = _coverage(reader, policies)
-    # Without pyplot, which has global state and selects a window system.
-    figure = Figure(figsize=(16, 3.6 * len(policies) + 0.4), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
-    rows = figure.subplots(len(policies), 4, squeeze=False)
-    for axes, (policy_id, summary) in zip(rows, policies.items(), strict=True):
-        _histogram(axes[0], summary.returns, f"{policy_id}: returns of {len(summary.returns)} trajectories")
-        _histogram(axes[1], summary.lengths, f"lengths; {summary.cut} of {len(summary.lengths)} were cut")
-        _draw_observations(axes[2], coverage[policy_id])
-        _draw_actions(axes[3], summary)
-    figure.suptitle(title)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, format="png")
+    with written_to(out, 16, 4, dpi=100) as figure:
+        policies = describe(reader).policies
+        if not policies:
+            raise DatasetError(
+                "A data set without a trajectory.",
+                where=title or "the data to draw",
+                got="no trajectory",
+                expected="one or more",
+                fix="check the data: `rollax data check`",
+            )
+        coverage = _coverage(reader, policies)
+        figure.set_size_inches(16, 3.6 * len(policies) + 0.4)
+        rows = figure.subplots(len(policies), 4, squeeze=False)
+        for axes, (policy_id, summary) in zip(rows, policies.items(), strict=True):
+            _histogram(axes[0], summary.returns, f"{policy_id}: returns of {len(summary.returns)} trajectories")
+            _histogram(axes[1], summary.lengths, f"lengths; {summary.cut} of {len(summary.lengths)} were cut")
+            _draw_observations(axes[2], coverage[policy_id])
+            _draw_actions(axes[3], summary)
+        figure.suptitle(title)
 
 
 class Coverage:

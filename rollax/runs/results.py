@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rollax.errors import RollaxError
+from rollax.figures import written_to
 
 RESULTS_NAME = "result.jsonl"
 WHERE_IN_RESULT = {
@@ -97,30 +98,26 @@ def curve(results: Sequence[Mapping[str, Any]], quantity: str) -> tuple[list[flo
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, title: str = "") -> None:
-    """Writes a PNG with the training reward of each run (label -> result lines) and its greedy evaluations."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Draws the training reward of each run (label -> result lines) and its greedy evaluations.
 
-    # Without pyplot, which has global state and selects a window system.
-    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for number, (label, results) in enumerate(runs.items()):
-        steps, rewards = curve(results, "episode_reward_mean")
-        marker = "." if len(steps) == 1 else ""
-        axes.plot(steps, rewards, color=f"C{number % 10}", marker=marker, linewidth=1.5, label=label)
-        steps, rewards = curve(results, "evaluation_reward_mean")
-        if steps:
-            evaluation = "greedy evaluation" if len(runs) == 1 else f"{label}, greedy evaluation"
-            style = {"linestyle": ":", "marker": "o", "markersize": 3.5, "linewidth": 1}
-            axes.plot(steps, rewards, color=f"C{number % 10}", label=evaluation, **style)
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("mean episode reward")
-    axes.set_title(title)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, format="png")
+    The picture has the format of the suffix of `out`; ConfigError where there is none of that name.
+    """
+    with written_to(out, 8, 5, dpi=120) as figure:
+        axes = figure.add_subplot()
+        for number, (label, results) in enumerate(runs.items()):
+            steps, rewards = curve(results, "episode_reward_mean")
+            marker = "." if len(steps) == 1 else ""
+            axes.plot(steps, rewards, color=f"C{number % 10}", marker=marker, linewidth=1.5, label=label)
+            steps, rewards = curve(results, "evaluation_reward_mean")
+            if steps:
+                evaluation = "greedy evaluation" if len(runs) == 1 else f"{label}, greedy evaluation"
+                style = {"linestyle": ":", "marker": "o", "markersize": 3.5, "linewidth": 1}
+                axes.plot(steps, rewards, color=f"C{number % 10}", label=evaluation, **style)
+        axes.set_xlabel("environment steps")
+        axes.set_ylabel("mean episode reward")
+        axes.set_title(title)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
 
 
 def labelled(paths: Sequence[Path]) -> dict[str, tuple[list[dict[str, Any]], int]]:

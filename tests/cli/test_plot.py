@@ -61,6 +61,19 @@ def test_the_command_writes_a_picture(rollax, cwd, rewards):
     assert (cwd / "pictures" / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_suffix_is_the_format(rollax, cwd):
+    run = write_run(cwd / "one", [1.0])
+    for name, begins in (("a.svg", b"<?xml"), ("a.PDF", b"%PDF"), ("a", b"\x89PNG")):
+        done = rollax("plot", run, f"--out={name}")
+        assert done.exit_code == 0, done.output
+        assert (cwd / name).read_bytes().startswith(begins)
+    done = rollax("plot", run, "--out=a.csv")
+    assert done.exit_code == 2
+    assert "A picture of an unknown format." in done.output
+    assert ".png" in done.output
+    assert not (cwd / "a.csv").exists()
+
+
 def test_the_command_counts_damaged_lines(rollax, cwd):
     run = write_run(cwd / "one", [1.0])
     with (run / "result.jsonl").open("a") as file:

@@ -91,6 +91,8 @@ def test_the_command_writes_a_picture(tmp_path):
     done = CliRunner().invoke(app, ["data", "plot", str(tmp_path / "a"), f"--out={tmp_path / 'new' / 'a.png'}"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
+    draw_dataset(ListReader([trajectory(0, 3)]), tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
     (tmp_path / "file").write_text("")
     done = CliRunner().invoke(app, ["data", "plot", str(tmp_path / "a"), f"--out={tmp_path / 'file' / 'a.png'}"])
     assert done.exit_code != 0

@@ -1,0 +1,45 @@
+"""Figures of Matplotlib as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@contextmanager
+def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Figure]:
+    """An empty figure, which is written at the end of the block, in the format of the file's suffix; PNG without one.
+
+    Args:
+        out: the file; its folder is created.
+        width: inches.
+        height: inches.
+        dpi: pixels per inch.
+    Raises:
+        ConfigError: the suffix is of no picture.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # Without pyplot, which has global state and selects a window system.
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+    known = FigureCanvasAgg(figure).get_supported_filetypes().keys() - {"pgf"}  # which requires LaTeX
+    suffix = out.suffix[1:].lower()
+    if suffix and suffix not in known:
+        raise ConfigError(
+            "A picture of an unknown format.",
+            where=str(out),
+            got=out.suffix,
+            expected=f"one of .{', .'.join(sorted(known))}",
+            fix="name the file with one of these suffixes, such as .png or .svg",
+        )
+    yield figure
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, format=suffix or "png")
