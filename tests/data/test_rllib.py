@@ -18,6 +18,11 @@ from rollax.data.describe import describe
 from tests.data.reading import BOX, BOX1, lines, read
 
 
+def joined(*batches):
+    """One line with the rows of several."""
+    return {k: v if k == "type" else [row for each in batches for row in each[k]] for k, v in batches[0].items()}
+
+
 class TestRLlibJson:
     ROWS = {
         "type": "SampleBatch",
@@ -67,8 +72,7 @@ class TestRLlibJson:
         # Two episodes at a time; agent 1 of each ends in the first line, agent 0 in the second.
         def line(first, *agents):
             batches = [self.rows(first, 2, eps_id=i, agent=a, ends=e) for i in (5, 6) for a, e in agents]
-            columns = {name: [row for each in batches for row in each[name]] for name in batches[0] if name != "type"}
-            return {"type": "MultiAgentBatch", "policy_batches": {"a": columns}}
+            return {"type": "MultiAgentBatch", "policy_batches": {"a": joined(*batches)}}
 
         path = lines(tmp_path / "a.json", line(0, (0, False), (1, True)), line(2, (0, True)))
         found = read(path)
@@ -196,17 +200,29 @@ class TestRLlibJson:
         # An episode without an end, and then two others, all under one id.
         parts = [self.rows(0, 3), self.rows(0, 2, ends=True), self.rows(0, 4, ends=True)]
         if in_one_line:
-            parts = [{k: v if k == "type" else [row for each in parts for row in each[k]] for k, v in parts[0].items()}]
+            parts = [joined(*parts)]
         found = read(lines(tmp_path / "a.json", *parts))
         assert [one.columns["obs"].ravel().tolist() for one in found] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3, 4]]
         assert [one.cut for one in found] == [True, False, False]
         assert [one.episode_id for one in found] == ["0:7", "0:7#1", "0:7#2"]
 
     def test_agents_that_act_now_and_then_are_not_cut(self, tmp_path):
-        first, rest = self.rows(0, 3), self.rows(6, 2, ends=True)
+        first, rest = self.rows(0, 3), self.rows(3, 2, ends=True)
         first["t"], rest["t"] = [0, 2, 4], [6, 8]
         (found,) = read(lines(tmp_path / "a.json", first, rest))
         assert found.columns["t"].tolist() == [0, 2, 4, 6, 8]
+
+    @pytest.mark.parametrize("in_one_line", [True, False])
+    def test_rows_after_missing_ones_are_not_joined(self, tmp_path, in_one_line):
+        # No row is missing where the agent skips t = 1. Those of t = 4 and 5 are: the one of t = 3 led to 3, not to 5.
+        first, rest = self.rows(0, 3), self.rows(5, 2, ends=True)
+        first["t"], rest["t"] = [0, 2, 3], [6, 7]
+        parts = [joined(first, rest)] if in_one_line else [first, rest]
+        before, after = read(lines(tmp_path / "a.json", *parts))
+        assert before.columns["obs"].ravel().tolist() == [0, 1, 2, 3]
+        assert after.columns["obs"].ravel().tolist() == [5, 6, 7]
+        assert [(one.ended, one.continues) for one in (before, after)] == [(False, False), (True, True)]
+        assert before.episode_id == after.episode_id
 
     @pytest.mark.parametrize("with_t", [True, False])
     def test_what_follows_a_broken_first_line_is_the_rest(self, tmp_path, with_t):
@@ -315,6 +331,39 @@ class TestRLlibParquet:
         assert [(one.episode_id, one.continues) for one in read(tmp_path, format="rllib_parquet", max_broken=1)] == [
             *(("b", True), ("c", False))
         ]
+
+    def part(self, path, t, *, agent=None, ends=False, with_t=True):
+        """A file with steps of episode a, each with its `t` as its observation; the agent acts at every second t."""
+        flags = {"terminateds": [False] * (len(t) - 1) + [ends], "truncateds": [False] * len(t)}
+        obs, new_obs = ([[float(i + k)] for i in t] for k in (0, 2))
+        ids = {"eps_id": ["a"] * len(t), "agent_id": [agent] * len(t), "module_id": ["m"] * len(t)}
+        steps = {"obs": obs, "new_obs": new_obs, "actions": [0] * len(t), "rewards": [1.0] * len(t)}
+        pq.write_table(pa.table({**ids, **steps, **flags, **({"t": t} if with_t else {})}), path)
+
+    @pytest.mark.parametrize("files", [[[0, 2, 8, 10]], [[0, 2], [8, 10]]])
+    def test_rows_after_missing_ones_are_not_joined(self, tmp_path, files):
+        for number, t in enumerate(files):
+            self.part(tmp_path / f"{number}.parquet", t, ends=t[-1] == 10)
+        found = read(tmp_path)
+        assert [one.columns["obs"].ravel().tolist() for one in found] == [[0, 2, 4], [8, 10, 12]]
+        assert [(one.ended, one.continues) for one in found] == [(False, False), (True, True)]
+
+    def test_without_t_files_are_joined_where_the_observations_fit(self, tmp_path):
+        for number, (t, ends) in enumerate([([0, 2], False), ([4, 6], False), ([10], True)]):
+            self.part(tmp_path / f"{number}.parquet", t, ends=ends, with_t=False)
+        found = read(tmp_path)
+        assert [one.columns["obs"].ravel().tolist() for one in found] == [[0, 2, 4, 6, 8], [10, 12]]
+        assert [(one.ended, one.continues) for one in found] == [(False, False), (True, True)]
+
+    @pytest.mark.parametrize("agent", [None, "x"])
+    def test_files_that_are_not_in_the_order_of_t(self, tmp_path, agent):
+        self.part(tmp_path / "a.parquet", [6, 8], agent=agent, ends=True)
+        self.part(tmp_path / "b.parquet", [0, 2, 4], agent=agent)
+        with pytest.raises(DatasetError, match=r"(?s)order of time.*b.parquet, row 0.*t = 4, after .* t = 6.*getmtime"):
+            read(tmp_path)
+        (found,) = read([tmp_path / "b.parquet", tmp_path / "a.parquet"])
+        assert (found.columns["t"].tolist(), found.cut) == ([0, 2, 4, 6, 8], False)
+        assert len(read(tmp_path, max_broken=1)) == 1
 
     @pytest.mark.parametrize(
         ("change", "got"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import SampleBatch
@@ -18,6 +20,10 @@ from rollax.trees import Tree
 class Assembler:
     """Joins the pieces of trajectories that come in rows, each piece after the one before.
 
+    An agent may skip steps of the environment, so a gap in `t` alone does not show that rows are missing. Where the
+    observation that followed a row is not that of the next row, rows are missing: the next row begins another
+    trajectory, which continues the one before. Without `t`, this is checked between pieces only.
+
     Args:
         skip: gets the error of a trajectory whose pieces do not fit together.
     """
@@ -27,6 +33,10 @@ class Assembler:
         self._skip = skip
         self.left_out = 0
         """Trajectories of which no step is left."""
+
+    def __contains__(self, key: Ids) -> bool:
+        """Whether there are rows of a trajectory that has no end yet."""
+        return key in self._open
 
     @property
     def episodes(self) -> set[str]:
@@ -43,17 +53,17 @@ class Assembler:
         *,
         continues: bool = False,
     ) -> Iterator[RecordedTrajectory]:
-        """Adds rows of (episode, agent, policy); the trajectory if they end it.
+        """Adds rows of (episode, agent, policy); the trajectories that end with them.
 
         Args:
             columns: of equal length; `obs` as long as the others.
             ends: terminated, truncated, after the last row.
-            new_obs: one observation, which followed the last row; None: not known.
+            new_obs: as long as the columns: the observations that followed the rows; None: not known.
             continues: whether earlier steps are missing if these rows begin a trajectory.
         """
         found = self._open.setdefault(key, _Open(where, continues))
         found.parts.append(columns)
-        found.new_obs = new_obs
+        found.new_obs.append(new_obs)
         if any(ends):
             yield from self.finish(key, ends)
 
@@ -63,13 +73,12 @@ class Assembler:
             yield from self.finish(key)
 
     def finish(self, key: Ids, ends: tuple[bool, bool] = (False, False)) -> Iterator[RecordedTrajectory]:
-        """The trajectory of a key with the rows up to here, if there is one."""
+        """The trajectories of a key with the rows up to here, if there are any."""
         found = self._open.pop(key, None)
         if found is None:
             return
         try:
-            columns = {name: trees.concat([part[name] for part in found.parts]) for name in found.parts[0]}
-            made = with_last_obs(columns, found.new_obs, ends, key, found.where, continues=found.continues)
+            made = list(found.trajectories(key, ends))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._skip(
                 DatasetError(
@@ -81,10 +90,8 @@ class Assembler:
                 )
             )
             return
-        if made is not None:
-            yield made
-        else:
-            self.left_out += 1
+        self.left_out += made.count(None)
+        yield from (one for one in made if one is not None)
 
 
 class HeldEpisodes:
@@ -106,12 +113,40 @@ class HeldEpisodes:
 
 @dataclass
 class _Open:
-    """A trajectory that has no end yet: its rows, and the observation after them."""
+    """Rows that have no end yet, and the observations that followed them, by piece."""
 
     where: str
     continues: bool
     parts: list[dict[str, Tree]] = field(default_factory=list)
-    new_obs: Tree | None = None
+    new_obs: list[Tree | None] = field(default_factory=list)
+
+    def trajectories(self, key: Ids, ends: tuple[bool, bool]) -> Iterator[RecordedTrajectory | None]:
+        """The trajectory of these rows, or several where rows are missing; None for one of which no step is left."""
+        columns = {name: trees.concat([part[name] for part in self.parts]) for name in self.parts[0]}
+        steps = trees.length(columns[SampleBatch.REWARDS])
+        new_obs = None if any(part is None for part in self.new_obs) else trees.concat(self.new_obs)
+        missing = [] if new_obs is None else self._rows_after_missing(columns, new_obs)
+        for start, stop in pairwise([0, *missing, steps]):
+            rows = {name: trees.index(column, slice(start, stop)) for name, column in columns.items()}
+            last = None if new_obs is None else trees.index(new_obs, stop - 1)
+            over = ends if stop == steps else (False, False)
+            yield with_last_obs(rows, last, over, key, self.where, continues=self.continues or start > 0)
+
+    def _rows_after_missing(self, columns: dict[str, Tree], new_obs: Tree) -> list[int]:
+        t = columns.get(SampleBatch.T)
+        if t is None:
+            lengths = [trees.length(part[SampleBatch.REWARDS]) for part in self.parts]
+            rows = np.cumsum(lengths)[:-1]
+        else:
+            rows = np.flatnonzero(np.diff(t) != 1) + 1
+        same = trees.tree_map(_same_rows, trees.index(new_obs, rows - 1), trees.index(columns[SampleBatch.OBS], rows))
+        return rows[~np.all(list(trees.leaves(same)), axis=0)].tolist()
+
+
+def _same_rows(ours: NDArray, theirs: NDArray) -> NDArray[np.bool_]:
+    """[n] whether rows are equal; NaN equals NaN."""
+    equal = (ours == theirs) | ((ours != ours) & (theirs != theirs))
+    return equal.all(axis=tuple(range(1, equal.ndim)))
 
 
 def with_last_obs(

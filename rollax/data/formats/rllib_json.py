@@ -29,11 +29,11 @@ class RLlibJsonReader(FormatReader):
     """Reads files of `SampleBatch` and `MultiAgentBatch` lines, which RLlib's `output` wrote.
 
     Rows of an episode that is divided over lines are joined by `eps_id`, `agent_index` and policy; over consecutive
-    files of a worker too, if `t` goes on by one. What follows a skipped line or a missing file is not joined, and is
-    read as a trajectory that continues one. Where `t` does not grow, and after the end of a trajectory, another episode
-    begins, also under the same `eps_id`. `dones` without `truncateds` counts as terminated. Without `new_obs`, the
-    last step of a trajectory without a termination is left out. The trajectories of an episode follow one another,
-    unless an agent enters in a later line, after all others of the episode have ended.
+    files of a worker too, if `t` goes on by one. What follows a skipped line, a missing file or missing rows (see
+    `Assembler`) is not joined, and is read as a trajectory that continues one. Where `t` does not grow, and after the
+    end of a trajectory, another episode begins, also under the same `eps_id`. `dones` without `truncateds` counts as
+    terminated. Without `new_obs`, the last step of a trajectory without a termination is left out. The trajectories of
+    an episode follow one another, unless an agent enters in a later line, after all others of the episode have ended.
 
     RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
     Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
@@ -116,8 +116,8 @@ class RLlibJsonReader(FormatReader):
             restarts = row + 1 < rows and SampleBatch.T in columns and t[row + 1] <= t[row]
             if any(ends) or restarts or row + 1 == rows or here != (episodes[row + 1], agents[row + 1]):
                 part = {name: trees.index(column, slice(start, row + 1)) for name, column in columns.items()}
-                last = None if new_obs is None else trees.index(following, row)
-                yield _Piece((*here, policy), part, ends, last, where)
+                after = None if new_obs is None else trees.index(following, slice(start, row + 1))
+                yield _Piece((*here, policy), part, ends, after, where)
                 start = row + 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, columns_of, one_per_step
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, Ids, columns_of, one_per_step
 from rollax.data.formats.joining import Assembler, HeldEpisodes
 from rollax.data.limited_parquet import LimitedParquet
 from rollax.errors import DatasetError
@@ -29,11 +29,12 @@ _REQUIRED = ("eps_id", "obs", "actions", "rewards")
 class RLlibParquetReader(FormatReader):
     """Reads files with the columns `eps_id, agent_id, module_id, obs, actions, rewards, new_obs, terminateds, ...`.
 
-    The rows of an episode are joined, also over files, in the order of `t`, or of the rows where there is no `t`. The
-    trajectories of an episode follow one another, unless an agent enters in a later file, after all others of the
-    episode have ended. What follows a skipped file is a trajectory that continues one: without `t`, that is the first
-    episode of the next file; with it, so are the rows of a single agent (without `agent_id`) that begin at t > 0. Files
-    of whole episodes as bytes (`output_write_episodes=True`) hold pickles and are refused.
+    The rows of an episode are joined in the order of `t`, or of the rows where there is no `t`; over files too, which
+    are given in the order of time. The trajectories of an episode follow one another, unless an agent enters in a later
+    file, after all others of the episode have ended. What follows missing rows (see `Assembler`) or a skipped file is a
+    trajectory that continues one: after a file without `t`, that is the first episode of the next file; with it, so are
+    the rows of a single agent (without `agent_id`) that begin at t > 0. Files of whole episodes as bytes
+    (`output_write_episodes=True`) hold pickles and are refused.
 
     RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
     Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
@@ -51,9 +52,10 @@ class RLlibParquetReader(FormatReader):
 
     def _read(self) -> Iterator[RecordedTrajectory]:
         assembler, held, cut, after_skipped = Assembler(self.skip), HeldEpisodes(), set(), False
+        late: dict[Ids, int] = {}
         for path in self._paths:
             try:
-                pieces = list(self._pieces(path, after_skipped=after_skipped))
+                pieces = list(self._pieces(path, late, after_skipped=after_skipped))
             except (DatasetError, ValueError, TypeError, OverflowError) as error:
                 self.skip(error if isinstance(error, DatasetError) else _damaged(path, error))
                 cut |= assembler.episodes
@@ -62,14 +64,23 @@ class RLlibParquetReader(FormatReader):
                 continue
             after_skipped = False
             for piece, continues in pieces:
+                key, t = piece[0], piece[1].get(SampleBatch.T, [0])
+                if t[0] > 0 and key not in assembler:
+                    late[key] = int(t[0])
                 held.add(assembler.add(*piece, continues=continues))
             yield from held.release(assembler.episodes | cut)
         held.add(assembler.rest())
         self.left_out = assembler.left_out
         yield from held.release()
 
-    def _pieces(self, path: Path, *, after_skipped: bool) -> Iterator[tuple[tuple[Any, ...], bool]]:
-        """The rows of each trajectory, and whether they are not the beginning of the episode if they are the first."""
+    def _pieces(
+        self, path: Path, late: Mapping[Ids, int], *, after_skipped: bool
+    ) -> Iterator[tuple[tuple[Any, ...], bool]]:
+        """The rows of each trajectory, and whether they are not the beginning of the episode if they are the first.
+
+        Args:
+            late: the first `t` of trajectories in earlier files that begin after t = 0.
+        """
         table = _table(path, self._max_decoded_gb)
         names, rows = table.column_names, table.num_rows
         ids = [
@@ -97,6 +108,8 @@ class RLlibParquetReader(FormatReader):
             first, last = int(order[0]), int(order[-1])
             where = f"{path}, row {first}"
             _check_one_episode(order, t, terminated | truncated, key, where)
+            if t is not None and t[last] < late.get(key, 0):
+                raise _not_in_order(key, int(t[last]), late[key], where)
             observation_space, action_space = self.spaces_of(key[2], where)
             space_of = {"obs": observation_space, "new_obs": observation_space, "actions": action_space}
 
@@ -104,12 +117,12 @@ class RLlibParquetReader(FormatReader):
                 column, space = values[name], space_of.get(name)
                 return columns_of(space, column.rows(chosen, name, space, where), name, where)
 
-            part = {name: column_of(name, order) for name in values if name != "new_obs"}
+            part = {name: column_of(name, order) for name in values}
+            new_obs = part.pop("new_obs", None)
             part[SampleBatch.REWARDS] = rewards[order]
             if t is not None:
                 part[SampleBatch.T] = t[order]
             ends = bool(terminated[last]), bool(truncated[last])
-            new_obs = trees.index(column_of("new_obs", order[-1:]), 0) if "new_obs" in values else None
             if t is None:
                 continues = after_skipped and key[0] == keys[0][0]
             else:  # a single agent acts from the first step on; others may enter later
@@ -135,6 +148,17 @@ def _check_one_episode(order: NDArray, t: NDArray | None, ends: NDArray, key: An
             expected="an eps_id of its own for each episode",
             fix="give each episode another eps_id before the file is written, or skip some files with max_broken",
         )
+
+
+def _not_in_order(key: Ids, t: int, earlier: int, where: str) -> DatasetError:
+    return DatasetError(
+        "Files that are not in the order of time.",
+        where=f"{where}, episode {key[0]!r}, agent {key[1]!r}",
+        got=f"rows up to t = {t}, after a file in which the episode begins at t = {earlier}",
+        expected="the files of an episode in the order of its steps",
+        fix="give a list of the files in the order in which they were written: "
+        'open_dataset(sorted(Path(folder).glob("*.parquet"), key=os.path.getmtime))',
+    )
 
 
 @dataclass(frozen=True)
