@@ -104,56 +104,46 @@ def with_spaces_of_data(config: Config, where: str) -> Config:
 
 
 def _with_spaces(config: Any) -> Any:
-    if None not in (config.observation_space, config.action_space):
-        return config
+    missing = [kind for kind in ("observation_space", "action_space") if getattr(config, kind) is None]
     specs = {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in config.multiagent.policies.items()}
-    if specs and all(None not in (spec.observation_space, spec.action_space) for spec in specs.values()):
+    unset = {policy_id: [kind for kind in missing if getattr(spec, kind) is None] for policy_id, spec in specs.items()}
+    if not missing or (specs and not any(unset.values())):
         return config
     from rollax.data.reader import reading
 
     source = config.weights_of_sources()[0][0][0]
     with reading(source, **config.input_config) as reader:
-        observations, actions = dict(reader.observation_spaces), dict(reader.action_spaces)
+        recorded = {kind: dict(getattr(reader, f"{kind}s")) for kind in missing}
     if not specs:
-        both = [policy_id for policy_id in observations if policy_id in actions]
-        policy_id = both[0] if both else None
-        if len(both) > 1 and any(
-            not (same_space(observations[one], observations[both[0]]) and same_space(actions[one], actions[both[0]]))
-            for one in both[1:]
-        ):
+        known = [one for one in recorded[missing[0]] if all(one in recorded[kind] for kind in missing)]
+        if not known:
+            raise ConfigError(
+                "Neither an environment nor the data has the spaces.",
+                where=f"config keys {', '.join(map(repr, ['env', *missing]))}",
+                got=f"recorded data without {' and '.join(missing)}",
+                expected=" and ".join(missing),
+                fix=f"set env, or {' and '.join(missing)}",
+            )
+        spaces = {kind: recorded[kind][known[0]] for kind in missing}
+        if any(not same_space(recorded[kind][one], spaces[kind]) for one in known for kind in missing):
             raise ConfigError(
                 "The data is of several policies with different spaces, and one policy is to learn from all of it.",
                 where="config key 'multiagent'",
-                got=f"data of the policies {both}",
+                got=f"data of the policies {known}",
                 expected="policies with spaces of their own",
-                fix="name the policies and a policy_mapping_fn in multiagent, or set both spaces",
+                fix=f"name the policies and a policy_mapping_fn in multiagent, or set {' and '.join(missing)}",
             )
-        if policy_id is None:
-            raise ConfigError(
-                "Neither an environment nor the data has the spaces.",
-                where="config keys 'env', 'observation_space' and 'action_space'",
-                got="recorded data without spaces",
-                expected="spaces",
-                fix="set env, or both spaces",
-            )
-        return config.changed(observation_space=observations[policy_id], action_space=actions[policy_id])
+        return config.changed(**spaces)
     policies = {}
     for policy_id, spec in specs.items():
-        missing = [
-            kind
-            for kind, known in (("observation_space", observations), ("action_space", actions))
-            if getattr(spec, kind) is None and policy_id not in known
-        ]
-        if missing:
+        unknown = [kind for kind in unset[policy_id] if policy_id not in recorded[kind]]
+        if unknown:
             raise ConfigError(
                 "A policy whose spaces are not known: there is no environment, and it is not in the data.",
                 where=f"multiagent.policies[{policy_id!r}]",
-                got=f"data of the policies {sorted(observations)}",
-                expected=" and ".join(missing),
+                got=f"data of the policies {sorted(recorded[unknown[0]])}",
+                expected=" and ".join(unknown),
                 fix="set env, or name the spaces in the policy's spec",
             )
-        policies[policy_id] = spec._replace(
-            observation_space=spec.observation_space or observations[policy_id],
-            action_space=spec.action_space or actions[policy_id],
-        )
+        policies[policy_id] = spec._replace(**{kind: recorded[kind][policy_id] for kind in unset[policy_id]})
     return config.changed(multiagent=config.multiagent.model_copy(update={"policies": policies}))

@@ -58,14 +58,14 @@ def env_with_spaces(
     creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
 ) -> Iterator[BaseEnv | None]:
     """An environment for a worker that has none; None where the config or the specs give all spaces."""
-    given = [(config.observation_space, config.action_space)]
-    if None in given[0]:
-        given = [(spec.observation_space, spec.action_space) for spec in specs.values()]
+    declared = {"observation_space": config.observation_space, "action_space": config.action_space}
+    known = all(
+        getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
+    )
     # A critic that sees all agents needs their ids.
-    if None not in [space for pair in given for space in pair] and not getattr(config, "centralized_critic", False):
+    if known and not getattr(config, "centralized_critic", False):
         yield None
         return
-    declared = {"observation_space": config.observation_space, "action_space": config.action_space}
     env = make_base_env(creator, context, 1, **declared)
     try:
         yield env

@@ -17,6 +17,7 @@ from rollax import (
     IQLTrainer,
     MARWILTrainer,
     PGTrainer,
+    PolicySpec,
     TD3BCTrainer,
     Trainer,
 )
@@ -218,3 +219,18 @@ def test_one_policy_of_data_with_different_spaces():
     reader.action_spaces = dict.fromkeys(("left", "right"), ACTIONS)
     with pytest.raises(ConfigError, match="multiagent"):
         BCTrainer(config={**TINY, "input": reader})
+
+
+@pytest.mark.parametrize("given", ["observation_space", "action_space"])
+@pytest.mark.parametrize("policies", [{}, {"default_policy": PolicySpec()}])
+def test_a_space_that_is_given_is_not_taken_from_the_data(given, policies):
+    space = {"observation_space": OBSERVATIONS, "action_space": ACTIONS}
+    data = recorded()
+    setattr(data, f"{given}s", {})
+    config = {**TINY, "input": data, "multiagent": {"policies": policies}}
+    with BCTrainer(config={**config, given: space[given]}) as trainer:
+        policy = trainer.get_policy()
+        assert {name: getattr(policy, name) for name in space} == space
+    (other,) = space.keys() - {given}
+    with pytest.raises(ConfigError, match=rf"spaces.*(.|\n)* expected: {given}\n .*fix"):
+        BCTrainer(config={**config, other: space[other]})
