@@ -121,7 +121,8 @@ class DatasetReader(ABC):
         action_spaces: policy id -> action space of the environment.
         header: what is known about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`,
             `filters`, `normalize_actions` and `clip_actions`, and `logp_of`, the scale of the actions whose density
-            `action_logp` is, where it is not that of `actions`; the last three are None where files differ in them.
+            `action_logp` is, where it is not that of `actions`; the last three are None where files differ in them,
+            and the others are absent.
         actions_of: "policy" where `actions` are as the policy chose them, in its own scale and unclipped;
             "environment" where they are as the environment received them.
         broken: what was skipped because it could not be read, one message each.
@@ -185,13 +186,16 @@ def skip(broken: list[str], error: DatasetError, most: int) -> None:
     log.warning("Skipped. %s", error)
 
 
-def common_scale(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[str, Any]:
-    """The settings of `SCALE` and `logp_of` in these headers; None for one in which they differ.
+def common_header(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[str, Any]:
+    """The header of several files or data sets: the entries in which theirs agree, and those of `behaviour`.
+
+    The settings of `SCALE` and `logp_of` are None where the headers differ in them.
 
     Args:
         headers: of files or data sets.
         actions_of: of all of them.
     """
+    behaviour = _shared([header.get("behaviour") or {} for header in headers])
     # Actions of a policy that does not say it are scaled and clipped, as those of RLlib.
     defaults = {**dict.fromkeys(SCALE, True if actions_of == "policy" else None), "logp_of": actions_of}
     found = {
@@ -199,7 +203,13 @@ def common_scale(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[
         for name, default in defaults.items()
         if any(name in header for header in headers)
     }
-    return {name: values[0] if values.count(values[0]) == len(values) else None for name, values in found.items()}
+    scale = {name: values[0] if values.count(values[0]) == len(values) else None for name, values in found.items()}
+    return {**_shared(headers), **({"behaviour": behaviour} if behaviour else {}), **scale}
+
+
+def _shared(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first, *others = entries
+    return {key: value for key, value in first.items() if all(key in one and one[key] == value for one in others)}
 
 
 def check_same_spaces(first: DatasetReader, other: DatasetReader, where: str) -> None:

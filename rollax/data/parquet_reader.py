@@ -15,7 +15,7 @@ from gymnasium import Space
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
-from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_scale, skip
+from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_header, skip
 from rollax.data.formats.common import check_setting, is_count, take_space
 from rollax.data.layout import (
     CONTINUES,
@@ -83,8 +83,10 @@ class ParquetReader(DatasetReader):
         if not self._files:
             raise DatasetError("No file can be read.", where=", ".join(map(str, paths)), got=self.broken)
         self.actions_of = self._files[0].header.get("actions_of", "environment")
-        scale = common_scale([file.header for file in self._files], self.actions_of)
-        self.header = {**self._files[0].header, **scale, **self._score()}
+        self.header = common_header([file.header for file in self._files], self.actions_of)
+        score = self._score()
+        if score is not None:
+            self.header["behaviour"] = {**self.header.get("behaviour", {}), "score": score}
         self.observation_spaces, self.action_spaces = spaces = ({}, {})
         for file in self._files:
             self._take_spaces(file, *spaces)
@@ -123,14 +125,13 @@ class ParquetReader(DatasetReader):
     def _skip(self, error: DatasetError) -> None:
         skip(self.broken, error, self._max_broken)
 
-    def _score(self) -> dict[str, Any]:
-        """The behaviour policy, with the mean return of the whole episodes of all files."""
+    def _score(self) -> float | None:
+        """The mean return of the whole episodes of all files; None without one."""
         found = [(one.contents.get("episodes", 0), one.contents.get("episode_reward_mean")) for one in self._files]
         episodes = sum(count for count, _ in found)
         if not episodes:
-            return {}
-        score = sum(count * mean for count, mean in found if count) / episodes
-        return {"behaviour": {**self._files[0].header.get("behaviour", {}), "score": score}}
+            return None
+        return sum(count * mean for count, mean in found if count) / episodes
 
     def _names(self, file: _File) -> list[str] | None:
         if self._wanted is None:

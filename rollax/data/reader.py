@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollax.data.dataset import DatasetReader, RecordedTrajectory, check_same_spaces, common_scale
+from rollax.data.dataset import DatasetReader, RecordedTrajectory, check_same_spaces, common_header
 from rollax.data.new_file import unfinished_in
 from rollax.errors import ConfigError, DatasetError, nearest, not_installed
 from rollax.importing import import_object
@@ -108,10 +108,7 @@ class ChainedReader(DatasetReader):
         first = self.readers[0]
         self.observation_spaces, self.action_spaces = dict(first.observation_spaces), dict(first.action_spaces)
         self.actions_of = first.actions_of
-        headers = [reader.header for reader in self.readers]
-        self.header = {**first.header, **common_scale(headers, self.actions_of)}
-        if any(header.get("behaviour") != first.header.get("behaviour") for header in headers):
-            self.header.pop("behaviour", None)  # the score of one is not that of all
+        self.header = common_header([reader.header for reader in self.readers], self.actions_of)
         for number, reader in enumerate(self.readers[1:], start=1):
             check_same_spaces(first, reader, f"source {number}")
             self.observation_spaces = {**reader.observation_spaces, **self.observation_spaces}

@@ -61,13 +61,31 @@ def test_a_file_that_several_paths_name_is_read_once(tmp_path, to_file):
         assert len(open_dataset(source)) == 3, source
 
 
-def test_the_behaviour_of_one_data_set_is_not_that_of_several():
+PPO = {"env": "A", "converted": True, "behaviour": {"algorithm": "PPO", "explore": True, "score": 3.0}}
+DQN = {"env": "B", "converted": True, "behaviour": {"algorithm": "DQN", "explore": True, "score": 3.0}}
+
+
+def test_the_header_of_several_data_sets_has_what_they_share():
     first, second = Countdown([]), Countdown([])
-    for reader in (first, second):
-        reader.header = {"behaviour": {"score": 1.0}}
-    assert open_dataset([first, second]).header["behaviour"] == {"score": 1.0}
-    second.header = {"behaviour": {"score": 2.0}}
-    assert "behaviour" not in open_dataset([first, second]).header
+    first.header, second.header = PPO, PPO
+    assert open_dataset([first, second]).header == PPO
+    second.header = DQN
+    shared = {"converted": True, "behaviour": {"explore": True, "score": 3.0}}
+    assert open_dataset([first, second]).header == shared
+    second.header = {}
+    assert open_dataset([first, second]).header == {}
+
+
+def test_the_header_of_files_of_several_runs_has_what_they_share(tmp_path):
+    for number, header in enumerate((PPO, DQN)):
+        with DatasetWriter(tmp_path, BOX, spaces.Discrete(2), header=header) as writer:
+            one = trajectory(np.random.default_rng(0), 3, number, obs=BOX, acts=spaces.Discrete(2))
+            one.columns["rewards"][:] = number
+            writer.write(one)
+    header = open_dataset(tmp_path).header
+    assert header["behaviour"] == {"explore": True, "score": 1.5}
+    assert header["converted"]
+    assert "env" not in header
 
 
 def test_what_is_no_data(tmp_path):

@@ -16,7 +16,7 @@ from minari.dataset.minari_storage import MinariStorage
 import rollax
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.data.dataset import DatasetReader, RecordedTrajectory, env_actions
+from rollax.data.dataset import DatasetReader, RecordedTrajectory, common_header, env_actions
 from rollax.data.formats.common import (
     DEFAULT_AGENT,
     DEFAULT_POLICY,
@@ -76,7 +76,7 @@ class MinariReader(FormatReader):
         self._unopened = len(self.broken)
         if not self._sets:
             raise DatasetError("No data set can be read.", where=", ".join(map(str, paths)), got=self.broken)
-        self.header = self._sets[0].header
+        self.header = common_header([one.header for one in self._sets], self.actions_of)
         for path, storage, *_ in self._sets:
             for kind, known in (("observation_space", self.observation_spaces), ("action_space", self.action_spaces)):
                 take_space(known, DEFAULT_POLICY, getattr(storage, kind), kind, path, self._sets[0].path)
