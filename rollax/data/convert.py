@@ -37,7 +37,8 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
 
     JSON has neither NaN nor infinity: as JSON lines, an unknown log-probability (NaN) is null, any other such number is
     refused. JSON lines hold the info dicts that follow an action, not those of a reset, no policy ids, and the ids of
-    agents as texts; Minari's formats hold no info dicts. A warning names what is left out.
+    agents as texts; Minari's formats hold no info dicts. A warning names what is left out. Keys of Dict spaces become
+    texts in JSON; readers with the space find them.
     `RecordedTrajectory.continues` and `reward_left_out` are kept in rollax's own format only.
 
     Args:
@@ -201,7 +202,7 @@ def _rows(column: Any, rows: int) -> Iterator[Any]:
 
 def _plain(row: Any) -> Any:
     if isinstance(row, Mapping):
-        return {key: _plain(part) for key, part in row.items()}
+        return {str(key): _plain(part) for key, part in row.items()}
     if isinstance(row, tuple | list):
         return [_plain(part) for part in row]
     return np.asarray(row).tolist()

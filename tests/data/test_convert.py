@@ -146,6 +146,25 @@ def test_lines_have_no_policy_ids(tmp_path, caplog):
     assert "the policy ids default_policy, walker are left out" in caplog.text
 
 
+@pytest.mark.parametrize("to", ["rollax", "json_lines", "minari", "minari_arrow"])
+def test_keys_that_are_integers(tmp_path, to):
+    data, space = some(2), spaces.Dict({0: BOX, 1: TWO})
+    for one in data:
+        one.columns["obs"] = {0: one.columns["obs"], 1: np.ones(len(one) + 1, np.int64)}
+    out = tmp_path / ("out.jsonl" if to == "json_lines" else "out")
+    if to.startswith("minari"):
+        with pytest.raises(
+            DatasetError, match=r"no string, which Minari cannot store(.|\n)*'obs', element 0(.|\n)*own"
+        ):
+            convert(ListReader(data, space, TWO), out, to)
+        assert list(tmp_path.iterdir()) == []
+        return
+    convert(ListReader(data, space, TWO), out, to)
+    settings = {"observation_space": space} if to == "json_lines" else {}
+    for a, b in zip(data, open_dataset(out, **settings).trajectories(), strict=True):
+        trees.tree_map(np.testing.assert_array_equal, a.columns["obs"], b.columns["obs"])
+
+
 @pytest.mark.parametrize(("to", "fits"), [("minari", False), ("minari_arrow", True)])
 def test_keys_with_a_slash(tmp_path, to, fits):
     data, space = some(2), spaces.Dict({"p/q": BOX})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rollax import ConfigError, DatasetError
 from tests.data.reading import read
@@ -36,6 +37,26 @@ class TestCsv:
         assert [len(one) for one in (first, second, third)] == [2, 2, 1]
         assert [one.terminated for one in (first, second, third)] == [False, True, False]
         assert [one.cut for one in (first, second, third)] == [True, False, True]
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_integers_that_a_float_would_round(self, tmp_path, known):
+        whole = spaces.Box(-(2**62), 2**62, (), np.int64)
+        settings = {"observation_space": whole, "action_space": whole} if known else {}
+        (tmp_path / "log.csv").write_text(f"x,a,r\n{2**53 + 1},{2**53 + 1},1\n{2**53 + 3},,\n")
+        (one,) = read(tmp_path / "log.csv", obs="x", actions="a", rewards="r", **settings)
+        assert one.columns["actions"].tolist() == [2**53 + 1]
+        assert one.columns["rewards"].dtype == np.float64
+        if known:
+            assert one.columns["obs"].tolist() == [2**53 + 1, 2**53 + 3]
+        else:
+            assert one.columns["obs"].dtype == np.float32
+
+    @pytest.mark.parametrize("action", ["1e300", str(2**70)])
+    def test_whole_actions_beyond_64_bits_are_floats(self, tmp_path, action):
+        (tmp_path / "log.csv").write_text(f"x,a,r\n1,{action},1\n2,,\n")
+        action_space = spaces.Box(-np.inf, np.inf, (), np.float64)
+        (one,) = read(tmp_path / "log.csv", obs="x", actions="a", rewards="r", action_space=action_space)
+        assert one.columns["actions"].tolist() == [float(action)]
 
     def test_a_step_after_the_end_of_its_episode(self, tmp_path):
         # Without a column for episodes the whole file is one, in which a flag ends nothing.

@@ -101,6 +101,15 @@ class TestRLlibJson:
         with pytest.raises(ConfigError, match=r"(?s)no space.*observation_space.*Box"):
             open_dataset(path, observation_space="Box")
 
+    def test_keys_that_are_integers(self, tmp_path):
+        space = spaces.Dict({0: BOX1, 1: spaces.Discrete(3)})
+        obs, new_obs = ({"0": self.ROWS[name], "1": [0, 1, 2, 0]} for name in ("obs", "new_obs"))
+        first, _ = read(
+            lines(tmp_path / "a.json", {**self.ROWS, "obs": obs, "new_obs": new_obs}), observation_space=space
+        )
+        assert first.columns["obs"][0].ravel().tolist() == [0, 1, 2]
+        assert (list(first.columns["obs"]), first.columns["obs"][1].dtype) == ([0, 1], np.int64)
+
     @pytest.mark.parametrize(
         "change",
         [

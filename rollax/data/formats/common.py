@@ -227,15 +227,21 @@ def warn_of_logp(path: Path, count: int) -> None:
 def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
     """Columns from a list of values; without a space, numbers become float32 and integers int64.
 
+    A key of a Dict space that is no string may be a string in the values, as in JSON.
+
     Raises:
         DatasetError: values that do not make an array of numbers, or are not of the space.
     """
     if isinstance(values, Mapping):  # a column for each key
-        parts = {} if space is None else {**space.spaces} if isinstance(space, Dict) else {}
-        return {key: columns_of(parts.get(key), part, f"{name}[{key!r}]", where) for key, part in values.items()}
+        parts: dict[Any, Space] = {**space.spaces} if isinstance(space, Dict) else {}
+        keys: dict[Any, Any] = {str(key): key for key in parts}
+        return {
+            keys.get(key, key): columns_of(parts.get(keys.get(key, key)), part, f"{name}[{key!r}]", where)
+            for key, part in values.items()
+        }
     try:
         if space is not None:
-            column = spaces.stack(space, values)
+            column = spaces.walk(lambda leaf, _, parts: spaces.in_dtype(leaf, parts), space, values, part=_part_of_each)
             spaces.walk(lambda leaf, path, part: _check_leaf(leaf, part, len(values)), space, column)
             return column
         return _plain_columns(values)
@@ -261,6 +267,10 @@ def one_per_step(values: Any, name: str, where: str, dtype: Any = np.float64) ->
             fix="choose one of the values, or add them up, before the data is read",
         )
     return array.astype(dtype).reshape(-1)
+
+
+def _part_of_each(values: list[Any], key: Any) -> list[Any]:
+    return [value[str(key) if isinstance(value, Mapping) and key not in value else key] for value in values]
 
 
 def _check_leaf(leaf: Space, part: np.ndarray, rows: int) -> None:

@@ -203,9 +203,10 @@ class CsvReader(FormatReader):
                 fix="if the file has each reward in the row of the next observation, move the column up by one row",
             )
         observation_space, action_space = self.spaces_of(DEFAULT_POLICY, where)
-        obs = self._numbers(lines, self._obs, path, scalar=self._scalar_obs)
-        actions = self._numbers(steps, self._actions, path, scalar=self._scalar_action)
-        if action_space is None and self._scalar_action and np.array_equal(actions, np.rint(actions)):
+        obs = self._numbers(lines, self._obs, path, scalar=self._scalar_obs, whole=observation_space is not None)
+        whole = action_space is not None or self._scalar_action
+        actions = self._numbers(steps, self._actions, path, scalar=self._scalar_action, whole=whole)
+        if action_space is None and self._scalar_action and _are_integers(actions):
             actions = actions.astype(np.int64)
         observed = columns_of(observation_space, obs, "obs", where)
         columns: dict[str, Any] = {
@@ -250,13 +251,20 @@ class CsvReader(FormatReader):
         return not (reward == 0 or np.isnan(reward))
 
     def _numbers(
-        self, lines: list[tuple[int, Mapping[str, str]]], names: Sequence[str], path: Path, *, scalar: bool
+        self,
+        lines: list[tuple[int, Mapping[str, str]]],
+        names: Sequence[str],
+        path: Path,
+        *,
+        scalar: bool,
+        whole: bool = False,
     ) -> np.ndarray:
-        values = []
+        """The numbers in some columns; `whole`: as integers if all are, because a float rounds those beyond 2**53."""
+        values: list[float] = []
         for line, row in lines:
             for name in names:
                 try:
-                    values.append(float(row[name]))
+                    values.append(_integer_or_float(row[name]) if whole else float(row[name]))
                 except ValueError as error:
                     raise DatasetError(
                         "A value that is no number.",
@@ -266,7 +274,20 @@ class CsvReader(FormatReader):
                         fix="correct or remove the line, or skip some episodes with max_broken",
                     ) from error
         array = np.array(values)
+        if array.dtype.kind == "O":  # integers beyond 64 bits
+            array = array.astype(np.float64)
         return array if scalar else array.reshape(len(lines), len(names))
+
+
+def _integer_or_float(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _are_integers(numbers: np.ndarray) -> bool:
+    return numbers.dtype.kind == "f" and bool(((numbers == np.rint(numbers)) & (np.abs(numbers) < 2.0**63)).all())
 
 
 def _flag(text: str, where: str, name: str) -> bool:

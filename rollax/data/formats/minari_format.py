@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import minari
 import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Dict
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
@@ -30,7 +32,7 @@ from rollax.data.formats.minari_limits import check_episode
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.data.new_file import new_folder
 from rollax.errors import DatasetError
-from rollax.spaces import leaves, path_text
+from rollax.spaces import path_text, walk
 
 log = logging.getLogger("rollax.data")
 
@@ -178,17 +180,8 @@ def write_minari(
             expected="data with the spaces of one policy",
         )
     (policy_id, observation_space), *_ = reader.observation_spaces.items()
-    if storage == "hdf5":
-        for name, space in (("obs", observation_space), ("actions", reader.action_spaces[policy_id])):
-            for part, _ in leaves(space):
-                if any("/" in str(key) for key in part):
-                    raise DatasetError(
-                        "A key with a slash, which HDF5 takes for a path.",
-                        where=f"{path}, column {name!r}",
-                        got=path_text(part),
-                        expected="keys without a slash",
-                        fix="convert to minari_arrow",
-                    )
+    for name, space in (("obs", observation_space), ("actions", reader.action_spaces[policy_id])):
+        _check_keys(space, storage, f"{path}, column {name!r}")
     with new_folder(path) as temporary:
         (temporary / "data").mkdir()
         stored = MinariStorage.new(
@@ -210,6 +203,22 @@ def write_minari(
     if with_infos:
         log.warning("%s: the infos of %d episodes are left out.", path, with_infos)
     return count
+
+
+def _check_keys(space: Space, storage: str, where: str) -> None:
+    """DatasetError where a Dict has a key that Minari cannot store."""
+
+    def check(outer: Space, place: tuple[Any, ...]) -> None:
+        for key in outer.spaces if isinstance(outer, Dict) else ():
+            at = where + path_text((*place, key))
+            if not isinstance(key, str):
+                what, fix = "A key that is no string, which Minari cannot store.", "convert to rollax's own format"
+                raise DatasetError(what, where=at, got=key, expected="keys that are strings", fix=fix)
+            if storage == "hdf5" and "/" in key:
+                what, fix = "A key with a slash, which HDF5 takes for a path.", "convert to minari_arrow"
+                raise DatasetError(what, where=at, got=key, expected="keys without a slash", fix=fix)
+
+    walk(lambda leaf, place: None, space, enter=check)
 
 
 def _buffer(trajectory: RecordedTrajectory, reader: DatasetReader) -> Any:
