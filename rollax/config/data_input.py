@@ -9,11 +9,21 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from rollax.config.rules import SET, FieldGroup
+from rollax.config.rules import SET, FieldGroup, Kind
 from rollax.errors import ConfigError
 
 SAMPLER = "sampler"
 """The name of fresh experience among the sources of `input`."""
+
+
+def _takes_settings(source: Any) -> bool:
+    """Whether a source has a path or a function; a reader takes no settings."""
+    if isinstance(source, list | tuple):
+        return any(map(_takes_settings, source))
+    return source is not None and not hasattr(source, "trajectories")
+
+
+_TAKES_SETTINGS = Kind(_takes_settings, "a path or a function")
 
 
 class DataInputFields(FieldGroup):
@@ -23,7 +33,9 @@ class DataInputFields(FieldGroup):
     """
 
     requires = {
-        ("input_config", "input_folder", "input_memory_gb", "updates_per_step", "then_online"): {"input": SET},
+        "input_config": [{"input": _TAKES_SETTINGS}, {"off_policy_estimation_input": _TAKES_SETTINGS}],
+        ("input_folder", "updates_per_step", "then_online"): {"input": SET},
+        "input_memory_gb": {"input": SET, "input_folder": None},
         "offline_timesteps": {"then_online": True},
     }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from inspect import get_annotations
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -24,8 +24,17 @@ class But(tuple[Any, ...]):
 SET = But(None, False, 0)
 """All values that switch something on."""
 
+
+class Kind(NamedTuple):
+    """All values that a function accepts, and what they are called in errors."""
+
+    accepts: Callable[[Any], bool]
+    name: str
+
+
 Condition = Mapping[str, Any]
-"""Keys -> the value, the tuple of values, or the `But` that each must have. `model.x` is a key of the model's part."""
+"""Keys -> the value, the tuple of values, the `But` or the `Kind` that each must have. `model.x` is a key of the
+model's part."""
 
 Requires = Mapping[str | tuple[str, ...], Condition | Sequence[Condition] | str]
 """Key, or keys, -> the condition under which they have an effect, or several conditions one of which must hold; a
@@ -154,6 +163,8 @@ def _failing(config: BaseModel, condition: Condition) -> Condition:
 
 
 def _is_one_of(value: Any, values: Any) -> bool:
+    if isinstance(values, Kind):
+        return values.accepts(value)
     if isinstance(values, But):
         return value not in values
     return value in values if isinstance(values, tuple) else value == values
@@ -162,6 +173,8 @@ def _is_one_of(value: Any, values: Any) -> bool:
 def _wanted(config: BaseModel, name: str, values: Any) -> str:
     if values is SET:
         return f"{name}=True" if isinstance(_value(config, name), bool) else name
+    if isinstance(values, Kind):
+        return f"{name} to {values.name}"
     if isinstance(values, But):
         return f"{name} to anything but {' or '.join(map(repr, values))}"
     return f"{name}={' or '.join(map(repr, values)) if isinstance(values, tuple) else repr(values)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -53,45 +53,90 @@ def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", 
         source: a file, a folder, a pattern such as `runs/*/data`, several of those, or a function that returns a
             reader.
         format: a name of `FORMATS`; "auto" detects it; a class, or its path "module:Class", is a reader of your own.
-        settings: for the reader.
+        settings: for the reader, or arguments of the function.
     Raises:
         DatasetError: no such file, an unknown format, or content that cannot be read.
-        ConfigError: an unknown setting.
+        ConfigError: an unknown setting, or one that no source takes.
     """
-    if isinstance(source, DatasetReader):
-        return source
-    if callable(source):
-        return _returned(source(**settings), source)
-    sources = [source] if isinstance(source, str | Path) else list(source)
-    if not _are_paths(sources):
-        return _chained([open_dataset(one, format=format, **settings) for one in sources])
-    groups = _grouped([path for one in sources for path in _paths(one)], format)
-    return _chained([_made(kind, paths, settings) for kind, paths in groups])
+    sources = list(_each(source))
+    _refuse_without_effect(sources, format, settings)
+    with ExitStack() as opened:
+        reader = _opened(sources, format, settings, opened)
+        opened.pop_all()
+    return reader
 
 
 @contextmanager
-def reading(source: Source, **settings: Any) -> Iterator[DatasetReader]:
+def reading(
+    source: Source,
+    *,
+    format: str | type[DatasetReader] = "auto",  # noqa: A002
+    **settings: Any,
+) -> Iterator[DatasetReader]:
     """`open_dataset` for the length of a block, which closes what it has opened.
 
     A reader that was given, alone or in a list, stays open: it is the caller's, who may read it again.
 
     Args:
-        source, settings: the arguments of `open_dataset`, `format` among them.
+        source, format, settings: the arguments of `open_dataset`. Those of a config may be for another source: readers
+            take none.
     Raises:
         DatasetError, ConfigError: as `open_dataset`.
     """
-    if isinstance(source, DatasetReader):
+    with ExitStack() as opened:
+        yield _opened(list(_each(source)), format, settings, opened)
+
+
+def _opened(
+    sources: list[Any], kind: str | type[DatasetReader], settings: dict[str, Any], opened: ExitStack
+) -> DatasetReader:
+    """The reader of some sources; `opened` closes what was opened for them."""
+
+    def of_paths(paths: Sequence[str | Path]) -> DatasetReader:
+        groups = _grouped([path for one in paths for path in _paths(one)], kind)
+        return _chained([opened.enter_context(closing(_made(of, files, settings))) for of, files in groups])
+
+    def of_one(one: Any) -> DatasetReader:
+        if isinstance(one, DatasetReader):
+            return one
+        if isinstance(one, str | Path):
+            return of_paths([one])
+        return opened.enter_context(closing(_returned(one(**settings), one)))
+
+    if all(isinstance(one, str | Path) for one in sources):
+        return of_paths(sources)
+    return _chained([of_one(one) for one in sources])
+
+
+def _each(source: Any) -> Iterator[Any]:
+    """The paths, readers and functions of a source; DatasetError for what is none of these."""
+    if isinstance(source, str | Path | DatasetReader) or callable(source):
         yield source
-    elif isinstance(source, Sequence) and not isinstance(source, str) and not _are_paths(source):
-        with ExitStack() as opened:
-            yield _chained([opened.enter_context(reading(one, **settings)) for one in source])
+    elif isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
+        for one in source:
+            yield from _each(one)
     else:
-        with closing(open_dataset(source, **settings)) as reader:
-            yield reader
+        raise DatasetError(
+            "No source of data.",
+            where="open_dataset",
+            got=source,
+            expected="a path, a pattern, a DatasetReader, a function that returns one, or a list of these",
+            fix="name the file or folder; {source: weight} is for the config key 'input' of a trainer",
+        )
 
 
-def _are_paths(sources: Sequence[Any]) -> bool:
-    return bool(sources) and all(isinstance(one, str | Path) for one in sources)
+def _refuse_without_effect(sources: Sequence[Any], kind: Any, settings: Mapping[str, Any]) -> None:
+    """ConfigError for settings that no source takes: only paths take a format, and readers take none."""
+    takes_format = any(isinstance(one, str | Path) for one in sources)
+    takes_settings = takes_format or not all(isinstance(one, DatasetReader) for one in sources)
+    given = {**({} if kind == "auto" or takes_format else {"format": kind}), **({} if takes_settings else settings)}
+    if sources and given:
+        raise ConfigError(
+            "Settings without effect: the data is given as a reader, or as a function, which takes no format.",
+            where="open_dataset",
+            got=given,
+            fix=f"leave {', '.join(given)} out, or give {'it' if len(given) == 1 else 'them'} to the reader",
+        )
 
 
 def _chained(readers: Sequence[DatasetReader]) -> DatasetReader:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from rollax.data.formats.common import is_count, is_number
 from rollax.data.reader import Source, open_dataset
 from rollax.errors import ConfigError, nearest
 from rollax.estimators import importance
@@ -125,7 +126,7 @@ def estimate(
         PolicyError: the policy has no probabilities for the logged actions.
     """
     methods = [methods] if isinstance(methods, str) else methods
-    gamma = _checked(methods, gamma, behaviour, level, resamples, target)
+    gamma = _checked(methods, gamma, behaviour, level, resamples, seed, target)
     rewards, lengths = episodes.rewards, episodes.lengths
     returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
     behavior = bootstrap(returns, level=level, resamples=resamples, seed=seed)
@@ -351,6 +352,7 @@ def _checked(
     behaviour: str,
     level: float,
     resamples: int,
+    seed: int,
     target: TargetPolicy,
 ) -> float:
     for where, names, known in (
@@ -366,9 +368,10 @@ def _checked(
         config = target.runner.policy.config
         gamma = float(config.get("gamma", 1.0) if isinstance(config, Mapping) else getattr(config, "gamma", 1.0))
     for name, value, fits, expected in (
-        ("gamma", gamma, 0 <= gamma <= 1, "a number within 0 and 1"),
-        ("level", level, 0 < level < 1, "a number within 0 and 1"),
-        ("resamples", resamples, resamples >= 1, "1 or more"),
+        ("gamma", gamma, is_number(gamma) and 0 <= gamma <= 1, "a number within 0 and 1"),
+        ("level", level, is_number(level) and 0 < level < 1, "a number within 0 and 1"),
+        ("resamples", resamples, is_count(resamples) and resamples > 0, "a whole number, 1 or more"),
+        ("seed", seed, is_count(seed), "a whole number, 0 or more"),
     ):
         if not fits:
             raise ConfigError(f"`{name}` is out of range.", where="estimate", got=value, expected=expected)

@@ -149,8 +149,8 @@ class RecordedData:
                     "The recorded data is larger than the memory that it may take.",
                     where="config key 'input'",
                     got=f"more than {gib(self._size)}",
-                    expected=f"at most {gib(limit)}",
-                    fix="name a folder for its columns on disk (input_folder), or raise input_memory_gb",
+                    expected=f"at most {gib(limit)} (input_memory_gb)",
+                    fix="name a folder for its columns on disk (input_folder) in the place of this limit, or raise it",
                 )
         self._add_fingerprint(fingerprint)
         return collected

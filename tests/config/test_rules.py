@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,8 @@ CASES = [
     (DQNConfig, {}, {"sigma0": 0.25}, {"noisy": True}),
     (DQNConfig, {"model": OWN}, {"hiddens": (8,)}, {"model": {}}),
     (DQNConfig, {}, {"prioritized_replay_alpha": 0.5}, {"prioritized_replay": True}),
+    (DQNConfig, {}, {"input_config": {"format": "csv"}}, {"input": "a.csv"}),
+    (DQNConfig, {"input": "a", "input_folder": "b"}, {"input_memory_gb": 1.0}, {"input_folder": None}),
     (RainbowConfig, {}, {"final_epsilon": 0.5}, {"noisy": False}),  # it is noisy by default
     (ApexDQNConfig, {"noisy": True}, {"worker_epsilon": 0.5}, {"noisy": False}),
     (QMIXConfig, {"mixer": "vdn"}, {"mixing_embed_dim": 5}, {"mixer": "qmix"}),
@@ -120,6 +123,15 @@ NEVER = {
 def test_a_key_of_the_model_that_never_has_an_effect(key: str, config_class: Any):
     with pytest.raises(ConfigError, match=rf"model.{key} has no effect(.|\n)*fix: +leave model.{key} out"):
         config_class(model={key: True})
+
+
+def test_settings_of_a_reader_that_is_ready():
+    reader, settings = SimpleNamespace(trajectories=list), {"input_config": {"format": "csv"}}
+    for data in (reader, [reader]):
+        with pytest.raises(ConfigError, match=r"input_config has no effect(.|\n)*set input to a path or a function"):
+            DQNConfig(input=data, **settings)
+    DQNConfig(input=[reader, "a.csv"], **settings)
+    DQNConfig(input=reader, **settings, off_policy_estimation_input="a.csv", off_policy_estimation_methods=("dm",))
 
 
 def test_a_key_that_never_has_an_effect():

@@ -161,6 +161,15 @@ class TestCsv:
         assert [len(one) for one in read(path, **settings, ends="terminated")] == [1, 1, 2]
         assert "left out" not in caplog.text
 
+    @pytest.mark.parametrize("flag", ["terminated", "truncated"])
+    def test_ends_beside_a_column_of_ends(self, tmp_path, flag):
+        (tmp_path / "log.csv").write_text(self.TEXT)
+        settings = {name: value for name, value in self.SETTINGS.items() if name != "terminated"}
+        with pytest.raises(
+            ConfigError, match=rf"(?s)without effect.*'ends'.*ends='cut'.*{flag}='done'.*leave ends out"
+        ):
+            read(tmp_path / "log.csv", **settings, **{flag: "done"}, ends="cut")
+
     @pytest.mark.parametrize(("reward", "fits"), [("", True), ("0", True), ("nan", True), ("10", False)])
     def test_a_reward_without_an_action(self, tmp_path, reward, fits):
         path = tmp_path / "log.csv"

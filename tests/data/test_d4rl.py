@@ -84,6 +84,13 @@ class TestD4RL:
         assert (first.truncated, second.truncated, second.columns["rewards"].tolist()) == (True, True, [4, 5])
         assert (second.total_reward, second.shortened) == (9, False)
 
+    def test_a_time_limit_beside_timeouts(self, tmp_path):
+        path = self.write(tmp_path / "a.hdf5")
+        with pytest.raises(ConfigError, match=r"(?s)without effect.*'time_limit'.*leave time_limit out"):
+            open_dataset(path, time_limit=2)
+        other = self.write(tmp_path / "b.hdf5", timeouts=None)  # the limit is that of the other file
+        assert len(read([path, other], time_limit=2)) == 3 + 3
+
     def test_links_and_objects_are_refused(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5", rewards=None)
         with h5py.File(path, "a") as file:

@@ -35,6 +35,35 @@ def test_a_format_of_ones_own(tmp_path):
     assert len(both) == 6
 
 
+@pytest.mark.parametrize("source", [5, [5], None, {"data": 1}, b"data"])
+def test_what_is_no_source(source):
+    with pytest.raises(DatasetError, match=r"No source of data(.|\n)*got: +(5|None|\{'data': 1\}|b'data')\n"):
+        open_dataset(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "settings"),
+    [
+        (Countdown([]), {"format": "csv"}),
+        (Countdown([]), {"max_broken": 3}),
+        ([Countdown([]), Countdown([])], {"max_broken": 3}),
+        (lambda: Countdown([]), {"format": "csv"}),
+    ],
+)
+def test_settings_that_no_source_takes(source, settings):
+    (name,) = settings
+    with pytest.raises(ConfigError, match=rf"without effect(.|\n)*'{name}'(.|\n)*leave {name} out"):
+        open_dataset(source, **settings)
+    with reading(source, **settings) as reader:  # those of a config may be for another source
+        assert len(reader) == 3 * len(source if isinstance(source, list) else [source])
+
+
+def test_settings_beside_a_reader_that_a_path_takes(tmp_path):
+    (tmp_path / "x.bin").touch()
+    settings = {"format": "tests.data.test_formats:Countdown", "steps": 5}
+    assert len(open_dataset([Countdown([]), tmp_path / "x.bin"], **settings)) == 8
+
+
 def test_reading_closes_what_it_opened_and_leaves_open_what_was_given(tmp_path):
     closed, given, opened = [], Countdown([]), Countdown([])
     given.close, opened.close = lambda: closed.append("given"), lambda: closed.append("opened")

@@ -12,7 +12,7 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 from PIL import Image
 
-from rollax import DatasetError, open_dataset
+from rollax import ConfigError, DatasetError, open_dataset
 from tests.data.test_describe import some, written
 
 TOO_MUCH = "too much memory once it is decoded"
@@ -21,6 +21,15 @@ PIXELS = spaces.Box(0, 255, (40, 32, 3), np.uint8)
 
 def read(path, **settings):
     return list(open_dataset(path, **settings).trajectories())
+
+
+@pytest.mark.parametrize("limit", ["4", 0, -1.0, True, float("nan"), None])
+@pytest.mark.parametrize("name", ["data", "log.jsonl"])
+def test_a_limit_that_is_no_number(tmp_path, name, limit):
+    written(tmp_path / "data", some(1))
+    (tmp_path / "log.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"setting 'max_decoded_gb'(.|\n)*a number of GiB above 0"):
+        open_dataset(tmp_path / name, max_decoded_gb=limit)
 
 
 class TestParquet:

@@ -169,7 +169,9 @@ def test_refused_settings(episodes) -> None:
         estimate(target_of(TARGET), replace(episodes, behaviour_logp=np.exp(episodes.behaviour_logp)), ["wis"])
     with pytest.raises(ConfigError, match=r"(?s)`resamples` is out of range.*1 or more"):
         estimate(target_of(TARGET), episodes, ["wis"], resamples=0)
-    with pytest.raises(ConfigError, match="gamma"):
-        estimate(target_of(TARGET), episodes, ["wis"], gamma=1.5)
+    for wrong in ({"resamples": 10.5}, {"level": "0.9"}, {"seed": -1}, {"gamma": 1.5}, {"gamma": "1"}):
+        (name,) = wrong
+        with pytest.raises(ConfigError, match=rf"`{name}` is out of range"):
+            estimate(target_of(TARGET), episodes, ["wis"], **wrong)
     with pytest.raises(PolicyError, match="probabilities"):
         type(target_of(TARGET).runner.policy).__mro__[1].action_probabilities(target_of(TARGET).runner.policy, None)

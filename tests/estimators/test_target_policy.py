@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rollax import DQNConfig, DQNPolicy, PPOConfig, PPOPolicy, trees
 from rollax.algorithms.registry import get_trainer_class
 from rollax.config import resolve_config
-from rollax.errors import PolicyError
+from rollax.errors import ConfigError, PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.fitted_q import FittedQ, FQEConfig
 from rollax.estimators.target_policy import TargetPolicy
@@ -180,3 +180,16 @@ def test_fitted_q_makes_enough_steps_for_the_horizon(gamma: float) -> None:
     # Values begin at 0: this share of a value of many equal rewards is missing at the end.
     assert (1 - config.target_rate(gamma) * (1 - gamma)) ** config.updates < 0.01
     assert FQEConfig(tau=0.3).target_rate(gamma) == 0.3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"hiddens": 64}, {"hiddens": "64"}, {"hiddens": (0,)}, {"updates": 0}, {"updates": 10.5}, {"batch_size": -1}),
+        *({"samples": 0}, {"lr": 0}, {"lr": float("nan")}, {"lr": "1"}, {"tau": 0}, {"tau": 1.5}, {"seed": -1}),
+    ],
+)
+def test_settings_of_fitted_q_that_cannot_be(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=rf"setting 'FQEConfig.{name}'"):
+        FQEConfig(**wrong)

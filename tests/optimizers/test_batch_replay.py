@@ -129,7 +129,11 @@ class TestAlone:
         settings = {**TINY, "input": reader(60, 50), "input_memory_gb": 2e-5}  # 21 KB, and 3000 rows of 45 bytes
         with pytest.raises(ConfigError, match=r"larger than the memory(.|\n)*input_folder"):
             DQNTrainer(line, settings)
-        with DQNTrainer(line, {**settings, "input_folder": str(tmp_path)}) as trainer:
+        with pytest.raises(
+            ConfigError, match=r"input_memory_gb has no effect: input_folder is(.|\n)*input_folder=None"
+        ):
+            DQNTrainer(line, {**settings, "input_folder": str(tmp_path)})
+        with DQNTrainer(line, {**settings, "input_memory_gb": None, "input_folder": str(tmp_path)}) as trainer:
             assert trainer.train()["info"]["data"]["rows"] == {"default_policy": 3000}
 
     def test_the_memory_of_all_sources_counts(self, line, tmp_path):

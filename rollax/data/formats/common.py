@@ -58,7 +58,7 @@ class FormatReader(DatasetReader):
                 "An unknown scale of actions.", where="actions_of", got=actions_of, expected="policy or environment"
             )
         self.actions_of = actions_of or type(self).actions_of
-        check_setting("max_broken", max_broken, is_count(max_broken), "a whole number, 0 or more")
+        check_limits(max_broken, max_decoded_gb)
         self._max_decoded_gb = max_decoded_gb
         self._max_broken = max_broken
         self._unopened = 0  # the messages of `broken` that are of the opening
@@ -125,6 +125,18 @@ def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
     """ConfigError for a setting of a format that does not fit."""
     if not fits:
         raise ConfigError("A setting of the wrong kind.", where=f"setting {name!r}", got=value, expected=expected)
+
+
+def check_limits(max_broken: Any, max_decoded_gb: Any) -> None:
+    """ConfigError for limits that are no numbers, or out of range."""
+    check_setting("max_broken", max_broken, is_count(max_broken), "a whole number, 0 or more")
+    fits = is_number(max_decoded_gb) and max_decoded_gb > 0
+    check_setting("max_decoded_gb", max_decoded_gb, fits, "a number of GiB above 0")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, and no flag."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def is_count(value: Any) -> bool:

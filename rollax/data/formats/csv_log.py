@@ -38,7 +38,7 @@ class CsvReader(FormatReader):
             `ends` says how episodes end.
         action_logp: the column of the log-probability of the action.
         agent: the column of the agent's id.
-        ends: "terminated", "truncated" or "cut".
+        ends: "terminated", "truncated" (as without this setting) or "cut".
         delimiter: between columns.
         settings: as for `FormatReader`. Without spaces, a column of whole numbers as the only action is an integer.
     """
@@ -55,14 +55,22 @@ class CsvReader(FormatReader):
         truncated: str | None = None,
         action_logp: str | None = None,
         agent: str | None = None,
-        ends: str = "truncated",
+        ends: str | None = None,
         delimiter: str = ",",
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        if ends not in ("terminated", "truncated", "cut"):
+        if ends not in (None, "terminated", "truncated", "cut"):
             raise ConfigError(
                 "An unknown end of episodes.", where="ends", got=ends, expected="terminated, truncated or cut"
+            )
+        if ends is not None and (terminated or truncated):
+            raise ConfigError(
+                "A setting without effect: columns say how episodes end.",
+                where="setting 'ends'",
+                got=f"ends={ends!r}, terminated={terminated!r}, truncated={truncated!r}",
+                expected="ends, or columns",
+                fix="leave ends out, or the columns",
             )
         one, several = "the name of a column", "the name of a column, or a list of such names"
         for name, value in (("obs", obs), ("actions", actions)):
@@ -73,7 +81,7 @@ class CsvReader(FormatReader):
         for name, value in {**further, "action_logp": action_logp}.items():
             check_setting(name, value, value is None or isinstance(value, str), one)
         check_setting("delimiter", delimiter, isinstance(delimiter, str) and len(delimiter) == 1, "one character")
-        self._paths, self._ends, self._delimiter = list(paths), ends, delimiter
+        self._paths, self._ends, self._delimiter = list(paths), ends or "truncated", delimiter
         self._obs, self._actions, self._rewards = _listed(obs), _listed(actions), rewards
         self._scalar_obs, self._scalar_action = isinstance(obs, str), isinstance(actions, str)
         self._episode, self._agent, self._logp = episode, agent, action_logp

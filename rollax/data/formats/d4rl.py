@@ -51,6 +51,14 @@ class D4RLReader(FormatReader):
                 expected="an integer of at least 1",
             )
         self._paths, self._time_limit = list(paths), time_limit
+        if time_limit is not None and self._paths and all(map(_has_timeouts, self._paths)):
+            raise ConfigError(
+                "A setting without effect: the files have timeouts of their own.",
+                where="setting 'time_limit'",
+                got=time_limit,
+                expected="a file without the array timeouts",
+                fix="leave time_limit out",
+            )
 
     def __len__(self) -> int:
         return sum(map(self._steps, self._paths))
@@ -167,6 +175,15 @@ def _timeouts(terminals: np.ndarray, limit: int) -> np.ndarray:
         elif row + 1 - begun == limit:
             timeouts[row], begun = True, row + 1
     return timeouts
+
+
+def _has_timeouts(path: Path) -> bool:
+    """Whether a file says where episodes were truncated; a damaged one, which is refused when it is read, does not."""
+    try:
+        with opened(path) as file:
+            return "timeouts" in file
+    except DatasetError:
+        return False
 
 
 def opened(path: Path) -> Any:
