@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,19 +58,31 @@ def estimate(
         path = newest_checkpoint(checkpoint)
         runner = load_policy(path, policy_id or "default_policy", trust_code=trust_code)
         reader = open_dataset(input, **parse_config(settings, "--settings"))
-        found = estimate_policy(
-            runner,
-            reader,
-            [name.strip() for name in methods.split(",")],
-            explore=not greedy,
-            policy_id=data_policy_id,
-            drop_cut=drop_cut,
-            gamma=gamma,
-            behaviour=behaviour,
-            level=level,
-            seed=seed,
-        )
+        with _warnings_not_logged():
+            found = estimate_policy(
+                runner,
+                reader,
+                [name.strip() for name in methods.split(",")],
+                explore=not greedy,
+                policy_id=data_policy_id,
+                drop_cut=drop_cut,
+                gamma=gamma,
+                behaviour=behaviour,
+                level=level,
+                seed=seed,
+            )
         print(to_json(asdict(found)) if as_json else "\n".join(_lines(found)))
+
+
+@contextmanager
+def _warnings_not_logged() -> Iterator[None]:
+    """The warnings of estimates are part of the output, and would appear twice in a terminal."""
+    log = logging.getLogger("rollax.estimators")
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
 
 
 def _lines(found: Estimates) -> list[str]:

@@ -92,7 +92,7 @@ def test_refused_options(made, options: list[str], expected: str) -> None:
     assert expected in done.stderr
 
 
-def test_data_of_a_run_ends_in_cut_trajectories(made, tmp_path) -> None:
+def test_data_of_a_run_ends_in_cut_trajectories(made, tmp_path, caplog) -> None:
     config = {"output": str(tmp_path), "num_envs_per_worker": 2, "train_batch_size": 1000, "seed": 0}
     with PGTrainer("CartPole-v1", config) as trainer:
         trainer.train()
@@ -101,3 +101,4 @@ def test_data_of_a_run_ends_in_cut_trajectories(made, tmp_path) -> None:
     done = CliRunner().invoke(app, ["estimate", made[0], "--input", str(tmp_path), "--methods", "wis"])
     assert done.exit_code == 0, done.output
     assert f"warning: {cut} of " in done.stdout
+    assert caplog.text == ""  # which a terminal would show beside it
