@@ -14,6 +14,7 @@ from rollax.batch import SampleBatch
 from rollax.batch.finite import first_not_finite
 from rollax.data.dataset import ENV_ACTIONS, RecordedTrajectory
 from rollax.policy.action_masks import KEY as MASK
+from rollax.policy.action_masks import are_allowed, masks_choices
 from rollax.spaces import Path, at, bounds, choices, leaves
 
 FINITE = "finite numbers"
@@ -56,9 +57,7 @@ class ValueRules:
             SampleBatch.ACTIONS: of_actions,
             ENV_ACTIONS: of_actions,
         }
-        self._sizes = [] if action_space is None else choices(action_space)
-        has_mask = isinstance(observation_space, spaces.Dict) and MASK in observation_space.spaces
-        self._masked = has_mask and bool(self._sizes)
+        self._masked_space = action_space if masks_choices(observation_space, action_space) else None
 
     def columns(
         self, trajectory: RecordedTrajectory, *, actions_of: Literal["policy", "environment"]
@@ -104,8 +103,8 @@ class ValueRules:
         of_actions = list(self.in_space(SampleBatch.ACTIONS, actions))
         yield from of_actions
         yield from not_finite(SampleBatch.REWARDS, rewards)
-        if self._masked and not of_actions:
-            yield from self._forbidden(obs[MASK], actions, lengths)
+        if self._masked_space is not None and not of_actions:
+            yield from _forbidden(obs[MASK], actions, self._masked_space, lengths)
 
     def in_space(self, name: str, column: trees.Tree) -> Iterator[Problem]:
         """The rules of `values` for one column: `obs`, `actions` or `env_actions`."""
@@ -146,27 +145,22 @@ class ValueRules:
                 wrong = _lost(array, leaf.dtype)
             yield from _first(name, path, leaf, array, wrong)
 
-    def _forbidden(self, mask: Any, actions: trees.Tree, lengths: NDArray) -> Iterator[Problem]:
-        if np.shape(mask)[1:] != (sum(self._sizes),):
-            return  # the policy refuses the mask
-        mask = np.delete(np.asarray(mask), np.cumsum(lengths + 1) - 1, axis=0)
-        taken = [
-            (at(actions, path) - np.asarray(bounds(leaf)[0])).reshape(len(mask), -1)
-            for path, leaf in self._leaves[SampleBatch.ACTIONS] or ()
-            if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
-        ]
-        first = np.cumsum([0, *self._sizes])[:-1]
-        allowed = np.take_along_axis(mask, np.concatenate(taken, axis=1).astype(np.int64) + first, axis=1)
-        if not allowed.all():
-            row = int(np.flatnonzero(~allowed.all(axis=1))[0])
-            yield Problem("forbidden", SampleBatch.ACTIONS, (), row, mask[row], "a valid action")
-
 
 def not_finite(name: str, column: trees.Tree) -> Iterator[Problem]:
     """The problem of a column with NaN or infinity, by the rule of `first_not_finite`, which knows no space."""
     bad = first_not_finite(name, column)
     if bad is not None:
         yield Problem("not finite", name, (), bad.row, bad.number, FINITE)
+
+
+def _forbidden(mask: Any, actions: trees.Tree, action_space: Space, lengths: NDArray) -> Iterator[Problem]:
+    if np.shape(mask)[1:] != (sum(choices(action_space)),):
+        return  # the policy refuses the mask
+    mask = np.delete(np.asarray(mask), np.cumsum(lengths + 1) - 1, axis=0)
+    allowed = are_allowed(mask, actions, action_space)
+    if not allowed.all():
+        row = int(np.argmin(allowed))
+        yield Problem("forbidden", SampleBatch.ACTIONS, (), row, mask[row], "a valid action")
 
 
 def _first(name: str, path: Path, leaf: Space, array: NDArray, wrong: NDArray[np.bool_] | None) -> Iterator[Problem]:

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
+from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.errors import EnvError, ShapeError, SpaceError
 from rollax.models.embeddings import EMBEDDINGS
-from rollax.spaces import choices, space_text
+from rollax.spaces import at, bounds, choices, leaves, space_text
 
 KEY = "action_mask"
 """The key of the action mask in a Dict observation."""
@@ -19,6 +20,24 @@ KEY = "action_mask"
 def has_mask(observation_space: Space) -> bool:
     """Whether observations contain an action mask."""
     return isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
+
+
+def masks_choices(observation_space: Space | None, action_space: Space | None) -> bool:
+    """Whether observations contain a mask of discrete choices of the actions; not if a space is not known."""
+    if observation_space is None or action_space is None:
+        return False
+    return has_mask(observation_space) and bool(choices(action_space))
+
+
+def are_allowed(mask: NDArray, actions: trees.Tree, action_space: Space) -> NDArray[np.bool_]:
+    """[N] whether masks [N, choices] allow the discrete choices of actions."""
+    taken = [
+        (at(actions, path) - np.asarray(bounds(leaf)[0])).reshape(len(mask), -1)
+        for path, leaf in leaves(action_space)
+        if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
+    ]
+    entries = np.concatenate(taken, axis=1).astype(np.int64) + np.cumsum([0, *choices(action_space)])[:-1]
+    return np.logical_and.reduce(np.take_along_axis(mask, entries, axis=1), axis=1)
 
 
 class ActionMasks:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import RequestError
+from rollax.policy.action_masks import KEY as MASK
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
 from rollax.serving.observations import Observations, rows_of
@@ -248,7 +249,7 @@ class _Reader:
     def action(self, obs: Any, action: Any, where: str) -> Any:
         column = self._actions.columns([action], lambda _: where)
         if self._masks.masked:
-            self._masks.check_actions({"action_mask": obs["action_mask"][None]}, column, lambda _: where)
+            self._masks.check_actions({MASK: obs[MASK][None]}, column, lambda _: where)
         return index(column, 0)
 
     def trajectory(self, trajectory: Trajectory, where: str) -> None:
@@ -287,7 +288,7 @@ class _Reader:
 
     def _check_masks(self, obs: Tree, actions: Tree, where: str) -> None:
         if self._masks.masked:
-            acting = {"action_mask": obs["action_mask"][:-1]}
+            acting = {MASK: obs[MASK][:-1]}
             self._masks.check(acting, lambda row: f"{where}.obs[{row}]")
             self._masks.check_actions(acting, actions, lambda row: f"{where}.actions[{row}]")
 

@@ -6,14 +6,15 @@ import math
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 
 from rollax.errors import RequestError
+from rollax.policy.action_masks import KEY as MASK
+from rollax.policy.action_masks import are_allowed, masks_choices
 from rollax.serving.values import Where, plain
-from rollax.spaces import at, choices, leaves
+from rollax.spaces import choices
 from rollax.trees import Tree, index
 
-_MASK = "action_mask"
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -65,17 +66,16 @@ class AllowedActions:
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
-        self.masked = isinstance(observation_space, spaces.Dict) and _MASK in observation_space.spaces
+        self.masked = masks_choices(observation_space, action_space)
+        self._action_space = action_space
         self._counts = choices(action_space)
-        self._leaves = leaves(action_space)
-        self.masked = self.masked and bool(self._counts)
         self._starts = np.cumsum([0, *self._counts])[:-1]
 
     def check(self, columns: Tree, where: Where) -> None:
         """Refuses masks of a wrong width or without a valid action, given columns of observations."""
         if not self.masked:
             return
-        mask = columns[_MASK]
+        mask = columns[MASK]
         width = sum(self._counts)
         if mask.shape[1:] != (width,):
             raise RequestError(
@@ -100,13 +100,7 @@ class AllowedActions:
         """Refuses actions that the masks of their observations exclude, given columns of both."""
         if not self.masked:
             return
-        chosen = [
-            (at(actions, path) - leaf.start).reshape(len(observations[_MASK]), -1)
-            for path, leaf in self._leaves
-            if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
-        ]
-        entries = self._starts + np.concatenate(chosen, axis=1)
-        allowed = np.take_along_axis(observations[_MASK], entries, axis=1).all(axis=1)
+        allowed = are_allowed(observations[MASK], actions, self._action_space)
         if not allowed.all():
             row = int(np.argmin(allowed))
             raise RequestError(
