@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import uuid
 from collections import deque
@@ -12,11 +11,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from rollax import spaces
 from rollax.env import checks
-from rollax.env.base_env import row_values
+from rollax.env.external.agent_values import AgentValues
 from rollax.env.external.queue import Call, Event, EventQueue, ExternalEpisode, Trajectory
-from rollax.env.observations import as_columns, check_observation, stacked
 from rollax.errors import EnvError, MultiAgentError
 
 ByAgent = Mapping[Any, Any]
@@ -33,7 +30,6 @@ _MOST_INFOS = 100_000
 class ExternalEpisodes:
     """Checks the calls of the playing threads, in these threads, and queues events for the sampler.
 
-    Without an observation space the policies check observations; without an action space logged actions are unchecked.
     `agents` are all ids that may appear, None for any. `patience` is that of `EventQueue`.
     """
 
@@ -47,7 +43,7 @@ class ExternalEpisodes:
     ) -> None:
         self.name = name
         self.queue = EventQueue(name, patience)
-        self._observation_space, self._action_space = observation_space, action_space
+        self.values = AgentValues(observation_space, action_space)
         self._declared = None if agents is None else frozenset(agents)
         self._running: dict[Hashable, ExternalEpisode] = {}
         self._ended: deque[Hashable] = deque(maxlen=_REMEMBERED)  # to distinguish ended from unknown in errors
@@ -159,7 +155,7 @@ class ExternalEpisodes:
                 fix="log one action for each agent that observed something",
             )
         observed = self._observations([episode], [values], blocking=False)
-        taken = [self._action(episode, actions[agent]) for agent in values]
+        taken = [self.values.action(agent, actions[agent], self._where_of(episode, agent)) for agent in values]
         with self.queue.lock:
             self._refuse_waiting(episode, values)
             if blocking:
@@ -222,7 +218,9 @@ class ExternalEpisodes:
         episode = self._find(episode_id)
         _check_flag("truncated", truncated, self._where(episode))
         checks.check_by_agent("obs", values, self._where(episode))
-        observed = self._last_observations(episode, values)
+        # Agents that have not acted are ignored: they may have no policy, and so no space.
+        acted = {agent: value for agent, value in values.items() if agent in episode.trajectories}
+        observed = self._last_observations(episode, acted)
         with self.queue.lock:
             self.queue.refuse_if_stopped()
             self._refuse_waiting(episode, episode.trajectories)
@@ -266,6 +264,9 @@ class ExternalEpisodes:
     def _where(self, episode: ExternalEpisode) -> str:
         return f"{self.name}, episode {episode.id!r}"
 
+    def _where_of(self, episode: ExternalEpisode, agent: Hashable) -> str:
+        return f"{self._where(episode)}, agent {agent!r}"
+
     def _lookup(self, episode_id: Hashable) -> ExternalEpisode | None:
         try:
             return self._running.get(episode_id)
@@ -308,7 +309,7 @@ class ExternalEpisodes:
             if asking or agent in episode.logging:
                 raise EnvError(
                     "An episode that still waits for an action." if asking else "Two threads that play one episode.",
-                    where=f"{self._where(episode)}, agent {agent!r}",
+                    where=self._where_of(episode, agent),
                     got=f"a second call before the first {'get_action' if asking else 'log_action'} has returned",
                     expected="one call at a time for each agent of an episode",
                     fix="play each episode from one thread, or let the others wait for the action",
@@ -360,46 +361,18 @@ class ExternalEpisodes:
     def _observations(
         self, episodes: Sequence[ExternalEpisode], by_agents: Sequence[ByAgent], *, blocking: bool
     ) -> list[Any]:
-        """The observations of all episodes in a row, in the dtypes of their space; copies unless `blocking`."""
-        values = [value for by_agent in by_agents for value in by_agent.values()]
-        space, first = self._observation_space, values[0] if values else None
-        if space is None:
-            return values if blocking else copy.deepcopy(values)
+        """The observations of all episodes in a row, in the dtypes of their spaces; copies unless `blocking`."""
 
         def where(row: int) -> str:
             owners = [(episode, agent) for episode, of in zip(episodes, by_agents, strict=True) for agent in of]
-            return f"{self._where(owners[row][0])}, agent {owners[row][1]!r}"
+            return self._where_of(*owners[row])
 
         for row, episode in enumerate(episodes):
             if episode.full_checks:
                 episode.full_checks -= 1
                 for agent, value in by_agents[row].items():
-                    check_observation(space, value, f"{self._where(episode)}, agent {agent!r}")
-        alone = blocking and len(values) == 1
-        if alone and isinstance(first, np.ndarray) and (first.dtype, first.shape) == (space.dtype, space.shape):
-            return [as_columns(space, first[None], 1, where)[0]]
-        columns = stacked(space, values, where)
-        return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
-
-    def _action(self, episode: ExternalEpisode, action: Any) -> Any:
-        """A logged action in the dtypes of its space."""
-        space = self._action_space
-        if space is None:
-            return copy.deepcopy(action)
-        try:
-            checked = row_values(spaces.stack(space, [action]))[0]
-            whole = space.dtype is None or space.dtype.kind == "f" or np.asarray(action).dtype.kind in "iub"
-            if whole and space.contains(checked):
-                return checked
-        except (TypeError, ValueError, KeyError, IndexError):
-            pass
-        raise EnvError(
-            "A logged action that is not in the action space.",
-            where=self._where(episode),
-            got=checks.outline(action),
-            expected=space,
-            fix="log the action as the environment took it",
-        )
+                    self.values.check_in_full(agent, value, self._where_of(episode, agent))
+        return self.values.observations(by_agents, where, copies=not blocking)
 
     def _reward(self, episode: ExternalEpisode, reward: Any) -> float:
         if type(reward) is float and math.isfinite(reward):

@@ -49,7 +49,7 @@ class ExternalBaseEnv(BaseEnv):
         self.env, self.name = env, episodes.name
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.samples_in_background = env.samples_in_background
-        self._queue = episodes.queue
+        self._queue, self._values = episodes.queue, episodes.values
         self._several_agents = isinstance(env, ExternalMultiAgentEnv)
         agents = env.possible_agents if isinstance(env, ExternalMultiAgentEnv) else None
         self.possible_agents = sorted(agents, key=str) if agents else None  # may be a set, which has no order
@@ -72,6 +72,7 @@ class ExternalBaseEnv(BaseEnv):
                 return rows
 
     def sampled_by(self, worker: Any) -> None:
+        self._values.complete(worker.policies, worker.policy_of)
         self.env.sampled_by(worker)
 
     def interrupt(self, interrupted: bool) -> None:

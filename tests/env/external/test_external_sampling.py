@@ -5,9 +5,11 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from rollax import ExternalEnv, Policy, PolicyError, PPOTrainer, RolloutWorker, SampleBatch
+from rollax import EnvError, ExternalEnv, Policy, PolicyError, PPOTrainer, RolloutWorker, SampleBatch
 from tests.env.external.worlds import Scripted, ScriptedAgents, in_threads, until
+from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, action_for
 
 THREADS, EPISODES = 6, 5
@@ -258,3 +260,38 @@ def test_each_worker_plays_its_own_copy():
         worker = RolloutWorker(make, Tells, worker_index=index, num_workers=3)
         assert worker.foreach_env(lambda env: env.mine) == [mine]
         worker.stop()
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (3, 5)], ids=["equal spaces", "different spaces"])
+def test_values_are_checked_in_the_thread_that_gives_them_where_the_policies_define_the_spaces(sizes):
+    """The sampler goes on, and gets nothing of them."""
+    checked = threading.Event()
+
+    def script(env):
+        obs, action = {"x": np.zeros(sizes[0]), "y": np.zeros(sizes[1])}, {"x": 1, "y": 1}
+        nan = {**obs, "y": np.full(sizes[1], np.nan)}
+        env.start_episode("e")
+        env.log_action("e", obs, action)
+        refused(EnvError, env.get_action, "e", {"y": np.zeros(4)}, says="wrong shape...'e', agent 'y'...(4,)")
+        refused(EnvError, env.log_action, "e", nan, action, says="NaN...'e', agent 'y'")
+        refused(EnvError, env.log_action, "e", obs, {"x": 1, "y": 5}, says="not in the action space...agent 'y'")
+        refused(EnvError, env.end_agents, "e", {"y": np.zeros(4)}, says="wrong shape...agent 'y'")
+        refused(EnvError, env.end_episode, "e", nan, says="NaN...agent 'y'")
+        env.end_episode("e", {**obs, "of no policy": None})
+        checked.set()
+        while True:
+            env.start_episode("e")
+            env.get_action("e", obs)
+            env.end_episode("e", {})
+
+    policies = {agent: (Tells, spaces.Box(-9, 9, (n,)), ACTION_SPACE, {}) for agent, n in zip("xy", sizes, strict=True)}
+    config = {"rollout_fragment_length": 6, "accept_off_policy_actions": True}
+    worker = RolloutWorker(
+        lambda context: ScriptedAgents(script, None, None),
+        policies,
+        policy_mapping_fn=lambda agent: {"x": "x", "y": "y"}[agent],
+        config=config,
+    )
+    assert worker.sample()["y"]["obs"].shape == (6, sizes[1])
+    assert checked.is_set()
+    worker.stop()
