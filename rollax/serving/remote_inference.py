@@ -99,7 +99,8 @@ def of_space(space: Mapping[str, Any]) -> Convert:
         return int
     if kind == "Dict":
         parts = {key: of_space(part) for key, part in space["spaces"]}
-        return lambda value: {key: convert(value[key]) for key, convert in parts.items()}
+        # The keys of JSON objects are strings, those of the space need not be.
+        return lambda value: {key: convert(value[str(key)]) for key, convert in parts.items()}
     if kind == "Tuple":
         elements = [of_space(part) for part in space["spaces"]]
         return lambda value: tuple(convert(part) for convert, part in zip(elements, value, strict=True))

@@ -142,16 +142,23 @@ def _node(space: Space, path: Path, owner: SpaceValues) -> Any:
 
 class _DictNode:
     def __init__(self, space: spaces.Dict, path: Path, owner: SpaceValues) -> None:
-        self._path = path
+        self._path, self._keys = path, space.spaces.keys()
         # The keys of JSON objects are strings.
         self._parts = {str(key): (key, _node(part, (*path, key), owner)) for key, part in space.spaces.items()}
 
     def columns(self, values: Sequence[Any]) -> dict[Any, Tree]:
-        for value in values:
-            if not isinstance(value, dict) or value.keys() != self._parts.keys():
-                got = f"keys {sorted(map(str, value))}" if isinstance(value, dict) else _shown(value)
-                raise _MisfitError("A value with other keys than its space.", self._path, got, sorted(self._parts))
-        return {key: node.columns([value[name] for value in values]) for name, (key, node) in self._parts.items()}
+        named = [self._named(value) for value in values]
+        return {key: node.columns([value[name] for value in named]) for name, (key, node) in self._parts.items()}
+
+    def _named(self, value: Any) -> dict[str, Any]:
+        """The parts of a value by name; msgpack also has keys that are no strings."""
+        if isinstance(value, dict):
+            if value.keys() == self._parts.keys():
+                return value
+            if value.keys() == self._keys:
+                return {str(key): part for key, part in value.items()}
+        got = f"keys {sorted(map(str, value))}" if isinstance(value, dict) else _shown(value)
+        raise _MisfitError("A value with other keys than its space.", self._path, got, sorted(self._parts))
 
 
 class _TupleNode:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from rollax import ConfigError, EpisodeLostError, PolicyClient, RequestError
+from rollax.serving.remote_inference import of_space
 from tests.pages import REPOSITORY
-from tests.serving.fake_server import BOX, FakeServer, over_http, over_websocket
+from tests.serving.fake_server import BOX, DISCRETE, FakeServer, over_http, over_websocket
 
 OBS = np.array([0.5, -0.25], np.float32)
 
@@ -59,6 +60,11 @@ def test_actions_have_the_type_of_their_space(over):
     with over(FakeServer(action_space=BOX)) as address, PolicyClient(address) as client:
         action = client.get_action(client.start_episode(), OBS)
         assert (action.dtype, action.tolist()) == (np.float32, [0.0, 0.5])
+
+
+def test_actions_have_the_keys_of_their_space():
+    convert = of_space({"type": "Dict", "spaces": [[0, DISCRETE], [1, {"type": "Dict", "spaces": [["a", DISCRETE]]}]]})
+    assert convert({"0": 2, "1": {"a": 1}}) == {0: 2, 1: {"a": 1}}
 
 
 @each_scheme

@@ -169,6 +169,17 @@ def test_what_is_wrong_with_a_nested_value(value, what, place):
     assert caught.value.parts["where"] == place
 
 
+def test_keys_that_are_no_strings():
+    space = spaces.Dict({0: BOX, 1: spaces.Dict({7: spaces.Discrete(3)})})
+    values = sampled(space, 2, seed=0)
+    in_json = msgspec.json.decode(msgspec.json.encode([plain(value) for value in values]))
+    in_msgpack = msgspec.msgpack.decode(msgspec.msgpack.encode(values, enc_hook=pack), strict=False)
+    assert [list(sent[0]) for sent in (in_json, in_msgpack)] == [["0", "1"], [0, 1]]
+    same(SpaceValues(space).columns([in_json[0], in_msgpack[1]], where), values, space)
+    with pytest.raises(RequestError, match="other keys"):
+        SpaceValues(space).columns([{0: [0, 0], "1": {7: 0}}], where)
+
+
 def test_numbers_of_other_types_that_mean_the_same():
     # JSON has one kind of number: some languages write 1 for 1.0, and some 1.0 for 1.
     assert SpaceValues(spaces.Discrete(3)).columns([1.0, 2], where).tolist() == [1, 2]
