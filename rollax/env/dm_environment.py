@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rollax import trees
 from rollax.env import checks
 from rollax.errors import EnvError, SpaceError
 from rollax.spaces import Path, walk
@@ -42,7 +41,7 @@ class DMEnvironment(gym.Env):
         return self._observation(step), {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
-        step = self.env.step(trees.tree_map(_action, self._action_spec, action))
+        step = self.env.step(_action(self._action_spec, action))
         if step.step_type == _FIRST:
             raise EnvError(
                 "A step that began an episode.",
@@ -73,7 +72,12 @@ def _as_float32(space: spaces.Space, path: Path, value: Any) -> Any:
 
 
 def _action(spec: Any, action: Any) -> Any:
-    """One action in the dtype of its spec; float32 may round a bound to a number just outside it."""
+    """An action in the structure and dtypes of its spec; float32 may round a bound to a number just outside it."""
+    if isinstance(spec, Mapping):
+        return {key: _action(part, action[key]) for key, part in spec.items()}
+    if isinstance(spec, tuple | list):
+        parts = [_action(part, action[i]) for i, part in enumerate(spec)]
+        return getattr(spec, "_make", type(spec))(parts)
     cast = np.asarray(action, spec.dtype)[()]
     return np.clip(cast, spec.minimum, spec.maximum) if cast.dtype.kind == "f" and hasattr(spec, "minimum") else cast
 

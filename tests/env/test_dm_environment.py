@@ -1,5 +1,8 @@
 """DeepMind's environments: specs as spaces, time steps as Gymnasium's five values."""
 
+from types import MappingProxyType
+from typing import NamedTuple
+
 import dm_env
 import numpy as np
 import pytest
@@ -65,6 +68,7 @@ def test_ends(end, terminated, truncated):
 
 
 ANY = np.iinfo(np.int32)
+ONE = specs.DiscreteArray(3)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +107,28 @@ def test_whole_actions_with_bounds():
 
 def test_a_spec_without_a_space():
     refused(SpaceError, DMEnvironment, Catch(observation_spec=specs.StringArray(())), says="A spec that no space")
+
+
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+
+@pytest.mark.parametrize(
+    ("spec", "action", "got"),
+    [
+        (MappingProxyType({"a": MappingProxyType({"b": ONE})}), {"a": {"b": 2}}, {"a": {"b": 2}}),
+        (Pair(ONE, [ONE]), (1, (2,)), Pair(1, [2])),
+    ],
+    ids=["mappings", "named tuples"],
+)
+def test_actions_and_observations_of_nested_specs(spec, action, got):
+    env = DMEnvironment(Catch(action_spec=spec, observation_spec=spec))
+    env.env.step = lambda given: dm_env.transition(env.env.actions.append(given), got)
+    obs, *_ = env.step(action)
+    assert env.action_space.contains(action)
+    assert (env.env.actions, obs) == ([got], action)
+    assert type(env.env.actions[0]) is type(got)
 
 
 def test_actions_stay_inside_their_bounds():
