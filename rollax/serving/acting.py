@@ -28,7 +28,7 @@ class AgentMemory:
         actor: acts for the agent.
         state: the recurrent state, each part [...].
         prev_action: the last action as the environment receives it, in the scale of the policy; None at the start.
-        reward: the sum of the rewards since.
+        reward: the sum of the rewards since the last action was requested or logged.
     """
 
     __slots__ = ("actor", "prev_action", "reward", "state")
@@ -38,6 +38,11 @@ class AgentMemory:
         self.state: Sequence[np.ndarray] = actor.initial_state
         self.prev_action: Any = None
         self.reward = 0.0
+
+    def take_reward(self) -> float:
+        """The reward of the previous action, for the next one. Rewards that arrive from here on follow the next one."""
+        reward, self.reward = self.reward, 0.0
+        return reward
 
 
 class Actor:
@@ -84,21 +89,33 @@ class Actor:
             values: N observations in the dtypes of the space.
             given: N logged actions, or None for those that the policy chooses.
         """
-        return self.act_on(columns_of(values), memories, given)
+        return self.act_on(columns_of(values), memories, given, [memory.take_reward() for memory in memories])
 
-    def act_on(self, columns: trees.Tree, memories: Sequence[AgentMemory], given: Sequence[Any]) -> list[Any]:
-        """The same for columns of N observations; `memories` and `given` are not read unless the actor remembers."""
+    def act_on(
+        self, columns: trees.Tree, memories: Sequence[AgentMemory], given: Sequence[Any], rewards: Sequence[float]
+    ) -> list[Any]:
+        """The same for columns of N observations, and the N rewards that were taken from the memories.
+
+        `memories`, `given` and `rewards` are not read unless the actor remembers.
+        """
         rows = trees.length(columns)
         if rows <= _MOST_ROWS:
-            return self._pass(columns, rows, memories, given)
+            return self._pass(columns, rows, memories, given, rewards)
         chosen: list[Any] = []
         for start in range(0, rows, _MOST_ROWS):
             part = slice(start, start + _MOST_ROWS)
             few = trees.index(columns, part)
-            chosen += self._pass(few, trees.length(few), memories[part], given[part])
+            chosen += self._pass(few, trees.length(few), memories[part], given[part], rewards[part])
         return chosen
 
-    def _pass(self, columns: trees.Tree, rows: int, memories: Sequence[AgentMemory], given: Sequence[Any]) -> list[Any]:
+    def _pass(
+        self,
+        columns: trees.Tree,
+        rows: int,
+        memories: Sequence[AgentMemory],
+        given: Sequence[Any],
+        rewards: Sequence[float],
+    ) -> list[Any]:
         """One forward pass, timed."""
         began = time.perf_counter()
         runner, policy = self.runner, self.policy
@@ -106,7 +123,7 @@ class Actor:
         if self._only_actions and isinstance(policy, JaxPolicy):
             actions, fetches = policy.act_greedily(obs), {}
         else:
-            context = self._memory(memories) if self.remembers else {}
+            context = self._memory(memories, rewards) if self.remembers else {}
             actions, states, fetches = runner.act(obs, self.explore, policy.timestep, context)
             if self.remembers:
                 self._remember(memories, actions, states, given)
@@ -126,12 +143,12 @@ class Actor:
         """What `act` returns of the environment's actions and the policy's further columns: the actions."""
         return actions.tolist() if isinstance(actions, np.ndarray) else trees.unstack(actions)
 
-    def _memory(self, memories: Sequence[AgentMemory]) -> dict[str, Any]:
+    def _memory(self, memories: Sequence[AgentMemory], rewards: Sequence[float]) -> dict[str, Any]:
         states = [np.stack(parts) for parts in zip(*(memory.state for memory in memories), strict=True)]
         zero = trees.index(self._zeros, 0)
         actions = trees.stack([zero if memory.prev_action is None else memory.prev_action for memory in memories])
-        rewards = self.runner.clipped(np.array([memory.reward for memory in memories], np.float32))
-        return {"state_batches": states, "prev_action_batch": actions, "prev_reward_batch": rewards}
+        clipped = self.runner.clipped(np.array(rewards, np.float32))
+        return {"state_batches": states, "prev_action_batch": actions, "prev_reward_batch": clipped}
 
     def _remember(
         self, memories: Sequence[AgentMemory], actions: trees.Tree, states: Sequence[Any], given: Sequence[Any]
@@ -140,7 +157,6 @@ class Actor:
         actions = action_map.received(actions) if self._takes_action else actions
         for row, memory in enumerate(memories):
             memory.state = [part[row] for part in arrays]
-            memory.reward = 0.0
             if given[row] is None:
                 memory.prev_action = trees.index(actions, row)
             else:

@@ -145,11 +145,9 @@ class PolicyBackend(Backend):
             columns = getattr(observations, "columns", None)
             if columns is None:
                 columns = columns_of(list(observations.values()))
-            part = _Part(self._only, columns, len(observations))
-            if self._only.remembers:
-                part.memories = [self._memory(episode_id, "") for episode_id in observations]
-                part.given = [None] * part.rows
-            parts = [part]
+            remembers = self._only.remembers
+            memories = [self._memory(episode_id, "") for episode_id in observations] if remembers else []
+            parts = [_Part(self._only, columns, len(observations), memories, [None] * len(memories))]
         alone = not self._waiting and len(observations) >= _FILLS_A_PASS
         self._waiting.append(_Request(observations, on_done, parts))
         if alone:  # waiting for others would cost it a turn of the event loop
@@ -328,12 +326,12 @@ class PolicyBackend(Backend):
     def _act(self, actor: Actor, parts: list[_Part]) -> None:
         first = parts[0]
         if len(parts) == 1:
-            first.actions = actor.act_on(first.columns, first.memories, first.given)
+            first.actions = actor.act_on(first.columns, first.memories, first.given, first.rewards)
             self._counts["actions_total"] += first.rows
             return
         columns = trees.concat([part.columns for part in parts])
-        memories, given = ([row for part in parts for row in getattr(part, name)] for name in ("memories", "given"))
-        actions = actor.act_on(columns, memories, given)
+        of_rows = ([row for part in parts for row in getattr(part, name)] for name in ("memories", "given", "rewards"))
+        actions = actor.act_on(columns, *of_rows)
         self._counts["actions_total"] += len(actions)
         start = 0
         for part in parts:
@@ -365,12 +363,12 @@ class _Part:
     """The rows of a request that one policy acts on.
 
     Attributes:
-        memories, given: of each row, as for `Actor.act`; may be empty if the actor does not remember.
+        memories, given, rewards: of each row, as for `Actor.act_on`; may be empty if the actor does not remember.
         agents: (episode id, agent id) of each row, with several agents.
         actions: of each row, once they are chosen.
     """
 
-    __slots__ = ("actions", "actor", "agents", "columns", "given", "memories", "rows")
+    __slots__ = ("actions", "actor", "agents", "columns", "given", "memories", "rewards", "rows")
 
     def __init__(
         self,
@@ -383,6 +381,7 @@ class _Part:
     ) -> None:
         self.actor, self.columns, self.rows = actor, columns, rows
         self.memories, self.given, self.agents = memories, given, agents
+        self.rewards = [memory.take_reward() for memory in memories]  # now: later ones follow the action of this part
         self.actions: list[Any] = []
 
 

@@ -137,9 +137,11 @@ def test_a_logged_action_comes_before_the_next_request(recurrent):
     async def play() -> None:
         backend.start_episode("e", True)
         seen, taken = observations(3), CONTINUOUS.high
-        for obs in seen[:2]:
+        for obs, reward in zip(seen[:2], (3.0, -2.0), strict=True):
             backend.log_action("e", obs, taken)
+            backend.log_returns("e", reward, None)
             alone.log(obs, taken)
+            alone.reward = reward
         got = await ask(backend, {"e": seen[2]})
         np.testing.assert_allclose(got.actions["e"], alone.act(seen[2]), rtol=1e-5)
 
