@@ -21,7 +21,7 @@ AgentDict = dict[Hashable, Any]
 EnvDict = dict[int, AgentDict]
 
 _DICT = {dict}
-_DICT_VIEW = ("poll", "send_actions", "try_reset")
+DICT_VIEW = ("poll", "send_actions", "try_reset")
 _ROW_VIEW = ("poll_rows", "send_rows", "reset_rows")
 
 
@@ -53,13 +53,13 @@ class BaseEnv:
     __kept: Rows | None = None  # if only the columnar view is overridden: the rows of the last dicts
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        if not (cls._overrides(*_DICT_VIEW) or cls._overrides(*_ROW_VIEW)):
-            found = ", ".join(name for name in (*_DICT_VIEW, *_ROW_VIEW) if cls._overrides(name))
+        if not (cls._overrides(*DICT_VIEW) or cls._overrides(*_ROW_VIEW)):
+            found = ", ".join(name for name in (*DICT_VIEW, *_ROW_VIEW) if cls._overrides(name))
             raise EnvError(
                 "A BaseEnv without a whole view of its steps.",
                 where=f"class {cls.__qualname__}",
                 got=f"only {found or 'none'} overridden",
-                expected=f"{', '.join(_DICT_VIEW)}, or {', '.join(_ROW_VIEW)}",
+                expected=f"{', '.join(DICT_VIEW)}, or {', '.join(_ROW_VIEW)}",
                 fix="override one of the two triples; the other follows from it",
             )
         env = super().__new__(cls)

@@ -25,7 +25,7 @@ _DICT = re.compile(r"\b(EnvContext|dict|Dict|Mapping)\b")
 
 
 def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, **settings: Any) -> BaseEnv:
-    """The `BaseEnv` of one worker: from the creator's `make_vector` if it has one, else of copies.
+    """The `BaseEnv` of one worker: from the creator's `make_base_env` or `make_vector` if it has one, else of copies.
 
     Args:
         creator: makes an environment from an `EnvContext`.
@@ -39,6 +39,8 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
     def make_env(index: int) -> Any:
         return _make(creator, context.at(index))
 
+    if hasattr(creator, "make_base_env"):
+        return creator.make_base_env(context, num_envs, **settings)
     try:
         if settings.get("remote_envs"):
             context.remote = True

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from rollax import trees
 from rollax.env.base_env import BaseEnv
+from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.making import make_base_env, to_base_env, way_of
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
@@ -86,15 +86,14 @@ class RecordingCreator:
 
     def __call__(self, context: EnvContext) -> BaseEnv:
         """Creates one environment."""
-        return self.make_vector(context, 1)
+        return self.make_base_env(context, 1)
 
-    def make_vector(self, context: EnvContext, num_envs: int) -> BaseEnv:
-        """Creates `num_envs` sub-environments; a vector environment brings its own number."""
+    def make_base_env(self, context: EnvContext, num_envs: int, **settings: Any) -> BaseEnv:
+        """Creates the `BaseEnv` of a worker; see `rollax.env.making.make_base_env`."""
         if context.worker_index > 1:
-            return make_base_env(self._creator, context, num_envs)
-        return RecordedEnv(
-            make_base_env(self._creator, drawing(self._creator, context), num_envs), self._folder, self._chosen
-        )
+            return make_base_env(self._creator, context, num_envs, **settings)
+        env = make_base_env(self._creator, drawing(self._creator, context), num_envs, **settings)
+        return RecordedEnv(env, self._folder, self._chosen)
 
 
 def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
@@ -111,18 +110,13 @@ def _takes_mode(creator: EnvCreator) -> bool:
     return "render_mode" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-class RecordedEnv(BaseEnv):
-    """A `BaseEnv` wrapper that records the chosen episodes in a folder."""
+class RecordedEnv(EnvWrapper):
+    """Records the chosen episodes of an environment in a folder."""
 
     def __init__(self, env: BaseEnv, folder: Path, chosen: Chosen) -> None:
         encoder()
         quiet_without_screen()
-        self.env = env
-        self.num_envs = env.num_envs
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.observation_spaces = getattr(env, "observation_spaces", None)
-        self.action_spaces = getattr(env, "action_spaces", None)
-        self.possible_agents, self.seeds_every_episode = env.possible_agents, env.seeds_every_episode
+        super().__init__(env)
         self.folder = folder
         self.paths: list[Path] = []
         """The files that are complete, in the order in which their episodes ended."""
@@ -150,9 +144,6 @@ class RecordedEnv(BaseEnv):
         if np.count_nonzero(rows.starts):
             self._begin(set(rows.env_index[rows.starts].tolist()) - self._running)
         return rows
-
-    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        self.env.send_rows(rows, selection, actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         for env_id in env_index.tolist():
@@ -204,12 +195,6 @@ class RecordedEnv(BaseEnv):
         given: Any = (getattr(env, "metadata", None) or {}).get("render_fps")
         is_rate = isinstance(given, int | float | np.number) and 0 < given < math.inf
         return float(given) if is_rate else _FRAMES_PER_SECOND
-
-    def get_sub_environments(self) -> list[Any]:
-        return self.env.get_sub_environments()
-
-    def try_render(self, env_id: int | None = None) -> Any:
-        return self.env.try_render(env_id)
 
     def stop(self) -> None:
         for env_id in list(self._videos):

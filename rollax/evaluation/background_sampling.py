@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from rollax import trees
 from rollax.env.base_env import BaseEnv
+from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.rows import Rows
 from rollax.evaluation.messages import Rollout
 from rollax.evaluation.metrics import EpisodeList
@@ -73,27 +71,16 @@ class Turns:
             self._changed.notify_all()
 
 
-class YieldingEnv(BaseEnv):
+class YieldingEnv(EnvWrapper):
     """An environment whose polls are waits of `Turns`."""
 
     def __init__(self, env: BaseEnv, turns: Turns) -> None:
-        self.env, self._turns = env, turns
-        self.num_envs, self.possible_agents = env.num_envs, env.possible_agents
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.name = getattr(env, "name", type(env).__name__)
+        super().__init__(env)
+        self._turns = turns
 
     def poll_rows(self) -> Rows:
         with self._turns.waiting():
             return self.env.poll_rows()
-
-    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        self.env.send_rows(rows, selection, actions)
-
-    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
-        return self.env.reset_rows(env_index, seeds)
-
-    def get_sub_environments(self) -> list[Any]:
-        return self.env.get_sub_environments()
 
 
 class BackgroundSampling:

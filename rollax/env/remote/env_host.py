@@ -33,6 +33,10 @@ class EnvFacts:
     possible_agents: Sequence[Hashable] | None = None
 
 
+class NoAttributeError(EnvError, AttributeError):
+    """An environment in another process does not have an attribute; `hasattr` is false there, as here."""
+
+
 class EnvHost:
     """Holds one sub-environment. An exception of the environment becomes an `EnvError` with that as its cause.
 
@@ -86,7 +90,16 @@ class EnvHost:
         """`(it is a method, its value where it is none)` of an attribute of the environment as the user wrote it."""
 
         def found() -> tuple[bool, Any]:
-            value = getattr(self._as_written, name)
+            try:
+                value = getattr(self._as_written, name)
+            except AttributeError as error:
+                raise NoAttributeError(
+                    "An attribute that the environment does not have.",
+                    where=self._where,
+                    got=str(error),
+                    expected="an attribute or a method of the environment as it was written",
+                    fix="correct the name",
+                ) from error
             return (True, None) if callable(value) else (False, value)
 
         return self._attempt(name, found)

@@ -188,6 +188,37 @@ def test_what_is_recorded_trains_as_before(tmp_path):
     base.stop()
 
 
+class FilmLater(Film):
+    """Has no spaces before its first reset, and fails in its second episode."""
+
+    steps = 0
+
+    def __init__(self, context) -> None:
+        super().__init__(context)
+        self.observation_space = self.action_space = None
+
+    def step(self, action):
+        FilmLater.steps += 1
+        if FilmLater.steps == 5:
+            raise RuntimeError("broken")
+        return super().step(action)
+
+
+def test_the_settings_of_environments_apply(tmp_path):
+    """A film of the episode that was lost is not kept."""
+    creator = record_env(FilmLater, tmp_path, episodes=lambda episode: True)
+    spaces = {"observation_space": Film.observation_space, "action_space": Film.action_space}
+    base = make_base_env(creator, EnvContext(), 1, restart_failed_sub_environments=True, **spaces)
+    assert base.observation_space == Film.observation_space
+    rows = base.reset_rows(np.arange(1))
+    for _ in range(8):
+        base.send_rows(rows, None, np.zeros(1, np.int64))
+        polled = base.poll_rows()
+        rows = base.reset_rows(polled.over_envs()) if len(polled.over_envs()) else polled
+    base.stop()
+    assert [path.name for path in base.paths] == ["episode_000000.mp4", "episode_000002.mp4"]
+
+
 def test_an_agent_that_appears_later_begins_no_film(tmp_path):
     class Joined(FilmAgents):
         def step(self, actions):

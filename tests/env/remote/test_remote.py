@@ -13,9 +13,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import BaseEnv, ConfigError, EnvContext, EnvError, SpaceError, to_base_env
+from rollax import BaseEnv, ConfigError, EnvContext, EnvError, SpaceError, record_env, to_base_env
 from rollax.env.making import make_base_env
 from rollax.env.registry import env_creator
+from rollax.env.remote.remote_base_env import RemoteSubEnvironment
 from rollax.processes.cluster import started_ray
 from tests.env import test_contract
 from tests.env.drive import drive
@@ -83,10 +84,10 @@ def diary(tmp_path):
     return Diary(tmp_path / "diary")
 
 
-def remote(cls, num_envs, wait_ms=0.0, *, config=None, **settings) -> BaseEnv:
+def remote(env, num_envs, wait_ms=0.0, *, config=None, worker_index=2, **settings) -> BaseEnv:
     """As the worker makes it."""
     settings |= {"remote_envs": True, "remote_env_batch_wait_ms": wait_ms}
-    return make_base_env(env_creator(cls), EnvContext(config or {}, worker_index=2), num_envs, **settings)
+    return make_base_env(env_creator(env), EnvContext(config or {}, worker_index=worker_index), num_envs, **settings)
 
 
 @EVERY_KIND
@@ -200,10 +201,28 @@ def test_stand_ins_read_attributes_and_call_methods_over_there(lockstep):
     assert first.action_space == ACTION_SPACE
     assert second.step(2)[1] == 1.2
     assert [first.count, second.count] == [0, 1]
-    with pytest.raises(EnvError, match="AttributeError"):
-        second.no_such_thing  # noqa: B018
+    refused(EnvError, lambda: second.no_such_thing, says="sub-environment 1...no_such_thing")
+    assert not hasattr(second, "no_such_thing")
     with pytest.raises(AttributeError):
         second._private  # noqa: B018
+
+
+class Film(Clock):
+    render_mode = "rgb_array"
+
+    def render(self):
+        return np.zeros((32, 32, 3), np.uint8)
+
+
+def test_recorded_ones_run_in_their_processes_too(small_ray, tmp_path):
+    base = remote(record_env(Film, tmp_path), 1, LOCKSTEP, worker_index=1)
+    assert isinstance(*base.get_sub_environments(), RemoteSubEnvironment)
+    rows = base.reset_rows(np.arange(1))
+    while not len(rows.ended_envs):
+        base.send_rows(rows, None, np.zeros(1, np.int64))
+        rows = base.poll_rows()
+    base.stop()
+    assert (tmp_path / "episode_000000.mp4").exists()
 
 
 @pytest.mark.parametrize("name", ["remote", "remote multi-agent"])

@@ -1,0 +1,40 @@
+"""`EnvWrapper`: a `BaseEnv` around another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollax.env.base_env import DICT_VIEW, BaseEnv
+
+
+class EnvWrapper(BaseEnv):
+    """Has every attribute and method of the environment inside that a subclass does not define.
+
+    The dict view is not passed on: it follows from the columnar view of the wrapper.
+
+    Args:
+        env: the environment inside.
+    """
+
+    def __init__(self, env: BaseEnv) -> None:
+        self.env = env
+
+    @property
+    def name(self) -> str:
+        """That of the environment inside."""
+        return getattr(self.env, "name", type(self.env).__name__)
+
+    def __getattr__(self, name: str) -> Any:
+        """What `BaseEnv` does not have, such as `observation_spaces`."""
+        if name.startswith("_") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+
+def _of_env(name: str) -> Any:
+    return property(lambda self: getattr(self.env, name))
+
+
+for _name in vars(BaseEnv):
+    if not (_name.startswith("_") or _name in DICT_VIEW):
+        setattr(EnvWrapper, _name, _of_env(_name))

@@ -1,0 +1,30 @@
+"""A wrapper has what the environment inside has, besides what it defines itself."""
+
+from types import SimpleNamespace
+
+from rollax import BaseEnv
+from rollax.env.base_env import DICT_VIEW
+from rollax.env.env_wrapper import EnvWrapper
+
+PASSED_ON = [name for name in vars(BaseEnv) if not name.startswith("_") and name not in DICT_VIEW]
+
+
+class Counts(EnvWrapper):
+    def poll_rows(self):
+        return "wrapped", self.env.poll_rows()
+
+
+def test_what_is_passed_on():
+    inside = SimpleNamespace(**{name: object() for name in PASSED_ON}, observation_spaces={})
+    inside.poll_rows = lambda: "inside"
+    wrapper = Counts(inside)  # type: ignore[arg-type]
+    assert {"num_envs", "rest_rows", "sampled_by", "try_render"} <= set(PASSED_ON)
+    for name in [*PASSED_ON, "observation_spaces"]:
+        assert name == "poll_rows" or getattr(wrapper, name) is getattr(inside, name)
+    assert wrapper.poll_rows() == ("wrapped", "inside")
+    assert (wrapper.name, hasattr(wrapper, "mode"), hasattr(wrapper, "_private")) == ("SimpleNamespace", False, False)
+
+
+def test_the_dict_view_is_that_of_the_wrapper():
+    for name in DICT_VIEW:
+        assert getattr(EnvWrapper, name) is getattr(BaseEnv, name)
