@@ -17,7 +17,7 @@ from rollax.algorithms.ppo import PPOPolicy
 from rollax.env.multi_agent.pettingzoo_env import from_pettingzoo
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
 from tests.env.drive import drive
-from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_story
+from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_story, queue_story
 from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, Party
 from tests.evaluation.worlds import Encode
@@ -232,6 +232,20 @@ def test_who_is_over_before_the_first_turn_is_not_asked():
 
     rows = to_base_env(Stillborn()).reset_rows(np.arange(1), [0])
     assert rows.agents == ["b"]
+
+
+def test_agents_may_share_one_array():
+    """Each last observation is the agent's own, though the array holds the next one's by then."""
+
+    class Shares(Queue):
+        array = np.zeros(3, np.float32)
+
+        def observe(self, agent):
+            self.array[:] = super().observe(agent)
+            return self.array
+
+    (story,) = drive(to_base_env(Shares()), "rows", 40, [5])
+    assert story == queue_story(5, len(story))
 
 
 @pytest.mark.parametrize("cls", [Dance, Queue])
