@@ -80,7 +80,8 @@ class BaseEnv:
         Returns:
             `(obs, rewards, terminateds, truncateds, infos, off_policy_actions)`, each `env_id -> agent_id -> value`.
             A reward is None beside a first observation. `"__all__"` in a flag dict ends the sub-environment's
-            episode. An agent in `off_policy_actions` has acted already and gets no action.
+            episode; it is truncated without an agent where the episode was lost. An agent in `off_policy_actions` has
+            acted already and gets no action.
         """
         return dicts_of(self._poll_and_keep())
 
@@ -251,9 +252,11 @@ def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, E
         infos[env_id][agent] = info_list[row]
         if rows.given_actions and row in rows.given_actions:
             given.setdefault(env_id, {})[agent] = rows.given_actions[row]
-    ended = set(rows.ended_envs.tolist())
-    for env_id in obs:
-        cut = env_id in ended and any(truncateds[env_id].values())
+    ended, lost = rows.ended_envs.tolist(), rows.dropped_envs.tolist()
+    for env_id in dict.fromkeys((*obs, *ended, *lost)):
+        for part in (obs, rewards, terminateds, truncateds, infos):
+            part.setdefault(env_id, {})
+        cut = env_id in lost or (env_id in ended and any(truncateds[env_id].values()))
         terminateds[env_id][ALL] = env_id in ended and not cut
         truncateds[env_id][ALL] = cut
     return obs, rewards, terminateds, truncateds, infos, given

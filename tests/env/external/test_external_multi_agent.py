@@ -5,6 +5,7 @@ import threading
 import numpy as np
 from gymnasium import spaces
 
+from rollax.env.base_env import dicts_of
 from tests.env.external.test_external import seen
 from tests.env.external.worlds import ScriptedAgents, answer, playing, until
 
@@ -75,6 +76,7 @@ def test_an_episode_whose_agents_have_all_ended():
         rows = polled(base, 3)
         assert [len(polled) for polled in rows] == [1, 1, 0]
         assert [polled.ended_envs.tolist() for polled in rows] == [[], [], [0]]
+        assert dicts_of(rows[2])[2:4] == ({0: {"__all__": True}}, {0: {"__all__": False}})
 
 
 def test_each_agent_may_have_a_thread_of_its_own():

@@ -74,6 +74,21 @@ def test_all_may_fail_at_once(cls, diary):
 
 
 @BOTH
+def test_the_dict_view_reports_a_lost_episode_as_truncated_without_an_agent(cls, diary):
+    env = make(cls, diary, num_envs=2)
+    begun = env.try_reset()
+    assert begun is not None
+    agents = list(begun[0][0])
+    env.send_actions({0: dict.fromkeys(agents, RAISE), 1: dict.fromkeys(agents, GO_ON)})
+    obs, _, terminateds, truncateds, _, _ = env.poll()
+    assert (obs[0], terminateds[0], truncateds[0]) == ({}, {"__all__": False}, {"__all__": True})
+    assert [flags[1]["__all__"] for flags in (terminateds, truncateds)] == [False, False]
+    env.try_reset(0)
+    env.send_actions({index: dict.fromkeys(agents, GO_ON) for index in range(2)})
+    assert set(env.poll()[0]) == {0, 1}
+
+
+@BOTH
 def test_a_lost_episode_must_be_reset(cls, diary):
     env = make(cls, diary)
     rows = act(env, env.reset_rows(np.arange(3)), {1: RAISE})
