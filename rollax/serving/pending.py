@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+from rollax.env.external.queue import EnvStoppedError
 from rollax.errors import RequestError, RollaxError
 from rollax.serving import protocol as messages
 from rollax.serving.limits import Limits
@@ -203,10 +204,17 @@ class Call:
                 waiter.set_exception(error)
 
 
+def shutting_down(retry_after_s: float) -> RequestError:
+    """The error of a request to a server that stops."""
+    return RequestError("The server is shutting down.", status=503, retry_after_s=retry_after_s)
+
+
 def as_request_error(error: RollaxError, status: int) -> RequestError:
-    """The error as a RequestError; `status` is that of any other error."""
+    """The error as a RequestError: 503 of an environment that has stopped, `status` of any other error."""
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, EnvStoppedError):
+        return shutting_down(1.0)
     parts: dict[str, Any] = dict(error.parts)
     found = RequestError(parts.pop("what"), status=status, **parts)
     found.__cause__ = error

@@ -15,12 +15,11 @@ from rollax.errors import RequestError, RollaxError
 from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
-from rollax.serving.pending import Call, PendingActions, Response, as_request_error
+from rollax.serving.pending import Call, PendingActions, Response, as_request_error, shutting_down
 from rollax.serving.readers import ONE_AGENT, Readers
 from rollax.serving.sessions import DROPPED, EXPIRED, Key, Session, Sessions
 
 _REMEMBERED_SUBMISSIONS = 1_000
-_SHUTTING_DOWN = "The server is shutting down."
 
 
 class Service:
@@ -80,7 +79,7 @@ class Service:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._pending.fail(RequestError(_SHUTTING_DOWN, status=503, retry_after_s=self.limits.retry_after_s))
+        self._pending.fail(shutting_down(self.limits.retry_after_s))
         for session in list(self.sessions):
             self._drop(session, EXPIRED)
         if self._executor is not None:
@@ -103,7 +102,7 @@ class Service:
                 "An unknown verb.", status=404, where="verb", got=verb, expected=f"one of {sorted(self._verbs)}"
             )
         if self._closed:
-            raise RequestError(_SHUTTING_DOWN, status=503, retry_after_s=self.limits.retry_after_s)
+            raise shutting_down(self.limits.retry_after_s)
         try:
             return function(request, client)
         except RollaxError as error:

@@ -72,7 +72,7 @@ class TrainingBackend(Backend):
     def request_actions(self, observations: Mapping[str, Any], on_done: OnActions) -> None:
         def on_actions(answers: dict[Hashable, dict[Hashable, Any]] | EnvError) -> None:
             if isinstance(answers, EnvError):
-                on_done(_stopping() if isinstance(answers, EnvStoppedError) else answers)
+                on_done(answers)
                 return
             chosen: Any = answers
             if not self._several:
@@ -230,10 +230,9 @@ class TrainingBackend(Backend):
         self._episodes.start(episode_id, episode.training_enabled)
         try:
             steps = self._play_steps(episode_id, episode)
-        except EnvStoppedError:
-            raise _stopping() from None
         except BaseException:
-            self._episodes.drop(episode_id)
+            with suppress(EnvStoppedError):
+                self._episodes.drop(episode_id)
             raise
         reward = sum(float(np.sum(trajectory.rewards)) for trajectory in episode.agents.values())
         self._count(reward, steps)
@@ -310,7 +309,3 @@ def _steps(trajectory: Trajectory) -> Iterator[_Step]:
     for columns in zip(times, observations[:-1], actions, rewards, logps, infos, strict=True):
         yield _Step(*columns)
     yield _Step(times[-1] + 1, observations[-1], None, 0.0, None, {})
-
-
-def _stopping() -> RequestError:
-    return RequestError("The server is shutting down.", status=503, retry_after_s=1.0)

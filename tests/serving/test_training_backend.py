@@ -12,7 +12,9 @@ from rollax import DQNTrainer, ExternalEnv, ExternalMultiAgentEnv, PPOTrainer, R
 from rollax.env.external import queue as external_queue
 from rollax.evaluation.policy_runner import MOST_LOGP_CHANGE
 from rollax.serving.learning_curve import LearningCurve
-from rollax.serving.protocol import Episode
+from rollax.serving.pending import as_request_error
+from rollax.serving.protocol import Episode, StartEpisode
+from rollax.serving.service import Service
 from rollax.serving.training_backend import TrainingBackend
 from rollax.serving.weights import policy_from_bytes
 from tests.serving.learning_runs import TINY, Answers, ask, episode, trajectory
@@ -136,15 +138,17 @@ class TestRequests:
         assert max(np.abs(batch["advantages"]).max() for batch in seen) < 100
         assert ppo.backend.statistics()["episodes_dropped"] == 1
 
-    def test_stopping_fails_them_with_503(self):
+    def test_stopping_fails_them_and_later_requests_with_503(self):
         with PPOTrainer(env=Alone, config=CONFIG) as trainer:
             backend, answers = backend_of(trainer), Answers()
             backend.start_episode("a", True)
             backend.request_actions({"a": OBS}, answers.append)
         (error,) = answers
-        assert isinstance(error, RequestError)
-        assert error.status == 503
+        assert as_request_error(error, 422).status == 503
         backend.drop_episode("a")
+        with pytest.raises(RequestError, match="shutting down") as refusal:
+            Service(backend).call("start_episode", StartEpisode(), "client")
+        assert refusal.value.status == 503
 
 
 class TestHello:
