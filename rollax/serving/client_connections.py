@@ -125,7 +125,7 @@ class Address:
                 where=verb,
                 got=str(error),
                 expected="finite numbers, strings, lists, numeric arrays, and dicts with strings as keys",
-                fix="convert it first; infinite observations can be sent to an address ws://HOST:PORT",
+                fix="convert it first",
             ) from error
 
     def connect(self, deadline: float) -> Connection:

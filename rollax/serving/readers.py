@@ -15,7 +15,7 @@ from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
 from rollax.serving.observations import Observations, rows_of
 from rollax.serving.protocol import Episode, Hello, Trajectory
-from rollax.serving.request_checks import AllowedActions, check_finite_number, check_plain
+from rollax.serving.request_checks import AllowedActions, check_finite_number, read_plain
 from rollax.serving.sessions import Session
 from rollax.serving.values import SpaceValues, Where
 from rollax.spaces import choices, leaves
@@ -118,7 +118,7 @@ class Readers:
         """`(reward, info)`, only for agents that have acted."""
         where = f"reward of {session.id!r}"
         if info is not None and self._learns:
-            check_plain(info, "An info", f"info of {session.id!r}")
+            info = read_plain(info, "An info", f"info of {session.id!r}")
         if self._only is not None:
             if isinstance(reward, dict):
                 raise _by_agent("rewards", session, reward, several=False)
@@ -278,8 +278,9 @@ class _Reader:
         trajectory.rewards = np.array(trajectory.rewards, np.float64)  # type: ignore[assignment]
         if trajectory.action_logp is not None:
             trajectory.action_logp = self._logp(trajectory.action_logp, f"{where}.action_logp")  # type: ignore[assignment]
-        for row, info in enumerate(trajectory.infos or ()):
-            check_plain(info, "An info", f"{where}.infos[{row}]")
+        if trajectory.infos is not None:
+            infos = enumerate(trajectory.infos)
+            trajectory.infos = [read_plain(info, "An info", f"{where}.infos[{row}]") for row, info in infos]
         t = trajectory.t
         if t is not None and (t[0] < 0 or t[-1] >= 2**31 or any(later <= earlier for earlier, later in pairwise(t))):
             raise RequestError(

@@ -11,7 +11,7 @@ from gymnasium import Space
 from rollax.errors import RequestError
 from rollax.policy.action_masks import KEY as MASK
 from rollax.policy.action_masks import are_allowed, masks_choices
-from rollax.serving.values import Where, plain
+from rollax.serving.values import Where, plain, unpack
 from rollax.spaces import choices
 from rollax.trees import Tree, index
 
@@ -32,22 +32,24 @@ def check_finite_number(value: Any, what: str, where: str, largest: float | None
     return float(value)
 
 
-def check_plain(value: Any, what: str, where: str, *, depth: int = 16) -> None:
-    """Checks that a value consists of finite numbers, strings, booleans, None, lists, and dicts with string keys.
+def read_plain(value: Any, what: str, where: str, *, depth: int = 16) -> Any:
+    """A value of finite numbers, strings, booleans, None, lists, and dicts with string keys; packed arrays as lists.
 
     Raises:
         RequestError: anything else is in it, or it is nested more deeply than `depth`.
     """
     if value is None or isinstance(value, str | bool) or (isinstance(value, int) and abs(value) < 2**63):
-        return
+        return value
     if isinstance(value, float) and math.isfinite(value):
-        return
-    if isinstance(value, list | dict) and depth > 0:
-        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        return value
+    if isinstance(value, list) and depth > 0:
+        return [read_plain(part, what, where, depth=depth - 1) for part in value]
+    if isinstance(value, dict) and depth > 0:
+        if not all(isinstance(key, str) for key in value):
             raise RequestError(f"{what} with a key that is no string.", status=422, where=where, got=value)
-        for part in value.values() if isinstance(value, dict) else value:
-            check_plain(part, what, where, depth=depth - 1)
-        return
+        if isinstance(value.get("data"), bytes):
+            return read_plain(unpack(value, where).tolist(), what, where, depth=depth - 1)
+        return {key: read_plain(part, what, where, depth=depth - 1) for key, part in value.items()}
     raise RequestError(
         f"{what} with a value that is not plain.",
         status=422,

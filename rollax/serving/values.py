@@ -102,16 +102,16 @@ def pack(array: np.ndarray) -> dict[str, Any]:
     return {"dtype": little.dtype.str, "shape": list(array.shape), "data": little.tobytes()}
 
 
-def unpack(packed: Mapping[str, Any]) -> np.ndarray:
+def unpack(packed: Mapping[str, Any], where: str = "packed array") -> np.ndarray:
     """The array of a packed array, read-only, checked before memory is allocated.
 
     Raises:
-        RequestError: a wrong key, dtype or shape, or another number of bytes.
+        RequestError: a wrong key, dtype or shape, or another number of bytes; `where` is its location.
     """
     try:
         return _unpacked(packed)
     except _MisfitError as error:
-        raise error.located("packed array") from None
+        raise error.located(where) from None
 
 
 class _MisfitError(Exception):

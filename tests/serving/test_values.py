@@ -14,7 +14,7 @@ from hypothesis import given
 from rollax import trees
 from rollax.errors import RequestError
 from rollax.serving.limits import Limits
-from rollax.serving.request_checks import check_finite_number, check_plain
+from rollax.serving.request_checks import check_finite_number, read_plain
 from rollax.serving.values import SpaceValues, pack, plain, unpack
 from rollax.spaces import walk
 
@@ -234,7 +234,17 @@ def test_what_is_no_finite_number(value):
 
 
 def test_plain_values_have_a_depth():
-    check_plain({"a": [{"b": [1, 2.0, "c", None, False]}]}, "An info", "here")
+    value = {"a": [{"b": [1, 2.0, "c", None, False]}]}
+    assert read_plain(value, "An info", "here") == value
     for value in ({"a": np.float32(1)}, {"a": (1,)}, {1: 2}, [[1]]):
         with pytest.raises(RequestError, match="An info"):
-            check_plain(value, "An info", "here", depth=1)
+            read_plain(value, "An info", "here", depth=1)
+
+
+def test_packed_arrays_in_plain_values_are_lists():
+    packed = pack(np.array([[1, 2]], np.int16))
+    assert read_plain({"a": [packed]}, "An info", "here") == {"a": [[[1, 2]]]}
+    for value in (pack(np.array([np.nan])), {**packed, "data": b"1"}, {"data": b""}):
+        with pytest.raises(RequestError) as caught:
+            read_plain({"a": value}, "An info", "here")
+        assert caught.value.parts["where"] == "here"
