@@ -94,11 +94,25 @@ def space_to_json(space: Space) -> dict[str, Any]:
     check_space(space, "the space to store")
     if isinstance(space, spaces.Dict):
         # A list of pairs keeps its order; a dict would be sorted, which reorders the columns of an action.
-        return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
+        return {"type": "Dict", "spaces": [[key_to_json(k), space_to_json(part)] for k, part in space.spaces.items()]}
     if isinstance(space, spaces.Tuple):
         return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
     kind, names = next(entry for entry in _SPACE_ATTRIBUTES.items() if isinstance(space, entry[0]))
     return {"type": kind.__name__, **{name: _attribute_to_json(getattr(space, name)) for name in names}}
+
+
+def key_to_json(key: Any) -> Any:
+    """A key of a Dict space as a JSON value."""
+    if isinstance(key, tuple):
+        return [key_to_json(part) for part in key]
+    return key.item() if isinstance(key, np.generic) else key
+
+
+def key_from_json(key: Any) -> Any:
+    """The key that `key_to_json` was given: JSON has lists for tuples; ValueError for an object, which is no key."""
+    if isinstance(key, dict):
+        raise ValueError("an object in the place of a key")
+    return tuple(map(key_from_json, key)) if isinstance(key, list) else key
 
 
 def space_from_json(data: Any, where: str = "stored space") -> Space:
@@ -289,7 +303,7 @@ def _attribute_to_json(value: Any) -> Any:
 def _described(data: Any) -> Space:
     kind = data["type"]
     if kind == "Dict":
-        parts = [(key, _described(part)) for key, part in data["spaces"]]
+        parts = [(key_from_json(key), _described(part)) for key, part in data["spaces"]]
         if len(dict(parts)) < len(parts):
             raise ValueError("a repeated key")
         return spaces.Dict(parts)

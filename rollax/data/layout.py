@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollax import trees
+from rollax.config.stored import key_from_json, key_to_json
 from rollax.errors import DatasetError
 from rollax.trees import Tree
 
@@ -185,7 +186,7 @@ def _escaped(key: Any) -> str:
 def _tree_to_json(tree: Tree) -> Any:
     # Pairs keep the order of the keys, which is that of the space.
     if isinstance(tree, dict):
-        return {"dict": [[key, _tree_to_json(part)] for key, part in tree.items()]}
+        return {"dict": [[key_to_json(key), _tree_to_json(part)] for key, part in tree.items()]}
     if isinstance(tree, tuple):
         return {"tuple": [_tree_to_json(part) for part in tree]}
     return {"column": tree.column, "dtype": tree.dtype, "shape": list(tree.shape)}
@@ -194,7 +195,7 @@ def _tree_to_json(tree: Tree) -> Any:
 def _tree_from_json(data: Any) -> Tree:
     match data:
         case {"dict": list(pairs)}:
-            return {key: _tree_from_json(part) for key, part in pairs}
+            return {key_from_json(key): _tree_from_json(part) for key, part in pairs}
         case {"tuple": list(parts)}:
             return tuple(_tree_from_json(part) for part in parts)
         case {"column": str(column), "dtype": str(dtype), "shape": list(shape)}:
@@ -256,10 +257,4 @@ def _plain_number(value: Any) -> Any:
 
 def id_from_text(text: str) -> Any:
     """The agent id that `id_to_text` was given; ValueError for text that it does not write."""
-    return _as_tuples(json.loads(text.removeprefix("json:"))) if text.startswith("json:") else text
-
-
-def _as_tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        raise ValueError("an agent id that is an object")
-    return tuple(_as_tuples(part) for part in value) if isinstance(value, list) else value
+    return key_from_json(json.loads(text.removeprefix("json:"))) if text.startswith("json:") else text

@@ -80,6 +80,8 @@ def test_values_of_env_config():
         spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]),
         spaces.MultiDiscrete([3, 3], dtype=np.int32),
         spaces.MultiBinary(5),
+        spaces.Dict({(0, ("a", 1)): BOX, (1, ("a", 1)): BOX}),
+        spaces.Dict({np.int64(3): BOX}),
     ],
     ids=str,
 )

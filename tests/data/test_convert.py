@@ -16,6 +16,7 @@ from rollax import (
     trees,
 )
 from rollax.data.convert import convert
+from rollax.spaces import same_space
 from tests.data.test_describe import BOX, TWO, some, written
 from tests.optimizers.recorded import ListReader
 
@@ -147,21 +148,22 @@ def test_lines_have_no_policy_ids(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("to", ["rollax", "json_lines", "minari", "minari_arrow"])
-def test_keys_that_are_integers(tmp_path, to):
-    data, space = some(2), spaces.Dict({0: BOX, 1: TWO})
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (np.int64(0), np.int64(1)), ((0, "a"), (0, "b"))])
+def test_keys_that_are_no_strings(tmp_path, to, first, second):
+    data, space = some(2), spaces.Dict({first: BOX, second: TWO})
     for one in data:
-        one.columns["obs"] = {0: one.columns["obs"], 1: np.ones(len(one) + 1, np.int64)}
+        one.columns["obs"] = {first: one.columns["obs"], second: np.ones(len(one) + 1, np.int64)}
     out = tmp_path / ("out.jsonl" if to == "json_lines" else "out")
     if to.startswith("minari"):
-        with pytest.raises(
-            DatasetError, match=r"no string, which Minari cannot store(.|\n)*'obs', element 0(.|\n)*own"
-        ):
+        with pytest.raises(DatasetError, match=r"no string, which Minari cannot store(.|\n)*column 'obs'(.|\n)*own"):
             convert(ListReader(data, space, TWO), out, to)
         assert list(tmp_path.iterdir()) == []
         return
     convert(ListReader(data, space, TWO), out, to)
     settings = {"observation_space": space} if to == "json_lines" else {}
-    for a, b in zip(data, open_dataset(out, **settings).trajectories(), strict=True):
+    reader = open_dataset(out, **settings)
+    assert same_space(reader.observation_spaces["default_policy"], space)
+    for a, b in zip(data, reader.trajectories(), strict=True):
         trees.tree_map(np.testing.assert_array_equal, a.columns["obs"], b.columns["obs"])
 
 
