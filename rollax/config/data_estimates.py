@@ -18,6 +18,7 @@ class OffPolicyEstimationFields(FieldGroup):
         "off_policy_estimation_methods": [{"off_policy_estimation_input": SET}, {"input": SET}],
         "off_policy_estimation_input": {"off_policy_estimation_methods": But(())},
     }
+    places = {("off_policy_estimation_methods", "off_policy_estimation_input"): ()}
 
     off_policy_estimation_methods: tuple[Literal["is", "pdis", "wis", "wpdis", "dm", "dr"], ...] = Field(
         default=(),

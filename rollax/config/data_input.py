@@ -23,7 +23,12 @@ def _takes_settings(source: Any) -> bool:
     return source is not None and not hasattr(source, "trajectories")
 
 
+def _is_recorded_alone(source: Any) -> bool:
+    return bool(source) and not (isinstance(source, Mapping) and SAMPLER in source)
+
+
 _TAKES_SETTINGS = Kind(_takes_settings, "a path or a function")
+_RECORDED_ALONE = Kind(_is_recorded_alone, f"recorded data without {SAMPLER!r}")
 
 
 class DataInputFields(FieldGroup):
@@ -34,9 +39,13 @@ class DataInputFields(FieldGroup):
 
     requires = {
         "input_config": [{"input": _TAKES_SETTINGS}, {"off_policy_estimation_input": _TAKES_SETTINGS}],
-        ("input_folder", "updates_per_step", "then_online"): {"input": SET},
+        ("input_folder", "then_online"): {"input": SET},
         "input_memory_gb": {"input": SET, "input_folder": None},
+        "updates_per_step": [{"input": _RECORDED_ALONE}, {"then_online": True}],
         "offline_timesteps": {"then_online": True},
+    }
+    places = {
+        ("input", "input_config", "input_folder", "input_memory_gb", "updates_per_step", "offline_timesteps"): (),
     }
 
     input: Any = Field(

@@ -13,6 +13,7 @@ class OutputFields(FieldGroup):
     """Whether the experience of training is written to files, and how."""
 
     requires = {("output_max_file_size", "output_compress", "output_infos"): {"output": SET}}
+    places = {("output", "output_max_file_size", "output_compress", "output_infos"): ()}
 
     output: str | None = Field(
         default=None,

@@ -17,6 +17,7 @@ from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule
 
+_PRIORITIES = tuple(f"prioritized_replay_{name}" for name in ("alpha", "beta", "eps"))
 _OWN_NETWORKS = {
     "model.vf_share_layers": "this algorithm has networks of its own",
     "model.free_log_std": "this algorithm has networks of its own",
@@ -101,6 +102,7 @@ class SearchFields(TrainerConfig):
         "count_steps_by": "there is one agent",
         **_OWN_NETWORKS,
     }
+    places = {("num_directions", "noise_stdev", "episodes_per_candidate", "shared_starts", "reward_offset"): ()}
 
     num_directions: int = Field(
         default=16,
@@ -150,6 +152,8 @@ class BurnInFields(FieldGroup):
 class StreamFields(FieldGroup):
     """How fragments are requested from workers that sample while the learner learns."""
 
+    places = {"max_requests_in_flight_per_worker": ()}
+
     max_requests_in_flight_per_worker: int = Field(
         default=2, ge=1, description="fragments requested from each worker in advance, so that it never waits"
     )
@@ -159,6 +163,7 @@ class AsyncSamplesFields(StreamFields, TrainerConfig):
     """How fragments stream from the workers to the learner, and weights back; see `AsyncSamplesOptimizer`."""
 
     requires = {"replay_buffer_num_slots": {"replay_proportion": SET}}
+    places = {("learner_queue_size", "broadcast_interval", "replay_proportion", "replay_buffer_num_slots"): ()}
 
     learner_queue_size: int = Field(
         default=4,
@@ -177,8 +182,15 @@ class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
 
     defaults = {"rollout_fragment_length": 4, "timesteps_per_iteration": 1000}
     requires = {
-        tuple(f"prioritized_replay_{name}" for name in ("alpha", "beta", "eps")): {"prioritized_replay": True},
+        _PRIORITIES: {"prioritized_replay": True},
         ("accept_off_policy_actions", "max_policy_lag"): "this algorithm learns from all actions, whoever chose them",
+    }
+    places = {
+        "n_step": ("policy",),
+        (
+            *("buffer_size", "learning_starts", "training_intensity", "frame_stack_axis"),
+            *("prioritized_replay", *_PRIORITIES, "store_buffer_in_checkpoints"),
+        ): (),
     }
 
     train_batch_size: int = Field(
@@ -248,6 +260,7 @@ class AsyncReplayFields(StreamFields, ReplayFields):
         "n_step": 3,
         "prioritized_replay": True,
     }
+    places = {("num_replay_shards", "updates_per_draw", "learner_queue_size", "max_weight_sync_delay"): ()}
 
     num_replay_shards: int = Field(
         default=1, ge=1, description="processes that hold the replay buffer; at most one for each worker"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from inspect import get_annotations
 from types import UnionType
-from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -40,6 +40,9 @@ Requires = Mapping[str | tuple[str, ...], Condition | Sequence[Condition] | str]
 """Key, or keys, -> the condition under which they have an effect, or several conditions one of which must hold; a
 string: they never have one, and why."""
 
+Place = Literal["policy", "evaluation"]
+"""Where a key may differ from the trainer's config: in the spec of a policy, or in `evaluation_config`."""
+
 SCHEDULE = "_schedule"
 
 
@@ -50,6 +53,8 @@ class FieldGroup(BaseModel):
     """Inherited field -> its default here."""
     requires: ClassVar[Requires] = {}
     """What a key needs to have an effect, beside `x_schedule=None` for each `x`; a key without effect is refused."""
+    places: ClassVar[Mapping[str | tuple[str, ...], tuple[Place, ...]]] = {}
+    """Key, or keys, -> the places where they have an effect; those that are not listed have one in both."""
     first_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Initial value that training changes -> keys whose change makes it count again where a checkpoint is restored."""
 
@@ -114,6 +119,23 @@ def refuse_without_effect(config: BaseModel, given: Collection[str], before: Map
                 for condition in failing
             )
             raise _without_effect(config, key, reason, wanted)
+
+
+def refuse_out_of_place(config: BaseModel, place: Place, changes: Mapping[str, Any], where: str) -> None:
+    """Refuses a key of `changes` that has no effect in this place, unless it has the value that `config` has."""
+    places = inherited(type(config), "places")
+    for key, value in changes.items():
+        if place not in places.get(key, (place,)) and value != getattr(config, key):
+            fix = f"set {key} in the trainer's config"
+            if place == "policy" and key in ("observation_space", "action_space"):
+                fix = f"name it in the spec itself, PolicySpec({key}=...)"
+            raise ConfigError(
+                f"{key} has no effect here.",
+                where=f"{where}, config key '{key}'",
+                got=value,
+                expected=f"{getattr(config, key)!r}, as for the trainer, or no such key",
+                fix=fix,
+            )
 
 
 def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mapping[str, Any], path: Any) -> None:

@@ -25,7 +25,7 @@ from pydantic import (
 
 from rollax.config.data_output import OutputFields
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.rules import SCHEDULE, SET, is_number_only, refuse_without_effect
+from rollax.config.rules import SCHEDULE, SET, is_number_only, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenModel
@@ -53,6 +53,14 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 ProbabilityPoints = Annotated[tuple[tuple[NonNegativeInt, Probability], ...], AfterValidator(_checked_points)]
 """The same where values are probabilities."""
 
+_ABSENT = object()
+_IN_EVALUATION: Mapping[str, Any] = {
+    "evaluation_config": {},
+    "evaluation_interval": None,
+    "output": None,
+    "num_workers": 0,
+}
+"""Keys and the values that evaluation has in any case."""
 _LAYERS = tuple(f"model.{name}" for name in ModelConfig.model_fields if name != "custom_model")
 _MEMORY = ({"model.use_lstm": True}, {"model.use_gru": True})
 
@@ -82,6 +90,20 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
         "model.lstm_cell_size": _MEMORY,
         "model.max_seq_len": [*_MEMORY, {"model.custom_model": SET}],
         "model.custom_model_config": {"model.custom_model": SET},
+    }
+
+    places = {
+        (
+            *("env", "env_config", "observation_space", "action_space", "explore", "seed", "callbacks", "sampler"),
+            *("remote_worker_envs", "remote_env_batch_wait_ms", "remote_env_timeout_s", "multiagent"),
+            "restart_failed_sub_environments",
+        ): ("evaluation",),
+        ("train_batch_size", "gamma", "lr", "lr_schedule", "grad_clip", "accept_off_policy_actions"): ("policy",),
+        (
+            *("rollout_fragment_length", "batch_mode", "count_steps_by", "sample_async", "max_policy_lag"),
+            *("evaluation_interval", "evaluation_num_episodes", "evaluation_config"),
+            "metrics_num_episodes_for_smoothing",
+        ): (),
     }
 
     # Environment
@@ -213,6 +235,7 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
         def __init__(self, **values: Any) -> None:
             self._fill(values)
             refuse_without_effect(self, self.model_fields_set, {})
+            self._refuse_out_of_place(self.model_fields_set)
 
     def _fill(self, values: Mapping[str, Any]) -> None:
         try:
@@ -229,8 +252,20 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
         config = cls.__new__(cls)
         config._fill({**values, **changes})
         refuse_without_effect(config, changes, values)
+        config._refuse_out_of_place(changes)
         config.model_fields_set.intersection_update({*given, *changes})
         return config
+
+    def _refuse_out_of_place(self, given: Collection[str]) -> None:
+        """Refuses keys without effect in `evaluation_config` and in the specs of policies, where those are given."""
+        if "evaluation_config" in given:
+            differing = {k: v for k, v in self.evaluation_config.items() if v != _IN_EVALUATION.get(k, _ABSENT)}
+            refuse_out_of_place(self, "evaluation", _by_name(type(self), differing), "evaluation_config")
+        if "multiagent" in given:
+            for policy_id, spec in self.multiagent.policies.items():
+                if isinstance(spec, tuple) and len(spec) == 4 and isinstance(spec[3], Mapping):
+                    where = f"multiagent.policies[{policy_id!r}]"
+                    refuse_out_of_place(self, "policy", _by_name(type(self), spec[3]), where)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -305,7 +340,7 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
     def for_evaluation(self) -> Self:
         """The config of evaluation: greedy, with the changes of `evaluation_config`, without evaluation and output."""
         changes = {"explore": False, **self.evaluation_config}
-        return self.changed(**{**changes, "evaluation_config": {}, "evaluation_interval": None, "output": None})
+        return self.changed(**{**changes, **_IN_EVALUATION})
 
     def to_json(self) -> dict[str, Any]:
         """Every field as plain JSON values, and "given", the fields that are not left at their defaults.

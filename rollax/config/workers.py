@@ -20,6 +20,15 @@ class WorkerFields(FieldGroup):
     """
 
     requires = {_RESTARTS: {"recreate_failed_workers": True}}
+    places = {
+        "num_envs_per_worker": ("evaluation",),
+        (
+            *("num_workers", "num_cpus_per_worker", "num_gpus_per_worker", "custom_resources_per_worker"),
+            *("num_cpus_for_driver", "num_gpus", "ray_address", "recreate_failed_workers", "ignore_worker_failures"),
+            *(*_RESTARTS, "sample_timeout_s", "worker_start_timeout_s"),
+            *("timesteps_per_iteration", "min_time_s_per_iteration"),
+        ): (),
+    }
 
     num_workers: int = Field(
         default=0,

@@ -45,14 +45,6 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     """
 
     config_class = AsyncReplayFields
-    keys_of_all_policies = (
-        *ReplayOptimizer.keys_of_all_policies,
-        "num_replay_shards",
-        "updates_per_draw",
-        "max_requests_in_flight_per_worker",
-        "learner_queue_size",
-        "max_weight_sync_delay",
-    )
     rests_between_steps = False
 
     @classmethod

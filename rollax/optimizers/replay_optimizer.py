@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.optimizer import Optimizer, inexact
 from rollax.optimizers.updates_due import UpdatesDue
-from rollax.policy.policy import Policy, PolicySpec
+from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.shard import BufferOfSize
@@ -30,23 +30,7 @@ class ReplayOptimizer(Optimizer):
 
     Without `store_buffer_in_checkpoints` a restored run begins with empty buffers, and waits for `learning_starts`
     steps again.
-
-    Raises:
-        ConfigError: a policy's spec changes a key that has one value for all policies.
     """
-
-    keys_of_all_policies: ClassVar[tuple[str, ...]] = (
-        "buffer_size",
-        "learning_starts",
-        "training_intensity",
-        "prioritized_replay",
-        "prioritized_replay_alpha",
-        "prioritized_replay_beta",
-        "prioritized_replay_eps",
-        "frame_stack_axis",
-        "store_buffer_in_checkpoints",
-    )
-    """Config keys that a policy's spec cannot change."""
 
     def __init__(
         self,
@@ -55,7 +39,6 @@ class ReplayOptimizer(Optimizer):
         config: TrainerConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(local_worker, remote_workers, config)
-        self._check_specs()
         self.num_updates = 0
         self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
 
@@ -100,20 +83,6 @@ class ReplayOptimizer(Optimizer):
                 got="store_buffer_in_checkpoints=False: a restored run begins with empty buffers",
                 expected="store_buffer_in_checkpoints=True",
             )
-
-    def _check_specs(self) -> None:
-        for policy_id, given in self.config.multiagent.policies.items():
-            changes = PolicySpec.of(given, policy_id).config if policy_id in self.policies else {}
-            for key in self.keys_of_all_policies:
-                if key in changes and changes[key] != getattr(self.config, key):
-                    raise ConfigError(
-                        "A policy's spec changes a key that has one value for all policies of a trainer.",
-                        where=f"multiagent.policies[{policy_id!r}], config key {key!r}",
-                        got=changes[key],
-                        expected=f"{getattr(self.config, key)!r}, as for the trainer, or no such key",
-                        fix=f"set {key} in the trainer's config; what may differ is n_step, gamma, train_batch_size "
-                        "and what else only the policy reads",
-                    )
 
 
 def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rollax import ApexDQNTrainer, ConfigError, DQNPolicy, DQNTrainer, Policy, PolicyError, PolicySpec, PPOPolicy
+from rollax.algorithms.dqn import DQNConfig
 from rollax.algorithms.registry import get_trainer_class
 from rollax.batch import SampleBatch
 from tests.algorithms.envs import TwoAgents
@@ -64,6 +65,26 @@ class TestPolicies:
 class TestKeys:
     @pytest.mark.parametrize(
         ("key", "value"),
+        [
+            ("explore", False),
+            ("seed", 1),
+            ("num_workers", 2),
+            ("input", "data"),
+            ("output", "data"),
+            ("env_config", {}),
+        ],
+    )
+    def test_those_of_the_trainer_are_refused_in_a_spec(self, key, value):
+        config = {**two(None, PolicySpec(config={key: value})), "env_config": {"x": 1}}
+        with pytest.raises(
+            ConfigError, match=rf"{key} has no effect here(.|\n)*policies\['right'\](.|\n)*set {key} in"
+        ):
+            DQNConfig(**config)
+        with pytest.raises(ConfigError, match=r"name it in the spec itself, PolicySpec\(action_space"):
+            DQNConfig(**two(None, PolicySpec(config={"action_space": gym.spaces.Discrete(2)})))
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
         [("buffer_size", 300), ("prioritized_replay", True), ("learning_starts", 5000), ("training_intensity", 1.0)],
     )
     def test_those_of_all_policies_are_refused_in_a_spec(self, key, value):
@@ -71,7 +92,6 @@ class TestKeys:
         with pytest.raises(ConfigError, match=rf"policies\['right'\], config key '{key}'(.|\n)*set {key} in the tr"):
             DQNTrainer(TwoAgents, two(None, spec))
         DQNTrainer(TwoAgents, {**two(None, spec), key: value}).stop()  # nothing contradicts it
-        DQNTrainer(TwoAgents, two(None, spec, policies_to_train=["left"])).stop()  # nothing is kept of it here
 
     def test_those_of_shards_too(self):
         with pytest.raises(ConfigError, match="config key 'updates_per_draw'"):

@@ -232,6 +232,24 @@ class TestDerived:
         assert (evaluation.evaluation_interval, evaluation.evaluation_config) == (None, {})
         assert config.changed(evaluation_config={"explore": True}).for_evaluation().explore
 
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("evaluation_num_episodes", 3),
+            ("evaluation_interval", 1),
+            ("num_workers", 2),
+            ("lr", 0.5),
+            ("output", "data"),
+        ],
+    )
+    def test_keys_that_evaluation_does_not_read(self, key, value):
+        with pytest.raises(ConfigError, match=rf"{key} has no effect here(.|\n)*evaluation_config(.|\n)*set {key} in"):
+            resolve({"evaluation_config": {key: value}})
+        # A copy of the trainer's config, and what evaluation does in any case, are no mistakes.
+        config = resolve({key: value, "evaluation_config": {key: value}})
+        assert config.changed(**{key: SomeConfig.model_fields[key].default}).for_evaluation()
+        resolve({"num_workers": 2, "evaluation_config": {"num_workers": 0, "evaluation_interval": None}})
+
     def test_every_field_says_what_it_is(self):
         for name, field in SomeConfig.model_fields.items():
             assert field.description, name

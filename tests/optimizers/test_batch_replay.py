@@ -112,7 +112,7 @@ class TestAlone:
         with ApexDQNTrainer(line, settings) as trainer:
             assert trainer.train()["info"]["replay"]["num_updates"] == 5
         with pytest.raises(ConfigError, match="APEX cannot learn from recorded data"):
-            ApexDQNTrainer(line, {**settings, "input": {"sampler": 1, "x": 1}})
+            ApexDQNTrainer(line, {**settings, "input": {"sampler": 1, "x": 1}, "updates_per_step": 200})
 
     def test_the_data_in_files_is_the_same_run(self, line, tmp_path):
         data, settings = reader(), {**TINY, "n_step": 2, "observation_filter": "MeanStdFilter"}
@@ -268,7 +268,8 @@ class TestWithFreshExperience:
         for name, first in (("one", 100), ("two", 200)):
             written(tmp_path / name, [trajectory(first + number, 5) for number in range(3)])
         sources = {"sampler": 1, str(tmp_path / "one"): 1, str(tmp_path / "two"): 2}
-        with DQNTrainer(line, {**TINY, **self.settings, "input": sources, "train_batch_size": 50}) as trainer:
+        config = {**TINY, **self.settings, "input": sources, "train_batch_size": 50, "updates_per_step": 200}
+        with DQNTrainer(line, config) as trainer:
             results = [trainer.train() for _ in range(4)]
             assert [result["info"]["replay"]["num_updates"] for result in results] == [0, 0, 2, 4]
             assert results[0]["info"]["data"]["offline"] is False
