@@ -327,7 +327,7 @@ class ColumnSampler(Sampler):
         runner, obs, raw = self.runners[policy_id], None, None
         if selection is None or len(selection):
             raw = rows.observations(selection, runner.policy.observation_space)
-            obs = runner.filter(raw, self.record)
+            obs = runner.filter(raw, self.record and runner.learns)
         observed = _PolicyRows(policy_id, selection, obs)
         complete = True if observing is None else _picked(observing, outcomes)
         if self.record and (outcomes is None or len(outcomes)):

@@ -29,6 +29,7 @@ class PolicyRunner:
         policy: chooses the actions.
         observation_filter: filters the observations that the policy gets.
         action_map: maps the policy's actions to the environment's.
+        learns: the policy is trained; else sampling leaves its filter as it is.
         accepts_off_policy: the policy may learn from actions that it has not chosen.
         clip_rewards: True keeps only the sign of the rewards that the policy gets; a number bounds them.
     """
@@ -39,12 +40,14 @@ class PolicyRunner:
         observation_filter: MeanStdFilter,
         action_map: ActionMap,
         *,
+        learns: bool = True,
         accepts_off_policy: bool = True,
         clip_rewards: bool | float | None = None,
     ) -> None:
         self.policy = policy
         self.filter = observation_filter
         self.action_map = action_map
+        self.learns = learns
         self._accepts_off_policy = accepts_off_policy
         self.clip_rewards = clip_rewards
         self._accepted = accepted(policy.compute_actions)

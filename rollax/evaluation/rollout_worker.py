@@ -201,7 +201,7 @@ class RolloutWorker:
             (policy_id,) = self.policies
             batch = MultiAgentBatch({policy_id: batch}, batch.env_steps)
         only = self.num_workers == 1
-        sent = self.runners if self.sends_filters else {}
+        sent = {i: runner for i, runner in self.runners.items() if self.sends_filters and runner.learns}
         return Rollout(
             worker_index=self.worker_index,
             version=version,
@@ -259,9 +259,12 @@ class RolloutWorker:
             self.set_weights(update.weights)
             if self.version == 0:
                 self.set_filters(update.filters)
-            elif self.num_workers > 1:  # a single worker's filters are the source of those in the update
+            else:
                 for policy_id, state in update.filters.items():
-                    self.runners[policy_id].filter.sync(state)
+                    runner = self.runners[policy_id]
+                    # What a single worker has seen is the source of the filters in the update.
+                    if self.num_workers > 1 or not runner.learns:
+                        runner.filter.sync(state)
             self.set_timestep(update.timestep)
             self.version = update.version
 

@@ -234,6 +234,7 @@ def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:
         policy,
         make_filter(config.observation_filter, policy.observation_space),
         ActionMap(policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions),
+        learns=learns,
         accepts_off_policy=config.accept_off_policy_actions or policy.learns_off_policy or not learns,
         clip_rewards=config.clip_rewards,
     )

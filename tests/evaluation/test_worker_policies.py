@@ -20,6 +20,7 @@ from rollax import (
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.evaluation.filters import MeanStdFilter, NoFilter
+from rollax.evaluation.messages import Update
 from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.worker_policies import space_of_agents
 from tests.env.refused import refused
@@ -204,6 +205,32 @@ class TestPolicies:
         )
         assert isinstance(worker.runners["x"].filter, MeanStdFilter)
         assert isinstance(worker.runners["y"].filter, NoFilter)
+
+    @pytest.mark.parametrize(("worker_index", "num_workers"), [(0, 0), (1, 1), (1, 2)])
+    def test_the_filter_of_one_that_does_not_learn_stays_as_it_is(self, worker_index, num_workers):
+        multiagent = {"policies": {"x": Encode, "y": Encode}, "policies_to_train": ["x"]}
+        worker = RolloutWorker(
+            scripted(TOGETHER),
+            multiagent["policies"],
+            policy_mapping_fn=lambda agent: "x" if agent == "a" else "y",
+            config={
+                "observation_filter": "MeanStdFilter",
+                "rollout_fragment_length": 5,
+                "multiagent": {**multiagent, "policy_mapping_fn": lambda agent: "x"},
+            },
+            worker_index=worker_index,
+            num_workers=num_workers,
+        )
+        rollout = worker.rollout()
+        assert [worker.get_filters()[name]["count"] > 0 for name in "xy"] == [True, False]
+        assert list(rollout.filters) == ["x"] * bool(worker_index)
+        # The driver may set it at any time.
+        state = worker.get_filters()["x"]
+        for version in (1, 2):
+            worker.take_over(Update(version, 0, {}, {"y": {**state, "count": np.array(10.0 * version)}}))
+            assert worker.get_filters()["y"]["count"] == 10 * version
+            worker.sample()
+        assert worker.get_filters()["y"]["count"] == 20
 
     def test_get_policy_names_what_there_is(self):
         worker = RolloutWorker(Line, {"x": Encode})
