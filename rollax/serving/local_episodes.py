@@ -5,8 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from rollax import trees
+from rollax.batch import SampleBatch
 from rollax.errors import EpisodeLostError, RequestError
+from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory
+from rollax.serving.readers import AgentReader
+
+
+class LocalActor(Actor):
+    """Acts with the log-probabilities of the actions.
+
+    Attributes:
+        reader: refuses what the server would refuse.
+    """
+
+    def __init__(self, runner: PolicyRunner, explore: bool, largest: float | None) -> None:
+        super().__init__(runner, explore)
+        self.reader = AgentReader(self.policy.observation_space, self.policy.action_space, largest)
+
+    def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
+        """(action, log-probability or None) of each row."""
+        if SampleBatch.ACTION_LOGP in fetches and self.runner.action_map.boxes:
+            # An action that was clipped for the environment is another one, with its own probability.
+            fetches = {**fetches, **self.policy.fetches_of(self.runner.action_map.to_policy(actions), fetches)}
+        # A greedy action is not drawn from the distribution, so its probability there says nothing about it.
+        logp = fetches.get(SampleBatch.ACTION_LOGP) if self.explore else None
+        rows = actions.tolist() if isinstance(actions, np.ndarray) and actions.ndim == 1 else trees.unstack(actions)
+        return list(zip(rows, [None] * len(rows) if logp is None else logp.tolist(), strict=True))
 
 
 class LocalAgent:
@@ -19,7 +47,7 @@ class LocalAgent:
         t: number of the environment step of each action.
     """
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: LocalActor) -> None:
         self.actor, self.memory = actor, AgentMemory(actor)
         self.obs: list[Any] = []
         self.actions: list[Any] = []

@@ -10,37 +10,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import numpy as np
 
-from rollax import spaces, trees
-from rollax.batch import SampleBatch
+from rollax import trees
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import RequestError
 from rollax.policy.raw_observations import columns_of_one
 from rollax.serving.acting import Actor
 from rollax.serving.client_calls import Calls
-from rollax.serving.local_episodes import LocalAgent, LocalEpisode, LocalEpisodes
+from rollax.serving.local_episodes import LocalActor, LocalAgent, LocalEpisode, LocalEpisodes
 from rollax.serving.remote_inference import checked_hello
 from rollax.serving.request_checks import check_finite_number
+from rollax.serving.values import plain
 from rollax.serving.weights import policy_from_bytes, read_description, update_policy
 
 _REFUSED = (400, 409, 413, 422)  # statuses that mean that a request will not be taken later either
 
 PolicyMapping = Callable[[str], str]
-
-
-class LocalActor(Actor):
-    """Acts with the log-probabilities of the actions."""
-
-    def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
-        """(action, log-probability or None) of each row."""
-        if SampleBatch.ACTION_LOGP in fetches and self.runner.action_map.boxes:
-            # An action that was clipped for the environment is another one, with its own probability.
-            fetches = {**fetches, **self.policy.fetches_of(self.runner.action_map.to_policy(actions), fetches)}
-        # A greedy action is not drawn from the distribution, so its probability there says nothing about it.
-        logp = fetches.get(SampleBatch.ACTION_LOGP) if self.explore else None
-        rows = actions.tolist() if isinstance(actions, np.ndarray) and actions.ndim == 1 else trees.unstack(actions)
-        return list(zip(rows, [None] * len(rows) if logp is None else logp.tolist(), strict=True))
 
 
 class LocalInference:
@@ -73,7 +60,7 @@ class LocalInference:
         self._mapping, self._explore, self._seed = policy_mapping_fn, explore, seed
         self._lock, self._updating = threading.Lock(), threading.Lock()
         self._checked, self._newest = 0.0, -1
-        self._several = False
+        self._several, self._largest, self._max_id_length = False, None, 0
         self._policies: list[str] = []
         self._actors: dict[str, LocalActor] = {}
         self._etags: dict[str, str] = {}
@@ -85,6 +72,7 @@ class LocalInference:
     def start_episode(self, episode_id: str | None, training_enabled: bool) -> str:
         self._update()
         episode_id = uuid.uuid4().hex if episode_id is None else episode_id
+        self._check_id(episode_id, "episode_id")
         with self._lock:
             self._episodes.start(episode_id, training_enabled)
         return episode_id
@@ -128,7 +116,7 @@ class LocalInference:
             for agent_id, value in values.items():
                 agent, row = self._agent(episode, agent_id, value)
                 actor = agent.actor
-                taken = trees.index(spaces.stack(actor.policy.action_space, [actions[agent_id]]), 0)
+                taken = actor.reader.action(row, actions[agent_id], f"action of {episode_id!r}, {agent_id!r}")
                 if actor.remembers:
                     actor.act([agent.memory], [row], [taken])
                 episode.agents[agent_id] = agent
@@ -140,6 +128,7 @@ class LocalInference:
             episode = self._episodes.find(episode_id)
             rewards = self._by_agent(reward, "rewards")
             infos = {} if info is None else self._by_agent(info, "infos")
+            infos = {agent_id: _info(part, f"info of {episode_id!r}, {agent_id!r}") for agent_id, part in infos.items()}
             where = f"reward of {episode_id!r}"
             checked = {
                 agent_id: (episode.running(agent_id, "A reward"), check_finite_number(amount, "reward", where))
@@ -183,6 +172,8 @@ class LocalInference:
             if not self._policies:
                 hello = checked_hello(self._calls)
                 self._several, self._policies = hello["multi_agent"], list(hello["policies"])
+                self._largest = hello["limits"]["largest_number"] if hello["learns"] else None
+                self._max_id_length = hello["limits"]["max_id_length"]
                 self._explore = hello["learns"] if self._explore is None else self._explore
             self._checked = now
             versions = [self._fetch(policy_id) for policy_id in self._policies]
@@ -200,7 +191,8 @@ class LocalInference:
         description = read_description(content)
         actor = self._actors.get(policy_id)
         if actor is None:
-            self._actors[policy_id] = LocalActor(policy_from_bytes(content, seed=self._seed), bool(self._explore))
+            runner = policy_from_bytes(content, seed=self._seed)
+            self._actors[policy_id] = LocalActor(runner, bool(self._explore), self._largest)
         else:
             with self._lock:
                 update_policy(actor.runner, content)
@@ -242,16 +234,31 @@ class LocalInference:
 
     # Values.
 
+    def _check_id(self, value: Any, where: str) -> None:
+        if not isinstance(value, str) or not 0 < len(value) <= self._max_id_length:
+            raise RequestError(
+                "An id that the server does not take.",
+                status=422,
+                where=where,
+                got=value,
+                expected=f"a string of 1 to {self._max_id_length:g} characters",
+            )
+
     def _agent(self, episode: LocalEpisode, agent_id: str, obs: Any) -> tuple[LocalAgent, Any]:
         """An agent that acts, and its observation in the dtypes of its space."""
         agent = episode.acting(agent_id)
         if agent is None:
+            self._check_id(agent_id, "agent id")
             agent = LocalAgent(self._actors[self._policy_of(agent_id)])
-        return agent, _observation(agent, obs)
+        return agent, _observation(agent, obs, acts=True)
 
     def _end(self, last: Mapping[LocalAgent, Any], truncated: bool) -> None:
         """Ends agents with their last observations, or None; none of them if one observation is wrong."""
-        rows = {agent: None if obs is None else _observation(agent, obs) for agent, obs in last.items()}
+        # Only one of several agents may lack a last observation.
+        rows = {
+            agent: None if obs is None and self._several else _observation(agent, obs, acts=False)
+            for agent, obs in last.items()
+        }
         for agent, row in rows.items():
             agent.end(row, truncated)
 
@@ -291,6 +298,23 @@ def _plain_rewards(rewards: Mapping[str, Any]) -> dict[str, Any]:
     return numbers
 
 
-def _observation(agent: LocalAgent, obs: Any) -> Any:
-    space = agent.actor.policy.observation_space
-    return trees.index(columns_of_one(space, obs, "an observation of a local episode"), 0)
+def _info(info: Any, where: str) -> dict[str, Any]:
+    if not isinstance(info, Mapping):
+        raise RequestError("An info that is no dict.", status=422, where=where, got=info, expected="a dict")
+    try:
+        return msgspec.json.decode(msgspec.json.encode(plain(info)))  # what an address http:// sends
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RequestError(
+            "An info that cannot be sent to a policy server.",
+            status=422,
+            where=where,
+            got=str(error),
+            expected="numbers, strings, arrays, lists, and dicts with strings as keys",
+            fix="convert it first",
+        ) from error
+
+
+def _observation(agent: LocalAgent, obs: Any, *, acts: bool) -> Any:
+    where, actor = "an observation of a local episode", agent.actor
+    row = trees.index(columns_of_one(actor.policy.observation_space, obs, where), 0)
+    return trees.index(actor.reader.columns([row], lambda _: where, masks=acts), 0)

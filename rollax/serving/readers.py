@@ -42,7 +42,7 @@ class Readers:
         self._largest = limits.largest_number if hello.learns else None
         self._learns = hello.learns
         self._several = hello.multi_agent
-        self._by_spaces: dict[tuple[int, int], _Reader] = {}
+        self._by_spaces: dict[tuple[int, int], AgentReader] = {}
         self._only = None if self._several else self._reader(None, None)
 
     def check_id(self, value: str, where: str) -> None:
@@ -76,7 +76,7 @@ class Readers:
 
     def _of_agents(self, sessions: Sequence[Session], observations: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Checks the observations of one space together."""
-        groups: dict[_Reader, tuple[list[tuple[str, str]], list[Any]]] = {}
+        groups: dict[AgentReader, tuple[list[tuple[str, str]], list[Any]]] = {}
         for session in sessions:
             for agent, value in observations[session.id].items():
                 places, values = groups.setdefault(self._reader(session.id, agent), ([], []))
@@ -198,14 +198,14 @@ class Readers:
                 reader.trajectory(trajectory, f"{where}.agents[{agent!r}]")
         return list(episodes)
 
-    def _reader(self, episode_id: str | None, agent_id: str | None) -> _Reader:
+    def _reader(self, episode_id: str | None, agent_id: str | None) -> AgentReader:
         spaces = self._backend.spaces_of(episode_id, agent_id)
         key = id(spaces[0]), id(spaces[1])
         reader = self._by_spaces.get(key)
         if reader is None:
             if len(self._by_spaces) >= _MOST_SPACES:
                 self._by_spaces.clear()
-            reader = self._by_spaces[key] = _Reader(*spaces, self._largest)
+            reader = self._by_spaces[key] = AgentReader(*spaces, self._largest)
         return reader
 
     def _check_agents(self, by_agent: Any, what: str, session: Session) -> None:
@@ -226,8 +226,12 @@ class Readers:
             raise RequestError("Too many agents.", status=413, where=where, got=agents, expected=f"at most {most}")
 
 
-class _Reader:
-    """Reads the observations and actions of one kind of agent."""
+class AgentReader:
+    """Reads the observations and actions of one kind of agent.
+
+    Args:
+        largest: the largest absolute value of a number, unless a bound of its space is higher; None: any finite number.
+    """
 
     def __init__(self, observation_space: Any, action_space: Any, largest: float | None) -> None:
         self.spaces = observation_space, action_space
@@ -247,6 +251,7 @@ class _Reader:
         return columns
 
     def action(self, obs: Any, action: Any, where: str) -> Any:
+        """An action that the policy has not chosen for this observation."""
         column = self._actions.columns([action], lambda _: where)
         if self._masks.masked:
             self._masks.check_actions({MASK: obs[MASK][None]}, column, lambda _: where)

@@ -282,6 +282,37 @@ def test_masked_actions_and_nested_observations():
     assert np.asarray(sent.obs["action_mask"]).shape == (11, 3)
 
 
+def test_what_the_server_would_refuse_is_refused_at_once(discrete, server):
+    """A whole episode would be lost at its end."""
+    with local(server.address) as client:
+        with pytest.raises(RequestError, match="An id that the server does not take"):
+            client.start_episode(5)  # type: ignore[arg-type]
+        episode = client.start_episode()
+        client.get_action(episode, SEEN[0])
+        for action in (3, "1", [1]):
+            with pytest.raises(RequestError, match="action of"):
+                client.log_action(episode, SEEN[1], action)
+        for info in ([1], {"a": object()}):
+            with pytest.raises(RequestError, match="An info"):
+                client.log_returns(episode, 1.0, info)  # type: ignore[arg-type]
+        client.log_returns(episode, 0.5, {"a": np.arange(2), "b": float("nan")})
+        with pytest.raises(EnvError, match="None"):
+            client.end_episode(episode, None)
+        client.end_episode(episode, SEEN[1])
+    sent = discrete.episodes[-1].agents["agent0"]
+    assert (list(sent.rewards), sent.infos) == ([0.5], [{"a": [0, 1], "b": None}])
+
+
+def test_an_infinite_observation_is_refused_at_once():
+    backend = Recording({"default_policy": runner(observation_space=spaces.Box(-np.inf, np.inf, (2,)))})
+    with served(backend) as server, local(server.address) as client:
+        episode = client.start_episode()
+        with pytest.raises(RequestError, match="not finite"):
+            client.get_action(episode, [np.inf, 0.0])
+        with pytest.raises(RequestError, match="too large"):
+            client.get_action(episode, [1e30, 0.0])
+
+
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ConfigError, match="inference mode"):
         PolicyClient("http://localhost:9900", inference_mode="far")
