@@ -48,7 +48,8 @@ def policy_mapping_of(
     if isinstance(function, StoredCode):
         raise untrusted(path, function, "policy_mapping (--policy-mapping), a dict from agent ids to policy ids,")
     if isinstance(function, Mapping):
-        return _table(dict(function), policy_ids), True
+        # Clients name agents by strings.
+        return _table({str(agent_id): policy_id for agent_id, policy_id in function.items()}, policy_ids), True
     checked = policy_mapping(function, policy_ids)
     assert checked is not None  # None only for no function and one policy
     return (lambda agent_id, episode_id: checked(agent_id, ServedEpisode(episode_id))), True

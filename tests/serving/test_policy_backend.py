@@ -320,11 +320,12 @@ class TestCheckpoints:
             PolicyBackend.from_checkpoint(two_policies, policy_mapping={"a": "p"}, multi_agent=False)
 
     def test_a_table_maps_agents(self, two_policies):
-        backend = PolicyBackend.from_checkpoint(two_policies, policy_mapping={"a": "p", "b": "q"})
+        backend = PolicyBackend.from_checkpoint(two_policies, policy_mapping={"a": "p", "b": "q", 0: "q"})  # type: ignore[dict-item]
         assert backend.hello().multi_agent
         assert sorted(backend.hello().policies) == ["p", "q"]
         backend.start_episode("e", True)
-        assert backend._memory("e", "b").actor is backend.actors["q"]
+        for agent in ("b", "0"):
+            assert backend._memory("e", agent).actor is backend.actors["q"]
         with pytest.raises(RequestError, match="An agent without a policy") as caught:
             backend.spaces_of("e", "c")
         assert caught.value.status == 422
