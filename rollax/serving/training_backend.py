@@ -125,9 +125,13 @@ class TrainingBackend(Backend):
                 self._counts["episodes_dropped"] += 1
 
     def submit(self, episodes: list[Episode]) -> Submitted:
+        # First what may be refused: the episodes of a refused submission may be sent again, one by one.
+        for number, episode in enumerate(episodes):
+            self._episodes.check_declared(episode.agents, f"episodes[{number}]")
+        too_old = list(map(self._is_too_old, episodes))
         taken = []
-        for episode in episodes:
-            if self._is_too_old(episode):
+        for episode, is_too_old in zip(episodes, too_old, strict=True):
+            if is_too_old:
                 steps = max(len(trajectory.rewards) for trajectory in episode.agents.values())
                 self.worker.note_dropped(steps)
             else:

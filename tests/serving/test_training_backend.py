@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from rollax import DQNTrainer, ExternalEnv, ExternalMultiAgentEnv, PPOTrainer, RequestError
+from rollax import DQNTrainer, ExternalEnv, ExternalMultiAgentEnv, MultiAgentError, PPOTrainer, RequestError
 from rollax.env.external import queue as external_queue
 from rollax.evaluation.policy_runner import MOST_LOGP_CHANGE
 from rollax.serving.learning_curve import LearningCurve
@@ -289,6 +289,14 @@ class TestSeveralAgents:
         with pytest.raises(RequestError, match="agent without a policy") as refusal:
             run.backend.spaces_of(None, "z")
         assert refusal.value.status == 422
+
+    def test_a_submission_is_refused_as_a_whole(self, run, monkeypatch):
+        monkeypatch.setattr(run.backend._episodes, "_declared", frozenset("x"))
+        monkeypatch.setattr(run.backend, "_play", pytest.fail)
+        version = run.backend.version
+        both = [Episode(agents={a: trajectory(2, logp=-0.5)}, policy_version=version) for a in "xy"]
+        with pytest.raises(MultiAgentError, match=r"does not declare(.|\n)*episodes\[1\], agent 'y'"):
+            run.backend.submit(both)
 
     def test_submitted_agents_act_at_their_times(self, run, monkeypatch):
         calls = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,11 @@ class ExternalEpisodes:
             full_checks = _FULL_CHECKS if self._started <= _FIRST_EPISODES else 0
             self._running[episode_id] = ExternalEpisode(episode_id, bool(training_enabled), full_checks)
         return episode_id
+
+    def check_declared(self, agents: Collection[Hashable], where: str) -> None:
+        """Refuses agents that the environment does not declare."""
+        if self._declared is not None and not self._declared.issuperset(agents):
+            raise checks.undeclared(agents, self._declared, where)
 
     def request_actions(self, observations: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
         """Returns actions by episode id and agent, given observations; blocks until they are available."""
@@ -344,8 +349,7 @@ class ExternalEpisodes:
 
     def _check_agents(self, what: str, by_agent: Any, episode: ExternalEpisode) -> None:
         checks.check_by_agent(what, by_agent, self._where(episode))
-        if self._declared is not None and not self._declared.issuperset(by_agent):
-            raise checks.undeclared(by_agent, self._declared, self._where(episode))
+        self.check_declared(by_agent, self._where(episode))
 
     def _check_acting(self, episode: ExternalEpisode, by_agent: Any) -> None:
         self._check_agents("obs", by_agent, episode)
