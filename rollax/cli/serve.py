@@ -79,8 +79,9 @@ def serve(
         ),
     ] = None,
     checkpoint_frequency_s: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Time between checkpoints of the run that learns.")
-    ] = 60.0,
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Time between checkpoints of the run that learns; 60 by default."),
+    ] = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
@@ -89,7 +90,12 @@ def serve(
     with readable_errors(traceback):
         import_first(imports)
         if checkpoint is None:
-            from rollax.cli.serve_learning import serve_and_learn
+            _refuse_given(
+                "An option of a checkpoint that is served, without a checkpoint.",
+                **{"explore": explore or None, "trust-code": trust_code or None},
+                **{"policy-mapping": policy_mapping, "multi-agent": multi_agent},
+            )
+            from rollax.cli.serve_learning import DEFAULT_FREQUENCY_S, serve_and_learn
 
             env_config = {
                 "host": host,
@@ -101,9 +107,13 @@ def serve(
                 "allowed_hosts": allow_host or (),
                 "limits": _given(max_episodes=max_episodes, idle_timeout_s=idle_timeout),
             }
-            number = serve_and_learn(run, config, settings or (), env_config, out, checkpoint_frequency_s)
+            frequency_s = DEFAULT_FREQUENCY_S if checkpoint_frequency_s is None else checkpoint_frequency_s
+            number = serve_and_learn(run, config, settings or (), env_config, out, frequency_s)
             raise typer.Exit(_SIGNALLED + number)
-        _refuse_given(config=config, set=settings, out=out)
+        _refuse_given(
+            "An option of a run that learns, with a checkpoint.",
+            **{"config": config, "set": settings, "out": out, "checkpoint-frequency-s": checkpoint_frequency_s},
+        )
         from rollax.serving.limits import Limits
         from rollax.serving.server import PolicyServer
 
@@ -178,15 +188,16 @@ def wait_for_signal(stopped: threading.Event) -> None:
     stopped.wait()
 
 
-def _refuse_given(**options: Any) -> None:
-    """Refuses the options of a run that learns, beside a checkpoint."""
+def _refuse_given(what: str, **options: Any) -> None:
+    """Refuses options that have no effect here."""
     for name, value in options.items():
         if value is not None:
             raise ConfigError(
-                "An option of a run that learns, with a checkpoint.",
+                what,
                 where=f"--{name}",
                 got=value,
-                expected="a checkpoint, or --run with --config, --set and --out",
+                expected="a checkpoint with --explore, --policy-mapping, --multi-agent and --trust-code, or --run with "
+                "--config, --set, --out and --checkpoint-frequency-s",
                 fix="leave one of them out; a run that learns goes on by --run=... --out=RUN_FOLDER",
             )
 

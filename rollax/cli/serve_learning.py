@@ -11,6 +11,8 @@ from rollax.cli.experiment import merged, parse_config, parse_settings
 from rollax.cli.train import new_folder
 from rollax.errors import ConfigError
 
+DEFAULT_FREQUENCY_S = 60.0
+
 
 def serve_and_learn(
     run: str | None,

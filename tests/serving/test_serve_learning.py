@@ -153,6 +153,11 @@ def play_until(address, stop):
         (["--run=DQM"], "did you mean"),
         (["--run=DQN"], "without spaces"),
         (["runs/one", "--set=lr=1"], "An option of a run that learns"),
+        (["runs/one", "--checkpoint-frequency-s=5"], "An option of a run that learns"),
+        (["--run=DQN", "--explore"], "An option of a checkpoint that is served"),
+        (["--run=DQN", "--single-agent"], "An option of a checkpoint that is served"),
+        (["--run=DQN", "--policy-mapping={}"], "An option of a checkpoint that is served"),
+        (["--run=DQN", "--trust-code"], "An option of a checkpoint that is served"),
     ],
 )
 def test_what_is_refused(arguments, says, tmp_path, monkeypatch):
