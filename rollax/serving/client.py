@@ -69,6 +69,15 @@ class PolicyClient:
                 where="episodes_per_message of PolicyClient",
                 got=episodes_per_message,
             )
+        for name, value in (("explore", explore), ("seed", seed)):
+            if value is not None and inference_mode == "remote":
+                raise ConfigError(
+                    "A setting of local inference: with remote inference the server decides.",
+                    where=f"{name} of PolicyClient",
+                    got=value,
+                    expected="None, or inference_mode='local'",
+                    fix="leave it out; PolicyBackend and `rollax serve` take explore",
+                )
         self.address, self.inference_mode = address, inference_mode
         self._calls = _make_calls(address, token, timeout, ca_file)
         self._inference: RemoteInference | LocalInference

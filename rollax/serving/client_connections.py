@@ -103,6 +103,14 @@ class Address:
                 expected="a string of printable ASCII characters",
                 fix="pass the content of the server's token file, without its newline",
             )
+        if ca_file is not None and not secure:
+            raise ConfigError(
+                "Authorities to trust, with an address without TLS.",
+                where="ca_file of PolicyClient",
+                got=f"{ca_file}, with {text}",
+                expected="an address https://HOST:PORT or wss://HOST:PORT",
+                fix="leave ca_file out, or use the address of a server with a certificate",
+            )
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
             context = ssl.create_default_context(cafile=ca_file) if secure else None

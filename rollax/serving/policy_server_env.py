@@ -119,6 +119,14 @@ class PolicyServerEnv(_Served, ExternalEnv):
 
     def __init__(self, env_config: Mapping[str, Any]) -> None:
         observation_space, action_space = self._configure(env_config)
+        if self._settings["agents"] is not None:
+            raise ConfigError(
+                "Agents of an environment with a single one.",
+                where="env_config key 'agents'",
+                got=self._settings["agents"],
+                expected="None",
+                fix="leave it out, or use MultiAgentPolicyServerEnv",
+            )
         if observation_space is None or action_space is None:
             raise _no_spaces(type(self).__name__)
         ExternalEnv.__init__(self, observation_space, action_space)
@@ -153,6 +161,15 @@ _DEFAULTS: dict[str, Any] = {
 
 def _spaces(settings: Mapping[str, Any]) -> tuple[Space | None, Space | None]:
     if settings["spaces_of"] is not None:
+        for name in ("observation_space", "action_space"):
+            if settings[name] is not None:
+                raise ConfigError(
+                    "A space beside spaces_of.",
+                    where=f"env_config key {name!r}",
+                    got=settings[name],
+                    expected="observation_space and action_space, or spaces_of",
+                    fix="leave one of them out",
+                )
         env = gym.make(settings["spaces_of"])
         try:
             return env.observation_space, env.action_space

@@ -40,11 +40,11 @@ class PolicyServer:
         key: file of its private key, if it is not in the same file.
         allowed_origins: origins of foreign pages that may use the server.
         allowed_hosts: further names of this server in URLs.
-        limits: what the server bounds.
+        limits: what the server bounds; a `Service` has its own.
         pages: path -> `Page`, shown without a token.
 
     Raises:
-        ConfigError: the address cannot be used, or the certificate cannot be read.
+        ConfigError: the address cannot be used, the certificate cannot be read, or an argument has no effect.
     """
 
     def __init__(
@@ -68,6 +68,22 @@ class PolicyServer:
                 where="PolicyServer",
                 got=type(service).__name__,
                 expected="a Backend, such as PolicyBackend.from_checkpoint(path), or a Service",
+            )
+        if limits is not None and not isinstance(service, Backend):
+            raise ConfigError(
+                "Limits beside a service, which has its own.",
+                where="limits of PolicyServer",
+                got=limits,
+                expected="a Backend with limits, or a Service",
+                fix="pass them to the Service",
+            )
+        if key is not None and certificate is None:
+            raise ConfigError(
+                "A private key without a certificate, which would not turn on TLS.",
+                where="certificate, key",
+                got=f"key {key}",
+                expected="both, or neither",
+                fix="pass the certificate chain too",
             )
         self.service = Service(service, limits) if isinstance(service, Backend) else service
         limits = self.service.limits

@@ -130,7 +130,9 @@ def test_a_malformed_address_is_refused(address):
         PolicyClient(address)
 
 
-@pytest.mark.parametrize("given", [{"token": "a\nb"}, {"token": ""}, {"timeout": 0}])
+@pytest.mark.parametrize(
+    "given", [{"token": "a\nb"}, {"token": ""}, {"timeout": 0}, {"ca_file": "ca.pem"}, {"explore": False}, {"seed": 1}]
+)
 def test_malformed_arguments_are_refused(given):
     with pytest.raises(ConfigError):
         PolicyClient("http://localhost:9900", **given)

@@ -144,6 +144,13 @@ class TestConfig:
         with pytest.raises(ConfigError, match="unknown limit"):
             DQNTrainer(env=PolicyServerEnv, config=config)
 
+    def test_settings_without_effect_are_refused(self):
+        spaces_of = {"spaces_of": "CartPole-v1"}
+        with pytest.raises(ConfigError, match="beside spaces_of"):
+            PolicyServerEnv({**spaces_of, "action_space": gym.spaces.Discrete(3)})
+        with pytest.raises(ConfigError, match="single one"):
+            PolicyServerEnv({**spaces_of, "agents": ["a"]})
+
     def test_another_address_needs_a_token(self, tmp_path):
         config = {**CONFIG, "env_config": {**CONFIG["env_config"], "host": "0.0.0.0"}}
         with pytest.raises(ConfigError, match="token"):

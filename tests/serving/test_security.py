@@ -300,5 +300,7 @@ def test_tls(tmp_path):
             assert b"200 OK" not in read_all(connection)
     with pytest.raises(ConfigError, match="certificate"):
         PolicyServer(EchoService(), certificate=key, key=key)
+    with pytest.raises(ConfigError, match="without a certificate"):
+        PolicyServer(EchoService(), key=key)
     with pytest.raises(ConfigError, match="certificate"):
         PolicyServer(EchoService(), certificate=tmp_path / "none.pem")
