@@ -24,7 +24,7 @@ def _takes_settings(source: Any) -> bool:
 
 
 def _is_recorded_alone(source: Any) -> bool:
-    return bool(source) and not (isinstance(source, Mapping) and SAMPLER in source)
+    return source is not None and not (isinstance(source, Mapping) and SAMPLER in source)
 
 
 _TAKES_SETTINGS = Kind(_takes_settings, "a path or a function")
