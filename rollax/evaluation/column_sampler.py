@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,30 +12,12 @@ from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import NO_ENVS, Rows
+from rollax.evaluation.policy_rows import PolicyRows, picked
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.slots import SlotMemory, SlotTable
 from rollax.evaluation.trajectories import Inputs, Trajectories
 
 log = logging.getLogger("rollax.sampling")
-
-
-class _PolicyRows(NamedTuple):
-    """Some rows of one policy, with their filtered observations."""
-
-    policy_id: str
-    selection: np.ndarray | None  # None: all rows
-    obs: trees.Tree  # None where no row has an observation
-    given: np.ndarray | None = None  # [rows] true where the environment has given the action; None: nowhere
-
-    def before(self, later: _PolicyRows, rows: int, later_rows: int) -> _PolicyRows:
-        """These rows of the first `rows` polled ones, and then those of `later`, which selects from `later_rows`."""
-        parts = [np.arange(rows) if self.selection is None else self.selection]
-        parts.append(rows + (np.arange(later_rows) if later.selection is None else later.selection))
-        given = None
-        if self.given is not None or later.given is not None:
-            both = zip((self.given, later.given), parts, strict=True)
-            given = np.concatenate([np.zeros(len(part), bool) if own is None else own for own, part in both])
-        return _PolicyRows(self.policy_id, np.concatenate(parts), trees.concat((self.obs, later.obs)), given)
 
 
 class ColumnSampler(Sampler):
@@ -54,7 +36,7 @@ class ColumnSampler(Sampler):
 
     def _clear(self) -> None:
         self._rows: Rows | None = None
-        self._turns: list[_PolicyRows] = []
+        self._turns: list[PolicyRows] = []
         self._steps = self._idle_polls = 0
         self._slots = SlotTable(self._ids, self.policy_of)
         self._memories = {i: SlotMemory(runner, self._slots) for i, runner in self.runners.items()}
@@ -122,16 +104,16 @@ class ColumnSampler(Sampler):
 
     # Acting.
 
-    def _act(self, turn: _PolicyRows) -> None:
+    def _act(self, turn: PolicyRows) -> None:
         """Lets a policy act for the rows of its turn, and records what it decided."""
         assert self._rows is not None
         policy_id, selection, obs, given = turn
         rows, runner, memory = self._rows, self.runners[policy_id], self._memories[policy_id]
-        context = memory.context(_picked(rows.slots, selection)) if memory.active else {}
+        context = memory.context(picked(rows.slots, selection)) if memory.active else {}
         if runner.takes_infos:
             context["info_batch"] = rows.infos_of(selection).tolist()
         if runner.takes_episodes:
-            env_index = _picked(rows.env_index, selection).tolist()
+            env_index = picked(rows.env_index, selection).tolist()
             context["episodes"] = [self.episodes.episode(index) for index in env_index]
         actions, states, fetches = runner.act(obs, self.explore, self.timestep, context)
         off_policy = None
@@ -139,7 +121,7 @@ class ColumnSampler(Sampler):
             self.env.send_rows(rows, selection, runner.action_map(actions))
         else:
             actions, fetches = self._act_around(turn, actions, fetches)
-            off_policy = _picked(rows.off_policy(), selection).nonzero()[0]
+            off_policy = picked(rows.off_policy(), selection).nonzero()[0]
         if self.recorder is not None:
             self._write_down(turn, actions, fetches, off_policy)
             fetches = runner.without_recorded(fetches)
@@ -153,9 +135,9 @@ class ColumnSampler(Sampler):
             numbers, ids = self._slots["trajectory"][slots], self.episodes.ids_to_learn(envs)
             self._trajectories[policy_id].append(slots, numbers, ids, columns, off_policy)
         if memory.active:
-            memory.remember(_picked(rows.slots, selection), actions, states)
+            memory.remember(picked(rows.slots, selection), actions, states)
 
-    def _write_down(self, turn: _PolicyRows, actions: trees.Tree, fetches: dict, off_policy: np.ndarray | None) -> None:
+    def _write_down(self, turn: PolicyRows, actions: trees.Tree, fetches: dict, off_policy: np.ndarray | None) -> None:
         """Gives the recorder what a policy decided, or the environment in its place."""
         assert self._rows is not None
         assert self.recorder is not None
@@ -169,7 +151,7 @@ class ColumnSampler(Sampler):
             taken = given.nonzero()[0], [rows.given_actions[row] for row in everyone[given].tolist()]
         self.recorder.act(policy_id, rows, selection, actions, fetches, numbers, taken, off_policy)
 
-    def _act_around(self, turn: _PolicyRows, actions: trees.Tree, fetches: dict) -> tuple[trees.Tree, dict]:
+    def _act_around(self, turn: PolicyRows, actions: trees.Tree, fetches: dict) -> tuple[trees.Tree, dict]:
         """Sends the actions of the rows that wait for one; returns all, with those that the environment has given."""
         assert self._rows is not None
         assert self._rows.given_actions is not None
@@ -209,7 +191,7 @@ class ColumnSampler(Sampler):
             ended = over.nonzero()[0]
         policies = self._policies_of(rows)
         self._steps += self.episodes.add_rewards(rows, outcomes)
-        self._slots.increase("reward", rows.places(outcomes)[1], _picked(rows.rewards, outcomes))
+        self._slots.increase("reward", rows.places(outcomes)[1], picked(rows.rewards, outcomes))
         if ended is not None:
             slots = rows.slots[ended]
             rewards, numbers = self._slots["reward"][slots], self._slots["policy"][slots]
@@ -241,24 +223,24 @@ class ColumnSampler(Sampler):
         if self.recorder is not None:
             self.recorder.drop(episodes)
 
-    def _start(self, rows: Rows) -> list[_PolicyRows]:
+    def _start(self, rows: Rows) -> list[PolicyRows]:
         """Takes in the rows of a reset."""
         self._make_room(rows)
         policies = self._begin_trajectories(rows, np.arange(len(rows)), self._policies_of(rows))
         return self._take_in(rows, policies, NO_ENVS, None)
 
-    def _join(self, rows: Rows, observed: list[_PolicyRows], started: Rows, begun: list[_PolicyRows]) -> None:
+    def _join(self, rows: Rows, observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> None:
         """Prepares the turns of those who go on, together with those who begin."""
         replaced = rows.replaced(started) if len(self._ids) == 1 else None
         if replaced is not None:
             (others,), (new,) = observed, begun
             obs = trees.tree_map(np.copy, others.obs)
             trees.put(obs, started.slots, new.obs)
-            self._rows, self._turns = replaced, [_PolicyRows(new.policy_id, None, obs)]
+            self._rows, self._turns = replaced, [PolicyRows(new.policy_id, None, obs)]
             return
         turns = {turn.policy_id: turn for turn in self._turns_of(rows, observed)}
         for turn in self._turns_of(started, begun):
-            nobody = _PolicyRows(turn.policy_id, NO_ENVS, trees.index(turn.obs, slice(0)))
+            nobody = PolicyRows(turn.policy_id, NO_ENVS, trees.index(turn.obs, slice(0)))
             first = turns.get(turn.policy_id, nobody)
             turns[turn.policy_id] = first.before(turn, len(rows), len(started))
         self._rows = Rows.concat(rows, started)
@@ -277,7 +259,7 @@ class ColumnSampler(Sampler):
         """Begins trajectories, and episodes where none is running; returns each row's policy, None if there is one."""
         first, self.next_trajectory = self.next_trajectory, self.next_trajectory + len(starting)
         slots = rows.slots[starting]
-        self.episodes.begin(rows.env_index[starting], _picked(rows.trains, starting), several_agents=bool(rows.agents))
+        self.episodes.begin(rows.env_index[starting], picked(rows.trains, starting), several_agents=bool(rows.agents))
         self._slots.begin(rows, starting, first, self.episodes)
         if policies is not None:
             policies[starting] = self._slots["policy"][slots]
@@ -288,7 +270,7 @@ class ColumnSampler(Sampler):
 
     def _take_in(
         self, rows: Rows, policies: np.ndarray | None, outcomes: np.ndarray | None, ended: np.ndarray | None
-    ) -> list[_PolicyRows]:
+    ) -> list[PolicyRows]:
         """Filters the observations of a poll or reset, each once, and records the outcomes, policy by policy."""
         rows.stack(self.env.observation_space)
         observing: np.ndarray | None = rows.observing()
@@ -323,13 +305,13 @@ class ColumnSampler(Sampler):
         observing: np.ndarray | None,
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
-    ) -> _PolicyRows:
+    ) -> PolicyRows:
         runner, obs, raw = self.runners[policy_id], None, None
         if selection is None or len(selection):
             raw = rows.observations(selection, runner.policy.observation_space)
             obs = runner.filter(raw, self.record and runner.learns)
-        observed = _PolicyRows(policy_id, selection, obs)
-        complete = True if observing is None else _picked(observing, outcomes)
+        observed = PolicyRows(policy_id, selection, obs)
+        complete = True if observing is None else picked(observing, outcomes)
         if self.record and (outcomes is None or len(outcomes)):
             self._record(rows, observed, complete, outcomes, ended)
         if self.recorder is not None:
@@ -339,7 +321,7 @@ class ColumnSampler(Sampler):
     def _record(
         self,
         rows: Rows,
-        observed: _PolicyRows,
+        observed: PolicyRows,
         complete: Any,
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
@@ -347,11 +329,11 @@ class ColumnSampler(Sampler):
         """Gives the outcomes of one policy's rows to the rows of its trajectories that wait for them."""
         policy_id, selection, obs, _ = observed
         trajectories, slots = self._trajectories[policy_id], rows.places(outcomes)[1]
-        rewards = _picked(rows.rewards, outcomes)
+        rewards = picked(rows.rewards, outcomes)
         if ended is None:
             trajectories.record_outcomes(slots, rewards, complete)
             return
-        terminateds, truncateds = _picked(rows.terminateds, outcomes), _picked(rows.truncateds, outcomes)
+        terminateds, truncateds = picked(rows.terminateds, outcomes), picked(rows.truncateds, outcomes)
         trajectories.record_outcomes(slots, rewards, complete | terminateds | truncateds, terminateds, truncateds)
         last = positions = ended
         if selection is not None:
@@ -378,27 +360,15 @@ class ColumnSampler(Sampler):
                     last = np.intersect1d(mine, ended, assume_unique=True)
                     self._final_memories[policy_id] = last, memory.inputs(rows.slots[last])
 
-    def _turns_of(self, rows: Rows, observed: list[_PolicyRows]) -> list[_PolicyRows]:
+    def _turns_of(self, rows: Rows, observed: list[PolicyRows]) -> list[PolicyRows]:
         """Who acts next of those who have observed something."""
-        turns = [self._turn_of(rows, one) for one in observed if one.obs is not None]
-        return [turn for turn in turns if turn is not None]
-
-    def _turn_of(self, rows: Rows, observed: _PolicyRows) -> _PolicyRows | None:
-        policy_id, selection, obs, _ = observed
-        acts = _picked(rows.acting(), selection)
-        acting = np.count_nonzero(acts)
-        if not acting:
-            return None
-        if acting < len(acts):
-            positions = acts.nonzero()[0]
-            selection = positions if selection is None else selection[positions]
-            obs = trees.index(obs, positions)
-        given = _picked(rows.given(), selection) if rows.given_actions else None
-        if given is not None:
-            if self.record and np.count_nonzero(_picked(rows.off_policy() & rows.training(), selection)):
-                self.runners[policy_id].check_off_policy()
-            given = given if np.count_nonzero(given) else None
-        return _PolicyRows(policy_id, selection, obs, given)
+        turns = [turn for one in observed if (turn := one.acting(rows)) is not None]
+        if self.record and rows.given_actions:
+            chosen_elsewhere = rows.off_policy() & rows.training()
+            for turn in turns:
+                if turn.given is not None and np.count_nonzero(picked(chosen_elsewhere, turn.selection)):
+                    self.runners[turn.policy_id].check_off_policy()
+        return turns
 
     # Fragments.
 
@@ -420,13 +390,8 @@ class ColumnSampler(Sampler):
         """What these trajectories are about to act on."""
         assert self._rows is not None
         turn = next(turn for turn in self._turns if turn.policy_id == policy_id)
-        slots = _picked(self._rows.slots, turn.selection)
+        slots = picked(self._rows.slots, turn.selection)
         waiting = self._slots["trajectory"][slots]
         order = np.argsort(waiting)
         places = order[np.searchsorted(waiting, trajectories, sorter=order)]
         return {SampleBatch.OBS: trees.index(turn.obs, places), **self._memories[policy_id].inputs(slots[places])}
-
-
-def _picked(column: Any, rows: np.ndarray | None) -> Any:
-    """Some rows of a column; None for all."""
-    return column if rows is None or column is None else column[rows]

@@ -1,0 +1,50 @@
+"""`PolicyRows`: the rows of a poll that one policy observes or acts on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax import trees
+from rollax.env.rows import Rows
+
+
+class PolicyRows(NamedTuple):
+    """Some rows of one policy, with their filtered observations."""
+
+    policy_id: str
+    selection: np.ndarray | None  # None: all rows
+    obs: trees.Tree  # None where no row has an observation
+    given: np.ndarray | None = None  # [rows] true where the environment has given the action; None: nowhere
+
+    def acting(self, rows: Rows) -> PolicyRows | None:
+        """Those that act next, some with an action that the environment has given; None if nobody does."""
+        if self.obs is None:
+            return None
+        acts = picked(rows.acting(), self.selection)
+        acting = np.count_nonzero(acts)
+        if not acting:
+            return None
+        selection, obs = self.selection, self.obs
+        if acting < len(acts):
+            positions = acts.nonzero()[0]
+            selection = positions if selection is None else selection[positions]
+            obs = trees.index(obs, positions)
+        given = picked(rows.given(), selection) if rows.given_actions else None
+        return PolicyRows(self.policy_id, selection, obs, given if given is not None and given.any() else None)
+
+    def before(self, later: PolicyRows, rows: int, later_rows: int) -> PolicyRows:
+        """These rows of the first `rows` polled ones, and then those of `later`, which selects from `later_rows`."""
+        parts = [np.arange(rows) if self.selection is None else self.selection]
+        parts.append(rows + (np.arange(later_rows) if later.selection is None else later.selection))
+        given = None
+        if self.given is not None or later.given is not None:
+            both = zip((self.given, later.given), parts, strict=True)
+            given = np.concatenate([np.zeros(len(part), bool) if own is None else own for own, part in both])
+        return PolicyRows(self.policy_id, np.concatenate(parts), trees.concat((self.obs, later.obs)), given)
+
+
+def picked(column: Any, rows: np.ndarray | None) -> Any:
+    """Some rows of a column; None for all."""
+    return column if rows is None or column is None else column[rows]
