@@ -223,7 +223,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self._take_draws()
         while self._waiting and self._learner.put(self._waiting[0], 0.0):
             self._waiting.popleft()
-            self.timings.queue_depths.append(len(self._learner))
+            self.timings.queue_depths.add(len(self._learner))
         self._return_errors()
         while self._is_due() and self._has_room() and self._request_draw():
             pass

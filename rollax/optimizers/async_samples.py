@@ -129,7 +129,7 @@ class AsyncSamplesOptimizer(Optimizer):
                 self._gathered.append(rollout)
             self._waiting = self._take_train_batch()
         while self._waiting is not None and learner.put(self._waiting, _POLL_S):
-            self.timings.queue_depths.append(len(learner))
+            self.timings.queue_depths.add(len(learner))
             self._waiting = self._take_train_batch()
 
     def _take_train_batch(self) -> _TrainBatch | None:

@@ -24,8 +24,27 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
 Found = TypeVar("Found")
+MOST_EPISODES = 1_000_000
+"""The most episodes that wait to be taken from an optimizer without a trainer: half a GB."""
 _POLL_S = 0.05  # between two looks at whether to go on waiting
 _SECONDS = ("sample_s", "wait_s", "learn_s", "learner_wait_s", "broadcast_s")
+
+
+class Tally:
+    """The mean and the largest of numbers, of which none is kept."""
+
+    def __init__(self) -> None:
+        self._count = self._sum = 0
+        self.largest: int | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """None without a number."""
+        return self._sum / self._count if self._count else None
+
+    def add(self, number: int) -> None:
+        self._count, self._sum = self._count + 1, self._sum + number
+        self.largest = number if self.largest is None else max(self.largest, number)
 
 
 class Timings:
@@ -43,8 +62,7 @@ class Timings:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = dict.fromkeys(_SECONDS, 0.0)
-        self.lags: list[int] = []
-        self.queue_depths: list[int] = []
+        self.lags, self.queue_depths = Tally(), Tally()
         self.dropped_steps = 0
 
     def add(self, name: str, seconds: float) -> None:
@@ -63,11 +81,11 @@ class Timings:
         """`(timers, queue)` since the last call: seconds by name; and lag and depth, None where there were none."""
         seconds, lags, depths = self._seconds, self.lags, self.queue_depths
         dropped, self.dropped_steps = self.dropped_steps, 0
-        self._seconds, self.lags, self.queue_depths = dict.fromkeys(_SECONDS, 0.0), [], []
+        self._seconds, self.lags, self.queue_depths = dict.fromkeys(_SECONDS, 0.0), Tally(), Tally()
         return seconds, {
-            "policy_lag_mean": sum(lags) / len(lags) if lags else None,
-            "policy_lag_max": max(lags, default=None),
-            "queue_depth_mean": sum(depths) / len(depths) if depths else None,
+            "policy_lag_mean": lags.mean,
+            "policy_lag_max": lags.largest,
+            "queue_depth_mean": depths.mean,
             "dropped_steps": dropped,
         }
 
@@ -128,7 +146,7 @@ class Optimizer(ABC):
         self.waits = True
         self._version = 0
         self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest of a learner thread, to be broadcast
-        self._episodes: list[EpisodeMetrics] = []
+        self._episodes: deque[EpisodeMetrics] = deque(maxlen=MOST_EPISODES)
         self.forget()
 
     def __repr__(self) -> str:
@@ -185,9 +203,12 @@ class Optimizer(ABC):
         return {}
 
     def take_episodes(self) -> list[EpisodeMetrics]:
-        """The episodes that have ended since the last call."""
-        episodes, self._episodes = self._episodes, []
-        return episodes
+        """The episodes that have ended since the last call, of more than `MOST_EPISODES` the last ones.
+
+        A trainer calls it in each iteration, for its results.
+        """
+        episodes, self._episodes = self._episodes, deque(maxlen=MOST_EPISODES)
+        return list(episodes)
 
     def forget(self) -> None:
         """Drops what no result has reported yet: episodes, times and statistics, none of which a checkpoint holds."""
@@ -278,7 +299,7 @@ class Optimizer(ABC):
         self.env_steps += rollout.env_steps
         self.agent_steps += rollout.agent_steps
         newest = self._version if self.remote else self.local_worker.version
-        self.timings.lags.append(newest - rollout.version)
+        self.timings.lags.add(newest - rollout.version)
 
     def _check_learn_from_fragments(self) -> None:
         # A worker whose config has replay too was set up so on purpose.

@@ -169,7 +169,7 @@ class SearchOptimizer(Optimizer):
         for part, row in order:
             self.env_steps += int(part.lengths[row])
             self.agent_steps += int(part.lengths[row])
-            self.timings.lags.append(0)
+            self.timings.lags.add(0)
             episodes = len(part.episodes) // len(part.indices)
             own = slice(row * episodes, (row + 1) * episodes)
             self._episodes += part.episodes[own]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rollax import RolloutWorker, SyncSamplesOptimizer
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
+from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.optimizers.optimizer import WaitEndedError
 from rollax.processes.failures import FailureRules
 from tests.optimizers.stand_ins import FragmentWorker, Notes, learning, pool_of, serving_pool
@@ -55,6 +58,25 @@ def test_a_policy_that_cannot_learn_says_so():
     worker.policies["a"].learn_on_batch = super(Notes, worker.policies["a"]).learn_on_batch
     with pytest.raises(PolicyError, match=r"not implement learn_on_batch(.|\n)*policies_to_train"):
         make(worker).step()
+
+
+def test_what_nobody_takes_is_bounded(monkeypatch):
+    monkeypatch.setattr("rollax.optimizers.optimizer.MOST_EPISODES", 5)
+    worker = FragmentWorker(a=1)
+    optimizer, ended = make(worker, train_batch_size=30), []
+    rollout = worker.rollout
+
+    def with_an_episode():
+        ended.append(EpisodeMetrics(float(len(ended)), 1))
+        return replace(rollout(), episodes=EpisodeList(ended[-1:]), version=-len(ended))
+
+    monkeypatch.setattr(worker, "rollout", with_an_episode)
+    for _ in range(3):
+        optimizer.step()
+    assert optimizer.take_episodes() == ended[-5:]
+    assert optimizer.take_episodes() == []
+    _, queue = optimizer.timings.take()
+    assert (queue["policy_lag_mean"], queue["policy_lag_max"]) == (5, 9)  # of 1, 2, ... 9
 
 
 def test_learns_with_a_real_worker():
