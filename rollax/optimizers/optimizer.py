@@ -81,7 +81,8 @@ class Timings:
         """`(timers, queue)` since the last call: seconds by name; and lag and depth, None where there were none."""
         seconds, lags, depths = self._seconds, self.lags, self.queue_depths
         dropped, self.dropped_steps = self.dropped_steps, 0
-        self._seconds, self.lags, self.queue_depths = dict.fromkeys(_SECONDS, 0.0), Tally(), Tally()
+        self._seconds = dict.fromkeys(_SECONDS, 0.0)
+        self.lags, self.queue_depths = Tally(), Tally()
         return seconds, {
             "policy_lag_mean": lags.mean,
             "policy_lag_max": lags.largest,
