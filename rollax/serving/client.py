@@ -161,6 +161,10 @@ class PolicyClient:
             `accepted`: how many are learned from; `too_old`: how many are not, because the weights that chose their
             actions are older than `max_policy_lag`; `version`: of the current weights.
         """
+        from rollax.serving.remote_inference import checked_hello
+
+        if self._calls.max_bytes is None:
+            checked_hello(self._calls)
         return self._calls.call("submit_episodes", {"episodes": [_with_lists(episode) for episode in episodes]})
 
     @property

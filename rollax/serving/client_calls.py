@@ -31,10 +31,14 @@ class Calls:
 
     Args:
         timeout: seconds that a request may take in all.
+
+    Attributes:
+        max_bytes: of a request; the server's limit, once it is known.
     """
 
     def __init__(self, address: Address, timeout: float) -> None:
         self.address, self.timeout = address, timeout
+        self.max_bytes: float | None = None
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._process = os.getpid()
@@ -50,6 +54,16 @@ class Calls:
         """
         named = {"request_id": f"{self._prefix}-{next(self._numbers)}", **body} if body else {}
         message = self.address.encode(verb, named)
+        if self.max_bytes is not None and len(message) > self.max_bytes:
+            # Here: a server that has read enough of it closes the connection, as if that had failed.
+            raise RequestError(
+                "A request that is larger than the policy server takes.",
+                status=413,
+                where=f"{self.address.text}, {verb}",
+                got=f"{len(message)} bytes",
+                expected=f"at most {self.max_bytes:.0f} bytes",
+                fix="send less at once, or raise max_body_bytes of the server's limits",
+            )
 
         def send(connection: Connection, deadline: float) -> Answer:
             return connection.request(verb, message, deadline)

@@ -69,7 +69,7 @@ class RemoteInference:
 
 
 def checked_hello(calls: Calls) -> dict[str, Any]:
-    """The answer to hello; RequestError if the server has another protocol."""
+    """The answer to hello, whose limit of a request holds from here on; RequestError for another protocol."""
     hello = calls.call("hello", {})
     if hello.get("protocol") != PROTOCOL_VERSION:
         raise RequestError(
@@ -80,6 +80,7 @@ def checked_hello(calls: Calls) -> dict[str, Any]:
             expected=f"protocol {PROTOCOL_VERSION}",
             fix="install the same version of rollax on both sides",
         )
+    calls.max_bytes = hello["limits"]["max_body_bytes"]
     return hello
 
 

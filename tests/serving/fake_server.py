@@ -18,6 +18,8 @@ from websockets.sync.server import serve
 BOX = {"type": "Box", "shape": [2], "dtype": "float32", "low": -1.0, "high": 1.0}
 DISCRETE = {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}
 
+MAX_BODY_BYTES = 10_000
+
 DROP_BEFORE, DROP_AFTER = "drop before", "drop after"
 """Faults: the connection is closed before or after the request is executed, without an answer."""
 
@@ -78,7 +80,8 @@ class FakeServer:
             policy = {"observation_space": BOX, "action_space": self.action_space, "recurrent": False}
             return 200, {
                 "protocol": 1, "server": "fake", "learns": True, "multi_agent": False,
-                "policies": {"default_policy": policy}, "version": self.version, "addresses": [], "limits": {},
+                "policies": {"default_policy": policy}, "version": self.version, "addresses": [],
+                "limits": {"max_body_bytes": MAX_BODY_BYTES},
             }  # fmt: skip
         self.executed.append((verb, body))
         if verb == "start_episode":

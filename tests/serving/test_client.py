@@ -12,7 +12,7 @@ import pytest
 from rollax import ConfigError, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.remote_inference import of_space
 from tests.pages import REPOSITORY
-from tests.serving.fake_server import BOX, DISCRETE, FakeServer, over_http, over_websocket
+from tests.serving.fake_server import BOX, DISCRETE, MAX_BODY_BYTES, FakeServer, over_http, over_websocket
 
 OBS = np.array([0.5, -0.25], np.float32)
 
@@ -148,6 +148,21 @@ def test_what_cannot_be_sent_is_refused_before_it_is_sent(over, value):
             client.get_action(episode, {"a": value})
         assert "get_action" not in fake.requests
         assert client.get_action(episode, OBS) == 0
+
+
+@each_scheme
+def test_what_is_too_large_for_the_server_is_refused_before_it_is_sent(over):
+    fake, large = FakeServer(), np.zeros(MAX_BODY_BYTES, np.uint8)
+    with over(fake) as address, PolicyClient(address) as client:
+        columns = {"obs": [large], "actions": [], "rewards": []}
+        for send in (
+            lambda: client.submit_episodes([{"agents": {"agent0": columns}}]),
+            lambda: client.log_action(client.start_episode(), large, 0),
+        ):
+            with pytest.raises(RequestError, match="larger than the policy server takes") as caught:
+                send()
+            assert caught.value.status == 413
+    assert [verb for verb, _ in fake.executed] == ["start_episode"]
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again():
