@@ -21,7 +21,7 @@ _COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "start
 
 def with_checked_rows(copies: EnvCopies) -> BaseEnv:
     """The environment itself; from now on the rows of a user's own columnar view are checked."""
-    env: BaseEnv = copies.existing[0]
+    env: BaseEnv = copies.vector()
     for kind in ("observation_space", "action_space"):
         if getattr(env, kind) is not None:
             check_space(getattr(env, kind), f"{type(env).__name__}.{kind}")

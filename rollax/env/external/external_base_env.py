@@ -36,7 +36,7 @@ class ExternalBaseEnv(BaseEnv):
     seeds_every_episode = False
 
     def __init__(self, copies: EnvCopies) -> None:
-        env: ExternalEnv | ExternalMultiAgentEnv = copies.existing[0]
+        env: ExternalEnv | ExternalMultiAgentEnv = copies.vector()
         episodes = getattr(env, "_external_episodes", None)
         if episodes is None:
             raise EnvError(

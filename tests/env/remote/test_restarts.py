@@ -11,8 +11,9 @@ from rollax.env.registry import env_creator
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
 from tests.env.always_zero import AlwaysZero
+from tests.env.external.worlds import ExternalClocks
 from tests.env.remote.fragile import END, GO_ON, RAISE, Diary, Fragile, FragileParty
-from tests.env.worlds import ArrayVector, Clock
+from tests.env.worlds import ArrayVector, Clock, DictParties
 
 BOTH = pytest.mark.parametrize("cls", [Fragile, FragileParty])
 
@@ -174,9 +175,10 @@ def test_a_new_one_must_be_like_the_others(diary, monkeypatch):
     assert isinstance(raised.value.__cause__.__cause__, SpaceError)
 
 
-def test_kinds_that_bring_their_own_sub_environments_say_that_they_cannot(caplog):
-    to_base_env(ArrayVector(2), restart_failed_sub_environments=True)
-    assert "ArrayVector brings its own sub-environments" in caplog.text
+@pytest.mark.parametrize("env", [ArrayVector(2), ExternalClocks(1), DictParties(2)], ids=lambda env: type(env).__name__)
+def test_kinds_that_bring_their_own_sub_environments_say_that_they_cannot(env, caplog):
+    to_base_env(env, restart_failed_sub_environments=True)
+    assert f"{type(env).__name__} brings its own sub-environments" in caplog.text
 
 
 def test_a_vector_env_may_say_which_it_has_lost():
