@@ -104,6 +104,10 @@ class EnvHost:
 
         return self._attempt(name, found)
 
+    def assign(self, name: str, value: Any) -> None:
+        """Sets an attribute of the environment as the user wrote it."""
+        self._attempt(f"setting {name}", lambda: setattr(self._as_written, name, value))
+
     def call(self, name: str, arguments: tuple, keywords: dict) -> Any:
         """What a method of the environment as the user wrote it returns."""
         return self._attempt(f"{name}()", lambda: getattr(self._as_written, name)(*arguments, **keywords))

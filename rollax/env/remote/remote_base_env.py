@@ -135,7 +135,7 @@ class RemoteBaseEnv(BaseEnv):
         self._calls[index] = self._envs.send(index, "reset", seed)
 
     def get_sub_environments(self) -> list[Any]:
-        """Stand-ins: reading an attribute or calling a method of one does so in its process."""
+        """Stand-ins: reading or setting an attribute, or calling a method, of one does so in its process."""
         return [RemoteSubEnvironment(self._envs, index) for index in range(self.num_envs)]
 
     def try_render(self, env_id: int | None = None) -> Any:
@@ -223,11 +223,13 @@ class RemoteEnvs(ActorPool):
 
 
 class RemoteSubEnvironment:
-    """Stands for an environment in another process: its attributes are read and its methods called there."""
+    """Stands for an environment in another process: its attributes are read and set, and its methods called, there."""
 
     def __init__(self, envs: RemoteEnvs, index: int) -> None:
-        self._envs = envs
-        self._index = index
+        self.__dict__.update(_envs=envs, _index=index)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._envs.result_of(self._index, "assign", name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -193,6 +193,13 @@ def test_spaces_and_what_it_is_made_of(lockstep, name):
     assert env.action_space == ACTION_SPACE
 
 
+def test_stand_ins_set_attributes_over_there(lockstep):
+    env = lockstep["remote"]
+    env.get_sub_environments()[1].level = 3
+    first, second = env.get_sub_environments()
+    assert (second.level, hasattr(first, "level")) == (3, False)
+
+
 def test_stand_ins_read_attributes_and_call_methods_over_there(lockstep):
     env = lockstep["remote"]
     env.reset_rows(np.arange(2), seeds_for(2))
