@@ -57,8 +57,9 @@ class Acting:
             out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
         if self._masked:
-            masked = self._exploration.mask(out.policy, columns[SampleBatch.OBS][action_masks.KEY])
-            out = out._replace(policy=masked, value=self._exploration.state_values(masked, out.value))
+            out = out._replace(policy=self._exploration.mask(out.policy, columns[SampleBatch.OBS][action_masks.KEY]))
+            if self._exploration.outputs_are_values:
+                out = out._replace(value=out.policy.max(axis=-1))
         return out
 
     def actions(

@@ -139,6 +139,8 @@ class TorchPolicy(ModelPolicy):
         if self.masks.present:
             mask = columns[SampleBatch.OBS][action_masks.KEY]
             out = out._replace(policy=self.distribution.mask(out.policy, mask))
+            if self.exploration.outputs_are_values:
+                out = out._replace(value=out.policy.amax(dim=-1))
         return out
 
     @torch.inference_mode()
@@ -210,8 +212,8 @@ class TorchPolicy(ModelPolicy):
 
     def _values(self, model: Any, columns: Columns) -> Tensor:
         if SampleBatch.CRITIC_OBS in columns:
-            return model.critic(columns[SampleBatch.CRITIC_OBS])
-        values = run_model(model, columns).value
+            return _precise(model.critic(columns[SampleBatch.CRITIC_OBS]))
+        values = self.forward(model, columns).value
         if values is None:
             raise PolicyError(
                 "The values of a model that has none.",

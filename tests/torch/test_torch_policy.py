@@ -19,6 +19,7 @@ from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError
 from rollax.models.config import ModelConfig
 from rollax.torch.networks import ActorCritic
 from rollax.torch.random_numbers import random_numbers_of
+from rollax.torch.weights import to_tensors
 from tests.torch.carried import carried
 from tests.torch.made import BOX, CHOICES, PPO, REPLAY, SEEN, SMALL, every_kind, experience, make, same, seen
 
@@ -192,6 +193,16 @@ def test_masked_actions_are_never_taken_and_not_learned_from():
     columns = {"advantages": seen(64)[:, 0], "value_targets": seen(64)[:, 1]}
     stats = policy.learn_on_batch(SampleBatch({"obs": obs, "actions": actions, **columns, **fetches}))
     assert stats["entropy"] <= np.log(2)  # of two choices, not four
+
+
+def test_values_from_action_values_are_those_of_valid_actions():
+    space = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
+    policy = TorchDQNPolicy(space, CHOICES, REPLAY)
+    obs = {"x": seen(64), "action_mask": np.tile(np.array([1, 0, 1, 0], np.int8), (64, 1))}
+    everything = {**obs, "action_mask": np.ones((64, 4), np.int8)}
+    of_each = policy.model(to_tensors(everything, policy.device)).policy.detach().numpy()
+    assert (of_each.argmax(axis=1) % 2).any()  # some of the best actions are not valid
+    np.testing.assert_array_equal(policy.compute_values(obs), of_each[:, [0, 2]].max(axis=1))
 
 
 def test_a_policy_of_functions():

@@ -35,6 +35,8 @@ class Exploration(ABC):
     """The columns of `fetched` that `behaviour` reads."""
     from_distribution = False
     """Whether explored actions are drawn from the policy's distribution with the outputs as its parameters."""
+    outputs_are_values = False
+    """Whether outputs are the values of actions, the largest valid one of which is the state's value."""
 
     @property
     def traced(self) -> Exploration:
@@ -84,10 +86,6 @@ class Exploration(ABC):
     def mask(self, outputs: Any, valid: Any) -> Any:
         """The outputs with invalid actions made impossible, by default unchanged; traced by JAX."""
         return outputs
-
-    def state_values(self, outputs: Any, values: Any) -> Any:
-        """[B] state values, given those of the model and its masked outputs; traced by JAX."""
-        return values
 
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
         """The model parameters to explore with."""
@@ -152,6 +150,7 @@ class ExplorationWrapper(Exploration):
         self.fetched = inner.fetched
         self.recorded = inner.recorded
         self.from_distribution = inner.from_distribution
+        self.outputs_are_values = inner.outputs_are_values
 
     def initial_state(self) -> list[np.ndarray]:
         return self.inner.initial_state()
@@ -170,9 +169,6 @@ class ExplorationWrapper(Exploration):
 
     def mask(self, outputs: Any, valid: Any) -> Any:
         return self.inner.mask(outputs, valid)
-
-    def state_values(self, outputs: Any, values: Any) -> Any:
-        return self.inner.state_values(outputs, values)
 
 
 def namespace(array: Any) -> Any:

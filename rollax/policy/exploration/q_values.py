@@ -19,6 +19,8 @@ CHOICE = "choice"
 class ValueExploration(Exploration):
     """The best valid action of a Discrete space; subclasses explore."""
 
+    outputs_are_values = True
+
     def __init__(self, action_space: spaces.Discrete) -> None:
         self.num_inputs = int(action_space.n)
         self._start = int(action_space.start)
@@ -35,9 +37,6 @@ class ValueExploration(Exploration):
         valid = xp.asarray(valid) > 0
         # A mask of zeros, which the last observation of an episode may have, leaves the values as they are.
         return xp.where(valid | ~valid.any(axis=-1, keepdims=True), outputs, MASKED_LOGIT)
-
-    def state_values(self, outputs: Any, values: Any) -> Any:
-        return outputs.max(axis=-1)  # of the valid actions
 
 
 class EpsilonGreedy(ValueExploration):
