@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,8 @@ from rollax.policy.policy import Policy
 if TYPE_CHECKING:
     from rollax.runs.display import ProgressMode
     from rollax.runs.fit import FitResult
+
+log = logging.getLogger("rollax.algorithms")
 
 
 class Trainer:
@@ -313,6 +316,13 @@ class Trainer:
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Sets the weights of some or all policies, as `get_weights` of any trainer returns them."""
         self.worker.set_weights(weights)
+        unfiltered = [i for i in weights if not self.worker.runners[i].learns and self.worker.runners[i].filter.is_new]
+        if unfiltered:
+            log.warning(
+                "Policies %s do not learn, and neither do their observation filters, which have seen nothing. Pass on "
+                "those of the policies that the weights are from: worker.set_filters({id: state, ...}).",
+                unfiltered,
+            )
 
     def save(self, directory: str | Path, *, exact: bool = False) -> Path:
         """Writes a checkpoint folder `checkpoint_<iteration>` into `directory` and returns its path.

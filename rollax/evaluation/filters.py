@@ -92,6 +92,11 @@ class MeanStdFilter:
         for path, moments in self._moments.items():
             moments.become(*(state[f"{leaf_name(path)}{part}"] for part in _PARTS))
 
+    @property
+    def is_new(self) -> bool:
+        """Whether it has seen nothing yet, so that observations pass as they are; False where it filters no leaf."""
+        return bool(self._moments) and not any(moments.arrays(0)[0] for moments in self._moments.values())
+
     def take_delta(self) -> State:
         """The statistics of what was seen since the last call, for another filter's `merge`."""
         delta = self._arrays(1)

@@ -333,6 +333,19 @@ class TestMultiAgent:
     def make(self, **config):
         return PPOTrainer(env=TwoAgents, config={**self.CONFIG, **config})
 
+    def test_weights_without_the_filter_that_belongs_to_them(self, caplog):
+        with self.make(observation_filter="MeanStdFilter") as trainer:
+            trainer.train()
+            weights, filters = trainer.get_weights(), trainer.worker.get_filters()
+            trainer.set_weights({"left": weights["left"]})
+            assert not caplog.records
+            trainer.set_weights({"right": weights["left"]})
+            assert "Policies ['right'] do not learn, and neither do their observation filters" in caplog.text
+            caplog.clear()
+            trainer.worker.set_filters({"right": filters["left"]})
+            trainer.set_weights({"right": weights["left"]})
+            assert not caplog.records
+
     def test_only_those_to_train_learn(self):
         with self.make() as trainer:
             before = trainer.worker.get_weights()
