@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -260,6 +260,11 @@ def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, E
         terminateds[env_id][ALL] = env_id in ended and not cut
         truncateds[env_id][ALL] = cut
     return obs, rewards, terminateds, truncateds, infos, given
+
+
+def in_order(agents: Any) -> Any:
+    """Agent ids in an order that is the same in every process, which that of a set is not."""
+    return sorted(agents, key=str) if isinstance(agents, Set) else agents
 
 
 def row_values(columns: trees.Tree) -> list[Any]:

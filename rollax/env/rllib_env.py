@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.env.adapters import is_legacy
+from rollax.env.base_env import in_order
 from rollax.env.legacy import LegacyMultiAgentEnv
 from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, are_dicts
 from rollax.env.rows import ALL
@@ -20,7 +21,7 @@ class RLlibEnv(MultiAgentEnv):
         self.as_written = env
         self.env = LegacyMultiAgentEnv(env) if is_legacy(env) else env
         self.metadata, self.render_mode = getattr(env, "metadata", None) or {}, getattr(env, "render_mode", None)
-        self.possible_agents = list(getattr(env, "possible_agents", None) or ()) or None
+        self.possible_agents = list(in_order(getattr(env, "possible_agents", None) or ())) or None
         self.observation_space, self.observation_spaces = _spaces(env, "observation_space")
         self.action_space, self.action_spaces = _spaces(env, "action_space")
 

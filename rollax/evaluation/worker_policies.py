@@ -11,7 +11,7 @@ from gymnasium import Space
 
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
-from rollax.env.base_env import BaseEnv
+from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import PolicyError, SpaceError
@@ -102,7 +102,7 @@ def make_runners(
             _space(policy_id, "observation_space", observation, source, policy_of),
             _space(policy_id, "action_space", action, source, policy_of),
         )
-    agents = getattr(env, "possible_agents", None) or ()
+    agents = in_order(getattr(env, "possible_agents", None) or ())
     runners = {}
     for number, (policy_id, spec) in enumerate(specs.items()):
         policy_class = spec.policy_class or default_policy_class

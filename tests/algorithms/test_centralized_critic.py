@@ -294,6 +294,14 @@ class TestStored:
             np.testing.assert_array_equal(value, weights[name])
 
 
+def test_agents_in_a_set_have_the_same_order_in_every_process():
+    class Unordered(Secrets):
+        possible_agents = {f"agent {letter}" for letter in "abcdefghij"}  # type: ignore[assignment]
+
+    with PPOTrainer(Unordered, {**SMALL, "centralized_critic": True}) as trainer:
+        assert list(trainer.worker._joint_rows._numbers) == sorted(Unordered.possible_agents)
+
+
 class TestRefused:
     def test_a_single_agent(self):
         with pytest.raises(ConfigError, match=r"centralized_critic(.|\n)*possible_agents"):

@@ -12,7 +12,7 @@ from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.env import checks
-from rollax.env.base_env import AgentDict
+from rollax.env.base_env import AgentDict, in_order
 from rollax.env.checks import env_name
 from rollax.env.dict_rows import flags_of, is_nothing
 from rollax.env.rows import ALL
@@ -89,7 +89,7 @@ class _Grouped(MultiAgentEnv):
         self.env, self.as_written, self._name = env, getattr(env, "as_written", env), env_name(env)
         self._groups = {group: tuple(members) for group, members in groups.items()}
         self._members = frozenset(member for members in self._groups.values() for member in members)
-        singles = [agent for agent in env.possible_agents or () if agent not in self._members]
+        singles = [agent for agent in in_order(env.possible_agents or ()) if agent not in self._members]
         self.possible_agents = [*groups, *singles]
         tuples: dict[str, dict[Hashable, spaces.Tuple]] = {}
         for kind, name, given in (

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rollax.env import checks
 from rollax.env.adapters import asks_spaces_by_agent, takes_turns
+from rollax.env.base_env import in_order
 from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, are_dicts, common_space
 from rollax.env.registry import EnvContext
@@ -50,7 +51,7 @@ class PettingZooEnv(MultiAgentEnv):
         self.env = self.as_written = env
         self.spec = _Spec(getattr(env, "metadata", {}).get("name") or type(getattr(env, "unwrapped", env)).__name__)
         agents = getattr(env, "possible_agents", None)
-        self.possible_agents = None if agents is None else list(agents)
+        self.possible_agents = None if agents is None else list(in_order(agents))
         if self.possible_agents:
             with warnings.catch_warnings():
                 # An env with only dicts of spaces warns that it should have a method.

@@ -48,6 +48,13 @@ class Told(MultiAgentEnv):
         self.settings.append(("closed",))
 
 
+def test_agents_in_a_set_have_the_same_order_in_every_process():
+    env = Told()
+    env.possible_agents = {f"agent {letter}" for letter in "abcdefghij"}
+    grouped = env.with_agent_groups({"team": ["agent c"]})
+    assert grouped.possible_agents == ["team", *sorted(env.possible_agents - {"agent c"})]
+
+
 def numbers(obs: dict) -> dict:
     """The observations of `see`, as the numbers that they are made of."""
     return {
