@@ -18,6 +18,8 @@ from rollax.errors import SpaceError
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a non-empty Dict or Tuple of those"
 
+ACTION_MASK = "action_mask"
+"""The key of the action mask in a Dict observation."""
 
 Path = tuple[Any, ...]
 """The keys of Dicts and positions in Tuples that lead to a part of a nested space."""

@@ -32,13 +32,13 @@ from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.masked import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy import action_masks
 from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
+from rollax.spaces import ACTION_MASK
 
 _TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
 _SHARE_OF_ENTROPY = 0.98
@@ -184,7 +184,7 @@ class SACPolicy(JaxPolicy):
         assert isinstance(self.action_space, spaces.Discrete)
         valid = jnp.full_like(logp, float(self.action_space.n))
         if self.masks.present:
-            valid = (jnp.asarray(obs[action_masks.KEY]) > 0).sum(axis=-1).astype(logp.dtype)
+            valid = (jnp.asarray(obs[ACTION_MASK]) > 0).sum(axis=-1).astype(logp.dtype)
         return _SHARE_OF_ENTROPY * jnp.log(valid)
 
 

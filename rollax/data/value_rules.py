@@ -13,9 +13,8 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.finite import first_not_finite
 from rollax.data.dataset import ENV_ACTIONS, RecordedTrajectory
-from rollax.policy.action_masks import KEY as MASK
 from rollax.policy.action_masks import are_allowed, masks_choices
-from rollax.spaces import Path, at, bounds, choices, leaves
+from rollax.spaces import ACTION_MASK, Path, at, bounds, choices, leaves
 
 FINITE = "finite numbers"
 IN_FLOAT32 = f"a number within ±{np.finfo(np.float32).max:.3g}, as float32 holds it"
@@ -104,7 +103,7 @@ class ValueRules:
         yield from of_actions
         yield from not_finite(SampleBatch.REWARDS, rewards)
         if self._masked_space is not None and not of_actions:
-            yield from _forbidden(obs[MASK], actions, self._masked_space, lengths)
+            yield from _forbidden(obs[ACTION_MASK], actions, self._masked_space, lengths)
 
     def in_space(self, name: str, column: trees.Tree) -> Iterator[Problem]:
         """The rules of `values` for one column: `obs`, `actions` or `env_actions`."""

@@ -19,10 +19,11 @@ from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.factory import make_distribution
 from rollax.ops.masked import masked_mean
-from rollax.policy import action_masks
+from rollax.policy.action_masks import has_mask
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.split_model import SplitModel
+from rollax.spaces import ACTION_MASK
 
 _HIDDENS, _BATCH_SIZE = (64, 64), 512
 _FOLDS, _FEWEST = 5, 3
@@ -77,12 +78,12 @@ class _Fitting:
         spaces = policy.observation_space, policy.action_space
         network = make_model(*spaces, distribution.num_inputs, config, nnx.Rngs(seed))
         split = SplitModel(network)
-        masked = action_masks.has_mask(policy.observation_space)
+        masked = has_mask(policy.observation_space)
 
         def logp(params: Any, extra: Any, batch: Any) -> jax.Array:
             inputs = split.merge(params, extra)(batch[SampleBatch.OBS]).policy
             if masked:
-                inputs = distribution.mask(inputs, batch[SampleBatch.OBS][action_masks.KEY])
+                inputs = distribution.mask(inputs, batch[SampleBatch.OBS][ACTION_MASK])
             return distribution.logp(inputs, batch[SampleBatch.ACTIONS])
 
         def loss(params: Any, targets: Any, extra: Any, batch: Any, mask: jax.Array, coefficients: Any) -> Any:

@@ -16,8 +16,8 @@ from rollax.evaluation.actions import BoxMap
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.recorded_checks import RecordedChecks
 from rollax.memory import gib, memory_there
-from rollax.policy.action_masks import KEY, has_mask
-from rollax.spaces import in_dtypes, same_space, space_text
+from rollax.policy.action_masks import has_mask
+from rollax.spaces import ACTION_MASK, in_dtypes, same_space, space_text
 
 MOST_CUT = 0.1
 """The share of cut trajectories up to which they are left out with a warning: more would bias the estimates."""
@@ -255,8 +255,8 @@ def _with_choices(last_obs: trees.Tree, runner: PolicyRunner) -> trees.Tree:
     """Observations after the last rows, where a mask of zeros, which no action follows, allows all actions."""
     if not has_mask(runner.policy.observation_space):
         return last_obs
-    mask = np.asarray(last_obs[KEY])
-    return {**last_obs, KEY: np.where(mask.any(axis=1, keepdims=True), mask, np.ones_like(mask))}
+    mask = np.asarray(last_obs[ACTION_MASK])
+    return {**last_obs, ACTION_MASK: np.where(mask.any(axis=1, keepdims=True), mask, np.ones_like(mask))}
 
 
 def _behaviour_logp(

@@ -13,14 +13,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError, nearest
-from rollax.models.features import ImageLayout
+from rollax.models.features import NOT_FEATURES, ImageLayout
 from rollax.spaces import Path, leaves, walk
 from rollax.trees import Tree
 
 State = dict[str, NDArray]
 
-# A mask is no quantity, and slots of padded embeddings must stay comparable with each other.
-UNFILTERED_KEYS = ("action_mask", "avail_actions")
 _PARTS = ("count", "mean", "squares")
 
 
@@ -59,7 +57,8 @@ class MeanStdFilter:
             if isinstance(leaf, spaces.Box)
             and np.issubdtype(leaf.dtype, np.floating)
             and ImageLayout.of(leaf) is None  # images are scaled by their bounds
-            and not any(key in UNFILTERED_KEYS for key in path)
+            # A mask is no quantity, and slots of padded embeddings must stay comparable with each other.
+            and NOT_FEATURES.isdisjoint(path)
         ]
 
     def __call__(self, columns: Tree, update: bool = True) -> Tree:

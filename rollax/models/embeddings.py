@@ -5,6 +5,7 @@ from __future__ import annotations
 from gymnasium import spaces
 
 from rollax.errors import SpaceError
+from rollax.spaces import ACTION_MASK
 
 EMBEDDINGS = "avail_actions"
 """The key of the embeddings in a Dict observation: a padded Box [slots, E], one row per action."""
@@ -37,13 +38,13 @@ def check_parametric(observation_space: spaces.Space, action_space: spaces.Space
             expected=f"Discrete(slots), since the observation has {EMBEDDINGS!r}",
             fix=f"declare Discrete(slots), or give {EMBEDDINGS!r} another name: it is then a feature like any other",
         )
-    if "action_mask" not in observation_space.spaces:
+    if ACTION_MASK not in observation_space.spaces:
         raise SpaceError(
             "Embeddings of actions without an action mask.",
             where=where,
             got=sorted(observation_space.spaces),
-            expected=f"'action_mask' beside {EMBEDDINGS!r}",
-            fix=f"add 'action_mask': MultiBinary({action_space.n}), with a 1 for each slot that holds an action",
+            expected=f"{ACTION_MASK!r} beside {EMBEDDINGS!r}",
+            fix=f"add {ACTION_MASK!r}: MultiBinary({action_space.n}), with a 1 for each slot that holds an action",
         )
     if not (isinstance(embeddings, spaces.Box) and len(embeddings.shape) == 2):
         raise SpaceError(

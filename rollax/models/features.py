@@ -12,15 +12,16 @@ from gymnasium import spaces
 
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ConvFilter
-from rollax.spaces import Path, leaves, path_text
+from rollax.models.embeddings import EMBEDDINGS
+from rollax.spaces import ACTION_MASK, Path, leaves, path_text
 
 HIDDEN_GAIN = math.sqrt(2)
 # A small head makes the first policy almost uniform, whatever is seen (Andrychowicz et al. 2020, arXiv:2006.05990).
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
 
-# Keys of a top-level Dict observation that describe the available actions.
-NOT_FEATURES = frozenset({"action_mask", "avail_actions"})
+# Keys of a Dict observation that describe the available actions.
+NOT_FEATURES = frozenset({ACTION_MASK, EMBEDDINGS})
 # A rank-3 Box with a smaller side is not an image and is flattened.
 MIN_IMAGE_SIDE = 5
 # A wider range, such as that of Box(-finfo.max, finfo.max), stands for "unbounded".

@@ -12,9 +12,7 @@ from gymnasium import spaces
 from jaxtyping import Array, Bool, Int
 
 from rollax.errors import SpaceError
-from rollax.spaces import same_space
-
-MASK = "action_mask"
+from rollax.spaces import ACTION_MASK, same_space
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class GroupView:
                 fix="correct the Tuple spaces of the group",
             )
         keys = tuple(observed.spaces) if isinstance(observed, spaces.Dict) else ()
-        hidden = tuple(key for key in keys if key in (MASK, state_key))
+        hidden = tuple(key for key in keys if key in (ACTION_MASK, state_key))
         if keys and len(hidden) == len(keys):
             raise SpaceError(
                 "Members of a group that see nothing.",
@@ -70,11 +68,11 @@ class GroupView:
                 expected=f"an entry besides {list(hidden)}",
                 fix="put what a member sees under another key of the Dict, or set state_key to None",
             )
-        mask = observed.spaces.get(MASK) if isinstance(observed, spaces.Dict) else None
+        mask = observed.spaces.get(ACTION_MASK) if isinstance(observed, spaces.Dict) else None
         if mask is not None and mask.shape != (num_actions,):
             raise SpaceError(
                 "An action mask of the wrong width.",
-                where=f"observation_space[0][{MASK!r}]",
+                where=f"observation_space[0][{ACTION_MASK!r}]",
                 got=mask,
                 expected=f"MultiBinary({num_actions}), one entry for each action",
                 fix="correct the mask's space, or the member's action space",
@@ -129,7 +127,7 @@ class GroupView:
         return self._masks(obs).any(axis=-1)
 
     def _masks(self, obs: Any) -> Bool[Array, "B M N"]:
-        return jnp.stack([jnp.asarray(member[MASK]) for member in obs], axis=1) > 0
+        return jnp.stack([jnp.asarray(member[ACTION_MASK]) for member in obs], axis=1) > 0
 
     def _visible(self, member: Any) -> Any:
         if not self.hidden:

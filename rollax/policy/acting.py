@@ -14,9 +14,9 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs, run_model
-from rollax.policy import action_masks
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.split_model import SplitModel
+from rollax.spaces import ACTION_MASK
 
 Columns = Mapping[str, Any]
 
@@ -57,7 +57,7 @@ class Acting:
             out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
         if self._masked:
-            out = out._replace(policy=self._exploration.mask(out.policy, columns[SampleBatch.OBS][action_masks.KEY]))
+            out = out._replace(policy=self._exploration.mask(out.policy, columns[SampleBatch.OBS][ACTION_MASK]))
             if self._exploration.outputs_are_values:
                 out = out._replace(value=out.policy.max(axis=-1))
         return out

@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.errors import EnvError, ShapeError, SpaceError
 from rollax.models.embeddings import EMBEDDINGS
-from rollax.spaces import at, bounds, choices, leaves, space_text
-
-KEY = "action_mask"
-"""The key of the action mask in a Dict observation."""
+from rollax.spaces import ACTION_MASK, at, bounds, choices, leaves, space_text
 
 
 def has_mask(observation_space: Space) -> bool:
     """Whether observations contain an action mask."""
-    return isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
+    return isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
 
 
 def masks_choices(observation_space: Space | None, action_space: Space | None) -> bool:
@@ -53,17 +50,17 @@ class ActionMasks:
         # The first entry of each discrete action in a mask.
         self._starts = np.cumsum([0, *counts])[:-1]
         if isinstance(observation_space, spaces.Dict) and self.present and EMBEDDINGS not in observation_space.spaces:
-            _check_space(observation_space[KEY], self._width, action_space)
+            _check_space(observation_space[ACTION_MASK], self._width, action_space)
 
     def check(self, obs: Any, policy_id: str) -> None:
         """Raises EnvError if a mask leaves a discrete action without a valid choice, ShapeError for another width."""
         if not self.present:
             return
-        mask = obs[KEY]
+        mask = obs[ACTION_MASK]
         if mask.shape[1:] != (self._width,):
             raise ShapeError(
                 "An action mask of the wrong width.",
-                where=f"policy {policy_id!r}, observation key {KEY!r}",
+                where=f"policy {policy_id!r}, observation key {ACTION_MASK!r}",
                 got=mask.shape,
                 expected=(len(mask), self._width),
                 fix="give the mask one entry for each choice",
@@ -82,14 +79,14 @@ class ActionMasks:
 
 
 def _check_space(space: Space, width: int, action_space: Space) -> None:
-    where = f"observation space, key {KEY!r}"
+    where = f"observation space, key {ACTION_MASK!r}"
     if not width:
         raise SpaceError(
             "An action mask for an action space that has no discrete choices.",
             where=where,
             got=space_text(action_space),
             expected="Discrete or MultiDiscrete actions, or a Dict or Tuple with some",
-            fix=f"leave {KEY!r} out of the observation",
+            fix=f"leave {ACTION_MASK!r} out of the observation",
         )
     if isinstance(space, spaces.Dict | spaces.Tuple) or space.shape != (width,):
         raise SpaceError(
@@ -114,7 +111,7 @@ class GroupMasks:
         """Raises EnvError if a present member has a mask of zeros, or all members have."""
         if not self.present:
             return
-        nothing = np.stack([~member[KEY].any(axis=1) for member in obs], axis=1)
+        nothing = np.stack([~member[ACTION_MASK].any(axis=1) for member in obs], axis=1)
         if not nothing.any():
             return
         wrong = nothing & nothing.all(axis=1, keepdims=True)

@@ -11,7 +11,6 @@ from gymnasium import Space
 
 from rollax import spaces, trees
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.policy.action_masks import KEY
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy
@@ -169,7 +168,7 @@ def _any_observation(space: Space) -> trees.Tree:
 
     def column(leaf: Space, path: spaces.Path) -> np.ndarray:
         low, high = spaces.bounds(leaf)
-        value = 1 if KEY in path else 0
+        value = 1 if spaces.ACTION_MASK in path else 0
         return np.broadcast_to(np.clip(value, low, high), (1, *(leaf.shape or ()))).astype(leaf.dtype)
 
     return spaces.walk(column, space)

@@ -10,7 +10,6 @@ import numpy as np
 
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import RequestError
-from rollax.policy.action_masks import KEY as MASK
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
 from rollax.serving.observations import Observations, rows_of
@@ -18,7 +17,7 @@ from rollax.serving.protocol import Episode, Hello, Trajectory
 from rollax.serving.request_checks import AllowedActions, check_finite_number, read_plain
 from rollax.serving.sessions import Session
 from rollax.serving.values import SpaceValues, Where
-from rollax.spaces import choices, leaves
+from rollax.spaces import ACTION_MASK, choices, leaves
 from rollax.trees import Tree, index
 
 ONE_AGENT = frozenset({""})
@@ -254,7 +253,7 @@ class AgentReader:
         """An action that the policy has not chosen for this observation."""
         column = self._actions.columns([action], lambda _: where)
         if self._masks.masked:
-            self._masks.check_actions({MASK: obs[MASK][None]}, column, lambda _: where)
+            self._masks.check_actions({ACTION_MASK: obs[ACTION_MASK][None]}, column, lambda _: where)
         return index(column, 0)
 
     def trajectory(self, trajectory: Trajectory, where: str) -> None:
@@ -294,7 +293,7 @@ class AgentReader:
 
     def _check_masks(self, obs: Tree, actions: Tree, where: str) -> None:
         if self._masks.masked:
-            acting = {MASK: obs[MASK][:-1]}
+            acting = {ACTION_MASK: obs[ACTION_MASK][:-1]}
             self._masks.check(acting, lambda row: f"{where}.obs[{row}]")
             self._masks.check_actions(acting, actions, lambda row: f"{where}.actions[{row}]")
 

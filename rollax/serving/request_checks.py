@@ -9,10 +9,9 @@ import numpy as np
 from gymnasium import Space
 
 from rollax.errors import RequestError
-from rollax.policy.action_masks import KEY as MASK
 from rollax.policy.action_masks import are_allowed, masks_choices
 from rollax.serving.values import Where, plain, unpack
-from rollax.spaces import choices
+from rollax.spaces import ACTION_MASK, choices
 from rollax.trees import Tree, index
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -77,7 +76,7 @@ class AllowedActions:
         """Refuses masks of a wrong width or without a valid action, given columns of observations."""
         if not self.masked:
             return
-        mask = columns[MASK]
+        mask = columns[ACTION_MASK]
         width = sum(self._counts)
         if mask.shape[1:] != (width,):
             raise RequestError(
@@ -102,7 +101,7 @@ class AllowedActions:
         """Refuses actions that the masks of their observations exclude, given columns of both."""
         if not self.masked:
             return
-        allowed = are_allowed(observations[MASK], actions, self._action_space)
+        allowed = are_allowed(observations[ACTION_MASK], actions, self._action_space)
         if not allowed.all():
             row = int(np.argmin(allowed))
             raise RequestError(

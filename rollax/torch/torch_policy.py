@@ -17,13 +17,13 @@ from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, is_noisy, run_model
-from rollax.policy import action_masks
 from rollax.policy.finite import check_finite
 from rollax.policy.model_policy import Columns, ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.update_plan import check_parts, part_of
 from rollax.policy.weights import check_weights
+from rollax.spaces import ACTION_MASK
 from rollax.state import count, section
 from rollax.torch import own_state
 from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation
@@ -137,7 +137,7 @@ class TorchPolicy(ModelPolicy):
             out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
         if self.masks.present:
-            mask = columns[SampleBatch.OBS][action_masks.KEY]
+            mask = columns[SampleBatch.OBS][ACTION_MASK]
             out = out._replace(policy=self.distribution.mask(out.policy, mask))
             if self.exploration.outputs_are_values:
                 out = out._replace(value=out.policy.amax(dim=-1))

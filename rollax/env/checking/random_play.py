@@ -15,9 +15,8 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.observations import check_observation
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, SpaceError
-from rollax.spaces import check_space, choices, stack, walk
+from rollax.spaces import ACTION_MASK, check_space, choices, stack, walk
 
-MASK = "action_mask"
 SpacesOf = Callable[[Hashable], tuple[Space, Space]]
 
 
@@ -169,9 +168,9 @@ class RandomActions:
             seeded.seed(self._seed)
             self._spaces[id(space)] = space, seeded
         action = self._spaces[id(space)][1].sample()
-        if not (isinstance(obs, dict) and MASK in obs):
+        if not (isinstance(obs, dict) and ACTION_MASK in obs):
             return action
-        mask, widths = np.asarray(obs[MASK]).ravel(), choices(space)
+        mask, widths = np.asarray(obs[ACTION_MASK]).ravel(), choices(space)
         if len(mask) != sum(widths):
             raise EnvError(
                 "An action mask of the wrong size.",
