@@ -115,6 +115,20 @@ class TestRefuses:
         assert hint in message
 
     @pytest.mark.parametrize(
+        ("key", "value", "hint"),
+        [
+            ("evaluation_num_episodes", 3, "beside"),
+            ("output", "there", "record"),
+            ("observation_filter", "MeanStdFilter", "trained on"),
+        ],
+    )
+    def test_what_evaluation_cannot_change(self, key, value, hint):
+        message = refusal({"evaluation_config": {key: value}})
+        assert f"config key 'evaluation_config.{key}'" in message
+        assert hint in message
+        resolve({key: value, "evaluation_config": {key: value}})
+
+    @pytest.mark.parametrize(
         ("config", "key", "got", "expected"),
         [
             ({"gamma": 1.5}, "gamma", "1.5 (float)", "0 <= gamma <= 1"),
