@@ -201,8 +201,10 @@ class ExternalBaseEnv(BaseEnv):
         """Ends all pending calls, closes the environment and waits for the thread of `run()`."""
         if self._queue.stopped:
             return
-        self._queue.stop()
-        self.env.close()
+        try:
+            self._queue.stop()
+        finally:
+            self.env.close()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_SECONDS_TO_STOP)

@@ -253,8 +253,7 @@ class EventQueue:
             self.waiting.difference_update(answered)
             episodes = sum(call.episodes for call in answered)
             self._expected = max(self._expected, len(self._ready)) + episodes
-        for call in answered:
-            call.done()
+        self._end(answered)
 
     def interrupt(self, interrupted: bool) -> None:
         """From here on `take` raises a PollInterruptedError, the running one too; or no longer."""
@@ -289,8 +288,24 @@ class EventQueue:
                 call.stopped = True
             self._arrived.notify_all()
             self._room.notify_all()
+        self._end(calls)
+
+    def _end(self, calls: Iterable[Call]) -> None:
+        """Wakes the threads of all calls, and calls the callbacks; `EnvError` at the end if one of these raised."""
+        failure: Exception | None = None
         for call in calls:
-            call.done()
+            try:
+                call.done()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise EnvError(
+                f"The callback of request_actions raised {type(failure).__name__}: {failure}",
+                where=self.name,
+                got="the traceback above",
+                expected="on_actions to return, for actions and for an EnvStoppedError",
+                fix="correct on_actions",
+            ) from failure
 
 
 def _released(call: Call) -> list[Any]:

@@ -56,6 +56,19 @@ class TestRequests:
             answer(base, base.poll_rows(), 0)
         assert got == [{"a": 0}] * 3
 
+    def test_a_callback_that_raises_leaves_no_other_request_without_an_answer(self, base):
+        got = []
+        for name in "ab":
+            base.env.start_episode(name)
+            base.env.request_actions({name: seen(1)}, (lambda actions: 1 / 0) if name == "a" else got.append)
+        says = "request_actions raised ZeroDivisionError...Scripted"
+        refused(EnvError, answer, base, base.poll_rows(), 1, says=says)
+        base.env.request_actions({"a": seen(1)}, lambda actions: 1 / 0)
+        base.env.request_actions({"b": seen(1)}, got.append)
+        refused(EnvError, base.stop, says=says)
+        assert got[0] == {"b": 1}
+        assert isinstance(got[1], EnvStoppedError)
+
     def test_a_second_one_is_refused_while_the_first_waits(self, base):
         base.env.start_episode("a")
         base.env.request_actions({"a": seen(0)}, lambda actions: None)
