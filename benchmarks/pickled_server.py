@@ -34,7 +34,7 @@ class PickledServer(ThreadingHTTPServer):
         if command["command"] != "GET_ACTION":
             return {}
         with self._lock:
-            (action,) = self._actor.act_on(np.asarray(command["observation"])[None], (), ())
+            (action,) = self._actor.act_on(np.asarray(command["observation"])[None], (), (), ())
         return {"action": action}
 
 
