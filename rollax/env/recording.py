@@ -23,7 +23,7 @@ from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.making import make_base_env, to_base_env, way_of
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
-from rollax.errors import EnvError, RollaxError, not_installed
+from rollax.errors import EnvError, RollaxError, WorkerError, not_installed
 
 Chosen = Callable[[int, int, int], bool]
 """`(episode, sub-environment, number of sub-environments)` -> whether it is recorded; episodes count from 0."""
@@ -136,7 +136,11 @@ class RecordedEnv(EnvWrapper):
         ended = set(rows.ended_envs.tolist()) if len(rows.ended_envs) else ()
         for env_id in list(self._videos):
             if np.count_nonzero(rows.env_index == env_id) and not (self._shows_next and env_id in ended):
-                self._videos[env_id].add(self._frame(env_id))
+                frame = self._frame(env_id)
+                if frame is None:
+                    self._videos.pop(env_id).discard()
+                else:
+                    self._videos[env_id].add(frame)
         for env_id in ended:
             self._end(env_id, whole=True)
         for env_id in rows.dropped_envs.tolist():
@@ -162,8 +166,9 @@ class RecordedEnv(EnvWrapper):
                 place = f"env_{env_id}_" if self.num_envs > 1 else ""
                 path = self.folder / f"{place}episode_{episode:06d}.mp4"
                 frame = self._frame(env_id)
-                self._videos[env_id] = VideoFile(path, self._frames_per_second(env_id))
-                self._videos[env_id].add(frame)
+                if frame is not None:
+                    self._videos[env_id] = VideoFile(path, self._frames_per_second(env_id))
+                    self._videos[env_id].add(frame)
 
     def _end(self, env_id: int, *, whole: bool) -> None:
         self._running.discard(env_id)
@@ -177,8 +182,12 @@ class RecordedEnv(EnvWrapper):
         elif video is not None:
             video.discard()
 
-    def _frame(self, env_id: int) -> np.ndarray:
-        frame: Any = self.env.try_render(env_id)
+    def _frame(self, env_id: int) -> np.ndarray | None:
+        """A frame; None if the process of the sub-environment is gone: a later poll reports its episode as lost."""
+        try:
+            frame: Any = self.env.try_render(env_id)
+        except WorkerError:
+            return None
         if is_frame(frame):
             return frame
         raise EnvError(

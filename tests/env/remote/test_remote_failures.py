@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 
 import numpy as np
 import pytest
 
-from rollax import EnvContext, EnvError
+from rollax import EnvContext, EnvError, record_env
 from rollax.env.making import make_base_env
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
@@ -69,6 +71,28 @@ def test_one_that_dies_is_made_anew_and_the_others_go_on(make, diary, cls, caplo
 
 
 @pytest.mark.long
+class DiesDrawing(Fragile):
+    """Its process ends as it draws its third frame; the next one has a chance to draw."""
+
+    render_mode = "rgb_array"
+
+    def render(self):
+        if self.count == 2 and self.diary.count("made", self.index) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros((8, 8, 3), np.uint8)
+
+
+def test_one_that_dies_while_it_is_drawn_has_lost_its_episode(make, diary, tmp_path):
+    creator = record_env(DiesDrawing, tmp_path / "videos", episodes=lambda episode: True)
+    env = make(creator, 1)
+    rows = act(env, env.reset_rows(np.arange(1)))
+    rows = act(env, act(env, rows))
+    assert rows.dropped_envs.tolist() == [0]
+    rows = act(env, env.reset_rows(rows.dropped_envs), {0: END})
+    assert rows.ended_envs.tolist() == [0]
+    assert [path.name for path in env.paths] == ["episode_000001.mp4"]
+
+
 def test_the_new_one_has_a_stream_of_its_own_seed(make, diary):
     def after_a_death():
         env = make(num_envs=1)
