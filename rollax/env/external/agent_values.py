@@ -20,7 +20,6 @@ from rollax.errors import EnvError
 Spaces = tuple[Space | None, Space | None]
 """Observation space and action space; None where values are not checked here."""
 
-_UNKNOWN: Spaces = (None, None)
 _REMEMBERED = 10_000
 
 
