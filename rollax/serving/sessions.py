@@ -196,14 +196,16 @@ class Sessions:
         return [session for session in self if session.last_response < before and session.id not in self.waiting]
 
     def refuse_waiting(self, agents: Mapping[str, Iterable[str]]) -> None:
-        """Refuses a second request for agents, episode id -> agents, before the first is answered; RequestError."""
+        """Refuses a request for agents, episode id -> agents, that wait for an action; RequestError."""
         for episode_id in self.waiting.keys() & agents.keys():
-            if not self.waiting[episode_id].isdisjoint(agents[episode_id]):
+            both = self.waiting[episode_id].intersection(agents[episode_id])
+            if both:
+                of_agents = "".join(f", agent {agent!r}," for agent in sorted(both) if agent)
                 raise RequestError(
                     "An episode that waits for an action.",
                     status=409,
                     where="episode_id",
-                    got=f"a second request for {episode_id!r} before the first is answered",
+                    got=f"a second request for {episode_id!r}{of_agents} before the first is answered",
                     expected="one request at a time for each agent of an episode",
                     fix="wait for the action",
                 )

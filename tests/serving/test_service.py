@@ -287,7 +287,8 @@ class TestSeveralAgents:
                 session.backend.answer()
                 await first
             pending = session.act(obs={"a": X})
-            refused(409, session.reward, {"a": 5.0, "b": 1.0})
+            error = refused(409, session.reward, {"a": 5.0, "b": 1.0})
+            assert error.parts["got"] == "a second request for 'e', agent 'a', before the first is answered"
             session.reward({"b": 1.0})
             session.backend.answer()
             await pending
