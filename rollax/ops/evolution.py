@@ -7,6 +7,7 @@ or sent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -116,14 +117,14 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
 
     Args:
         returns: [N, 2] of both sides.
-        used: b, from 1 on; None: all N.
+        used: b, from 1 to N; None: all N.
     Raises:
         ShapeError: `returns` is not [N, 2].
-        ConfigError: `used` is no whole number from 1 on.
+        ConfigError: `used` is no whole number from 1 to N.
     """
     both = _both_sides(returns)
     if used is not None:
-        _check_whole(used, "ars_weights(used)", least=1)
+        _check_whole(used, "ars_weights(used)", least=1, most=len(both))
     finite = _finite(both)
     order = np.argsort(-np.where(finite, both.max(axis=1), -np.inf), kind="stable")
     chosen = order[: len(both) if used is None else used]
@@ -187,7 +188,7 @@ def start_search(
         seed: of the directions.
     Raises:
         ShapeError: `theta` is no vector.
-        ConfigError: a number is not positive, or not whole, or θ not finite.
+        ConfigError: a number is not finite, not positive or not whole, or θ not finite.
     """
     _check_whole(num_directions, "start_search(num_directions)", least=1)
     _check_whole(seed, "start_search(seed)", least=0)
@@ -196,11 +197,9 @@ def start_search(
         raise ShapeError("θ is no vector.", where="start_search(theta)", got=theta.shape, expected="(P,)")
     if not np.isfinite(theta).all():
         raise ConfigError("θ is not finite.", where="start_search(theta)", got=theta, expected="finite float32 numbers")
-    for name, value in (("noise_stdev", noise_stdev), ("lr", lr)):
-        if not value > 0:
-            raise ConfigError(
-                "A number that is not positive.", where=f"start_search({name})", got=value, expected="> 0"
-            )
+    _check_number(noise_stdev, "start_search(noise_stdev)")
+    _check_number(lr, "start_search(lr)")
+    _check_number(l2_coeff, "start_search(l2_coeff)", positive=False)
     optimizer = optax.identity() if optimizer is None else optimizer
     return Search(theta, optimizer.init(theta), num_directions, noise_stdev, lr, weights, optimizer, l2_coeff, seed)
 
@@ -224,8 +223,8 @@ def tell(search: Search, returns: ArrayLike) -> Search:
     """The search after a step, given the returns [N, 2] of the candidates of `ask`; larger is better.
 
     Raises:
-        ShapeError: `returns` has another shape.
-        NonFiniteError: no return is finite.
+        ShapeError: `returns` has another shape, or the weights are not one for each direction.
+        NonFiniteError: no return is finite, or the new θ is not.
     """
     if np.shape(returns) != (search.num_directions, 2):
         raise ShapeError(
@@ -244,17 +243,42 @@ def tell(search: Search, returns: ArrayLike) -> Search:
             expected="finite returns",
             fix="begin nearer to candidates that work, or lower noise_stdev or lr",
         )
-    weights = search.weights(both)
+    weights = np.asarray(search.weights(both), np.float64)
+    if weights.shape != (search.num_directions,):
+        raise ShapeError(
+            "Weights that are not those of the directions.",
+            where="start_search(weights)",
+            got=weights.shape,
+            expected=(search.num_directions,),
+            fix="return one number for each direction, that is for each row of the returns",
+        )
     gradient = gradient_estimate(weights, search.seed, search.generation, len(search.theta))
     loss = np.float32(search.l2_coeff) * search.theta - gradient
     step, optimizer_state = search.optimizer.update(loss, search.optimizer_state, search.theta)
     theta = search.theta - np.float32(search.lr) * np.asarray(step)
+    if not np.isfinite(theta).all():
+        raise NonFiniteError(
+            "A step to parameters that are not finite.",
+            where=f"tell(search, returns), generation {search.generation}",
+            got=theta,
+            expected="finite float32 numbers",
+            fix="lower lr, or bound the weights",
+        )
     return replace(search, theta=theta, optimizer_state=optimizer_state, generation=search.generation + 1)
 
 
-def _check_whole(value: Any, where: str, *, least: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ConfigError("A number that is not whole.", where=where, got=value, expected=f"an integer from {least} on")
+def _check_whole(value: Any, where: str, *, least: int, most: int | None = None) -> None:
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (is_whole and value >= least and (most is None or value <= most)):
+        expected = f"an integer from {least} {'on' if most is None else f'to {most}'}"
+        raise ConfigError("A number that is not whole, or out of range.", where=where, got=value, expected=expected)
+
+
+def _check_number(value: Any, where: str, *, positive: bool = True) -> None:
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and (value > 0 if positive else value >= 0)):
+        expected = f"a finite number {'>' if positive else '>='} 0"
+        raise ConfigError("A number that is not finite, or out of range.", where=where, got=value, expected=expected)
 
 
 def _both_sides(returns: ArrayLike) -> NDArray[np.float64]:

@@ -216,9 +216,9 @@ class TestSearch:
             start_search([[0.0]], num_directions=2, noise_stdev=0.1, lr=0.1)
         right = {"num_directions": 2, "noise_stdev": 0.1, "lr": 0.1}
         for wrong in ({"num_directions": 0}, {"seed": -1}):
-            with pytest.raises(ConfigError, match="number that is not whole"):
+            with pytest.raises(ConfigError, match="not whole"):
                 start_search([0.0], **{**right, **wrong})
-        for used in (0, -1):
+        for used in (0, -1, 4):
             with pytest.raises(ConfigError, match=r"ars_weights\(used\)"):
                 ars_weights(np.ones((3, 2)), used)
 
@@ -228,6 +228,13 @@ class TestSearch:
             tell(search, [[np.nan, np.inf], [-np.inf, np.nan]])
         moved = [tell(search, returns).theta for returns in ([[np.nan, np.inf], [1.0, 2.0]], [[None, None], [1, 2]])]
         assert moved[0] == moved[1] != 0
+
+    def test_weights_that_make_no_step(self):
+        settings = {"num_directions": 2, "noise_stdev": 0.1, "lr": 0.1}
+        with pytest.raises(ShapeError, match=r"\(1,\)(.|\n)*\(2,\)"):
+            tell(start_search([0.0], **settings, weights=lambda r: r[:1, 0]), np.ones((2, 2)))
+        with pytest.raises(NonFiniteError, match=r"not finite(.|\n)*generation 0"):
+            tell(start_search([0.0], **settings, weights=lambda r: r[:, 0] * np.nan), np.ones((2, 2)))
 
 
 def test_a_linear_quadratic_regulator():
@@ -257,7 +264,11 @@ def test_a_linear_quadratic_regulator():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"num_directions": 0}, {"noise_stdev": -1.0}, {"lr": 0.0}, {"lr": np.nan}, {"theta": [np.nan]}]
+    "wrong",
+    [
+        *({"num_directions": 0}, {"noise_stdev": -1.0}, {"noise_stdev": np.inf}, {"lr": 0.0}, {"lr": np.nan}),
+        *({"l2_coeff": -0.1}, {"l2_coeff": np.nan}, {"theta": [np.nan]}),
+    ],
 )
 def test_a_search_that_could_not_begin(wrong):
     with pytest.raises(ConfigError, match=rf"start_search\({next(iter(wrong))}\)"):
