@@ -274,7 +274,7 @@ class Trainer:
         state: Any = None,
         explore: bool = False,
         prev_action: Any = None,
-        prev_reward: float = 0.0,
+        prev_reward: float | None = None,
         *,
         policy_id: str = DEFAULT_POLICY,
     ) -> Any:

@@ -217,7 +217,7 @@ class PolicyRunner:
         state: Sequence[Any] | None = None,
         explore: bool = False,
         prev_action: Any = None,
-        prev_reward: float = 0.0,
+        prev_reward: float | None = None,
     ) -> Any:
         """The environment action for one raw observation; for many, `compute_actions` is faster.
 
@@ -227,7 +227,7 @@ class PolicyRunner:
                 trajectory.
             explore: False for the greedy action.
             prev_action: the action before, as it was returned; None at the start of a trajectory.
-            prev_reward: the reward that followed it.
+            prev_reward: the reward that followed it; None at the start of a trajectory.
         Returns:
             The action; `(action, state_out, fetches)` of a policy with memory, or where a state was passed.
         Raises:
@@ -235,7 +235,8 @@ class PolicyRunner:
         """
         columns = columns_of_one(self.policy.observation_space, obs, f"an observation for policy {self.policy.name!r}")
         states = None if state is None else [np.asarray(part)[None] for part in state]
-        memory = self._memory(1, states, None if prev_action is None else [prev_action], [prev_reward])
+        previous = (None if part is None else [part] for part in (prev_action, prev_reward))
+        memory = self._memory(1, states, *previous)
         actions, states_out, fetches = self._actions(columns, explore, memory)
         action = trees.unstack(actions)[0]
         if state is None and not memory["state_batches"]:

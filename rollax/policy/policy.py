@@ -139,7 +139,7 @@ class Policy(ABC):
         state: Sequence[Any] | None = None,
         explore: bool = False,
         prev_action: Any = None,
-        prev_reward: float = 0.0,
+        prev_reward: float | None = None,
     ) -> Any:
         """The action for one observation; `(action, state_out, extra_fetches)` of a policy with memory.
 
@@ -147,14 +147,16 @@ class Policy(ABC):
         `Trainer.compute_single_action` and the policy of `load_policy`.
 
         Args:
-            state, prev_action: the `state_out` and action of the previous step; None at the start of a trajectory.
+            state, prev_action, prev_reward: the `state_out`, action and reward of the previous step; None at the start
+                of a trajectory.
         Raises:
             EnvError, NonFiniteError: an observation that is not in the observation space.
         """
         columns = columns_of_one(self.observation_space, obs, f"an observation for policy {self.name!r}")
         prev_actions = None if prev_action is None else spaces.stack(self.action_space, [prev_action])
         states = None if state is None else [np.asarray(part)[None] for part in state]
-        context = self.memory_of(1, states, prev_actions, np.array([prev_reward], np.float32))
+        prev_rewards = None if prev_reward is None else np.array([prev_reward], np.float32)
+        context = self.memory_of(1, states, prev_actions, prev_rewards)
         actions, state_outs, extra = call_accepted(self.compute_actions, columns, explore=explore, **context)
         action = actions[0] if isinstance(actions, list) else trees.index(trees.tree_map(np.asarray, actions), 0)
         if state is None and not context["state_batches"]:

@@ -320,7 +320,7 @@ def test_previous_actions_are_what_the_environment_received(scale):
     received = runner.action_map.received(batch["actions"])
     assert (np.abs(received - batch["actions"]).max(axis=1) > 0).sum() > 3
     first = int(np.flatnonzero(np.diff(batch["trajectory_id"]))[0]) + 1
-    state, action, reward = None, None, 0.0
+    state, action, reward = None, None, None
     for row in range(first, first + 7):
         given = {"prev_action": action, "prev_reward": reward}
         _, state, fetches = runner.compute_single_action(batch["obs"][row], state, True, **given)

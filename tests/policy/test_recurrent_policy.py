@@ -101,7 +101,7 @@ class TestActing:
     def test_single_actions_hand_the_state_on(self):
         policy = make(model=INPUTS)
         rows = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
-        state, action, reward = None, None, 0.0
+        state, action, reward = None, None, None
         batch: Any = [np.zeros((1, 16), np.float32)]
         previous, rewards = np.zeros(1, np.int64), np.zeros(1, np.float32)
         for obs in rows:
