@@ -12,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.batch import SampleBatch
+from rollax.errors import PolicyError
 from rollax.models.action_values import make_actor
 from rollax.models.embeddings import is_parametric
 from rollax.models.linear import LinearPolicy
@@ -56,6 +57,14 @@ class SearchedPolicy(JaxPolicy):
         super().__init__(observation_space, action_space, config)
         self.statistics = (*type(self).statistics, "cur_lr")
         self._shapes = {name: array.shape for name, array in self.split.params.items()}
+        if not self._shapes:
+            raise PolicyError(
+                "A model without parameters, so that there is nothing to search for.",
+                where=f"policy class {type(self).__name__}, make_model",
+                got="no nnx.Param",
+                expected="a model with trained parameters",
+                fix="keep what is searched for in nnx.Param, as layers such as nnx.Linear do",
+            )
 
     def check_spaces(self) -> None:
         check_layers(self.config.model, type(self).__name__)

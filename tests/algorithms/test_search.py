@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gymnasium as gym
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from gymnasium import spaces
 
 from rollax import (
@@ -12,6 +14,7 @@ from rollax import (
     ConfigError,
     EnvError,
     ESTrainer,
+    Outputs,
     PolicyError,
     RolloutWorker,
     Trainer,
@@ -441,6 +444,17 @@ class TestRefused:
         monkeypatch.setattr(worker_set, "ray_workers", workers_here)
         with pytest.raises(EnvError, match="Several agents, for an algorithm of one agent"):
             ARSTrainer(lambda context: Two(), {**SMALL, "num_workers": num_workers})
+
+    def test_a_model_without_parameters(self):
+        class Still(nnx.Module):
+            def __init__(self, observation_space, num_outputs, *, rngs):
+                self.width = num_outputs
+
+            def __call__(self, obs):
+                return Outputs(jnp.zeros((len(obs), self.width)))
+
+        with pytest.raises(PolicyError, match="nothing to search for"):
+            ESTrainer(Drift, {**SMALL, "model": {"custom_model": Still}})
 
     def test_learning_from_rows(self):
         with ARSTrainer(Drift, SMALL) as trainer:
