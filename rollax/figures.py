@@ -27,6 +27,7 @@ def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Fig
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     # Without pyplot, which has global state and selects a window system.
     figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
@@ -41,5 +42,7 @@ def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Fig
             fix="name the file with one of these suffixes, such as .png or .svg",
         )
     yield figure
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a "$" in the name of a run or of a part of a space is no formula
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, format=suffix or "png")

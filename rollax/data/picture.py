@@ -146,4 +146,5 @@ def _draw_actions(axes: Any, summary: PolicySummary) -> None:
     axes.set_ylabel("% of the steps")
     axes.set_xlabel("action, or equal part of its range")
     if len(summary.actions) > 1:
-        axes.legend(fontsize="small")
+        # Otherwise Matplotlib leaves out names that begin with "_".
+        axes.legend(axes.containers, [bars.get_label() for bars in axes.containers], fontsize="small")

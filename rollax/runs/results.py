@@ -117,7 +117,9 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, titl
         axes.set_ylabel("mean episode reward")
         axes.set_title(title)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        lines = axes.get_lines()
+        # Otherwise Matplotlib leaves out labels that begin with "_".
+        axes.legend(lines, [str(line.get_label()) for line in lines], fontsize="small")
 
 
 def labelled(paths: Sequence[Path]) -> dict[str, tuple[list[dict[str, Any]], int]]:

@@ -52,6 +52,14 @@ def test_labels_tell_runs_apart(tmp_path):
     assert list(labelled([one / "result.jsonl"])) == ["run"]
 
 
+def test_any_folder_name_is_a_label(rollax, cwd):
+    done = rollax("plot", write_run(cwd / "_one", [1.0]), write_run(cwd / r"a$\x$", [1.0]), "--out=a.svg")
+    assert done.exit_code == 0, done.output
+    picture = (cwd / "a.svg").read_text()
+    assert "<!-- _one -->" in picture  # the source of a text, which is drawn as paths
+    assert r"<!-- a$\x$ -->" in picture
+
+
 @pytest.mark.parametrize("rewards", [[1.0, 2.0, 4.0], [None, None], [3.0]])
 def test_the_command_writes_a_picture(rollax, cwd, rewards):
     runs = [write_run(cwd / name, rewards) for name in ("one", "two")]
