@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -142,6 +143,7 @@ def run_experiment(
     """Trains, and prints the outcome and the paths; `fit` holds the keyword arguments of `Trainer.fit`."""
     if is_new := out is None:
         out = new_folder(f"{trainer.name}-{trainer.config.env or 'data'}")
+    out = Path(os.path.abspath(out))  # environments may change the working directory
     to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
     to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
     try:

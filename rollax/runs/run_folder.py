@@ -59,7 +59,8 @@ class RunFolder:
             check_empty(path, "fit(out=...)", "from_checkpoint(...).fit(...)")
         elif (path / RESULTS_NAME).exists():
             _forget_results_after(path, goes_on_after)
-        self.path = path
+        # Environments may change the working directory.
+        self.path = path = Path(os.path.abspath(path))
         self._checkpoint: Path | None = None
         self._best: Path | None = None
         self._best_score = -math.inf

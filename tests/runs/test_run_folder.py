@@ -38,6 +38,18 @@ def test_later_and_unfinished_results_are_dropped(tmp_path, left, kept):
     assert unread == 0
 
 
+def test_the_folder_stays_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    with RunFolder(Path("run"), EXPERIMENT, None, None) as folder:
+        monkeypatch.chdir("logs")  # as some environments do
+        folder.append({"timesteps_total": 100, "episode_reward_mean": 1.0})
+        folder.log_scalars({"timesteps_total": 100, "episode_reward_mean": 1.0})
+    assert not any((tmp_path / "logs").iterdir())
+    assert (tmp_path / "run" / "curve.png").exists()
+    assert list((tmp_path / "run").glob("events.out.tfevents*"))
+
+
 def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
     # Loading it takes 2 s and 200 MB, for nothing in a run of JAX.
     script = (
