@@ -7,7 +7,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -69,13 +70,15 @@ class RunFolder:
         self._results: IO[bytes] = _opened(path)
         self._last_line = self._results.seek(0, os.SEEK_END)
         self._tensorboard: SummaryWriter | None = None
-        (path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
+        with _named_errors(path / "config.json"):
+            (path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
 
     def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._results.close()
+        with suppress(OSError):  # of a line that `append` has failed to write
+            self._results.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
         self._draw_curve()
@@ -92,9 +95,10 @@ class RunFolder:
 
     def append(self, result: Mapping[str, Any]) -> None:
         """Writes one result line and flushes it to disk."""
-        self._last_line = self._results.tell()
-        self._results.write(to_json(result).encode() + b"\n")
-        self._results.flush()
+        with _named_errors(self.path / RESULTS_NAME):
+            self._last_line = self._results.tell()
+            self._results.write(to_json(result).encode() + b"\n")
+            self._results.flush()
 
     def amend(self, result: Mapping[str, Any]) -> None:
         """Rewrites the last result line with its additions."""
@@ -194,6 +198,15 @@ def _opened(folder: Path) -> IO[bytes]:
         return (folder / RESULTS_NAME).open("r+b" if (folder / RESULTS_NAME).exists() else "wb")
     except OSError as error:
         raise ConfigError("The run folder cannot be created.", where=str(folder), got=str(error)) from error
+
+
+@contextmanager
+def _named_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        fix = "free some space on the disk, or give another folder"
+        raise RollaxError("A file of the run was not written.", where=str(file), got=str(error), fix=fix) from error
 
 
 def _saved(trainer: Trainer, folder: Path) -> Path:

@@ -1,5 +1,7 @@
-"""A run folder that a killed process has left is taken up again; its TensorBoard log loads no PyTorch."""
+"""A run folder of a killed process is continued; a full disk is a named error; its TensorBoard log loads no PyTorch."""
 
+import errno
+import io
 import json
 import os
 import subprocess
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rollax.errors import RollaxError
 from rollax.runs.results import read_lines
 from rollax.runs.run_folder import RunFolder
 
@@ -48,6 +51,18 @@ def test_the_folder_stays_where_it_is(tmp_path, monkeypatch):
     assert not any((tmp_path / "logs").iterdir())
     assert (tmp_path / "run" / "curve.png").exists()
     assert list((tmp_path / "run").glob("events.out.tfevents*"))
+
+
+def test_a_full_disk_is_named(tmp_path):
+    class Full(io.BytesIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = RunFolder(tmp_path, EXPERIMENT, None, None)
+    folder._results.close()
+    folder._results = io.BufferedWriter(Full())
+    with pytest.raises(RollaxError, match=r"result\.jsonl\n.*No space left on device"), folder:
+        folder.append({"training_iteration": 1})
 
 
 def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
