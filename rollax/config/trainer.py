@@ -34,15 +34,6 @@ from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule
 from rollax.spaces import check_space
 
-_NOT_IN_EVALUATION = {
-    "evaluation_interval": "set it beside evaluation_config",
-    "evaluation_num_episodes": "set it beside evaluation_config",
-    "evaluation_config": "write its keys into the outer evaluation_config",
-    "output": "leave it out: trainer.record(...) writes episodes of the trained policies",
-    "observation_filter": "leave it out: policies act on the observations that they were trained on",
-}
-"""Key -> what to do instead of setting it in `evaluation_config`."""
-
 
 def _checked_points(points: tuple[tuple[int, float], ...], info: ValidationInfo) -> tuple[tuple[int, float], ...]:
     Schedule(points, where=f"config key '{info.field_name}'")
@@ -107,7 +98,10 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
             *("remote_worker_envs", "remote_env_batch_wait_ms", "remote_env_timeout_s", "multiagent"),
             "restart_failed_sub_environments",
         ): ("evaluation",),
-        ("train_batch_size", "gamma", "lr", "lr_schedule", "grad_clip", "accept_off_policy_actions"): ("policy",),
+        (
+            *("train_batch_size", "gamma", "lr", "lr_schedule", "grad_clip", "accept_off_policy_actions"),
+            "observation_filter",  # policies act on the observations that they were trained on
+        ): ("policy",),
         (
             *("rollout_fragment_length", "batch_mode", "count_steps_by", "sample_async", "max_policy_lag"),
             *("evaluation_interval", "evaluation_num_episodes", "evaluation_config"),
@@ -298,24 +292,10 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
                 check_space(space, f"config key '{name}'")
         self.multiagent.check()
         if self.evaluation_config:
-            self._refuse_in_evaluation()
             try:
                 self.for_evaluation()
             except ConfigError as error:
                 raise ConfigError(f"evaluation_config does not fit. {error}") from None
-
-    def _refuse_in_evaluation(self) -> None:
-        """Refuses other values in `evaluation_config` for keys in which evaluation cannot differ."""
-        for name, fix in _NOT_IN_EVALUATION.items():
-            value, own = self.evaluation_config.get(name), getattr(self, name)
-            if value not in (None, own):
-                raise ConfigError(
-                    "A key that evaluation_config cannot change.",
-                    where=f"config key 'evaluation_config.{name}'",
-                    got=value,
-                    expected=f"the value of the training, {own!r}",
-                    fix=fix,
-                )
 
     def refuse_larger(self, part: str, whole: str) -> None:
         if getattr(self, part) > getattr(self, whole):

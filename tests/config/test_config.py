@@ -115,20 +115,6 @@ class TestRefuses:
         assert hint in message
 
     @pytest.mark.parametrize(
-        ("key", "value", "hint"),
-        [
-            ("evaluation_num_episodes", 3, "beside"),
-            ("output", "there", "record"),
-            ("observation_filter", "MeanStdFilter", "trained on"),
-        ],
-    )
-    def test_what_evaluation_cannot_change(self, key, value, hint):
-        message = refusal({"evaluation_config": {key: value}})
-        assert f"config key 'evaluation_config.{key}'" in message
-        assert hint in message
-        resolve({key: value, "evaluation_config": {key: value}})
-
-    @pytest.mark.parametrize(
         ("config", "key", "got", "expected"),
         [
             ({"gamma": 1.5}, "gamma", "1.5 (float)", "0 <= gamma <= 1"),
@@ -254,6 +240,7 @@ class TestDerived:
             ("num_workers", 2),
             ("lr", 0.5),
             ("output", "data"),
+            ("observation_filter", "MeanStdFilter"),
         ],
     )
     def test_keys_that_evaluation_does_not_read(self, key, value):
