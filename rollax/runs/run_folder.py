@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from rollax import storage
 from rollax.errors import CheckpointError, ConfigError, RollaxError
 from rollax.runs.display import title_of
+from rollax.runs.event_log import EventLog
 from rollax.runs.results import (
     RESULTS_NAME,
     WHERE_IN_RESULT,
@@ -27,8 +28,6 @@ from rollax.runs.results import (
 )
 
 if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
-
     from rollax.algorithms.trainer import Trainer
 
 log = logging.getLogger("rollax.runs")
@@ -69,7 +68,7 @@ class RunFolder:
         self._best_by, self._keep = best_by, keep_checkpoints
         self._results: IO[bytes] = _opened(path)
         self._last_line = self._results.seek(0, os.SEEK_END)
-        self._tensorboard: SummaryWriter | None = None
+        self._events: EventLog | None = None
         with _named_errors(path / "config.json"):
             (path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
 
@@ -77,10 +76,10 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a line that `append` has failed to write
-            self._results.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        for file in (self._results, self._events):
+            with suppress(OSError):  # of what `append` or `log_scalars` has failed to write
+                if file is not None:
+                    file.close()
         self._draw_curve()
 
     def inherit(self, run: Path, iteration: int) -> None:
@@ -109,12 +108,10 @@ class RunFolder:
 
     def log_scalars(self, result: Mapping[str, Any]) -> None:
         """Writes the numbers of `result` to the TensorBoard log, over environment steps."""
-        if self._tensorboard is None:
-            # Imported here, so that it does not delay the first result.
-            self._tensorboard = _summary_writer_class()(str(self.path))
-        step = int(number_in(result, "timesteps_total") or 0)
-        for name, value in flat_scalars(result):
-            self._tensorboard.add_scalar(name, value, step)
+        with _named_errors(self.path / "events.out.tfevents.*"):
+            if self._events is None:
+                self._events = EventLog(self.path)  # not earlier: the import would delay the first result
+            self._events.add(dict(flat_scalars(result)), int(number_in(result, "timesteps_total") or 0))
 
     def save(self, trainer: Trainer) -> None:
         """Saves a checkpoint of this iteration and removes outdated ones."""
@@ -169,19 +166,6 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
         expected="a new folder, or an empty one",
         fix=f"give another folder{more}",
     )
-
-
-def _summary_writer_class() -> type[SummaryWriter]:
-    """Imports tensorboardX without PyTorch, which it would load (2 s) only to recognize tensors in images."""
-    torch_is_absent = "torch" not in sys.modules
-    if torch_is_absent:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # so `import torch` raises ImportError
-    try:
-        from tensorboardX import SummaryWriter
-    finally:
-        if torch_is_absent:
-            del sys.modules["torch"]
-    return SummaryWriter
 
 
 def _forget_results_after(folder: Path, iteration: int) -> None:

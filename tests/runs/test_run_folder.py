@@ -65,6 +65,18 @@ def test_a_full_disk_is_named(tmp_path):
         folder.append({"training_iteration": 1})
 
 
+def test_a_disk_that_is_too_full_for_the_tensorboard_log_is_named(tmp_path):
+    result = {"training_iteration": 1, "timesteps_total": 100, "loss": 0.5}
+    with open("/dev/full", "wb", buffering=0) as full, RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
+        folder.log_scalars(result)
+        assert folder._events is not None
+        records = folder._events._writer._py_recordio_writer
+        records.close()
+        records._writer = full
+        with pytest.raises(RollaxError, match=r"events\.out(.|\n)*No space left on device"):
+            folder.log_scalars(result)
+
+
 def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
     # Loading it takes 2 s and 200 MB, for nothing in a run of JAX.
     script = (
