@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollax import spaces, trees
-from rollax.env.base_env import BaseEnv
+from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.copies import EnvCopies
 from rollax.env.dict_rows import RowBuilder
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
@@ -52,7 +52,7 @@ class ExternalBaseEnv(BaseEnv):
         self._queue, self._values = episodes.queue, episodes.values
         self._several_agents = isinstance(env, ExternalMultiAgentEnv)
         agents = env.possible_agents if isinstance(env, ExternalMultiAgentEnv) else None
-        self.possible_agents = sorted(agents, key=str) if agents else None  # may be a set, which has no order
+        self.possible_agents = list(in_order(agents)) if agents else None
         self._numbers, self._slots = _LowestFree(), _LowestFree()
         self._open: dict[int, ExternalEpisode] = {}  # by number
         self._alive: dict[int, Trajectory] = {}  # by slot
