@@ -8,7 +8,7 @@ import pytest
 
 from rollax import Callbacks, PGTrainer, PPOConfig, PPOTrainer, Trainer, register_env
 from rollax.errors import ConfigError, EnvError, PolicyError
-from tests.algorithms.envs import TwoAgents
+from tests.algorithms.results import PPO_STATS, keys
 
 CONFIG = {
     "num_envs_per_worker": 4,
@@ -18,17 +18,6 @@ CONFIG = {
     "model": {"fcnet_hiddens": (8,)},
     "seed": 5,
     "evaluation_num_episodes": 3,
-}
-PPO_STATS = {
-    "cur_kl_coeff",
-    "cur_lr",
-    "entropy",
-    "kl",
-    "num_gradient_steps",
-    "policy_loss",
-    "total_loss",
-    "vf_explained_var",
-    "vf_loss",
 }
 
 
@@ -40,10 +29,6 @@ def numbers(result):
     """A result without its times."""
     times = ("time_this_iter_s", "time_total_s", "env_steps_per_s", "timers")
     return {key: value for key, value in result.items() if key not in times}
-
-
-def keys(value):
-    return {key: keys(part) for key, part in value.items()} if isinstance(value, dict) else None
 
 
 class TestConfig:
@@ -317,110 +302,6 @@ class TestSingleActions:
                     call("other")
 
 
-class TestMultiAgent:
-    CONFIG = {
-        **CONFIG,
-        "num_envs_per_worker": 2,
-        "train_batch_size": 20,
-        "sgd_minibatch_size": 20,
-        "multiagent": {
-            "policies": {"left": None, "right": None, "spare": None},
-            "policy_mapping_fn": lambda agent_id: agent_id,
-            "policies_to_train": ["left", "spare"],
-        },
-    }
-
-    def make(self, **config):
-        return PPOTrainer(env=TwoAgents, config={**self.CONFIG, **config})
-
-    def test_weights_without_the_filter_that_belongs_to_them(self, caplog):
-        with self.make(observation_filter="MeanStdFilter") as trainer:
-            trainer.train()
-            weights, filters = trainer.get_weights(), trainer.worker.get_filters()
-            trainer.set_weights({"left": weights["left"]})
-            assert not caplog.records
-            trainer.set_weights({"right": weights["left"]})
-            assert "Policies ['right'] do not learn, and neither do their observation filters" in caplog.text
-            caplog.clear()
-            trainer.worker.set_filters({"right": filters["left"]})
-            trainer.set_weights({"right": weights["left"]})
-            assert not caplog.records
-
-    def test_only_those_to_train_learn(self):
-        with self.make() as trainer:
-            before = trainer.worker.get_weights()
-            results = [trainer.train() for _ in range(2)]
-            after = trainer.worker.get_weights()
-        moved = {
-            policy_id: any(not np.array_equal(value, after[policy_id][name]) for name, value in weights.items())
-            for policy_id, weights in before.items()
-        }
-        assert moved == {"left": True, "right": False, "spare": False}
-        for result in results:
-            assert set(result["info"]["learner"]) == {"left", "spare"}
-            assert set(result["info"]["learner"]["left"]) == PPO_STATS
-            assert result["info"]["learner"]["spare"] == dict.fromkeys(PPO_STATS)  # it has never seen anything
-            assert result["policy_reward_mean"] == {"left": 5, "right": 50, "spare": None}
-            assert result["episode_reward_mean"] == 55
-
-    def test_policies_start_different(self):
-        with self.make() as trainer:
-            left, right = (trainer.worker.get_weights()[name] for name in ("left", "right"))
-        assert not np.array_equal(left["policy_trunk.mlp.layers.0.kernel"], right["policy_trunk.mlp.layers.0.kernel"])
-
-    @pytest.mark.parametrize(("unit", "total"), [("env_steps", 20), ("agent_steps", 40)])
-    def test_steps_are_counted_by(self, unit, total):
-        with self.make(count_steps_by=unit, train_batch_size=total, rollout_fragment_length=10) as trainer:
-            result = trainer.train()
-            assert result["timesteps_total"] == result["timesteps_this_iter"] == total
-            trainer.train()
-            assert trainer.get_policy("left").timestep == total  # what schedules go by
-        assert result["agent_timesteps_total"] == 40
-
-    def test_a_policy_without_data_keeps_its_keys(self):
-        seats = {"left": "left", "right": "right"}
-        multiagent = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: seats[agent]}
-        with self.make(multiagent=multiagent) as trainer:
-            first = trainer.train()
-            seats["right"] = "left"
-            trainer.train()  # the episodes that had begun
-            last = trainer.train()
-        assert keys(first) == keys(last)
-        assert set(last["info"]["learner"]["right"].values()) == {None}
-
-    def test_stop_closes_everything(self):
-        before = TwoAgents.open_envs
-        with self.make() as trainer:
-            trainer.evaluate(2)
-            assert TwoAgents.open_envs == before + 4
-        assert TwoAgents.open_envs == before
-
-    def test_12_a_mapping_to_no_policy(self):
-        multiagent = {**self.CONFIG["multiagent"], "policy_mapping_fn": lambda agent_id: "nobody"}
-        with self.make(multiagent=multiagent) as trainer:
-            with pytest.raises(
-                PolicyError, match=r"unknown policy(.|\n)*agent 'left'(.|\n)*nobody(.|\n)*'spare'(.|\n)*fix:"
-            ):
-                trainer.train()
-
-    def test_13_no_policy_spec(self):
-        multiagent = {"policies": {"left": "PPO"}, "policy_mapping_fn": lambda agent_id: "left"}
-        with pytest.raises(PolicyError, match=r"No policy spec(.|\n)*multiagent.policies\['left'\](.|\n)*PPO"):
-            self.make(multiagent=multiagent)
-
-    def test_14_spaces_that_are_not_the_env_s(self):
-        space = gym.spaces.Box(0, 1, (3,), np.float32)
-        multiagent = {"policies": {"left": (None, space, None, {})}, "policy_mapping_fn": lambda agent_id: "left"}
-        with pytest.raises(
-            PolicyError, match=r"observation_space is not the env(.|\n)*'left'(.|\n)*\(3,\)(.|\n)*\(2,\)"
-        ):
-            self.make(multiagent=multiagent)
-
-    def test_15_training_no_policy(self):
-        with pytest.raises(ConfigError, match=r"policies_to_train'(.|\n)*lef(.|\n)*'left'"):
-            self.make(multiagent={**self.CONFIG["multiagent"], "policies_to_train": ["lef"]})
-
-
 def test_an_env_that_is_none():
     with pytest.raises(EnvError, match="No environment"):
         make(lambda context: None)
@@ -429,17 +310,6 @@ def test_an_env_that_is_none():
 def test_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         Trainer("CartPole-v1")  # pyright: ignore[reportAbstractUsage]
-
-
-def test_weights_go_from_trainer_to_trainer():
-    multiagent = {"policies": {"a": None, "b": None}, "policy_mapping_fn": lambda agent: "a"}
-    one, other = (PPOTrainer("CartPole-v1", {"seed": seed, "multiagent": multiagent}) for seed in (1, 2))
-    other.set_weights(one.get_weights(["b"]))
-    mine, theirs = one.get_weights(), other.get_weights()
-    for name, values in mine["b"].items():
-        np.testing.assert_array_equal(theirs["b"][name], values)
-    assert any((theirs["a"][name] != values).any() for name, values in mine["a"].items())
-    assert set(one.get_weights(["b"])) == {"b"}
 
 
 def test_two_environments_are_refused():
