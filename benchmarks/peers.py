@@ -12,12 +12,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+# Gymnasium's MuJoCo environments import packaging, which Gymnasium does not declare.
 REQUIREMENTS = {
-    "sb3": ("stable-baselines3", "sb3-contrib", "sbx-rl", "imageio", "mujoco"),
+    "sb3": ("stable-baselines3", "sb3-contrib", "sbx-rl", "imageio", "mujoco", "packaging"),
     "rllib": ("ray[rllib]", "torch"),
     "sf": ("sample-factory", "torch"),
     "tianshou": ("tianshou",),
-    "d3rlpy": ("d3rlpy", "h5py", "imageio", "mujoco", "torch"),
+    "d3rlpy": ("d3rlpy", "h5py", "imageio", "mujoco", "packaging", "torch"),
 }
 _OWN_FOLDER = "ROLLAX_PEER_VENVS"
 
