@@ -118,6 +118,9 @@ from rollax.evaluation.rollout_worker import PolicyEvaluator as PolicyEvaluator
 from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
 from rollax.evaluation.sampler import Sampler as Sampler
 from rollax.export.export_policy import export_policy as export_policy
+from rollax.jaxenv.jax_env import JaxEnv as JaxEnv
+from rollax.jaxenv.jax_env import Outcome as Outcome
+from rollax.jaxenv.jax_env import TimeLimit as TimeLimit
 from rollax.models.outputs import Outputs as Outputs
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer as AsyncGradientsOptimizer
 from rollax.optimizers.async_replay import AsyncReplayOptimizer as AsyncReplayOptimizer

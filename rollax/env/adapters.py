@@ -91,6 +91,7 @@ _EXTERNAL = "rollax.env.external.external_base_env:ExternalBaseEnv"
 _MULTI_AGENT = "rollax.env.multi_agent"
 _BUILT_IN = (
     _base_env("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows"),
+    _base_env("rollax.jaxenv.jax_env.JaxEnv", "rollax.jaxenv.jax_base_env:JaxBaseEnv"),
     EnvAdapter("ray.rllib.env.multi_agent_env.MultiAgentEnv", "rollax.env.rllib_env:RLlibEnv"),
     EnvAdapter("stable_baselines3.common.vec_env.VecEnv", "rollax.env.vector.sb3_vec_env:SB3VectorEnv"),
     EnvAdapter("dm_env.Environment", "rollax.env.dm_environment:DMEnvironment"),

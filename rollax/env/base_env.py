@@ -45,6 +45,8 @@ class BaseEnv:
     """The default of the config key `sample_async`."""
     seeds_every_episode: bool = True
     """Whether `reset_rows` begins the next episode of any sub-environment, from a given seed."""
+    in_jax: bool = False
+    """Whether it is a `JaxBaseEnv`, whose steps can be compiled together with those of a policy."""
 
     # Double underscores avoid clashes with attributes of users' subclasses.
     __reset_takes_seeds: bool

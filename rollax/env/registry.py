@@ -21,6 +21,7 @@ log = logging.getLogger("rollax.env")
 _REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
 _CREATORS_BY_PREFIX = {
     "ALE/": "rollax.env.atari:AtariCreator",
+    "jax:": "rollax.jaxenv.names:JaxCreator",
     "pettingzoo/": "rollax.env.multi_agent.pettingzoo_env:pettingzoo_creator",
 }
 
@@ -143,7 +144,7 @@ def env_creator(env: Any) -> EnvCreator:
         if env in _creators:
             return _creators[env]
         module, colon, name = env.partition(":")
-        if colon:
+        if colon and not env.startswith(tuple(_CREATORS_BY_PREFIX)):
             # "module:id" is a form of Gymnasium's: importing the module registers the id.
             import_module(module, env, f"env={env!r}")
             return _from_id(name) if name in gym.registry else env_creator(import_object(env, f"env={env!r}"))

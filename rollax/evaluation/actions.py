@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.errors import PolicyError, ShapeError
+from rollax.policy.exploration.exploration import namespace
 from rollax.policy.policy import Policy
 from rollax.spaces import Path, at, bounds, leaves, walk
 from rollax.trees import Tree
@@ -49,12 +50,12 @@ class ActionMap:
         return float(sum(np.log(width).sum() for width in widths))
 
     def __call__(self, columns: Tree) -> Tree:
-        """The environment's actions, in the dtypes of its space."""
+        """The environment's actions, in the dtypes of its space; of columns in JAX, traced or not, in float32."""
 
         def to_env(leaf: spaces.Space, path: Path, column: Any) -> Any:
             if path in self.boxes:
                 return self.boxes[path].to_env(column)
-            return np.asarray(column).astype(leaf.dtype, copy=False) if path in self._narrow else column
+            return column.astype(leaf.dtype) if path in self._narrow else column
 
         return columns if self.identity else walk(to_env, self._space, columns)
 
@@ -102,14 +103,15 @@ class BoxMap:
         self.low, self.high = np.where(cut, low, -np.inf), np.where(cut, high, np.inf)
         self.cuts = bool(cut.any())
 
-    def to_env(self, actions: Any) -> NDArray:
+    def to_env(self, actions: Any) -> Any:
         actions = self._checked(actions)
+        xp = namespace(actions)
         if self.scaled.any():
             actions = self.centre + self.half_width * actions
         if self.integer and not np.issubdtype(actions.dtype, np.integer):
-            actions = np.rint(actions)
+            actions = xp.rint(actions)
         if self.cuts:
-            actions = np.minimum(np.maximum(actions, self.low), self.high)
+            actions = xp.minimum(xp.maximum(actions, self.low), self.high)
         return actions.astype(self.box.dtype, copy=False)
 
     def to_policy(self, actions: Any) -> NDArray[np.float32]:
@@ -120,8 +122,8 @@ class BoxMap:
             actions = (actions - self.centre) / width
         return actions.astype(np.float32, copy=False)
 
-    def _checked(self, actions: Any) -> NDArray:
-        array = np.asarray(actions)
+    def _checked(self, actions: Any) -> Any:
+        array = actions if hasattr(actions, "__array_namespace__") else np.asarray(actions)
         if array.shape[1:] != self.box.shape or array.ndim == 0:
             raise ShapeError(
                 "Actions of the wrong shape.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from rollax.evaluation.sampler import Sampler
 
 if TYPE_CHECKING:
     from rollax.evaluation.rollout_worker import RolloutWorker
+
+log = logging.getLogger("rollax.sampling")
 
 # The numbers of episodes and trajectories count up from (worker, restart, 0): each is given once.
 _BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
@@ -51,7 +54,7 @@ def make_sampler(
     if by_trajectory or joins_rows:
         for runner in worker.runners.values():
             runner.store(BY_TRAJECTORY)
-    sampler_class = _sampler_class(worker.config.sampler)
+    sampler_class = _sampler_class(worker, env, record=record, several_rows=by_trajectory or joins_rows)
     sampler = sampler_class(
         env,
         worker.runners,
@@ -102,9 +105,12 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) 
     return BackgroundSampling(worker.rollout, env.interrupt, turns, most, too_old)
 
 
-def _sampler_class(given: Any) -> type[Sampler]:
+def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool, several_rows: bool) -> type[Sampler]:
+    given = worker.config.sampler
     if given is None:
-        return ColumnSampler
+        return (
+            _compiled_sampler(worker, env, several_rows=several_rows) if record and worker.env.in_jax else ColumnSampler
+        )
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
     raise ConfigError(
@@ -114,6 +120,16 @@ def _sampler_class(given: Any) -> type[Sampler]:
         expected="a subclass of rollax.Sampler",
         fix="derive it from rollax.Sampler, or leave the key out",
     )
+
+
+def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, several_rows: bool) -> type[Sampler]:
+    from rollax.evaluation.compiled_sampler import CompiledSampler, only_stepwise  # imports JAX
+
+    reason = only_stepwise(worker, several_rows=several_rows)
+    if not reason:
+        return CompiledSampler
+    log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)
+    return ColumnSampler
 
 
 def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> EpisodeTable:

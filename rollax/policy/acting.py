@@ -40,8 +40,8 @@ class Acting:
     ) -> None:
         self._split, self._exploration, self._masked, self._noisy = split, exploration, masked, noisy
         self._fetched = self._fetch_columns(wanted)
-        self._act = jax.jit(partial(self._act_on_arrays, explore=True))
-        self._act_greedily = jax.jit(partial(self._act_on_arrays, explore=False))
+        self._act = jax.jit(partial(self.traced_actions, explore=True))
+        self._act_greedily = jax.jit(partial(self.traced_actions, explore=False))
         self._modes = jax.jit(self._modes_of_arrays)
         self.values = jax.jit(self._values)
         self.outputs = jax.jit(self._outputs)
@@ -78,10 +78,12 @@ class Acting:
         """
         act = self._act_greedily if noise is None else self._act
         actions, packed, states = act(params, extra, columns, noise, noise_seed)
-        table = np.asarray(packed)[:rows]
-        fetches = {name: table[:, place] for name, place in self._fetched.items()}
         actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
-        return actions, [np.asarray(part)[:rows] for part in states], fetches
+        return actions, [np.asarray(part)[:rows] for part in states], self.fetches_of(np.asarray(packed)[:rows])
+
+    def fetches_of(self, packed: np.ndarray) -> dict[str, np.ndarray]:
+        """The fetched columns of N rows, which acting returns in one array [N, W]."""
+        return {name: packed[:, place] for name, place in self._fetched.items()}
 
     def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> tuple[trees.Tree, bool]:
         """`(greedy actions of the first rows, whether the model's outputs for them are finite)`; without memory."""
@@ -93,9 +95,10 @@ class Acting:
         out = self.forward(self._split.merge(params, extra), {SampleBatch.OBS: obs})
         return self._exploration.mode(out.policy), jnp.isfinite(out.policy).all(axis=-1)
 
-    def _act_on_arrays(
+    def traced_actions(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any, explore: bool
     ) -> tuple[Any, Any, tuple]:
+        """`(actions, packed, state_out)`, with all that is fetched in `packed`; traced by JAX."""
         model = self._split.merge(params, extra, learning=explore and self._noisy, noise_seed=noise_seed)
         out = self.forward(model, columns)
         exploration = self._exploration

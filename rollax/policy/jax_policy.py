@@ -21,6 +21,7 @@ from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, is_noisy
 from rollax.policy.acting import Acting
 from rollax.policy.constants import constants_of, policy_of
+from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.gradient_steps import Devices, GradientSteps
 from rollax.policy.learner import Learner
@@ -165,6 +166,39 @@ class JaxPolicy(ModelPolicy):
         actions, states, fetches = self._acting.actions(params, self.extra, columns, noise, rows, noise_seed)
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
+
+    def only_stepwise(self) -> str:
+        """Why `traced_actions` cannot act for it, several steps in one compiled call; empty if it can."""
+        if type(self).compute_actions is not JaxPolicy.compute_actions:
+            return "compute_actions of its own"
+        if self.memory.present:
+            return "a model with memory"
+        if self._noisy or type(self.exploration).acting_params is not Exploration.acting_params:
+            return "noise in its parameters"
+        return "exploration with a state, such as Ornstein-Uhlenbeck noise" if self._exploration_state else ""
+
+    def draw_noise(self, calls: int, rows: int) -> np.ndarray:
+        """[calls, rows, K] the random numbers that as many calls of `compute_actions` with exploration would draw."""
+        size = acting_bucket(rows)
+        drawn = [self.exploration.noise(self.acting_rng, size, self.timestep, [])[0] for _ in range(calls)]
+        return np.stack(drawn)[:, :rows]
+
+    def traced_actions(
+        self, params: Columns, extra: Columns, columns: Columns, noise: Any, *, explore: bool
+    ) -> tuple[Any, jax.Array]:
+        """`(actions, packed)` for any number of rows, as in `compute_actions`; traced by JAX.
+
+        `params`, `extra` and `columns` are as for `greedy_actions`, `noise` is one call's part of `draw_noise`.
+        `unpacked` takes `packed` [B, W] apart.
+        """
+        actions, packed, _ = self._acting.traced_actions(params, extra, columns, noise, None, explore=explore)
+        return actions, packed
+
+    def unpacked(self, packed: np.ndarray) -> dict[str, np.ndarray]:
+        """The `fetches` of `compute_actions`, of any number of rows; NonFiniteError as there."""
+        fetches = self._acting.fetches_of(packed)
+        check_finite(fetches[self._checked_fetch], self.name, self.timestep)
+        return fetches
 
     def greedy_actions(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, tuple]:
         """`(actions, state_out)` of `compute_actions` without exploration, for any number of rows; traced by JAX.

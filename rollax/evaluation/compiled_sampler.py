@@ -1,0 +1,190 @@
+"""`CompiledSampler`: a policy and an environment in JAX, compiled together: one call samples a whole fragment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rollax import trees
+from rollax.batch import Fragment, SampleBatch
+from rollax.env import checks
+from rollax.evaluation.callbacks import overrides
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.sampler import Sampler
+from rollax.jaxenv.jax_base_env import JaxBaseEnv
+from rollax.jaxenv.sub_environments import Running
+from rollax.policy.jax_policy import JaxPolicy
+
+if TYPE_CHECKING:
+    from rollax.evaluation.rollout_worker import RolloutWorker
+
+log = logging.getLogger("rollax.sampling")
+
+
+class _Rows(NamedTuple):
+    """What is played, [N T, ...]: T rows of each of N sub-environments, in time order."""
+
+    obs: Any
+    actions: Any
+    packed: Any
+    rewards: Any
+    terminateds: Any
+    truncateds: Any
+    new_obs: Any
+
+
+class CompiledSampler(Sampler):
+    """Samples a `JaxBaseEnv` with one policy. The numbers are those of `ColumnSampler`, up to rounding.
+
+    Acting, stepping and resetting are one compiled loop over the steps of a fragment. Random numbers of actions are
+    drawn before it, in the order of single steps; those of sub-environments come from their own keys.
+    """
+
+    env: JaxBaseEnv
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        ((self._policy_id, self._runner),) = self.runners.items()
+        assert isinstance(self._runner.policy, JaxPolicy)
+        self._policy = self._runner.policy
+        self._everyone = np.arange(self.env.num_envs)
+        self._trajectories = np.full(self.env.num_envs, -1)  # the number of each running trajectory
+        self._begun = False
+        self._roll = jax.jit(self._traced_rollout, static_argnames=("steps", "explore"))
+
+    def sample(self) -> tuple[dict[str, Fragment], int]:
+        rows, steps = self._play(self.fragment_length), self.fragment_length
+        over = (rows.terminateds | rows.truncateds).reshape(self.env.num_envs, steps)
+        episodes, trajectories = self._record_episodes(rows.rewards.reshape(over.shape), over)
+        last = over.copy()
+        last[:, -1] = True
+        ends = last.ravel().nonzero()[0]
+        columns = {
+            SampleBatch.OBS: rows.obs,
+            SampleBatch.ACTIONS: rows.actions,
+            **self._policy.unpacked(rows.packed),
+            SampleBatch.REWARDS: self._runner.clipped(rows.rewards),
+            SampleBatch.TERMINATEDS: rows.terminateds,
+            SampleBatch.TRUNCATEDS: rows.truncateds,
+            SampleBatch.EPS_ID: episodes,
+        }
+        kept = {SampleBatch.TRAJECTORY_ID: trajectories, SampleBatch.OFF_POLICY: np.zeros(len(episodes), bool)}
+        columns |= {name: column for name, column in kept.items() if name in self._runner.columns_of_trajectories}
+        fragment = Fragment(columns, ends, {SampleBatch.OBS: trees.index(rows.new_obs, ends)})
+        self._begun = True
+        return {self._policy_id: fragment}, len(episodes)
+
+    def step(self) -> None:
+        rows = self._play(1)
+        self._policy.unpacked(rows.packed)  # raises where the model's outputs are not finite
+        self._record_episodes(rows.rewards[:, None], (rows.terminateds | rows.truncateds)[:, None])
+        self._begun = True
+
+    def restart(self) -> None:
+        self._begun = False
+        self.episodes.drop_running()
+
+    def _play(self, steps: int) -> _Rows:
+        """Plays a number of steps; until the caller has recorded them, an interruption makes fresh episodes begin."""
+        if not self._begun:
+            self._begin()
+        self._begun = False
+        policy, count = self._policy, self.env.num_envs
+        noise = policy.draw_noise(steps, count) if self.explore else None
+        running, rows = self._roll(policy.params, policy.extra, self.env.running, noise, steps, self.explore)
+        self.env.running = running
+        rows = jax.tree.map(np.array, rows)  # copies, which others may change
+        where = lambda row: f"{self.env.name}, sub-environment {row // steps}"  # noqa: E731
+        over = rows.terminateds | rows.truncateds
+        policy.check_masks(rows.obs)
+        rows = rows._replace(
+            obs=self.env.checked(rows.obs, steps * count, where),
+            new_obs=self.env.checked(rows.new_obs, steps * count, where),
+            rewards=checks.reward_column(rows.rewards, where).astype(np.float32),
+        )
+        self.env.ended(np.unique(over.nonzero()[0] // steps))
+        return rows
+
+    def _begin(self) -> None:
+        self.episodes.drop_running()
+        self.env.reset_rows(self._everyone, self.episodes.seeds())
+        self._begin_episodes(self._everyone)
+
+    def _begin_episodes(self, env_index: np.ndarray) -> None:
+        self.episodes.begin(env_index, several_agents=False)
+        first, self.next_trajectory = self.next_trajectory, self.next_trajectory + len(env_index)
+        self._trajectories[env_index] = np.arange(first, self.next_trajectory)
+
+    def _record_episodes(self, rewards: np.ndarray, over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Records [N, T] rewards and ends in the episode table; returns each row's episode and trajectory, [N T]."""
+        number = np.cumsum(over, axis=1) - over  # of the episode among those of its sub-environment here
+        ended = over.sum(axis=1)
+        most = int(ended.max()) + 1
+        places = (number + most * self._everyone[:, None]).ravel()
+        rewards_of = np.bincount(places, rewards.ravel(), most * len(over)).reshape(-1, most)
+        lengths_of = np.bincount(places, minlength=most * len(over)).reshape(-1, most)
+        ids, trajectories = np.empty((2, len(over), most), np.int64)
+        for turn in range(most):
+            self.episodes.increase("reward", slice(len(over)), rewards_of[:, turn])
+            self.episodes.increase("length", slice(len(over)), lengths_of[:, turn])
+            ids[:, turn], trajectories[:, turn] = self.episodes["id"][: len(over)], self._trajectories
+            those = (ended > turn).nonzero()[0]
+            if len(those):
+                sums = self.episodes["reward"][those]
+                self.episodes.end_trajectories(those, np.zeros(len(those), np.int64), sums)
+                self.episodes.end(those)
+                self._begin_episodes(those)
+        return ids.ravel()[places], trajectories.ravel()[places]
+
+    def _traced_rollout(
+        self, params: Any, extra: Any, running: Running, noise: Any, steps: int, explore: bool
+    ) -> tuple[Running, _Rows]:
+        """Traced by JAX; `noise` is [T, N, K], or None for greedy actions."""
+        functions, action_map = self.env.functions, self._runner.action_map
+
+        def step(running: Running, noise: Any) -> tuple[Running, _Rows]:
+            columns = {SampleBatch.OBS: running.obs}
+            actions, packed = self._policy.traced_actions(params, extra, columns, noise, explore=explore)
+            after, outcome = functions.advance(running, action_map(actions))
+            flags = outcome.terminated, outcome.truncated
+            after = functions.restart(after, flags[0] | flags[1])
+            return after, _Rows(running.obs, actions, packed, outcome.reward, *flags, outcome.obs)
+
+        running, rows = lax.scan(step, running, noise, length=steps)
+        return running, jax.tree.map(_by_sub_environment, rows)
+
+
+def _by_sub_environment(column: jax.Array) -> jax.Array:
+    """[T, N, ...] -> [N T, ...]."""
+    return jnp.swapaxes(column, 0, 1).reshape(-1, *column.shape[2:])
+
+
+def only_stepwise(worker: RolloutWorker, *, several_rows: bool) -> str:
+    """Why the fragments of a worker cannot be sampled by `CompiledSampler`; empty if they can.
+
+    `several_rows`: a policy reads the rows of other agents, or of whole trajectories.
+    """
+    config, runners = worker.config, list(worker.runners.values())
+    reasons: list[tuple[Callable[[PolicyRunner], bool] | bool, str]] = [
+        (bool(config.sample_async), "config key 'sample_async'"),
+        (len(runners) > 1, "several policies"),
+        (lambda runner: not isinstance(runner.policy, JaxPolicy), "a policy that is no JaxPolicy"),
+        (lambda runner: bool(runner.filter.scales()), f"config key 'observation_filter', {config.observation_filter}"),
+        (lambda runner: runner.stores_more or several_rows, "a policy that reads 't', 'agent_id' or 'infos'"),
+        (config.batch_mode == "complete_episodes", "config key 'batch_mode', complete_episodes"),
+        (config.output is not None, "config key 'output'"),
+        (overrides(worker.callbacks, "on_episode_start"), "callback on_episode_start"),
+        (overrides(worker.callbacks, "on_episode_step"), "callback on_episode_step"),
+    ]
+    for applies, reason in reasons:
+        if applies(runners[0]) if callable(applies) else applies:
+            return reason
+    policy = runners[0].policy
+    assert isinstance(policy, JaxPolicy)
+    return policy.only_stepwise()

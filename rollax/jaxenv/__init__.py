@@ -1,0 +1,1 @@
+"""Environments written in JAX, which are compiled together with the policy that acts in them."""

@@ -1,0 +1,100 @@
+"""`JaxEnv`: an environment as two pure functions that JAX compiles, and `TimeLimit`, which truncates its episodes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import Space
+
+from rollax.errors import ConfigError
+
+
+class Outcome(NamedTuple):
+    """The result of a step.
+
+    Args:
+        state: the next state, in the structure, shapes and dtypes of the state that `reset` returns.
+        obs: the observation of that state, also where the episode has ended.
+        reward: [] of the step.
+        terminated: [] bool, the episode ended in a terminal state.
+        truncated: [] bool, the episode was cut off; its last observation is bootstrapped.
+    """
+
+    state: Any
+    obs: Any
+    reward: Any
+    terminated: Any
+    truncated: Any = False
+
+
+class JaxEnv(ABC):
+    """A single-agent environment in JAX. Its methods are pure functions: JAX traces and vectorizes them.
+
+    All that changes is in `state`, a tree of arrays; attributes of the environment are constants. Nothing is reset
+    here: rollax begins the next episode of a sub-environment after its last observation.
+
+    Attributes:
+        observation_space, action_space: Gymnasium spaces.
+    """
+
+    observation_space: Space
+    action_space: Space
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    @abstractmethod
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        """`(state, obs)` at the start of an episode; `key` is its source of randomness."""
+
+    @abstractmethod
+    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
+        """The outcome of an action, a tree of arrays as the action space has it; `key` is new at each step."""
+
+    def render(self, state: Any) -> np.ndarray | None:
+        """[height, width, 3] uint8: a frame of one state, in NumPy; None if it cannot be drawn."""
+        return None
+
+
+class TimeLimit(JaxEnv):
+    """Truncates episodes after a number of steps.
+
+    Args:
+        env: the environment.
+        max_episode_steps: 1 or more.
+    Raises:
+        ConfigError: no positive whole number.
+    """
+
+    def __init__(self, env: JaxEnv, max_episode_steps: int) -> None:
+        if isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, int) or max_episode_steps < 1:
+            raise ConfigError(
+                "A time limit that is none.",
+                where=f"TimeLimit of {env!r}, max_episode_steps",
+                got=max_episode_steps,
+                expected="a whole number of steps, 1 or more",
+                fix="leave the limit out for episodes that end by themselves",
+            )
+        self.env, self.max_episode_steps = env, max_episode_steps
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    def __repr__(self) -> str:
+        return f"TimeLimit({self.env!r}, {self.max_episode_steps})"
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state, obs = self.env.reset(key)
+        return (state, jnp.int32(0)), obs
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
+        inner, steps = state
+        outcome = self.env.step(inner, action, key)
+        steps = steps + 1
+        truncated = jnp.logical_or(outcome.truncated, steps >= self.max_episode_steps)
+        return outcome._replace(state=(outcome.state, steps), truncated=truncated)
+
+    def render(self, state: Any) -> np.ndarray | None:
+        return self.env.render(state[0])

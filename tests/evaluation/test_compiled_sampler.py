@@ -1,0 +1,232 @@
+"""Fragments that one compiled call samples beside those of single steps, and what is sampled by single steps."""
+
+import logging
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax import (
+    Callbacks,
+    DDPGConfig,
+    DQNConfig,
+    EnvError,
+    NonFiniteError,
+    PPOConfig,
+    PPOTrainer,
+    RolloutWorker,
+    SACConfig,
+    trees,
+)
+from rollax.algorithms.ddpg import DDPGPolicy
+from rollax.algorithms.dqn import DQNPolicy
+from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.sac import SACPolicy
+from rollax.evaluation.column_sampler import ColumnSampler
+from rollax.evaluation.compiled_sampler import CompiledSampler
+from tests.jaxenv.worlds import Both, JaxClock
+
+MODEL = {"fcnet_hiddens": (4,)}
+
+
+def make(env=JaxClock, policy=PPOPolicy, config=PPOConfig, **settings) -> RolloutWorker:
+    settings = {"num_envs_per_worker": 3, "rollout_fragment_length": 9, "seed": 2, "model": MODEL, **settings}
+    return RolloutWorker(env, policy, config=config(**settings))
+
+
+def segments_of(batch) -> list:
+    """The segments of a fragment in an order that does not depend on how trajectories are numbered."""
+
+    def content(segment) -> list:
+        return [np.round(leaf, 2).tolist() for leaf in trees.leaves(segment["obs"])]
+
+    return sorted(batch.segments(), key=content)
+
+
+SHORT = {"env_config": {"max_episode_steps": 5}}
+CASES = {
+    "ppo": (JaxClock, PPOPolicy, PPOConfig, {}),
+    "ppo, nested": (Both, PPOPolicy, PPOConfig, {}),
+    "ppo, boxes": ("jax:Pendulum-v1", PPOPolicy, PPOConfig, SHORT),
+    "ppo, greedy": (JaxClock, PPOPolicy, PPOConfig, {"explore": False}),
+    "ppo, signs of rewards": (Both, PPOPolicy, PPOConfig, {"clip_rewards": True}),
+    "dqn": (JaxClock, DQNPolicy, DQNConfig, {}),
+    "sac": ("jax:Pendulum-v1", SACPolicy, SACConfig, SHORT),
+    "ddpg": (
+        "jax:Pendulum-v1",
+        DDPGPolicy,
+        DDPGConfig,
+        {**SHORT, "exploration": "GaussianNoise", "random_steps": 20},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_fragments_are_those_of_single_steps(case):
+    """Over three fragments: rows, flags, what came after each segment, metrics, and the state of the sampler."""
+    env, policy, config, settings = case
+    compiled = make(env, policy, config, **settings)
+    stepped = make(env, policy, config, sampler=ColumnSampler, **settings)
+    assert type(compiled.sampler) is CompiledSampler
+    numbers = set()  # of the episodes and trajectories: one of ours for each one of theirs
+    for _ in range(3):
+        ours, theirs = compiled.sample(), stepped.sample()
+        assert ours.env_steps == theirs.env_steps == len(ours) == 27
+        assert ours.keys() == theirs.keys()
+        for mine, other in zip(segments_of(ours), segments_of(theirs), strict=True):
+            for name in mine.keys() - {"eps_id", "trajectory_id"}:
+                assert_equal(mine[name], other[name], name)
+            assert_equal(mine.after["obs"], other.after["obs"], "after")
+            for name in {"eps_id", "trajectory_id"} & mine.keys():
+                numbers |= {(name, a, b) for a, b in zip(mine[name].tolist(), other[name].tolist(), strict=True)}
+    assert len(numbers) == len({(name, a) for name, a, _ in numbers}) == len({(name, b) for name, _, b in numbers}) > 6
+    ended = [sorted((e.length, e.env_index, e.reward) for e in worker.get_metrics()) for worker in (compiled, stepped)]
+    np.testing.assert_allclose(*ended, rtol=1e-4)
+    states = [worker.get_sampling_state() for worker in (compiled, stepped)]
+    np.testing.assert_array_equal(*(state.pop("episodes_begun") for state in states))
+    assert str(states[0]) == str(states[1])
+
+
+def assert_equal(mine, other, name) -> None:
+    for a, b in zip(trees.leaves(mine), trees.leaves(other), strict=True):
+        assert a.dtype == b.dtype, name
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_actions_and_steps_are_one_compiled_call_for_all_fragments():
+    worker = make()
+    for _ in range(3):
+        worker.sample()
+    assert worker.sampler._roll._cache_size() == 1
+    worker.evaluate(2)
+    worker.sample()
+    assert worker.sampler._roll._cache_size() == 2  # a fragment, and a single step
+
+
+def test_sub_environments_are_the_same_however_many_there_are():
+    few, many = (make(num_envs_per_worker=count, explore=False).sample() for count in (2, 4))
+    assert_equal(few["obs"], many["obs"][:18], "obs")
+    assert_equal(few["rewards"], many["rewards"][:18], "rewards")
+
+
+def test_evaluation_plays_whole_episodes_and_fresh_ones_begin_afterwards():
+    worker, never = make(), make()
+    first = worker.sample()
+    assert len(worker.evaluate(5)) == 5
+    never.sample()
+    second, other = worker.sample(), never.sample()
+    assert not set(second["eps_id"]) & set(first["eps_id"])  # those that ran are dropped
+    assert set(other["eps_id"]) & set(first["eps_id"])
+    assert {episode.length for episode in worker.get_metrics()} <= {1, 2, 3, 4}
+
+
+def test_restoring_continues():
+    """A state begins fresh episodes, with the numbers that the worker which saved it goes on with."""
+    saved, restored = make(), make()
+    saved.sample()
+    state = saved.get_state()
+    saved.restart_episodes()
+    restored.set_state(state)
+    ours, theirs = saved.sample(), restored.sample()
+    for name in ours:
+        assert_equal(ours[name], theirs[name], name)
+
+
+def test_custom_metrics_at_the_end_of_episodes():
+    class Lengths(Callbacks):
+        def on_episode_end(self, *, worker, base_env, episode):
+            episode.custom_metrics["twice"] = 2 * episode.length
+
+    worker = make(callbacks=Lengths)
+    assert type(worker.sampler) is CompiledSampler
+    worker.sample()
+    metrics = worker.get_metrics()
+    assert len(metrics) > 3
+    assert all(one.custom_metrics["twice"] == 2 * one.length for one in metrics)
+
+
+class Failing(JaxClock):
+    """A clock whose third step fails in one way."""
+
+    failing: str
+
+    def step(self, state, action, key):
+        outcome = super().step(state, action, key)
+        wrong = jnp.where(outcome.state["count"] == 3, jnp.nan, 0.0)
+        return outcome._replace(**{self.failing: getattr(outcome, self.failing) + wrong})
+
+
+@pytest.mark.parametrize(
+    ("failing", "message"),
+    [("obs", r"NaN or infinite observation[\s\S]*sub-environment \d"), ("reward", r"sub-environment \d[\s\S]*nan")],
+)
+def test_numbers_that_are_none_are_named_and_fresh_episodes_begin(failing, message):
+    class Once(Failing):
+        pass
+
+    Once.failing = failing
+    worker = make(Once)
+    with pytest.raises(EnvError, match=message):
+        worker.sample()
+    begun = worker.sampler.episodes["begun"].copy()
+    with pytest.raises(EnvError, match=message):
+        worker.sample()
+    assert (worker.sampler.episodes["begun"] > begun).all()
+
+
+def test_a_model_that_is_not_finite_is_named():
+    worker = make()
+    weights = {name: np.full_like(value, np.nan) for name, value in worker.get_policy().get_weights().items()}
+    worker.get_policy().set_weights(weights)
+    with pytest.raises(NonFiniteError, match="default_policy"):
+        worker.sample()
+
+
+class Starts(Callbacks):
+    def on_episode_start(self, *, worker, base_env, episode):
+        pass
+
+
+class Own(PPOPolicy):
+    def compute_actions(self, obs_batch, **others):
+        return super().compute_actions(obs_batch, **others)
+
+
+STEPWISE = {
+    "a model with memory": {"model": {**MODEL, "use_lstm": True}},
+    "'observation_filter', MeanStdFilter": {"observation_filter": "MeanStdFilter"},
+    "complete_episodes": {"batch_mode": "complete_episodes"},
+    "callback on_episode_start": {"callbacks": Starts},
+    "compute_actions of its own": {"policy": Own},
+    "noise in its parameters": {"policy": DQNPolicy, "config": DQNConfig, "noisy": True},
+    "'sample_async'": {"sample_async": True},
+    "Ornstein-Uhlenbeck": {"env": "jax:Pendulum-v1", "policy": DDPGPolicy, "config": DDPGConfig},
+}
+
+
+@pytest.mark.parametrize(("reason", "settings"), STEPWISE.items(), ids=STEPWISE.keys())
+def test_what_is_sampled_step_by_step_is_said(reason, settings, caplog):
+    with caplog.at_level(logging.WARNING, "rollax.sampling"):
+        worker = make(**settings)
+    assert reason in caplog.text
+    assert isinstance(worker.sampler, ColumnSampler)
+    assert len(worker.sample()) >= 27
+    worker.stop()
+
+
+def test_a_trainer_learns_and_evaluates():
+    """Targets of a CartPole that falls at once are reached within a few iterations."""
+    config = {
+        "num_envs_per_worker": 16,
+        "train_batch_size": 1024,
+        "lr": 3e-3,
+        "seed": 0,
+        "model": {"fcnet_hiddens": (16,)},
+    }
+    with PPOTrainer("jax:CartPole-v1", config) as trainer:
+        first = trainer.train()
+        assert type(trainer.workers.local.sampler) is CompiledSampler
+        for _ in range(7):
+            result = trainer.train()
+        assert result["episode_reward_mean"] > first["episode_reward_mean"] + 20
+        assert trainer.evaluate(5)["episode_reward_mean"] > 40
