@@ -15,6 +15,7 @@ from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.env import checks
 from rollax.evaluation.callbacks import overrides
+from rollax.evaluation.compiled_filter import CompiledFilter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.sampler import Sampler
 from rollax.jaxenv.jax_base_env import JaxBaseEnv
@@ -27,8 +28,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("rollax.sampling")
 
 
+class _Carry(NamedTuple):
+    """What goes from one step to the next: the episodes, what the policy sees of them, the filter's statistics."""
+
+    running: Running
+    obs: Any
+    moments: Any
+
+
 class _Rows(NamedTuple):
-    """What is played, [N T, ...]: T rows of each of N sub-environments, in time order."""
+    """What is played, [N T, ...]: T rows of each of N sub-environments, in time order.
+
+    `obs` and `new_obs` are filtered. With a filter, `unfiltered` has what it has seen: all `new_obs`, and the first
+    observations of the episodes that begin after a row; else it is None.
+    """
 
     obs: Any
     actions: Any
@@ -37,6 +50,7 @@ class _Rows(NamedTuple):
     terminateds: Any
     truncateds: Any
     new_obs: Any
+    unfiltered: Any
 
 
 class CompiledSampler(Sampler):
@@ -53,10 +67,12 @@ class CompiledSampler(Sampler):
         ((self._policy_id, self._runner),) = self.runners.items()
         assert isinstance(self._runner.policy, JaxPolicy)
         self._policy = self._runner.policy
+        self._filter = CompiledFilter(self._runner.filter, self.env.functions.env.observation_space)
+        self._obs: Any = None  # what the policy acts on next
         self._everyone = np.arange(self.env.num_envs)
         self._trajectories = np.full(self.env.num_envs, -1)  # the number of each running trajectory
         self._begun = False
-        self._roll = jax.jit(self._traced_rollout, static_argnames=("steps", "explore"))
+        self._roll = jax.jit(self._traced_rollout, static_argnames=("steps", "explore", "learns"))
 
     def sample(self) -> tuple[dict[str, Fragment], int]:
         rows, steps = self._play(self.fragment_length), self.fragment_length
@@ -97,23 +113,35 @@ class CompiledSampler(Sampler):
         self._begun = False
         policy, count = self._policy, self.env.num_envs
         noise = policy.draw_noise(steps, count) if self.explore else None
-        running, rows = self._roll(policy.params, policy.extra, self.env.running, noise, steps, self.explore)
-        self.env.running = running
+        assert self.env.running is not None
+        carry = _Carry(self.env.running, self._obs, self._filter.moments())
+        settings = {"steps": steps, "explore": self.explore, "learns": self._filter_learns}
+        (self.env.running, self._obs, _), rows = self._roll(policy.params, policy.extra, carry, noise, **settings)
         rows = jax.tree.map(np.array, rows)  # copies, which others may change
-        where = lambda row: f"{self.env.name}, sub-environment {row // steps}"  # noqa: E731
         over = rows.terminateds | rows.truncateds
+        where = lambda row: f"{self.env.name}, sub-environment {row // steps}"  # noqa: E731
+        rows = rows._replace(rewards=checks.reward_column(rows.rewards, where).astype(np.float32))
+        if rows.unfiltered is None:
+            new, obs = (self.env.checked(part, steps * count, where) for part in (rows.new_obs, rows.obs))
+            rows = rows._replace(new_obs=new, obs=obs)
+        else:
+            for part, counted in zip(rows.unfiltered, (slice(None), over), strict=True):
+                checked = self.env.checked(part, steps * count, where)
+                if self._filter_learns:
+                    self._runner.filter(trees.index(checked, counted))
+            rows = rows._replace(obs=self._filter.on_host(rows.obs), new_obs=self._filter.on_host(rows.new_obs))
         policy.check_masks(rows.obs)
-        rows = rows._replace(
-            obs=self.env.checked(rows.obs, steps * count, where),
-            new_obs=self.env.checked(rows.new_obs, steps * count, where),
-            rewards=checks.reward_column(rows.rewards, where).astype(np.float32),
-        )
         self.env.ended(np.unique(over.nonzero()[0] // steps))
         return rows
 
+    @property
+    def _filter_learns(self) -> bool:
+        return self.record and self._runner.learns
+
     def _begin(self) -> None:
         self.episodes.drop_running()
-        self.env.reset_rows(self._everyone, self.episodes.seeds())
+        rows = self.env.reset_rows(self._everyone, self.episodes.seeds())
+        self._obs = jax.tree.map(jnp.asarray, self._runner.filter(rows.obs, self._filter_learns))
         self._begin_episodes(self._everyone)
 
     def _begin_episodes(self, env_index: np.ndarray) -> None:
@@ -143,21 +171,31 @@ class CompiledSampler(Sampler):
         return ids.ravel()[places], trajectories.ravel()[places]
 
     def _traced_rollout(
-        self, params: Any, extra: Any, running: Running, noise: Any, steps: int, explore: bool
-    ) -> tuple[Running, _Rows]:
-        """Traced by JAX; `noise` is [T, N, K], or None for greedy actions."""
-        functions, action_map = self.env.functions, self._runner.action_map
+        self, params: Any, extra: Any, carry: _Carry, noise: Any, steps: int, explore: bool, learns: bool
+    ) -> tuple[_Carry, _Rows]:
+        """Traced by JAX; `noise` is [T, N, K], or None for greedy actions; `learns`: the filter does."""
+        functions, action_map, filtered = self.env.functions, self._runner.action_map, self._filter
 
-        def step(running: Running, noise: Any) -> tuple[Running, _Rows]:
-            columns = {SampleBatch.OBS: running.obs}
-            actions, packed = self._policy.traced_actions(params, extra, columns, noise, explore=explore)
-            after, outcome = functions.advance(running, action_map(actions))
+        def step(carry: _Carry, noise: Any) -> tuple[_Carry, _Rows]:
+            running, obs, moments = carry
+            actions, packed = self._policy.traced_actions(params, extra, {SampleBatch.OBS: obs}, noise, explore=explore)
+            running, outcome = functions.advance(running, action_map(actions))
             flags = outcome.terminated, outcome.truncated
-            after = functions.restart(after, flags[0] | flags[1])
-            return after, _Rows(running.obs, actions, packed, outcome.reward, *flags, outcome.obs)
+            over = flags[0] | flags[1]
+            if learns:
+                moments = filtered.seen(moments, outcome.obs, jnp.ones_like(over))
+            new_obs = filtered(moments, outcome.obs)
+            running = functions.restart(running, over)
+            if learns:
+                moments = filtered.seen(moments, running.obs, over)
+            begun = filtered(moments, running.obs)
+            next_obs = jax.tree.map(lambda a, b: jnp.where(over.reshape(-1, *[1] * (a.ndim - 1)), a, b), begun, new_obs)
+            unfiltered = (outcome.obs, running.obs) if filtered.active else None
+            row = _Rows(obs, actions, packed, outcome.reward, *flags, new_obs, unfiltered)
+            return _Carry(running, next_obs, moments), row
 
-        running, rows = lax.scan(step, running, noise, length=steps)
-        return running, jax.tree.map(_by_sub_environment, rows)
+        carry, rows = lax.scan(step, carry, noise, length=steps)
+        return carry, jax.tree.map(_by_sub_environment, rows)
 
 
 def _by_sub_environment(column: jax.Array) -> jax.Array:
@@ -175,7 +213,6 @@ def only_stepwise(worker: RolloutWorker, *, several_rows: bool) -> str:
         (bool(config.sample_async), "config key 'sample_async'"),
         (len(runners) > 1, "several policies"),
         (lambda runner: not isinstance(runner.policy, JaxPolicy), "a policy that is no JaxPolicy"),
-        (lambda runner: bool(runner.filter.scales()), f"config key 'observation_filter', {config.observation_filter}"),
         (lambda runner: runner.stores_more or several_rows, "a policy that reads 't', 'agent_id' or 'infos'"),
         (config.batch_mode == "complete_episodes", "config key 'batch_mode', complete_episodes"),
         (config.output is not None, "config key 'output'"),

@@ -81,6 +81,11 @@ class MeanStdFilter:
         """Path of each filtered leaf -> the mean that is subtracted from it, and what it is then divided by."""
         return {path: moments.scale() for path, moments in self._moments.items()}
 
+    def moments(self) -> dict[Path, tuple[NDArray, NDArray, NDArray]]:
+        """Path of each filtered leaf -> the number of rows that it has seen, their mean and variance."""
+        parts = {path: moments.arrays(0) for path, moments in self._moments.items()}
+        return {path: (count, mean, squares / max(count, 1)) for path, (count, mean, squares) in parts.items()}
+
     def set_state(self, state: Mapping[str, NDArray]) -> None:
         """Takes over the state of another filter; `take_delta` starts from zero.
 

@@ -50,6 +50,8 @@ CASES = {
     "ppo, boxes": ("jax:Pendulum-v1", PPOPolicy, PPOConfig, SHORT),
     "ppo, greedy": (JaxClock, PPOPolicy, PPOConfig, {"explore": False}),
     "ppo, signs of rewards": (Both, PPOPolicy, PPOConfig, {"clip_rewards": True}),
+    "ppo, filter": ("jax:Pendulum-v1", PPOPolicy, PPOConfig, {**SHORT, "observation_filter": "MeanStdFilter"}),
+    "ppo, nested, filter": (Both, PPOPolicy, PPOConfig, {"observation_filter": "MeanStdFilter"}),
     "dqn": (JaxClock, DQNPolicy, DQNConfig, {}),
     "sac": ("jax:Pendulum-v1", SACPolicy, SACConfig, SHORT),
     "ddpg": (
@@ -82,6 +84,9 @@ def test_fragments_are_those_of_single_steps(case):
     assert len(numbers) == len({(name, a) for name, a, _ in numbers}) == len({(name, b) for name, _, b in numbers}) > 6
     ended = [sorted((e.length, e.env_index, e.reward) for e in worker.get_metrics()) for worker in (compiled, stepped)]
     np.testing.assert_allclose(*ended, rtol=1e-4)
+    filters = [worker.get_filters()["default_policy"] for worker in (compiled, stepped)]
+    for name, value in filters[0].items():
+        np.testing.assert_allclose(value, filters[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
     states = [worker.get_sampling_state() for worker in (compiled, stepped)]
     np.testing.assert_array_equal(*(state.pop("episodes_begun") for state in states))
     assert str(states[0]) == str(states[1])
@@ -194,7 +199,6 @@ class Own(PPOPolicy):
 
 STEPWISE = {
     "a model with memory": {"model": {**MODEL, "use_lstm": True}},
-    "'observation_filter', MeanStdFilter": {"observation_filter": "MeanStdFilter"},
     "complete_episodes": {"batch_mode": "complete_episodes"},
     "callback on_episode_start": {"callbacks": Starts},
     "compute_actions of its own": {"policy": Own},
