@@ -17,6 +17,8 @@ _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 
 REGISTERED: set[str] = set()
 """The names of `register_env`, which are no paths even where they hold a colon."""
+JAX_ENV = "jax:"
+"""The prefix of rollax's environments in JAX, which is no module either."""
 
 
 @dataclass(frozen=True)

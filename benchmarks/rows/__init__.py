@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from benchmarks.measure import Row
 from benchmarks.rows.frames import frames_rows
+from benchmarks.rows.jax_envs import jax_env_rows
 from benchmarks.rows.off_policy import off_policy_rows
 from benchmarks.rows.offline import offline_rows
 from benchmarks.rows.replay import replay_rows
@@ -20,6 +21,7 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
     """Returns every benchmark by its name; `quick` reduces the work, to check that they run."""
     rows = (
         *sampling_rows(),
+        *jax_env_rows(),
         *training_rows(quick=quick),
         *worker_rows(),
         *replay_rows(),

@@ -16,11 +16,13 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, required=True)
     parser.add_argument("--fragment", type=int, required=True)
     parser.add_argument("--native", action="store_true", help="one native vector env instead of copies")
+    parser.add_argument("--stepwise", action="store_true", help="an environment in JAX, stepped from the host")
     parser.add_argument("--model", type=json.loads, default={}, help="JSON: what differs from the 64x64 tanh model")
     args = parser.parse_args()
 
     from rollax import RolloutWorker
     from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.evaluation.column_sampler import ColumnSampler
     from rollax.models.config import ModelConfig
 
     def create(_context: object) -> gym.Env | gym.vector.VectorEnv:
@@ -31,9 +33,10 @@ def main() -> None:
         num_envs_per_worker=args.num_envs,
         rollout_fragment_length=args.fragment,
         model=ModelConfig(**{**model, **args.model}),
+        sampler=ColumnSampler if args.stepwise else None,
         seed=0,
     )
-    worker = RolloutWorker(create, PPOPolicy, config=config)
+    worker = RolloutWorker(args.env if args.env.startswith("jax:") else create, PPOPolicy, config=config)
 
     def collect() -> int:
         steps = worker.sample().env_steps

@@ -21,7 +21,7 @@ from gymnasium.spaces import Space
 from pydantic import BaseModel
 
 from rollax.errors import ConfigError, SpaceError
-from rollax.importing import REGISTERED, StoredCode, import_object, named_by_file, path_of
+from rollax.importing import JAX_ENV, REGISTERED, StoredCode, import_object, named_by_file, path_of
 from rollax.spaces import SUPPORTED, check_space
 
 GIVEN = "given"
@@ -259,8 +259,9 @@ def _code(path: str | None, place: Place, trust: Trust) -> Any:
 
 
 def _is_code(text: str, place: Place) -> bool:
-    """Whether a string names code: in a field that holds code, unless it is a registered environment."""
-    return ":" in text and _holds_code(place) and not (place[-1] == "env" and text in REGISTERED)
+    """Whether a string names code: in a field that holds code, unless it is the name of an environment."""
+    named = place[-1] == "env" and (text in REGISTERED or text.startswith(JAX_ENV))
+    return ":" in text and _holds_code(place) and not named
 
 
 def _holds_code(place: Place) -> bool:

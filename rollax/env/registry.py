@@ -15,13 +15,13 @@ from gymnasium.envs.registration import load_env_creator
 from rollax.env.adapters import EnvAdapter, register_env_adapter, registered_adapters
 from rollax.errors import ConfigError
 from rollax.frozen import thawed
-from rollax.importing import REGISTERED, import_module, import_object
+from rollax.importing import JAX_ENV, REGISTERED, import_module, import_object
 
 log = logging.getLogger("rollax.env")
 _REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
 _CREATORS_BY_PREFIX = {
     "ALE/": "rollax.env.atari:AtariCreator",
-    "jax:": "rollax.jaxenv.names:JaxCreator",
+    JAX_ENV: "rollax.jaxenv.names:JaxCreator",
     "pettingzoo/": "rollax.env.multi_agent.pettingzoo_env:pettingzoo_creator",
 }
 

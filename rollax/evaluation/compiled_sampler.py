@@ -19,7 +19,7 @@ from rollax.evaluation.compiled_filter import CompiledFilter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.sampler import Sampler
 from rollax.jaxenv.jax_base_env import JaxBaseEnv
-from rollax.jaxenv.sub_environments import Running
+from rollax.jaxenv.sub_environments import Running, replaced
 from rollax.policy.jax_policy import JaxPolicy
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class CompiledSampler(Sampler):
             if learns:
                 moments = filtered.seen(moments, running.obs, over)
             begun = filtered(moments, running.obs)
-            next_obs = jax.tree.map(lambda a, b: jnp.where(over.reshape(-1, *[1] * (a.ndim - 1)), a, b), begun, new_obs)
+            next_obs = replaced(new_obs, over, begun)
             unfiltered = (outcome.obs, running.obs) if filtered.active else None
             row = _Rows(obs, actions, packed, outcome.reward, *flags, new_obs, unfiltered)
             return _Carry(running, next_obs, moments), row

@@ -15,7 +15,7 @@ from rollax.env.copies import EnvCopies
 from rollax.env.observations import ObservationChecks
 from rollax.env.rows import Rows
 from rollax.env.vector.vector_base_env import Answers
-from rollax.jaxenv.sub_environments import Running, SubEnvironments
+from rollax.jaxenv.sub_environments import Running, SubEnvironments, replaced
 
 
 class JaxBaseEnv(BaseEnv):
@@ -42,6 +42,7 @@ class JaxBaseEnv(BaseEnv):
         self._begin = jax.jit(self.functions.begin)
         self._restart = jax.jit(self.functions.restart)
         self._advance = jax.jit(self.functions.advance)
+        self._replaced = jax.jit(replaced)
 
     def poll_rows(self) -> Rows:
         self.running, outcome = self._advance(self.running, self._answers.take())
@@ -59,28 +60,22 @@ class JaxBaseEnv(BaseEnv):
         self._answers.put(rows, selection, actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
+        chosen = self._no.copy()
+        chosen[env_index] = True
         if self.running is None or seeds is not None:
-            self._seed(env_index, seeds)
+            # Of those without a seed, a random one.
+            numbers = np.random.SeedSequence().generate_state(self.num_envs)
+            for index, seed in zip(env_index.tolist(), seeds or (), strict=False):
+                if seed is not None:
+                    numbers[index] = seed % 2**32
+            begun = self._begin(numbers)
+            self.running = begun if self.running is None else self._replaced(self.running, chosen, begun)
         else:
-            chosen = self._no.copy()
-            chosen[env_index] = True
             self.running = self._restart(self.running, chosen)
         assert self.running is not None
         self._answers.expect(env_index)
         obs = self.checked(self.running.obs, self.num_envs, self._where)
         return Rows.starting(env_index, env_index, trees.index(obs, env_index))
-
-    def _seed(self, env_index: np.ndarray, seeds: Sequence[int | None] | None) -> None:
-        """Begins episodes from seeds; of those without one, from a random seed."""
-        numbers = np.random.SeedSequence().generate_state(self.num_envs)
-        for index, seed in zip(env_index.tolist(), seeds or (), strict=False):
-            if seed is not None:
-                numbers[index] = seed % 2**32
-        begun = self._begin(numbers)
-        if self.running is not None and len(env_index) < self.num_envs:
-            put = jax.jit(lambda all_, new: all_.at[env_index].set(new[env_index]))
-            begun = jax.tree.map(put, self.running, begun)
-        self.running = begun
 
     def checked(self, obs: Any, rows: int, where: Callable[[int], str]) -> trees.Tree:
         """Columns of observations in NumPy, in the dtypes of the space; `where` describes a row in errors.

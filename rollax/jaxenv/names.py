@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, nearest
+from rollax.importing import JAX_ENV
 from rollax.jaxenv.classic_control import CartPole, Pendulum
 from rollax.jaxenv.jax_env import JaxEnv, TimeLimit
-
-PREFIX = "jax:"
 
 
 class _Named(NamedTuple):
@@ -31,13 +30,13 @@ class JaxCreator:
     """
 
     def __init__(self, env_id: str) -> None:
-        self.env_id, name = env_id, env_id.removeprefix(PREFIX)
+        self.env_id, name = env_id, env_id.removeprefix(JAX_ENV)
         if name not in _NAMED:
             raise ConfigError(
                 "An unknown environment in JAX.",
                 where="env",
                 got=env_id,
-                expected=" or ".join(f"{PREFIX}{known}" for known in _NAMED),
+                expected=" or ".join(f"{JAX_ENV}{known}" for known in _NAMED),
                 fix=nearest(name, _NAMED) or "pass a subclass of rollax.JaxEnv, or register_env(name, creator)",
             )
         self._named = _NAMED[name]

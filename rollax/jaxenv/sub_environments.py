@@ -58,8 +58,7 @@ class SubEnvironments:
         """Begins new episodes where [N] `over`; the others go on."""
 
         def begun(running: Running) -> Running:
-            new = jax.vmap(self._episode)(running.key, running.draws)
-            return jax.tree.map(lambda a, b: jnp.where(over.reshape(-1, *[1] * (b.ndim - 1)), a, b), new, running)
+            return replaced(running, over, jax.vmap(self._episode)(running.key, running.draws))
 
         return lax.cond(over.any(), begun, lambda running: running, running)
 
@@ -138,6 +137,11 @@ class SubEnvironments:
 
     def _refuse(self, what: str, where: str, got: Any, expected: Any) -> EnvError:
         return EnvError(what, where=f"{self.name}.{where}", got=got, expected=expected, fix="correct the environment")
+
+
+def replaced(rows: Any, chosen: jax.Array, new: Any) -> Any:
+    """The rows [N, ...] of a tree, with those of `new` where [N] `chosen`; traced by JAX."""
+    return jax.tree.map(lambda a, b: jnp.where(chosen.reshape(-1, *[1] * (b.ndim - 1)), a, b), new, rows)
 
 
 def _arrays(tree: Any) -> Any:

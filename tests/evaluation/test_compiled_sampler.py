@@ -218,6 +218,19 @@ def test_what_is_sampled_step_by_step_is_said(reason, settings, caplog):
     worker.stop()
 
 
+def test_an_exact_save_resumes_bit_for_bit_and_names_no_code(tmp_path):
+    config = {"num_envs_per_worker": 4, "train_batch_size": 64, "sgd_minibatch_size": 32, "seed": 0, "model": MODEL}
+    with PPOTrainer("jax:CartPole-v1", {**config, "observation_filter": "MeanStdFilter"}) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path, exact=True)
+        went_on = [trainer.train() for _ in range(2)]
+    with PPOTrainer.from_checkpoint(path) as restored:
+        resumed = [restored.train() for _ in range(2)]
+    for one, other in zip(went_on, resumed, strict=True):
+        assert one["info"]["learner"] == other["info"]["learner"]
+        assert one["episode_reward_mean"] == other["episode_reward_mean"]
+
+
 def test_a_trainer_learns_and_evaluates():
     """Targets of a CartPole that falls at once are reached within a few iterations."""
     config = {
