@@ -21,7 +21,7 @@ from rollax.policy.finite import check_finite
 from rollax.policy.model_policy import Columns, ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
-from rollax.policy.update_plan import check_parts, part_of
+from rollax.policy.update_plan import check_parts
 from rollax.policy.weights import check_weights
 from rollax.spaces import ACTION_MASK
 from rollax.state import count, section
@@ -33,7 +33,7 @@ from rollax.torch.learner import Learner
 from rollax.torch.policy_model import check_model, check_module, check_sizes_known, make_policy_model
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.statistics import statistics_of
-from rollax.torch.weights import as_numpy, assign, owners_of, parameters_of, to_numpy, to_tensors
+from rollax.torch.weights import as_numpy, assign, owners_of, parameter_groups, to_numpy, to_tensors
 
 Result = TypeVar("Result")
 
@@ -69,7 +69,7 @@ class TorchPolicy(ModelPolicy):
         self.learner = Learner(
             self.model,
             torch.compile(self._loss_of_batch, dynamic=False) if compiled else self._loss_of_batch,
-            self.make_optimizer(self._parameter_groups()),
+            self.make_optimizer(parameter_groups(self.model, self.learning_rates(), type(self).__name__)),
             parts=frozenset(rates) if isinstance(rates := self.learning_rates(), Mapping) else None,
             updated_targets=self.plan.targets,
             stops=self.plan.stops,
@@ -291,25 +291,6 @@ class TorchPolicy(ModelPolicy):
             result = self.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
         loss, stats = _checked_loss(result, type(self).__name__)
         return loss, {**stats, "total_loss": loss}
-
-    def _parameter_groups(self) -> Any:
-        """The model's parameters; in groups if `learning_rates` has one for each part.
-
-        Raises PolicyError for a parameter without a learning rate.
-        """
-        rates, parameters = self.learning_rates(), parameters_of(self.model)
-        if not isinstance(rates, Mapping):
-            return list(parameters.values())
-        if left := sorted({part_of(name) for name in parameters} - rates.keys()):
-            raise PolicyError(
-                "Parts of the model have no learning rate.",
-                where=f"policy class {type(self).__name__}, learning_rates",
-                got=f"{sorted(rates)}, without {left}",
-                expected="a number, or one for each attribute of the model that has trained parameters",
-                fix="add them, or set requires_grad=False for parameters that are not trained",
-            )
-        parts = {part: [p for name, p in parameters.items() if part_of(name) == part] for part in rates}
-        return [{"params": found, "name": part} for part, found in parts.items() if found]
 
     @property
     def params(self) -> dict[str, Tensor]:

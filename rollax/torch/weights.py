@@ -33,6 +33,34 @@ def owners_of(model: nn.Module) -> dict[str, set[str]]:
     return owners
 
 
+def parameter_groups(model: nn.Module, rates: Any, where: str) -> Any:
+    """The trained parameters of the model of policy class `where`; in groups if there is a learning rate of each part.
+
+    Raises PolicyError if there are none, or for one without a learning rate.
+    """
+    parameters = parameters_of(model)
+    if not parameters:
+        raise PolicyError(
+            "A model without parameters, so that there is nothing to learn.",
+            where=f"policy class {where}, make_model",
+            got=f"{type(model).__name__}, without an nn.Parameter that requires a gradient",
+            expected="a model with trained parameters",
+            fix="keep what is learned in nn.Parameter, as layers such as nn.Linear do",
+        )
+    if not isinstance(rates, Mapping):
+        return list(parameters.values())
+    if left := sorted({part_of(name) for name in parameters} - rates.keys()):
+        raise PolicyError(
+            "Parts of the model have no learning rate.",
+            where=f"policy class {where}, learning_rates",
+            got=f"{sorted(rates)}, without {left}",
+            expected="a number, or one for each attribute of the model that has trained parameters",
+            fix="add them, or set requires_grad=False for parameters that are not trained",
+        )
+    parts = {part: [p for name, p in parameters.items() if part_of(name) == part] for part in rates}
+    return [{"params": found, "name": part} for part, found in parts.items() if found]
+
+
 def extra_of(model: nn.Module) -> dict[str, Tensor]:
     """Name -> tensor for the other tensors of the state dict: buffers, and parameters that are not trained."""
     stored = model.state_dict(keep_vars=True).keys()
@@ -97,6 +125,14 @@ def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | N
             got=type(optimizer).__name__,
             expected="an optimizer whose step() takes the gradients as they are, such as Adam, SGD or RMSprop",
             fix="return another one",
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise PolicyError(
+            "An optimizer that takes sparse gradients only.",
+            where="make_optimizer",
+            got=type(optimizer).__name__,
+            expected="an optimizer of dense gradients, such as Adam, SGD or RMSprop",
+            fix="return another one: `return torch.optim.Adam(params, lr=0.0)`",
         )
     own = set(model.parameters())  # with those that are not trained, of which there are neither gradients nor state
     others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])

@@ -44,6 +44,15 @@ class TestOwnModels:
             *(one.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"] for one in (policy, other))
         )
 
+    def test_one_without_trained_parameters(self):
+        class Frozen(Stateful):
+            def __init__(self, observation_space, num_outputs):
+                super().__init__(observation_space, num_outputs)
+                self.requires_grad_(False)
+
+        with pytest.raises(PolicyError, match=r"nothing to learn(.|\n)*make_model(.|\n)*Frozen"):
+            make(model={"custom_model": Frozen})
+
     def test_dropout_draws_from_the_policys_own_stream(self):
         torch.manual_seed(5)
         expected = torch.rand(3)

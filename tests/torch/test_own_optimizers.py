@@ -45,6 +45,10 @@ class TestOptimizers:
         with pytest.raises(PolicyError, match=r"calls the loss itself(.|\n)*LBFGS"):
             of_class(lambda self, params: torch.optim.LBFGS(params))
 
+    def test_one_of_sparse_gradients(self):
+        with pytest.raises(PolicyError, match=r"takes sparse gradients only(.|\n)*SparseAdam"):
+            of_class(lambda self, params: torch.optim.SparseAdam(params))
+
     @pytest.mark.parametrize("names", [({}, {}), ({"name": "actor"}, {"name": "critic"})], ids=["unnamed", "named"])
     def test_the_global_norm_is_clipped_over_groups_of_ones_own(self, names):
         def in_two(self, params):
