@@ -16,7 +16,7 @@ from rollax import trees
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.composite import check_box
-from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
+from rollax.models.embeddings import EMBEDDINGS, check_parametric, embedding_size, is_parametric
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.outputs import Outputs
 from rollax.policy.size_checks import check_layers
@@ -49,14 +49,15 @@ class ParametricHead(nn.Module):
         self.key = dense(embeddings, _WIDTH, gain=1.0)
 
     def forward(self, hidden: Tensor, embeddings: Tensor) -> Tensor:
-        return torch.einsum("bk,bsk->bs", self.intent(hidden), torch.tanh(self.key(embeddings))) / math.sqrt(_WIDTH)
+        keys = torch.tanh(self.key(embeddings.to(torch.float32)))
+        return torch.einsum("bk,bsk->bs", self.intent(hidden), keys) / math.sqrt(_WIDTH)
 
 
-def make_policy_head(observation_space: spaces.Space, features: int, num_outputs: int) -> nn.Module:
+def make_policy_head(observation_space: spaces.Space, features: int, num_outputs: int, *, gain: float) -> nn.Module:
     """A `ParametricHead` if observations contain embeddings of the actions, otherwise a dense layer."""
     if is_parametric(observation_space):
-        return ParametricHead(features, embedding_size(observation_space), gain=POLICY_GAIN)
-    return dense(features, num_outputs, gain=POLICY_GAIN)
+        return ParametricHead(features, embedding_size(observation_space), gain=gain)
+    return dense(features, num_outputs, gain=gain)
 
 
 def policy_outputs(head: nn.Module, hidden: Tensor, obs: Any) -> Tensor:
@@ -80,7 +81,7 @@ class ActorCritic(nn.Module):
         self.policy_trunk = Trunk(observation_space, config)
         self.value_trunk = None if config.vf_share_layers else Trunk(observation_space, config)
         features = self.policy_trunk.features if head_features is None else head_features
-        self.policy_head = make_policy_head(observation_space, features, outputs)
+        self.policy_head = make_policy_head(observation_space, features, outputs, gain=POLICY_GAIN)
         self.value_head = dense(features, 1, gain=VALUE_GAIN)
         self.log_std = nn.Parameter(torch.zeros(outputs)) if config.free_log_std else None
 
@@ -174,12 +175,12 @@ class QNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.trunk = Trunk(observation_space, config)
-        self.advantages = dense(self.trunk.features, num_actions, gain=VALUE_GAIN)
+        self.advantages = make_policy_head(observation_space, self.trunk.features, num_actions, gain=VALUE_GAIN)
         self.value = dense(self.trunk.features, 1, gain=VALUE_GAIN) if dueling else None
 
     def forward(self, obs: Any) -> Outputs:
         hidden = self.trunk(obs)
-        values = self.advantages(hidden)
+        values = policy_outputs(self.advantages, hidden, obs)
         if self.value is not None:
             values = self.value(hidden) + values - values.mean(dim=1, keepdim=True)
         return Outputs(values, values.amax(dim=-1))
@@ -206,7 +207,7 @@ class Actor(nn.Module):
     def __init__(self, observation_space: spaces.Space, num_outputs: int, config: ModelConfig) -> None:
         super().__init__()
         self.trunk = Trunk(observation_space, config)
-        self.head = make_policy_head(observation_space, self.trunk.features, num_outputs)
+        self.head = make_policy_head(observation_space, self.trunk.features, num_outputs, gain=POLICY_GAIN)
 
     def forward(self, obs: Any) -> Outputs:
         return Outputs(policy_outputs(self.head, self.trunk(obs), obs))
@@ -252,8 +253,8 @@ def frozen(module: nn.Module) -> Iterator[None]:
 def check_own_networks(policy: Any, actions: type[spaces.Space]) -> None:
     """Checks the spaces and the config of a policy with networks of its own, in the place of the actor-critic.
 
-    Raises SpaceError unless the action space is one of `actions`, a Box with finite bounds; ConfigError for a custom
-    model, or a setting of the actor-critic.
+    Raises SpaceError unless the action space is one of `actions`, a Box with finite bounds, or for wrong embeddings of
+    actions; ConfigError for a custom model, or a setting of the actor-critic.
     """
     name, space = type(policy).__name__, policy.action_space
     if not isinstance(space, actions):
@@ -266,6 +267,7 @@ def check_own_networks(policy: Any, actions: type[spaces.Space]) -> None:
         )
     if isinstance(space, spaces.Box):
         check_box(space, f"action_space of {name}", bounded=True)
+    check_parametric(policy.observation_space, space)
     check_layers(policy.config.model, name)
     if policy.config.model.custom_model is not None:
         raise ConfigError(

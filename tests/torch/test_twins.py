@@ -211,6 +211,12 @@ FRAMES = spaces.Box(0, 255, (4, 8, 8), np.uint8)
 CHOICES = spaces.Discrete(4)
 
 
+def slots(dtype):
+    """Observations with embeddings of four actions."""
+    mask, embeddings = spaces.MultiBinary(4), spaces.Box(0, 5, (4, 2), dtype)
+    return spaces.Dict({"x": VECTOR, "action_mask": mask, "avail_actions": embeddings})
+
+
 def seen(space, rows):
     space.seed(1)
     samples = [space.sample() for _ in range(rows)]
@@ -305,29 +311,28 @@ class TestModels:
         )
 
     @pytest.mark.parametrize("dueling", [False, True])
-    def test_q_network(self, dueling):
+    @pytest.mark.parametrize("dtype", [None, np.float32, np.uint8], ids=["dense", "embeddings", "bytes"])
+    def test_q_network(self, dueling, dtype):
+        space = VECTOR if dtype is None else slots(dtype)
         sizes = ModelConfig(fcnet_hiddens=(8,))
-        ours = QNetwork(VECTOR, 4, sizes, dueling=dueling, rngs=nnx.Rngs(0))
-        twin = networks.QNetwork(VECTOR, 4, sizes, dueling=dueling)
+        ours = QNetwork(space, 4, sizes, dueling=dueling, rngs=nnx.Rngs(0))
+        twin = networks.QNetwork(space, 4, sizes, dueling=dueling)
         params, _ = SplitModel(ours).arrays_of(ours)
         names = {name.replace("layers.0.", "") if "trunk" not in name else name: a for name, a in params.items()}
+        if dtype is not None:
+            names = {name.replace("advantages.", "advantages.intent."): a for name, a in names.items()}
+            names = {f"advantages.{name}" if name.startswith("key.") else name: a for name, a in names.items()}
         carry(names, twin)
-        out = twin(torch.as_tensor(normal(B, 3)))
-        expected = ours(jnp.asarray(normal(B, 3)))
+        obs = seen(space, B)
+        out, expected = twin(jax.tree.map(torch.as_tensor, obs)), ours(jax.tree.map(jnp.asarray, obs))
         np.testing.assert_allclose(out.policy.detach(), expected.policy, **NEAR)
         np.testing.assert_allclose(out.value.detach(), expected.value, **NEAR)
 
-    def test_embeddings_of_actions(self):
-        slots = spaces.Dict(
-            {
-                "x": VECTOR,
-                "action_mask": spaces.MultiBinary(4),
-                "avail_actions": spaces.Box(-1, 1, (4, 2), np.float32),
-            }
-        )
-        sizes = ModelConfig(fcnet_hiddens=(8,))
-        ours = catalog.make_model(slots, CHOICES, 4, sizes, nnx.Rngs(0))
-        same_outputs_and_gradients(ours, networks.make_model(slots, CHOICES, 4, sizes), {"obs": seen(slots, B)})
+    @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+    def test_embeddings_of_actions(self, dtype):
+        space, sizes = slots(dtype), ModelConfig(fcnet_hiddens=(8,))
+        ours = catalog.make_model(space, CHOICES, 4, sizes, nnx.Rngs(0))
+        same_outputs_and_gradients(ours, networks.make_model(space, CHOICES, 4, sizes), {"obs": seen(space, B)})
 
 
 def test_the_first_weights_are_orthogonal():
