@@ -277,10 +277,11 @@ class TestModels:
             same_outputs_and_gradients(ours, twin, columns)
             twin.zero_grad()
 
-    def test_values_of_actions(self):
+    @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+    def test_values_of_actions(self, shape):
         sizes = ModelConfig(fcnet_hiddens=(8,), fcnet_activation="relu")
-        columns = {"obs": normal(B, 3), "actions": normal(B, 2)}
-        box = spaces.Box(-1, 1, (2,), np.float32)
+        columns = {"obs": normal(B, 3), "actions": normal(B, *shape)}
+        box = spaces.Box(-1, 1, shape, np.float32)
         same_outputs_and_gradients(
             ActionValue(VECTOR, box, sizes, rngs=nnx.Rngs(0)),
             networks.ActionValue(VECTOR, box, sizes),
