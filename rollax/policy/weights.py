@@ -15,8 +15,16 @@ _SAME_NETWORK = (
 )
 
 
-def check_weights(weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Raises PolicyError for names or shapes of another model; `shapes` are those of the policy's own, by name."""
+def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """Raises PolicyError unless they have the names and shapes of the policy's own, which are `shapes`."""
+    if not isinstance(weights, Mapping):
+        raise PolicyError(
+            "No arrays by name.",
+            where=where,
+            got=type(weights).__name__,
+            expected="name -> array",
+            fix="pass the dict that an equal policy returned",
+        )
     if weights.keys() != shapes.keys():
         raise PolicyError(
             "Weights of another model.",

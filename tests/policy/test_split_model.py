@@ -104,6 +104,11 @@ def test_weights_of_another_model_are_refused(split, params, extra):
         split.checked({**weights, "value.kernel": np.zeros((3, 2))}, "policy 'p'")
 
 
+def test_weights_without_names_are_refused(split, params, extra):
+    with pytest.raises(PolicyError, match=r"No arrays by name(.|\n)*policy 'p'(.|\n)*list"):
+        split.checked([*params.values(), *extra.values()], "policy 'p'")
+
+
 def test_weights_are_copied(split, params, extra):
     weights = {name: np.array(value) for name, value in (params | extra).items()}
     copies, _ = split.checked(weights, "")
