@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rollax.errors import ConfigError, corrected
+from rollax.errors import ConfigError, RollaxError, corrected
 
 _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 
@@ -112,11 +112,12 @@ def import_module(name: str, path: str, where: str) -> ModuleType:
 
 
 def _does_not_import(path: str, module: str, where: str, error: BaseException, near: str | None = None) -> ConfigError:
+    parts = error.parts if isinstance(error, RollaxError) else {}  # such as those of a missing extra
     check = f"check the spelling, and that this works: python -c 'import {module or 'module'}'"
     return ConfigError(
         "A class or function that does not import.",
         where=where,
-        got=f"{path} ({type(error).__name__}: {error})",
+        got=f"{path} ({type(error).__name__}: {parts.get('what', error)})",
         expected="module:Class, importable from the current folder or the installed packages",
-        fix=check if near is None else f"did you mean {near!r}?",
+        fix=parts.get("fix", check) if near is None else f"did you mean {near!r}?",
     )

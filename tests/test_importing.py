@@ -30,6 +30,15 @@ def test_module_that_fails_as_it_is_imported(text, tmp_path, monkeypatch):
     assert error.value.__cause__ is not None
 
 
+def test_module_whose_extra_is_not_installed(tmp_path, monkeypatch):
+    raised = """not_installed("No PyTorch.", ImportError(), where="here", package="torch", extra="torch")"""
+    (tmp_path / "without_extra.py").write_text(f"from rollax.errors import not_installed\nraise {raised}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"without_extra:P \(ConfigError: No PyTorch\.\)") as error:
+        import_object("without_extra:P", "config key 'policy_class'")
+    assert error.value.parts["fix"] == "pip install 'rollax[torch]'"
+
+
 @pytest.mark.parametrize("path", ["", ":", "json", "json:", ":dumps", "json:dumps:x", "..json:dumps"])
 def test_what_is_no_path(path):
     with pytest.raises(ConfigError, match="does not import"):
