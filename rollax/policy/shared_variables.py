@@ -118,18 +118,19 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
                 where=f"{key}, {different[0]}",
                 got=f"{first_id!r}: {_described(shapes[first_id].get(different[0]))}, "
                 f"{other_id!r}: {_described(shapes[other_id].get(different[0]))}",
-                expected="the same variables with the same shapes in every policy",
-                fix="give the policies equal spaces and model configs for these parts, or share a smaller part",
+                expected="the same variables with the same shapes, on the same device, in every policy",
+                fix="give the policies equal spaces, model configs and devices for these parts, or share fewer parts",
             )
     return _Group(policy_ids, tuple(shapes[first_id]))
 
 
 def _shapes(policy: Policy, policy_id: str, parts: Sequence[str], key: str) -> dict[str, tuple]:
-    """Name -> (shape, dtype) of the variables in these parts of one policy's model."""
+    """Name -> (shape, dtype, device) of the variables in these parts of one policy's model; JAX chooses its device."""
     holder = _holder(policy, policy_id)
+    device = getattr(holder, "device", None)
     arrays = {**holder.params, **holder.extra}
     names = [name for part in parts for name in _in_part(part, arrays, policy_id, key)]
-    return {name: (tuple(arrays[name].shape), str(arrays[name].dtype)) for name in dict.fromkeys(names)}
+    return {name: (tuple(arrays[name].shape), str(arrays[name].dtype), device) for name in dict.fromkeys(names)}
 
 
 def _in_part(part: str, names: Iterable[str], policy_id: str, key: str) -> list[str]:
@@ -174,4 +175,6 @@ def _holder(policy: Policy, policy_id: str) -> Any:
 
 
 def _described(shape: tuple | None) -> str:
-    return "no such variable" if shape is None else f"{shape[1]}{list(shape[0])}"
+    if shape is None:
+        return "no such variable"
+    return f"{shape[1]}{list(shape[0])}" + ("" if shape[2] is None else f" on {shape[2]}")

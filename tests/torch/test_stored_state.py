@@ -13,7 +13,7 @@ from torch import nn
 from examples.torch_ppo import TorchPPOPolicy
 from rollax import Outputs
 from rollax.config.multiagent import SharedParts
-from rollax.errors import CheckpointError
+from rollax.errors import CheckpointError, ConfigError
 from rollax.policy.shared_variables import SharedVariables
 from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same
 
@@ -187,6 +187,14 @@ def test_shared_parts_are_the_same_tensors():
     assert all(not np.array_equal(new[name], old[name]) for name in trunk)
     same({name: new[name] for name in trunk}, {name: policies["b"].get_weights()[name] for name in trunk})
     np.testing.assert_array_equal(new["policy_head.weight"], old["policy_head.weight"])
+
+
+def test_policies_on_other_devices_share_nothing():
+    # The parts would be on one device, and the rest of the model on the other.
+    policies = {"a": make(), "b": make()}
+    policies["b"].device = torch.device("cuda")
+    with pytest.raises(ConfigError, match=r"parts of the models differ(.|\n)*on cpu(.|\n)*on cuda"):
+        SharedVariables({"trunk": SharedParts(parts=("policy_trunk",))}, policies)
 
 
 def test_targets_begin_with_the_shared_parts():
