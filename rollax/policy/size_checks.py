@@ -13,7 +13,7 @@ from rollax.memory import gib, memory_there
 from rollax.models.config import ModelConfig
 from rollax.spaces import leaves
 
-_NOT_IN_OWN_NETWORKS = ("use_lstm", "use_gru", "free_log_std")
+_NOT_IN_OWN_NETWORKS = ("use_lstm", "use_gru", "free_log_std", "vf_share_layers")
 _COPIES = 4  # parameters, gradients, and the two moments of Adam
 _NUMBER = 4
 _ROW = 16  # reward, value, log-probability and flags

@@ -268,8 +268,13 @@ class TestByFunctions:
 
 
 class TestOwnNetworks:
-    @pytest.mark.parametrize("kind", ["TorchDQN", "TorchSAC"])
-    @pytest.mark.parametrize("setting", [{"use_lstm": True}, {"custom_model": torch.nn.Linear}])
+    @pytest.mark.parametrize(
+        ("kind", "setting"),
+        [
+            *(("TorchDQN", setting) for setting in ({"use_lstm": True}, {"custom_model": torch.nn.Linear})),
+            *(("TorchSAC", setting) for setting in ({"vf_share_layers": True}, {"custom_model": torch.nn.Linear})),
+        ],
+    )
     def test_settings_that_they_do_not_have_are_refused(self, kind, setting):
         with pytest.raises(ConfigError, match=rf"model\.{next(iter(setting))}', for {kind}Policy"):
             make(kind, model=setting)
