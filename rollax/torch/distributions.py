@@ -98,7 +98,7 @@ class MultiCategorical(Choices, TorchDistribution):
     def _logp(self, inputs: Tensor, actions: Any) -> Tensor:
         rows = len(inputs)
         self._check("actions", actions, (rows, *self.shape))
-        choices = as_tensor(actions, inputs.device).reshape(rows, -1)
+        choices = as_tensor(actions, inputs.device).reshape(rows, len(self.nvec))
         return _choice_logp(self._padded(inputs), choices - choices.new_tensor(self.start)).sum(-1)
 
     def _entropy(self, inputs: Tensor) -> Tensor:
@@ -114,12 +114,12 @@ class MultiCategorical(Choices, TorchDistribution):
         """[B, D, K] the logits of each choice, padded to the largest."""
         width = max(self.nvec)
         if min(self.nvec) == width:
-            return inputs.reshape(len(inputs), -1, width)
+            return inputs.reshape(len(inputs), len(self.nvec), width)
         parts = inputs.split(self.nvec, dim=1)
         return torch.stack([functional.pad(p, (0, width - p.shape[1]), value=PADDING_LOGIT) for p in parts], dim=1)
 
     def _actions(self, choices: Tensor) -> Tensor:
-        return (choices + choices.new_tensor(self.start)).reshape(-1, *self.shape)
+        return (choices + choices.new_tensor(self.start)).reshape(len(choices), *self.shape)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Bernoulli(Bits, TorchDistribution):
     def _logp(self, inputs: Tensor, actions: Any) -> Tensor:
         rows = len(inputs)
         self._check("actions", actions, (rows, *self.shape))
-        bits = as_tensor(actions, inputs.device).reshape(rows, -1)
+        bits = as_tensor(actions, inputs.device).reshape(rows, self.num_inputs)
         off = torch.where(bits == 0, functional.logsigmoid(-inputs), MASKED_LOGIT)
         return torch.where(bits == 1, functional.logsigmoid(inputs), off).sum(-1)
 
@@ -150,7 +150,7 @@ class Bernoulli(Bits, TorchDistribution):
         return (on * on_ratio + off * off_ratio).sum(-1)
 
     def _actions(self, bits: Tensor) -> Tensor:
-        return bits.to(torch.int8).reshape(-1, *self.shape)
+        return bits.to(torch.int8).reshape(len(bits), *self.shape)
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,12 @@ class DiagGaussian(Normals, TorchDistribution):
         return mean, log_std.clamp(*self.log_std_range)
 
     def _actions(self, flat: Tensor) -> Tensor:
-        return flat.reshape(-1, *self.shape)
+        return flat.reshape(len(flat), *self.shape)
 
     def _flat(self, inputs: Tensor, actions: Any) -> Tensor:
         rows = len(inputs)
         self._check("actions", actions, (rows, *self.shape))
-        return as_tensor(actions, inputs.device).to(inputs.dtype).reshape(rows, -1)
+        return as_tensor(actions, inputs.device).to(inputs.dtype).reshape(rows, self.num_noise)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,8 @@ class Recurrent(nn.Module):
 
     @staticmethod
     def _by_sequence(x: Tensor, sequences: int) -> Tensor:
-        return x.reshape(sequences, -1, x.shape[-1])
+        steps = len(x) // sequences if sequences else 1  # without rows, as in acting
+        return x.reshape(sequences, steps, x.shape[-1])
 
 
 class LSTM(Recurrent):
@@ -125,7 +126,7 @@ class LSTM(Recurrent):
         out, h, c = torch.lstm(
             inputs, [part[None] for part in state], weights, True, 1, 0.0, self.training, False, True
         )
-        return out.reshape(len(x), -1), (h[0], c[0])
+        return out.reshape(len(x), self.features), (h[0], c[0])
 
 
 class GRU(Recurrent):
@@ -138,4 +139,4 @@ class GRU(Recurrent):
         """[B·T, H] outputs and the state after the last rows, for x [B·T, F] and one array [B, H]."""
         inputs = self._by_sequence(x, len(state[0]))
         out, h = torch.gru(inputs, state[0][None], self._weights(), True, 1, 0.0, self.training, False, True)
-        return out.reshape(len(x), -1), (h[0],)
+        return out.reshape(len(x), self.features), (h[0],)

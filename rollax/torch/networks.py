@@ -198,9 +198,8 @@ class ActionValue(nn.Module):
 
     def forward(self, obs: Any, actions: Tensor) -> Tensor:
         """[B] values."""
-        return self.head(self.mlp(torch.cat([self.encoder(obs), actions.reshape(len(actions), -1)], dim=-1))).squeeze(
-            -1
-        )
+        flat = actions.reshape(len(actions), -1)
+        return self.head(self.mlp(torch.cat([self.encoder(obs), flat], dim=-1))).squeeze(-1)
 
 
 class Actor(nn.Module):

@@ -46,6 +46,14 @@ class TestContract:
         np.testing.assert_allclose(together, np.concatenate(one_by_one), rtol=1e-5, atol=1e-6)
 
     @every_kind
+    def test_there_may_be_no_rows(self, kind):
+        policy = make(kind)
+        states = [np.zeros((0, *part.shape), part.dtype) for part in policy.get_initial_state()]
+        actions, states, fetches = policy.compute_actions(seen(0), states)
+        assert actions.shape == (0, *policy.action_space.shape)
+        assert not any(map(len, [*states, *fetches.values()]))
+
+    @every_kind
     def test_only_the_columns_that_somebody_reads(self, kind):
         policy = make(kind)
         fetched = set(policy.compute_actions(seen(2))[2])

@@ -89,6 +89,13 @@ class TestDistributions:
             mask = np.random.default_rng(3).integers(0, 2, (B, ours.num_mask)).astype(np.int8)
             both(lambda x: ours.mask(x, jnp.asarray(mask)), lambda x: twin.mask(x, torch.tensor(mask)), inputs)
 
+    @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+    def test_no_rows(self, space):
+        twin = distributions.make_distribution(space)
+        inputs, noise = torch.zeros(0, twin.num_inputs), torch.zeros(0, twin.num_noise)
+        actions = twin.sample(inputs, noise)
+        assert twin.logp(inputs, actions).shape == (0,)
+
     def test_masks_of_zeros_and_minus_infinity(self):
         space, logits = spaces.Discrete(3), np.array([[1.0, -np.inf, 2.0], [0.5, 1.0, -1.0]], np.float32)
         original, twin = factory.make_distribution(space), distributions.make_distribution(space)
