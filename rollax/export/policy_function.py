@@ -16,6 +16,7 @@ from gymnasium import spaces
 from jax.extend import core
 
 from rollax.batch import SampleBatch
+from rollax.config.stored import key_to_json
 from rollax.errors import PolicyError
 from rollax.evaluation.actions import BoxMap
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -44,7 +45,8 @@ class Tensor:
     initial: np.ndarray | None = None
 
     def to_json(self) -> dict[str, Any]:
-        described = {"name": self.name, "path": list(self.path), "shape": list(self.shape), "dtype": str(self.dtype)}
+        path, shape, dtype = key_to_json(self.path), list(self.shape), str(self.dtype)
+        described = {"name": self.name, "path": path, "shape": shape, "dtype": dtype}
         return described if self.initial is None else {**described, "initial": self.initial.tolist()}
 
 

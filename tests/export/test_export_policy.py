@@ -18,7 +18,7 @@ from rollax.errors import CheckpointError, ConfigError, PolicyError, RollaxError
 from rollax.evaluation.filters import NoFilter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.export.onnx_model import policy_to_onnx
-from tests.export.policies import check_without_memory, runner_of
+from tests.export.policies import check_without_memory, onnx_session, runner_of
 
 VECTOR = spaces.Box(-2.0, 2.0, (3,), np.float32)
 
@@ -43,6 +43,15 @@ def test_a_checkpoint_as_onnx_with_its_description(checkpoint, tmp_path):
     assert json.loads(properties["action_space"])["type"] == "Discrete"
     assert json.loads(properties["inputs"]) == [{"name": "obs", "path": [], "shape": [4], "dtype": "float32"}]
     assert [child.name for child in path.parent.iterdir()] == ["policy.onnx"]
+
+
+def test_keys_of_a_space_may_be_integers_of_numpy():
+    key = np.int64(3)
+    runner = runner_of(rollax.PGPolicy, spaces.Dict({key: VECTOR}), spaces.Dict({key: spaces.Discrete(2)}))
+    properties = onnx_session(runner).get_modelmeta().custom_metadata_map
+    for part, name in (("inputs", "obs.3"), ("outputs", "action.3")):
+        (described,) = json.loads(properties[part])
+        assert (described["name"], described["path"]) == (name, [3])
 
 
 def test_the_command(checkpoint, tmp_path, monkeypatch):

@@ -110,7 +110,7 @@ class Composite(ActionDistribution):
     """
 
     parts: tuple[ActionDistribution, ...]
-    keys: tuple[str, ...] | None = None  # None for a Tuple
+    keys: tuple[Any, ...] | None = None  # None for a Tuple
 
     @property
     def num_inputs(self) -> int:
