@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, NonFiniteError, PolicyError
+from rollax.evaluation.long_episodes import LongEpisodes
 from rollax.evaluation.messages import CandidateReturns, Candidates
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -21,10 +21,7 @@ from rollax.evaluation.slot_moments import SlotMoments
 from rollax.ops.evolution import SIGNS, action_stream, candidate, direction, episode_seed
 from rollax.policy.searched_policy import SearchedPolicy
 
-log = logging.getLogger("rollax.sampling")
 _IDLE = -1
-_LONG_EPISODE = 100_000  # steps
-_POLLS_BETWEEN_CHECKS = 1000
 _NOISE_ROWS = 64
 _SIDES = len(SIGNS)
 
@@ -67,7 +64,8 @@ class CandidatePlayer:
         self._task_of = np.full(slots, _IDLE)
         self._returns = np.zeros(slots)
         self._noise = _ActionNoise(slots)
-        self._has_warned = False
+        waits = f"A generation waits for all episodes of its candidates (worker {worker_index})."
+        self._long_episodes = LongEpisodes(waits)
 
     def play(self, request: Candidates) -> CandidateReturns:
         """Plays the episodes of a request, with the policy's parameters as θ.
@@ -78,11 +76,8 @@ class CandidatePlayer:
         self._sampler.restart()
         self._sampler.take_metrics()
         self._begin(request)
-        polls = 0
         while self._left:
-            polls += 1
-            if polls % _POLLS_BETWEEN_CHECKS == 0 and not self._has_warned:
-                self._warn_of_a_long_episode()
+            self._long_episodes.after_poll(lambda: np.where(self._task_of == _IDLE, 0, self._episodes["length"]))
             for rows in self._waiting:
                 self._act(rows)
             self._waiting = self._observe(self._env.poll_rows())
@@ -221,20 +216,6 @@ class CandidatePlayer:
         rewards = self._episodes["reward"][slots]
         self._episodes.end_trajectories(slots, np.zeros(len(slots), np.int64), rewards)
         self._episodes.end(slots)
-
-    def _warn_of_a_long_episode(self) -> None:
-        lengths = np.where(self._task_of == _IDLE, 0, self._episodes["length"])
-        slot = int(lengths.argmax())
-        if lengths[slot] >= _LONG_EPISODE:
-            self._has_warned = True
-            log.warning(
-                "An episode of a candidate has not ended after %d steps (worker %d, sub-environment %d). A generation "
-                "waits for all of its episodes. If this one never ends, limit episodes: gym.make(..., "
-                "max_episode_steps=...), or wrap the environment in gymnasium.wrappers.TimeLimit.",
-                lengths[slot],
-                self._worker_index,
-                slot,
-            )
 
     def _not_finite(self, slot: int) -> NonFiniteError:
         task = self._task_of[slot]

@@ -12,6 +12,7 @@ from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import NO_ENVS, Rows
+from rollax.evaluation.long_episodes import LongEpisodes
 from rollax.evaluation.policy_rows import PolicyRows, picked
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.slots import SlotMemory, SlotTable
@@ -32,6 +33,7 @@ class ColumnSampler(Sampler):
         self._ids = list(self.runners)
         self._target = self.fragment_length * self.env.num_envs
         self._under_way = False  # true during a call; still true at the next one if it was interrupted
+        self._long_episodes = LongEpisodes("batch_mode='complete_episodes' waits for the ends of episodes.")
         self._clear()
 
     def _clear(self) -> None:
@@ -54,6 +56,8 @@ class ColumnSampler(Sampler):
                 self._begin()
             else:
                 self._act_and_observe()
+                if self.complete_episodes:
+                    self._long_episodes.after_poll(lambda: self.episodes["length"])
         cut = self._cut()
         self._under_way = False
         return cut

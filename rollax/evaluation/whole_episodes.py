@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.errors import ConfigError
+from rollax.evaluation.long_episodes import LongEpisodes
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.recorder import Recorder
 from rollax.evaluation.sampler import Sampler
@@ -17,7 +18,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     """Plays whole episodes, and returns their metrics; running episodes are dropped, before and after.
 
     Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Callbacks see
-    the episodes that count.
+    the episodes that count. A warning is logged where one of them is very long.
 
     Args:
         sampler: nothing else samples meanwhile.
@@ -31,11 +32,13 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     sampler.take_metrics()
     kept = sampler.record, sampler.recorder
     sampler.record, sampler.recorder = False, recorder
-    sampler.episodes.left = _shares(sampler, num_episodes)
+    sampler.episodes.left = left = _shares(sampler, num_episodes)
+    long_episodes = LongEpisodes("An evaluation or a recording waits for all of its episodes.")
     played: list[EpisodeMetrics] = []
     try:
         while len(played) < num_episodes:
             sampler.step()
+            long_episodes.after_poll(lambda: sampler.episodes["length"][: len(left)] * (left > 0))
             played += sampler.take_metrics()
         return played
     finally:

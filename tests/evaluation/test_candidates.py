@@ -16,7 +16,7 @@ from rollax import Callbacks, EnvError, MultiAgentEnv, PolicyError, RolloutWorke
 from rollax.algorithms.es import ESPolicy
 from rollax.algorithms.pg import PGPolicy
 from rollax.errors import NonFiniteError
-from rollax.evaluation import candidates
+from rollax.evaluation import long_episodes
 from rollax.evaluation.messages import Candidates
 from rollax.models.outputs import Outputs
 from rollax.ops.evolution import direction, episode_seed
@@ -233,8 +233,8 @@ class Long(Drift):
 
 
 def test_a_warning_of_an_episode_that_may_never_end(monkeypatch, caplog):
-    monkeypatch.setattr(candidates, "_POLLS_BETWEEN_CHECKS", 10)
-    monkeypatch.setattr(candidates, "_LONG_EPISODE", 50)
+    monkeypatch.setattr(long_episodes, "_POLLS_BETWEEN_CHECKS", 10)
+    monkeypatch.setattr(long_episodes, "_LONG_EPISODE", 50)
     worker_of(num_envs_per_worker=2).play_candidates(request(30))  # 30 episodes of 3 to 9 steps in each
     assert not caplog.records
     worker = worker_of(Long, num_envs_per_worker=3)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, ConfigError, EnvContext, EnvError, RolloutWorker
+from rollax.evaluation import long_episodes
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted
 
 
@@ -81,6 +82,32 @@ def test_callbacks_see_the_episodes_that_count():
 def test_no_number_of_episodes(episodes):
     with pytest.raises(ConfigError, match=r"evaluate\(num_episodes=...\)\n +got: .*\n +expected: a whole number"):
         make().evaluate(episodes)
+
+
+@pytest.fixture
+def nine_steps_are_long(monkeypatch):
+    monkeypatch.setattr(long_episodes, "_POLLS_BETWEEN_CHECKS", 1)
+    monkeypatch.setattr(long_episodes, "_LONG_EPISODE", 9)
+
+
+@pytest.mark.usefixtures("nine_steps_are_long")
+def test_a_warning_of_an_episode_that_may_never_end(caplog):
+    worker = make(num_envs=3)
+    worker.evaluate(1)  # sub-environments 1 and 2 have no share
+    assert not caplog.records
+    worker.evaluate(5)
+    (record,) = caplog.records
+    for part in ("after 9 steps (sub-environment 1)", "An evaluation", "max_episode_steps", "TimeLimit"):
+        assert part in record.getMessage()
+
+
+@pytest.mark.usefixtures("nine_steps_are_long")
+@pytest.mark.parametrize(("mode", "warnings"), [("complete_episodes", 1), ("truncate_episodes", 0)])
+def test_a_warning_where_a_fragment_waits_for_the_end_of_an_episode(mode, warnings, caplog):
+    worker = make(batch_mode=mode)
+    for _ in range(4):
+        worker.sample()
+    assert [record.getMessage().count("batch_mode='complete_episodes'") for record in caplog.records] == [1] * warnings
 
 
 def test_multi_agent_with_native_order_of_trajectories():
