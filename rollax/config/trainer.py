@@ -43,7 +43,7 @@ def _checked_points(points: tuple[tuple[int, float], ...], info: ValidationInfo)
 def _checked_class(value: Any) -> Any:
     if value is None or isinstance(value, type | StoredCode):
         return value
-    raise ValueError("a class (not an instance of it), or None")
+    raise ValueError("a class (not an instance of it)")
 
 
 SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], AfterValidator(_checked_points)]

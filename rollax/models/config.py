@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, InstanceOf, PositiveInt, field_serializer, model_validator
+from pydantic import BeforeValidator, Field, InstanceOf, PositiveInt, field_serializer, model_validator
 
 from rollax.frozen import FrozenModel
 from rollax.importing import StoredCode, path_of
@@ -12,6 +12,12 @@ from rollax.importing import StoredCode, path_of
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "linear"]
 Kernel = PositiveInt | tuple[PositiveInt, PositiveInt]
 ConvFilter = tuple[PositiveInt, Kernel, PositiveInt]
+
+
+def _checked_model(value: Any) -> Any:
+    if value is None or isinstance(value, type | str | StoredCode):
+        return value
+    raise ValueError("a class (not an instance of it), or 'module:Class'")
 
 
 class ModelConfig(FrozenModel):
@@ -55,7 +61,7 @@ class ModelConfig(FrozenModel):
         description="largest number of rows in a training sequence of a model with memory; longer trajectories are "
         "split",
     )
-    custom_model: type | str | InstanceOf[StoredCode] | None = Field(
+    custom_model: Annotated[type | str | InstanceOf[StoredCode] | None, BeforeValidator(_checked_model)] = Field(
         default=None,
         description="an nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
         "**custom_model_config) and called as model(obs) -> Outputs(policy=[B, num_outputs], value=[B], aux={...}). "

@@ -127,6 +127,18 @@ class TestRefuses:
             ({"lr": "fast"}, "lr", "'fast' (str)", "a valid number"),
             ({"train_batch_size": 10.5}, "train_batch_size", "10.5 (float)", "a valid integer"),
             ({"evaluation_interval": 0}, "evaluation_interval", "0 (int)", "1 <= evaluation_interval"),
+            (
+                {"callbacks": print},
+                "callbacks",
+                "<built-in function print>",
+                "a class (not an instance of it) or None\n",
+            ),
+            (
+                {"model": {"custom_model": print}},
+                "model.custom_model",
+                "<built-in function print>",
+                "a class (not an instance of it), or 'module:Class' or None\n",
+            ),
             ({"grad_clip": 0}, "grad_clip", "0 (int)", "0 < grad_clip or None"),
             ({"model": {"fcnet_hiddens": 8}}, "model.fcnet_hiddens", "8 (int)", "a list"),
             ({"clip_param_schedule": 0.5}, "clip_param_schedule", "0.5 (float)", "a list or None"),
