@@ -145,9 +145,10 @@ def registered_adapters() -> dict[str, EnvAdapter]:
 
 def adapter_of(env: Any, where: str = "to_base_env") -> EnvAdapter:
     """The first entry of the table that recognizes an environment; `EnvError` if none does."""
-    for adapter in (*reversed(_registered.values()), *_BUILT_IN):
-        if adapter.matches(env):
-            return adapter
+    if not isinstance(env, type):  # a class has the methods of its instances
+        for adapter in (*reversed(_registered.values()), *_BUILT_IN):
+            if adapter.matches(env):
+                return adapter
     raise EnvError(
         "No environment.",
         where=where,

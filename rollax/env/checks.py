@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 
 from rollax.errors import EnvError, MultiAgentError
 
@@ -275,12 +276,13 @@ def all_finite(values: np.ndarray) -> bool:
 
 def failed(error: BaseException, doing: str, where: str, action: Any = None) -> EnvError:
     """The error to raise from one that user code raised: it names the sub-environment and the action."""
+    is_missing = isinstance(error, ImportError | DependencyNotInstalled)
     return EnvError(
         f"The environment raised {type(error).__name__} in {doing}: {error}",
         where=where,
         got="the traceback above" if action is None else f"action {action!r}; the traceback above",
         expected=f"{doing} to return",
-        fix="correct the environment",
+        fix="install what the environment needs" if is_missing else "correct the environment",
     )
 
 

@@ -48,6 +48,14 @@ def test_a_wrong_key_of_env_config(env, says):
     assert isinstance(error.__cause__, TypeError)
 
 
+@pytest.mark.parametrize("raises", [gym.error.DependencyNotInstalled("no MuJoCo"), ModuleNotFoundError("no pygame")])
+def test_a_package_that_is_missing(raises):
+    def creator(context):
+        raise raises
+
+    refused(EnvError, made, creator, {}, says=f"{raises}...install what the environment needs")
+
+
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("raises", [SystemExit(0), KeyError("size"), TypeError("none")])
 def test_what_making_one_raises(raises, index):
