@@ -13,6 +13,7 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rollax.policy.loss_result import misshapen_statistic
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, part_of
 from rollax.policy.weighted_mean import weighted_mean
 
@@ -126,6 +127,9 @@ class GradientSteps:
         capacity = jax.tree.leaves(batch)[0].shape[0]
         # Statistics [B] are kept by row, without microbatches.
         by_row = {name: stat for name, stat in shapes.items() if stat.ndim}
+        for name, stat in by_row.items():
+            if plan.ndim == 2 and stat.shape != plan.shape[1:]:
+                raise misshapen_statistic(name, stat.shape, plan.shape[1:])
         columns = {name: jnp.zeros(capacity, stat.dtype) for name, stat in by_row.items() if plan.ndim == 2}
         zeros = {name: jnp.zeros((), stat.dtype) for name, stat in shapes.items() if name not in by_row}
 

@@ -25,6 +25,7 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.gradient_steps import Devices, GradientSteps
 from rollax.policy.learner import Learner
+from rollax.policy.loss_result import checked_loss
 from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import Columns, ModelPolicy
 from rollax.policy.optimizers import adam, by_part
@@ -309,7 +310,8 @@ class JaxPolicy(ModelPolicy):
             target_model = self.split.merge(targets, extra, noise_seed=np.uint32(2))
             batch = {**batch, **self.target_columns(fixed, target_model, batch, mask, coefficients)}
         model = self.split.merge(params, extra, learning=True)
-        loss, stats = self.loss(model, self.forward(model, batch), batch, mask, coefficients)
+        result = self.loss(model, self.forward(model, batch), batch, mask, coefficients)
+        loss, stats = checked_loss(result, type(self), jax.Array)
         return loss, ({**stats, "total_loss": loss}, self.split.extra_of(model))
 
     def get_weights(self) -> dict[str, np.ndarray]:

@@ -78,7 +78,7 @@ def _column(where: str, one: bool, space: Space, path: Path, value: Any) -> np.n
     shape = space.shape or ()
     if column.ndim == 0 or column.shape[1:] != shape:
         got = "None" if value is None else f"shape {column.shape[1:] if one else column.shape}"
-        expected = f"shape {shape}, one observation of {space}" if one else f"shape {('N', *shape)}, of {space}"
+        expected = f"shape {shape}, one observation of {space}" if one else f"rows of shape {shape}, of {space}"
         raise _misfit(where, got, expected, one=one)
     if column.dtype.kind == "f":
         if not np.isfinite(column).all():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rollax.errors import PolicyError, ShapeError
+from rollax.policy.loss_result import misshapen_statistic
 from rollax.torch.weights import as_tensor
 
 
@@ -60,11 +61,5 @@ def of_microbatches(name: str, values: Mapping[int, Tensor], counts: Tensor | No
 def of_valid_rows(name: str, column: Tensor, mask: Tensor) -> Tensor:
     """The statistics of the valid rows, which are first; ShapeError unless there is one for each row."""
     if column.shape != mask.shape:
-        raise ShapeError(
-            "A statistic by row of the wrong shape.",
-            where=f"statistic {name!r} of the loss",
-            got=tuple(column.shape),
-            expected=f"{tuple(mask.shape)}: one number for each row of the minibatch, with memory for each sequence",
-            fix="return its mean, or with memory one number for each sequence",
-        )
+        raise misshapen_statistic(name, tuple(column.shape), tuple(mask.shape))
     return column[: int(mask.count_nonzero())]

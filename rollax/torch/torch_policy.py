@@ -18,6 +18,7 @@ from rollax.errors import PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, is_noisy, run_model
 from rollax.policy.finite import check_finite
+from rollax.policy.loss_result import checked_loss
 from rollax.policy.model_policy import Columns, ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
@@ -289,7 +290,7 @@ class TorchPolicy(ModelPolicy):
             batch = {**batch, **targets}
         with in_evaluation(self._batch_norms if len(mask) == 1 else ()):
             result = self.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
-        loss, stats = _checked_loss(result, type(self).__name__)
+        loss, stats = checked_loss(result, type(self), Tensor)
         return loss, {**stats, "total_loss": loss}
 
     @property
@@ -356,23 +357,6 @@ class TorchPolicy(ModelPolicy):
 def _precise(output: Tensor) -> Tensor:
     """As float32 what is in half precision, in which log-probabilities and errors would be inexact."""
     return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
-
-
-def _checked_loss(result: Any, name: str) -> tuple[Tensor, Mapping[str, Any]]:
-    """What `loss` returned; PolicyError unless it is a number and statistics."""
-    fits = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
-    if fits and isinstance(result[0], Tensor) and result[0].ndim == 0:
-        return result
-    parts = result if isinstance(result, tuple) else (result,)
-    raise PolicyError(
-        "A loss that is no pair of a number and statistics.",
-        where=f"policy class {name}, loss",
-        got=", ".join(
-            f"{type(p).__name__} {list(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts
-        ),
-        expected="(tensor [], {name: statistic})",
-        fix="return a mean over the valid rows, such as masked_mean(errors, mask), and a dict, which may be empty",
-    )
 
 
 def _share_storage(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

@@ -92,5 +92,7 @@ def test_a_list_is_as_its_rows():
     for wrong in ({**FITS, "kind": 3}, {"pos": [0, 1]}, {**FITS, "pos": [0, 1, 2]}):
         with pytest.raises(EnvError, match="here, row 1"):
             columns_of(SEEN, [FITS, wrong], "here")
+    with pytest.raises(EnvError, match=r"got: +shape \(2,\)\n +expected: rows of shape \(2,\), of Box"):
+        columns_of(BOX, np.zeros(2), "here")
     with pytest.raises(NonFiniteError, match="here, key 'pos', row 1"):
         columns_of(SEEN, [FITS, {**FITS, "pos": [0, np.nan]}], "here")
