@@ -15,14 +15,14 @@ from gymnasium.spaces import Box
 from rollax.env import checks
 from rollax.env.adapters import adapter_of
 from rollax.env.base_env import BaseEnv
-from rollax.env.checking.random_play import Moment, RandomPlayer, SpacesOf, moments_of, same_moment
+from rollax.env.checking.random_play import Moment, RandomPlayer, SpacesOf, moments_of, same_moment, same_obs
 from rollax.env.checks import env_name
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.making import make_base_env, to_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.vector.vector_env import SteppedInTurn
-from rollax.spaces import leaves
+from rollax.spaces import Path, leaves, path_text
 
 _COMPARED_POLLS = 50
 _RGB = "rgb_array"
@@ -211,14 +211,25 @@ def _first_difference(one: list[Moment], other: list[Moment]) -> str:
     for number, (first, second) in enumerate(zip(one, other, strict=False)):
         if not same_moment(first, second):
             when = "in its first observation" if number == 0 else f"after {number} observations"
-            return f"{when}: {_shown(first)}, then {_shown(second)}"
+            whole = (), first.obs, second.obs
+            path, *seen = _first_part(*whole) if first.agent == second.agent else whole
+            shown, again = (_shown(moment, path, part) for moment, part in zip((first, second), seen, strict=True))
+            return f"{when}: {shown}, then {again}"
     return ""
 
 
-def _shown(moment: Moment) -> str:
-    shown = np.array2string(moment.obs, threshold=8) if isinstance(moment.obs, np.ndarray) else repr(moment.obs)[:200]
+def _first_part(path: Path, one: Any, other: Any) -> tuple[Path, Any, Any]:
+    """The first parts in which two observations of one space differ, and where; both in whole if none does."""
+    for key in one if isinstance(one, dict) else range(len(one)) if isinstance(one, tuple) else ():
+        if not same_obs(one[key], other[key]):
+            return _first_part((*path, key), one[key], other[key])
+    return path, one, other
+
+
+def _shown(moment: Moment, path: Path, part: Any) -> str:
+    text = " ".join(np.array2string(part, threshold=8).split()) if isinstance(part, np.ndarray) else repr(part)
     over = ", the end" if moment.over else ""
-    return f"agent {moment.agent!r} saw {shown} with reward {moment.reward}{over}"
+    return f"agent {moment.agent!r} saw {text[:200]}{path_text(path)} with reward {moment.reward}{over}"
 
 
 Severity = Literal["warning", "note"]

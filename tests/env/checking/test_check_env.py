@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import re
 import threading
 import time
 
@@ -255,6 +256,28 @@ class TestFindings:
         (finding,) = check_env(Unseeded).warnings
         assert finding.name == "not repeatable"
         assert "after 1 observations" in finding.message
+
+    def test_the_part_of_an_observation_that_differs(self):
+        class Unseeded(gym.Env):
+            observation_space = spaces.Dict(
+                {
+                    "image": spaces.Box(0, 255, (30, 30), np.uint8),
+                    "more": spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, (1,))]),
+                }
+            )
+            action_space = spaces.Discrete(2)
+
+            def reset(self, *, seed=None, options=None):
+                return {
+                    "image": np.zeros((30, 30), np.uint8),
+                    "more": (1, np.random.default_rng().random(1, np.float32)),
+                }, {}
+
+            def step(self, action):
+                return self.reset()[0], 0.0, True, False, {}
+
+        (finding,) = check_env(Unseeded).warnings
+        assert re.search(r"'agent0' saw \[0\.\d+\], key 'more', element 1 with reward None, then", finding.message)
 
     def test_an_agent_of_many(self):
         class Unseeded(Party):
