@@ -34,7 +34,12 @@ def are_allowed(mask: NDArray, actions: trees.Tree, action_space: Space) -> NDAr
         if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
     ]
     entries = np.concatenate(taken, axis=1).astype(np.int64) + np.cumsum([0, *choices(action_space)])[:-1]
-    return np.logical_and.reduce(np.take_along_axis(mask, entries, axis=1), axis=1)
+    return (np.take_along_axis(mask, entries, axis=1) > 0).all(axis=1)
+
+
+def have_choices(mask: NDArray, starts: NDArray) -> NDArray[np.bool_]:
+    """[N, discrete actions] whether masks [N, choices] allow a choice; the entries of each action begin at `starts`."""
+    return np.logical_or.reduceat(mask > 0, starts, axis=1)
 
 
 class ActionMasks:
@@ -65,14 +70,14 @@ class ActionMasks:
                 expected=(len(mask), self._width),
                 fix="give the mask one entry for each choice",
             )
-        allowed = np.logical_or.reduceat(mask, self._starts, axis=1)
+        allowed = have_choices(mask, self._starts)
         if not allowed.all():
             row, action = np.argwhere(~allowed)[0].tolist()
             several = f", discrete action {action} of {len(self._starts)}" if len(self._starts) > 1 else ""
             raise EnvError(
                 "An action mask allows no action.",
                 where=f"policy {policy_id!r}, row {row} of {len(mask)}{several}",
-                got="all zeros",
+                got="no entry above 0",
                 expected="at least one 1",
                 fix="leave one action valid, or end the episode",
             )
@@ -111,7 +116,7 @@ class GroupMasks:
         """Raises EnvError if a present member has a mask of zeros, or all members have."""
         if not self.present:
             return
-        nothing = np.stack([~member[ACTION_MASK].any(axis=1) for member in obs], axis=1)
+        nothing = np.stack([~(member[ACTION_MASK] > 0).any(axis=1) for member in obs], axis=1)
         if not nothing.any():
             return
         wrong = nothing & nothing.all(axis=1, keepdims=True)
@@ -122,7 +127,7 @@ class GroupMasks:
             raise EnvError(
                 "An action mask allows no action.",
                 where=f"policy {policy_id!r}, row {row} of {len(nothing)}, member {member} of {len(obs)}",
-                got="all zeros",
+                got="no entry above 0",
                 expected="at least one 1, for a member that is present",
                 fix="leave one action valid, or end the member's trajectory, with observations of zeros",
             )

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import Space
 
 from rollax.errors import RequestError
-from rollax.policy.action_masks import are_allowed, masks_choices
+from rollax.policy.action_masks import are_allowed, have_choices, masks_choices
 from rollax.serving.values import Where, plain, unpack
 from rollax.spaces import ACTION_MASK, choices
 from rollax.trees import Tree, index
@@ -86,13 +86,13 @@ class AllowedActions:
                 got=f"shape {mask.shape[1:]}",
                 expected=f"{width} entries, one for each choice",
             )
-        allowed = np.logical_or.reduceat(mask, self._starts, axis=1).all(axis=1)
+        allowed = have_choices(mask, self._starts).all(axis=1)
         if not allowed.all():
             raise RequestError(
                 "An action mask allows no action.",
                 status=422,
                 where=where(int(np.argmin(allowed))),
-                got="all zeros",
+                got="no entry above 0",
                 expected="at least one 1 for each discrete action",
                 fix="leave one action valid, or end the episode",
             )

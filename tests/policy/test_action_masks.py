@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollax import EnvError, PPOPolicy, check_env
 from rollax.policy.action_masks import are_allowed, masks_choices
 
 MASK = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
@@ -34,4 +36,26 @@ def test_which_actions_masks_allow() -> None:
     discrete, several = np.array([5, 6, 5, 5]), np.array([[1, 2], [1, 2], [0, 2], [1, 1]])
     actions = discrete, np.zeros((4, 2), np.float32), several
     assert are_allowed(mask, actions, space).tolist() == [True, False, False, False]
-    assert are_allowed(mask.astype(np.float32), actions, space).tolist() == [True, False, False, False]
+    for other in (mask.astype(np.float32), mask * 1e9 - 1e9):  # 0 and 1; -1e9 and 0, as added to logits
+        assert are_allowed(other, actions, space).tolist() == [(other > 0).any(), False, False, False]
+
+
+class Added(gym.Env):
+    """Its masks are to be added to logits: -1e9 excludes an action."""
+
+    observation_space = spaces.Dict({"x": BOX, "action_mask": spaces.Box(-np.inf, 0, (3,), np.float32)})
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        return {"x": np.zeros(2, np.float32), "action_mask": np.array([-1e9, 0, 0], np.float32)}, {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, True, False, {}
+
+
+def test_masks_to_be_added_to_logits_are_refused() -> None:
+    policy = PPOPolicy(Added.observation_space, Added.action_space, {"model": {"fcnet_hiddens": (4,)}})
+    seen = {key: value[None] for key, value in Added().reset()[0].items()}
+    for act in (lambda: policy.compute_actions(seen), lambda: check_env(Added)):
+        with pytest.raises(EnvError, match="An action mask allows no action"):
+            act()

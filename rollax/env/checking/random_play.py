@@ -174,7 +174,7 @@ class RandomActions:
         action = self._spaces[id(space)][1].sample()
         if not (isinstance(obs, dict) and ACTION_MASK in obs):
             return action
-        mask, widths = np.asarray(obs[ACTION_MASK]).ravel(), choices(space)
+        mask, widths = np.asarray(obs[ACTION_MASK]).ravel() > 0, choices(space)
         if len(mask) != sum(widths):
             raise EnvError(
                 "An action mask of the wrong size.",
@@ -189,7 +189,7 @@ class RandomActions:
                 raise EnvError(
                     "An action mask allows no action.",
                     where=where,
-                    got=mask,
+                    got=obs[ACTION_MASK],
                     expected="at least one 1 for each discrete action",
                     fix="leave one action valid, or end the episode instead of requesting an action",
                 )
