@@ -34,7 +34,7 @@ def are_allowed(mask: NDArray, actions: trees.Tree, action_space: Space) -> NDAr
         if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
     ]
     entries = np.concatenate(taken, axis=1).astype(np.int64) + np.cumsum([0, *choices(action_space)])[:-1]
-    return (np.take_along_axis(mask, entries, axis=1) > 0).all(axis=1)
+    return np.logical_and.reduce(np.take_along_axis(mask, entries, axis=1) > 0, axis=1)
 
 
 def have_choices(mask: NDArray, starts: NDArray) -> NDArray[np.bool_]:
