@@ -102,10 +102,14 @@ class LocalEpisode:
         self.version = version if self.version is None else min(version, self.version)
         self.t += 1
 
+    def is_running(self, agent_id: str) -> bool:
+        """Whether an agent has acted and has not ended."""
+        agent = self.agents.get(agent_id)
+        return agent is not None and agent.ended is None
+
     def running(self, agent_id: str, what: str) -> LocalAgent:
         """An agent that has acted and has not ended; RequestError otherwise."""
-        agent = self.agents.get(agent_id)
-        if agent is None or agent.ended is not None:
+        if not self.is_running(agent_id):
             raise RequestError(
                 f"{what} of an agent that has not acted, or has ended.",
                 status=409,
@@ -114,7 +118,7 @@ class LocalEpisode:
                 expected=f"one of {[name for name, other in self.agents.items() if other.ended is None]}",
                 fix="call get_action or log_action before",
             )
-        return agent
+        return self.agents[agent_id]
 
     def acting(self, agent_id: str) -> LocalAgent | None:
         """An agent that may act; None for a new one. RequestError for one that has ended."""

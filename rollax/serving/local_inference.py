@@ -130,12 +130,15 @@ class LocalInference:
             infos = {} if info is None else self._by_agent(info, "infos")
             infos = {agent_id: _info(part, f"info of {episode_id!r}, {agent_id!r}") for agent_id, part in infos.items()}
             where = f"reward of {episode_id!r}"
-            checked = {
-                agent_id: (episode.running(agent_id, "A reward"), check_finite_number(amount, "reward", where))
+            amounts = {
+                agent_id: check_finite_number(amount, "reward", where)
                 for agent_id, amount in _plain_rewards(rewards).items()
             }
-            for agent_id, (agent, amount) in checked.items():
-                agent.add_returns(amount, infos.get(agent_id))
+            # 0 for those who have not acted, or have ended, says nothing.
+            earned = {a: amount for a, amount in amounts.items() if amount or episode.is_running(a)}
+            agents = {agent_id: episode.running(agent_id, "A reward") for agent_id in earned}
+            for agent_id, agent in agents.items():
+                agent.add_returns(earned[agent_id], infos.get(agent_id))
 
     def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
         with self._lock:

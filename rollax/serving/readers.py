@@ -113,28 +113,35 @@ class Readers:
         }
         return values, actions, frozenset(obs)
 
-    def returns(self, session: Session, reward: Any, info: Any) -> tuple[Any, Any]:
-        """`(reward, info)`, only for agents that have acted."""
+    def returns(self, session: Session, waiting: frozenset[str], reward: Any, info: Any) -> tuple[Any, Any]:
+        """`(reward, info)` for agents that have acted or are `waiting` for an action, as in external environments.
+
+        Others may have a reward of 0, which is left out.
+        """
         where = f"reward of {session.id!r}"
         if info is not None and self._learns:
             info = read_plain(info, "An info", f"info of {session.id!r}")
         if self._only is not None:
             if isinstance(reward, dict):
                 raise _by_agent("rewards", session, reward, several=False)
-            if not session.acted:
+            reward = check_finite_number(reward, "reward", where, self._largest)
+            if reward and not (session.acted or waiting):
                 raise _early(where, reward)
-            return check_finite_number(reward, "reward", where, self._largest), info
+            return reward, info
         self._check_agents(reward, "rewards", session)
+        rewards = dict[str, float]()
         for agent, number in reward.items():
-            reward[agent] = check_finite_number(number, "reward", f"{where}, agent {agent!r}", self._largest)
-            if agent not in session.agents:
+            number = check_finite_number(number, "reward", f"{where}, agent {agent!r}", self._largest)
+            if agent in session.agents or agent in waiting:
+                rewards[agent] = number
+            elif number:
                 raise _early(f"{where}, agent {agent!r}", number)
         if info is not None:
             self._check_agents(info, "infos", session)
             for agent, part in info.items():
                 if not isinstance(part, dict):
                     raise _by_agent(f"info of {agent!r}", session, part, several=True)
-        return reward, info
+        return rewards, info
 
     def ended_agents(self, session: Session, observations: Any) -> dict[str, Any]:
         """Agent id -> last observation, or None, of running agents."""

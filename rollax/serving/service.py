@@ -16,8 +16,8 @@ from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
 from rollax.serving.pending import Call, PendingActions, Response, as_request_error, shutting_down
-from rollax.serving.readers import ONE_AGENT, Readers
-from rollax.serving.sessions import DROPPED, EXPIRED, Key, Session, Sessions
+from rollax.serving.readers import Readers
+from rollax.serving.sessions import DROPPED, EXPIRED, NOBODY, Key, Session, Sessions
 
 _REMEMBERED_SUBMISSIONS = 1_000
 
@@ -226,9 +226,8 @@ class Service:
 
     def _log_returns(self, request: messages.LogReturns, client: Hashable) -> Response:
         def log(session: Session) -> None:
-            reward, info = self._readers.returns(session, request.reward, request.info)
-            # It is late where the agent waits, and would count for the next action.
-            self.sessions.refuse_waiting({session.id: reward if self._hello.multi_agent else ONE_AGENT})
+            waiting = self.sessions.waiting.get(session.id, NOBODY)
+            reward, info = self._readers.returns(session, waiting, request.reward, request.info)
             self.backend.log_returns(session.id, reward, info)
 
         return self._once(request, log)

@@ -330,6 +330,14 @@ def test_a_reward_that_is_no_number_is_refused_at_once(discrete, server, reward)
     assert discrete.episodes[-1].agents["agent0"].rewards == [0.5]
 
 
+def test_a_reward_before_the_first_action_is_zero_or_refused(discrete, server):
+    with local(server.address) as client:
+        episode = client.start_episode()
+        client.log_returns(episode, 0.0)
+        with pytest.raises(RequestError, match="A reward of an agent that has not acted"):
+            client.log_returns(episode, 1.0)
+
+
 def test_a_wrong_last_observation_does_not_end_an_episode(discrete, server):
     with local(server.address) as client:
         episode = client.start_episode()

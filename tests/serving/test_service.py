@@ -191,19 +191,22 @@ def test_other_errors_of_the_backend_become_errors_of_the_request():
     asyncio.run(main())
 
 
-def test_a_reward_that_comes_late_is_refused(serve):
-    """It would count for the action that is not chosen yet."""
+def test_a_reward_counts_from_the_first_observation_on(serve):
+    """Also while the action is awaited: it counts for the action that comes, as in an external environment."""
 
     async def play(session):
         session.start()
-        for _ in range(2):
+        refused(409, session.reward, 1.0)
+        session.reward(0.0)
+        for number in (1.0, 2.0):
             pending = session.act()
-            refused(409, session.reward)
+            session.reward(number)
             session.backend.answer()
             await pending
-            session.reward()
 
-    serve(play, StandIn(answers=False))
+    backend = StandIn(answers=False)
+    serve(play, backend)
+    assert [call[2] for call in backend.calls if call[0] == "log_returns"] == [0.0, 1.0, 2.0]
 
 
 def test_masks_are_checked_with_observations_and_logged_actions(serve):
@@ -279,20 +282,28 @@ class TestSeveralAgents:
 
         serve(play, StandIn(multi_agent=True, answers=False))
 
-    def test_a_late_reward_is_refused_for_the_agent_that_waits_only(self, serve):
+    def test_a_reward_counts_from_an_agents_first_observation_to_its_end(self, serve):
         async def play(session):
             session.start()
-            for agent in "ab":
-                first = session.act(obs={agent: X})
-                session.backend.answer()
-                await first
             pending = session.act(obs={"a": X})
-            error = refused(409, session.reward, {"a": 5.0, "b": 1.0})
-            assert error.parts["got"] == "a second request for 'e', agent 'a', before the first is answered"
-            session.reward({"b": 1.0})
+            refused(409, session.reward, {"a": 5.0, "b": 1.0})
+            session.reward({"a": 5.0, "b": 0})
             session.backend.answer()
             await pending
-            session.reward({"a": 5.0})
+            session("end_agents", EndAgents(episode_id="e", observations={"a": None}))
+            refused(409, session.reward, {"a": 1.0})
+            session.reward({"a": 0.0})
+
+        backend = StandIn(multi_agent=True, answers=False)
+        serve(play, backend)
+        assert [call[2] for call in backend.calls if call[0] == "log_returns"] == [{"a": 5.0}, {}]
+
+    def test_a_second_request_of_an_agent_that_waits_names_it(self, serve):
+        async def play(session):
+            session.start()
+            session.act(obs={"a": X})
+            error = refused(409, session.act, obs={"a": X, "b": X})
+            assert error.parts["got"] == "a second request for 'e', agent 'a', before the first is answered"
 
         serve(play, StandIn(multi_agent=True, answers=False))
 

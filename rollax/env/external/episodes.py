@@ -177,7 +177,7 @@ class ExternalEpisodes:
             self._put(_event(episode, _acting(episode, values), observed, actions=taken, logps=known))
 
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
-        """Adds rewards to those since each agent's last observation."""
+        """Adds rewards to those of the action that answers each agent's last observation, given or awaited."""
         episode = self._find(episode_id)
         for what, by_agent in (("rewards", rewards), ("infos", infos)):
             self._check_agents(what, by_agent, episode)
@@ -321,7 +321,7 @@ class ExternalEpisodes:
                 )
 
     def _refuse_early(self, episode: ExternalEpisode, agent: Hashable, amount: float) -> None:
-        """Handles a reward without an action: logged once before the agent's first action, refused after its end."""
+        """Handles a reward without an action: dropped before the episode's first action, refused afterwards."""
         if episode.decided:
             raise MultiAgentError(
                 "A reward for an agent that has ended, or has never acted.",
