@@ -32,7 +32,8 @@ class PolicyClient:
         token: that of the server.
         timeout: seconds that a request may take in all, with its repetitions.
         ca_file: certificates (PEM) of the authorities to trust; None for those of the system.
-        policy_mapping_fn: agent id -> policy id (local mode). None: the only policy, or that with the id of the agent.
+        policy_mapping_fn: agent id -> policy id. None: the only policy, or that with the id of the agent. In remote
+            mode actions get the types of the policy's action space by it.
         episodes_per_message: episodes that are submitted at once (local mode).
         explore: False for greedy actions; None: greedy if the server does not learn (local mode).
         seed: of the random numbers of exploration (local mode).
@@ -84,7 +85,7 @@ class PolicyClient:
         if inference_mode == "remote":
             from rollax.serving.remote_inference import RemoteInference
 
-            self._inference = RemoteInference(self._calls)
+            self._inference = RemoteInference(self._calls, policy_mapping_fn)
         else:
             from rollax.serving.local_inference import LocalInference
 

@@ -6,7 +6,7 @@ import copy
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -20,14 +20,12 @@ from rollax.policy.raw_observations import columns_of_one
 from rollax.serving.acting import Actor
 from rollax.serving.client_calls import Calls
 from rollax.serving.local_episodes import LocalActor, LocalAgent, LocalEpisode, LocalEpisodes
-from rollax.serving.remote_inference import checked_hello
+from rollax.serving.remote_inference import PolicyMapping, checked_hello, without_policy
 from rollax.serving.request_checks import check_finite_number
 from rollax.serving.values import plain
 from rollax.serving.weights import policy_from_bytes, read_description, update_policy
 
 _REFUSED = (400, 409, 413, 422)  # statuses that mean that a request will not be taken later either
-
-PolicyMapping = Callable[[str], str]
 
 
 class LocalInference:
@@ -271,14 +269,7 @@ class LocalInference:
         else:
             policy_id = self._policies[0] if len(self._policies) == 1 else agent_id
         if policy_id not in self._actors:
-            raise RequestError(
-                "An agent without a policy.",
-                status=422,
-                where="policy_mapping_fn of PolicyClient",
-                got=f"{policy_id!r} for agent {agent_id!r}",
-                expected=f"one of {self._policies}",
-                fix="pass the policy_mapping_fn of the server",
-            )
+            raise without_policy(agent_id, policy_id, self._policies)
         return policy_id
 
     def _by_agent(self, value: Any, what: str) -> Mapping[str, Any]:

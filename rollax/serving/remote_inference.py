@@ -14,19 +14,23 @@ from rollax.serving.client_calls import Calls
 PROTOCOL_VERSION = 1
 
 Convert = Callable[[Any], Any]
+PolicyMapping = Callable[[str], str]
 
 
 class RemoteInference:
-    """Sends each verb to the server."""
+    """Sends each verb to the server.
 
-    def __init__(self, calls: Calls) -> None:
+    Args:
+        policy_mapping_fn: agent id -> policy id, for the types of actions; None: the policy with the id of the agent.
+    """
+
+    def __init__(self, calls: Calls, policy_mapping_fn: PolicyMapping | None = None) -> None:
         self.version = -1
-        self._calls = calls
+        self._calls, self._mapping = calls, policy_mapping_fn
         self._convert: Convert | None = None
 
     def start_episode(self, episode_id: str | None, training_enabled: bool) -> str:
-        if self._convert is None:
-            self._convert = converter(checked_hello(self._calls))
+        self._converter()
         # The id is made here, so that a repeated request does not start a second episode.
         body: dict[str, Any] = {"episode_id": uuid.uuid4().hex if episode_id is None else episode_id}
         if not training_enabled:
@@ -36,9 +40,7 @@ class RemoteInference:
     def get_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         if not observations:
             return {}
-        if self._convert is None:
-            self._convert = converter(checked_hello(self._calls))
-        convert = self._convert
+        convert = self._converter()
         if len(observations) == 1:
             [(episode_id, obs)] = observations.items()
             answer = self._calls.call("get_action", {"episode_id": episode_id, "obs": obs})
@@ -67,6 +69,11 @@ class RemoteInference:
     def close(self) -> None:
         """There is nothing to close besides the connections."""
 
+    def _converter(self) -> Convert:
+        if self._convert is None:
+            self._convert = converter(checked_hello(self._calls), self._mapping)
+        return self._convert
+
 
 def checked_hello(calls: Calls) -> dict[str, Any]:
     """The answer to hello, whose limit of a request holds from here on; RequestError for another protocol."""
@@ -84,13 +91,38 @@ def checked_hello(calls: Calls) -> dict[str, Any]:
     return hello
 
 
-def converter(hello: Mapping[str, Any]) -> Convert:
-    """What makes actions of decoded values: integers, and arrays in the type of their space."""
-    actions = [policy["action_space"] for policy in hello["policies"].values()]
-    one = of_space(actions[0]) if all(space == actions[0] for space in actions) else _of_any
+def converter(hello: Mapping[str, Any], mapping: PolicyMapping | None = None) -> Convert:
+    """What makes actions of decoded values: integers, tuples, and arrays in the type of their space."""
+    spaces = {policy_id: policy["action_space"] for policy_id, policy in hello["policies"].items()}
+    first, *others = spaces.values()
     if not hello["multi_agent"]:
-        return one
-    return lambda by_agent: {agent: one(action) for agent, action in by_agent.items()}
+        return of_space(first)
+    if all(space == first for space in others):
+        one = of_space(first)
+        return lambda by_agent: {agent: one(action) for agent, action in by_agent.items()}
+    converts = {policy_id: of_space(space) for policy_id, space in spaces.items()}
+
+    def convert(agent: str) -> Convert:
+        if mapping is None:
+            return converts.get(agent, _of_any)
+        policy_id = mapping(agent)
+        if policy_id not in converts:
+            raise without_policy(agent, policy_id, list(converts))
+        return converts[policy_id]
+
+    return lambda by_agent: {agent: convert(agent)(action) for agent, action in by_agent.items()}
+
+
+def without_policy(agent_id: str, policy_id: Any, policies: list[str]) -> RequestError:
+    """The error of an agent that is mapped to no policy of the server."""
+    return RequestError(
+        "An agent without a policy.",
+        status=422,
+        where="policy_mapping_fn of PolicyClient",
+        got=f"{policy_id!r} for agent {agent_id!r}",
+        expected=f"one of {policies}",
+        fix="pass the policy_mapping_fn of the server",
+    )
 
 
 def of_space(space: Mapping[str, Any]) -> Convert:

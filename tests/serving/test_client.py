@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollax import ConfigError, EpisodeLostError, PolicyClient, RequestError
-from rollax.serving.remote_inference import of_space
+from rollax.serving.remote_inference import converter, of_space
 from tests.pages import REPOSITORY
 from tests.serving.fake_server import BOX, DISCRETE, MAX_BODY_BYTES, FakeServer, over_http, over_websocket
 
@@ -65,6 +65,18 @@ def test_actions_have_the_type_of_their_space(over):
 def test_actions_have_the_keys_of_their_space():
     convert = of_space({"type": "Dict", "spaces": [[0, DISCRETE], [1, {"type": "Dict", "spaces": [["a", DISCRETE]]}]]})
     assert convert({"0": 2, "1": {"a": 1}}) == {0: 2, 1: {"a": 1}}
+
+
+def test_actions_have_the_type_of_the_space_of_their_agents_policy():
+    pair = {"type": "Tuple", "spaces": [DISCRETE, BOX]}
+    policies = {"go": {"action_space": DISCRETE}, "aim": {"action_space": pair}}
+    hello = {"multi_agent": True, "policies": policies}
+    action = converter(hello)({"aim": [2, [0.0, 0.5]], "go": 1})
+    assert (type(action["aim"]), action["aim"][1].dtype, action["go"]) == (tuple, np.float32, 1)
+    convert = converter(hello, lambda agent: agent.rstrip("0123456789"))
+    assert isinstance(convert({"aim1": [2, [0.0, 0.5]]})["aim1"], tuple)
+    with pytest.raises(RequestError, match=r"without a policy(.|\n)*'stay' for agent 'stay1'"):
+        convert({"stay1": 1})
 
 
 @each_scheme
