@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from rollax.errors import EpisodeLostError, RequestError
 from rollax.serving.client_connections import Address, Answer, Connection, ConnectionLost, HttpConnection, Page, Refused
+from rollax.serving.client_messages import encode
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 _ATTEMPTS_IN_TIME = 3  # so that a connection that is silently dead leaves time for others
@@ -53,7 +54,7 @@ class Calls:
             RequestError: the server refused the request, failed, or could not be reached in time.
         """
         named = {"request_id": f"{self._prefix}-{next(self._numbers)}", **body} if body else {}
-        message = self.address.encode(verb, named)
+        message = encode(verb, named, stream=self.address.stream)
         if self.max_bytes is not None and len(message) > self.max_bytes:
             # Here: a server that has read enough of it closes the connection, as if that had failed.
             raise RequestError(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
-import numpy as np
 
 from rollax.errors import ConfigError, RequestError, not_installed
 
@@ -122,19 +121,6 @@ class Address:
                 expected="a file in PEM format, or None for the authorities of the system",
             ) from error
         return cls(text.rstrip("/"), host, port or (443 if secure else 80), parts.scheme[0] == "w", context, headers)
-
-    def encode(self, verb: str, body: Mapping[str, Any]) -> bytes:
-        """The message of a request; RequestError for values that cannot be sent."""
-        try:
-            return _MSGPACK.encode({"verb": verb, "id": 0, **body}) if self.stream else _JSON.encode(body)
-        except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
-            raise RequestError(
-                "A value that cannot be sent to a policy server.",
-                where=verb,
-                got=str(error),
-                expected="finite numbers, strings, lists, numeric arrays, and dicts with strings as keys",
-                fix="convert it first",
-            ) from error
 
     def connect(self, deadline: float) -> Connection:
         """A new connection; ConnectionLost or Refused if there is none."""
@@ -369,22 +355,3 @@ def _seconds(text: Any) -> float | None:
         return max(float(text), 0.0)
     except (TypeError, ValueError):
         return None
-
-
-def _as_lists(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise ValueError("NaN or infinity, which JSON does not have")
-        return value.tolist()
-    raise NotImplementedError(f"{type(value).__name__} is no number, string, list, dict or numeric array")
-
-
-def _as_arrays(value: Any) -> Any:
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf" or not value.ndim:
-        return _as_lists(value)
-    little = value.astype(value.dtype.newbyteorder("<"), copy=False)
-    return {"dtype": little.dtype.str, "shape": little.shape, "data": little.tobytes()}
-
-
-_JSON = msgspec.json.Encoder(enc_hook=_as_lists)
-_MSGPACK = msgspec.msgpack.Encoder(enc_hook=_as_arrays)

@@ -25,7 +25,9 @@ def check_finite_number(value: Any, what: str, where: str, largest: float | None
     """
     if type(value) is not float and type(value) is not int:
         raise RequestError(f"A {what} that is no number.", status=422, where=where, got=value, expected="a number")
-    if not abs(value) <= (_LARGEST if largest is None else largest):
+    if type(value) is float and math.isnan(value):
+        raise RequestError(f"A {what} that is NaN.", status=422, where=where, got=value, expected="a finite number")
+    if abs(value) > (_LARGEST if largest is None else largest):
         limit = "a finite number" if largest is None else f"a number from {-largest:g} to {largest:g}"
         raise RequestError(f"A {what} that is too large.", status=422, where=where, got=value, expected=limit)
     return float(value)

@@ -318,13 +318,15 @@ def test_an_unknown_mode_is_refused():
         PolicyClient("http://localhost:9900", inference_mode="far")
 
 
-@pytest.mark.parametrize("reward", [np.nan, np.inf, 1e39, "1"])
-def test_a_reward_that_is_no_number_is_refused_at_once(discrete, server, reward):
+@pytest.mark.parametrize(
+    ("reward", "says"), [(np.nan, "NaN"), (np.inf, "too large"), (1e39, "too large"), ("1", "no number")]
+)
+def test_a_reward_that_is_no_number_is_refused_at_once(discrete, server, reward, says):
     with local(server.address) as client:
         episode = client.start_episode()
         client.get_action(episode, SEEN[0])
         client.log_returns(episode, np.float32(0.5))
-        with pytest.raises(RequestError, match=r"A reward that is(.|\n)*where: +reward of"):
+        with pytest.raises(RequestError, match=rf"A reward that is {says}(.|\n)*where: +reward of"):
             client.log_returns(episode, reward)
         client.end_episode(episode, SEEN[1])
     assert discrete.episodes[-1].agents["agent0"].rewards == [0.5]
@@ -386,7 +388,13 @@ def test_whole_episodes_of_arrays(discrete, server):
 
 
 def test_json_has_no_nan(server):
+    refused = pytest.raises(RequestError, match=r"cannot be sent(.|\n)*NaN or infinity")
     with PolicyClient(server.address) as client:
         episode = client.start_episode()
-        with pytest.raises(RequestError, match=r"cannot be sent(.|\n)*NaN or infinity"):
-            client.get_action(episode, np.array([np.nan, 0.0]))
+        for obs in (np.array([np.nan, 0.0]), [float("nan"), 0.0], (np.float64("inf"), 0.0)):
+            with refused:
+                client.get_action(episode, obs)
+        client.get_action(episode, [0.0, 0.0])
+        with refused:
+            client.log_returns(episode, float("nan"))
+        client.log_returns(episode, 1.0, {"distance": float("nan"), "name": None})
