@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gymnasium import Space
 
-from rollax import trees
 from rollax.algorithms import checkpoint
 from rollax.algorithms.load_policy import load_policies
 from rollax.algorithms.trainer import Trainer
@@ -21,20 +18,18 @@ from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory, columns_of
 from rollax.serving.agents_of_policies import PolicyMapping, policy_mapping_of
 from rollax.serving.backend import Backend, OnActions, hello_of
+from rollax.serving.passes import Part, Passes
 from rollax.serving.protocol import Actions, Episode, Hello, Submitted
 from rollax.serving.weights import policy_to_bytes
 
 _EPISODES_AVERAGED = 100
 _MOST_AGENTS = 4_096
-_FILLS_A_PASS = 16
-"""Episodes in one request from which on it does not wait for others to share its forward pass."""
 
 
 class PolicyBackend(Backend):
     """Answers with trained policies. It does not learn: rewards and submitted episodes only count in the statistics.
 
-    All requests that arrive in one turn of the event loop share one forward pass of each policy. Passes are made in the
-    thread of the event loop if they are short, and otherwise, or to compile one, in a thread of their own.
+    Requests that arrive together share forward passes; see `Passes`.
 
     Args:
         runners: policy id -> policy.
@@ -64,17 +59,13 @@ class PolicyBackend(Backend):
         self.actors = {policy_id: Actor(runner, explore) for policy_id, runner in runners.items()}
         self._mapping, self._several, self._version = mapping, multi_agent, version
         self._only = next(iter(self.actors.values()))
-        self._remembers = any(actor.remembers for actor in self.actors.values())
+        self._passes = Passes(remembers=any(actor.remembers for actor in self.actors.values()))
         self._episodes: dict[str, _Episode] = {}
-        self._waiting: deque[_Request] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._executor = ThreadPoolExecutor(1, "rollax-policy")
-        self._scheduled = self._in_thread = False
         self._weights: dict[str, bytes] = {}
         self._onnx: dict[str, bytes] = {}
         self._rewards: deque[float] = deque(maxlen=_EPISODES_AVERAGED)
         self._lengths: deque[int] = deque(maxlen=_EPISODES_AVERAGED)
-        self._counts = {"episodes_total": 0, "actions_total": 0, "batches_total": 0, "episodes_submitted": 0}
+        self._counts = {"episodes_total": 0, "episodes_submitted": 0}
 
     @classmethod
     def from_checkpoint(
@@ -114,11 +105,10 @@ class PolicyBackend(Backend):
             actor.warm_up(rows)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._passes.attach(loop)
 
     def close(self) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
-        self._waiting.clear()
+        self._passes.close()
 
     def hello(self) -> Hello:
         policies = {policy_id: actor.policy for policy_id, actor in self.actors.items()}
@@ -147,15 +137,14 @@ class PolicyBackend(Backend):
                 columns = columns_of(list(observations.values()))
             remembers = self._only.remembers
             memories = [self._memory(episode_id, "") for episode_id in observations] if remembers else []
-            parts = [_Part(self._only, columns, len(observations), memories, [None] * len(memories))]
-        alone = not self._waiting and len(observations) >= _FILLS_A_PASS
-        self._waiting.append(_Request(observations, on_done, parts))
-        if alone:  # waiting for others would cost it a turn of the event loop
-            self._flush()
-        else:
-            self._schedule()
+            parts = [Part(self._only, columns, len(observations), memories, [None] * len(memories))]
 
-    def _parts_of_agents(self, observations: Mapping[str, Any]) -> list[_Part]:
+        def on_passed(error: Exception | None) -> None:
+            on_done(Actions(self._actions_of(observations, parts), self._version) if error is None else error)
+
+        self._passes.add(parts, on_passed)
+
+    def _parts_of_agents(self, observations: Mapping[str, Any]) -> list[Part]:
         by_actor: dict[Actor, tuple[list[AgentMemory], list[Any], list[tuple[str, str]]]] = {}
         for episode_id, obs in observations.items():
             for agent, value in obs.items():
@@ -165,7 +154,7 @@ class PolicyBackend(Backend):
                 values.append(value)
                 agents.append((episode_id, agent))
         return [
-            _Part(actor, columns_of(values), len(values), memories, [None] * len(values), agents)
+            Part(actor, columns_of(values), len(values), memories, [None] * len(values), agents)
             for actor, (memories, values, agents) in by_actor.items()
         ]
 
@@ -175,9 +164,7 @@ class PolicyBackend(Backend):
             memory = self._memory(episode_id, agent)
             if memory.actor.remembers:
                 value, taken = (obs[agent], action[agent]) if self._several else (obs, action)
-                part = _Part(memory.actor, columns_of([value]), 1, [memory], [taken])
-                self._waiting.append(_Request({}, None, [part]))
-                self._schedule()
+                self._passes.add([Part(memory.actor, columns_of([value]), 1, [memory], [taken])], _on_logged)
 
     def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
         episode = self._episodes[episode_id]
@@ -222,6 +209,8 @@ class PolicyBackend(Backend):
         played = len(self._rewards)
         return {
             **self._counts,
+            "actions_total": self._passes.actions,
+            "batches_total": self._passes.batches,
             "episode_reward_mean": sum(self._rewards) / played if played else None,
             "episode_len_mean": sum(self._lengths) / played if played else None,
         }
@@ -258,91 +247,11 @@ class PolicyBackend(Backend):
             memory = agents[agent_id] = AgentMemory(self._actor(episode_id, agent_id if self._several else None))
         return memory
 
-    # Forward passes.
-
-    def _schedule(self) -> None:
-        if not self._scheduled and not self._in_thread:
-            assert self._loop is not None, "attach() first"
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        """Makes the forward passes of all waiting requests."""
-        self._scheduled = False
-        if self._in_thread or not self._waiting:
-            return
-        requests = self._take()
-        parts = _by_actor(requests)
-        if all(actor.is_quick(sum(part.rows for part in of_actor)) for actor, of_actor in parts.items()):
-            self._answer(requests, parts)
-            if self._waiting:
-                self._schedule()
-            return
-        self._in_thread = True
-        self._executor.submit(self._answer_in_thread, requests, parts)
-
-    def _take(self) -> list[_Request]:
-        """The waiting requests up to the second one of an agent with memory, which depends on the first."""
-        waiting = self._waiting
-        if not self._remembers:
-            requests = list(waiting)
-            waiting.clear()
-            return requests
-        requests, seen = [], set()
-        while waiting:
-            memories = [memory for part in waiting[0].parts for memory in part.memories]
-            if not seen.isdisjoint(memories):
-                break
-            seen.update(memories)
-            requests.append(waiting.popleft())
-        return requests
-
-    def _answer_in_thread(self, requests: list[_Request], parts: _Parts) -> None:
-        self._answer(requests, parts)
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._thread_done)
-
-    def _thread_done(self) -> None:
-        self._in_thread = False
-        if self._waiting:
-            self._schedule()
-
-    def _answer(self, requests: list[_Request], parts: _Parts) -> None:
-        """Makes one pass of each policy, and answers."""
-        try:
-            for actor, of_actor in parts.items():
-                self._act(actor, of_actor)
-            self._counts["batches_total"] += 1
-        except Exception as error:
-            for request in requests:
-                if request.on_done is not None:
-                    request.on_done(error)
-            return
-        for request in requests:
-            if request.on_done is not None:
-                request.on_done(Actions(self._actions_of(request), self._version))
-
-    def _act(self, actor: Actor, parts: list[_Part]) -> None:
-        first = parts[0]
-        if len(parts) == 1:
-            first.actions = actor.act_on(first.columns, first.memories, first.given, first.rewards)
-            self._counts["actions_total"] += first.rows
-            return
-        columns = trees.concat([part.columns for part in parts])
-        of_rows = ([row for part in parts for row in getattr(part, name)] for name in ("memories", "given", "rewards"))
-        actions = actor.act_on(columns, *of_rows)
-        self._counts["actions_total"] += len(actions)
-        start = 0
-        for part in parts:
-            part.actions = actions[start : start + part.rows]
-            start += part.rows
-
-    def _actions_of(self, request: _Request) -> dict[str, Any]:
+    def _actions_of(self, observations: Mapping[str, Any], parts: list[Part]) -> dict[str, Any]:
         if not self._several:
-            return dict(zip(request.observations, request.parts[0].actions, strict=True))
-        actions = {episode_id: dict.fromkeys(obs) for episode_id, obs in request.observations.items()}
-        for part in request.parts:
+            return dict(zip(observations, parts[0].actions, strict=True))
+        actions = {episode_id: dict.fromkeys(obs) for episode_id, obs in observations.items()}
+        for part in parts:
             for (episode_id, agent), action in zip(part.agents, part.actions, strict=True):
                 actions[episode_id][agent] = action
         return actions
@@ -359,47 +268,5 @@ class _Episode:
         self.reward, self.length = 0.0, 0
 
 
-class _Part:
-    """The rows of a request that one policy acts on.
-
-    Attributes:
-        memories, given, rewards: of each row, as for `Actor.act_on`; may be empty if the actor does not remember.
-        agents: (episode id, agent id) of each row, with several agents.
-        actions: of each row, once they are chosen.
-    """
-
-    __slots__ = ("actions", "actor", "agents", "columns", "given", "memories", "rewards", "rows")
-
-    def __init__(
-        self,
-        actor: Actor,
-        columns: trees.Tree,
-        rows: int,
-        memories: Sequence[AgentMemory] = (),
-        given: Sequence[Any] = (),
-        agents: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        self.actor, self.columns, self.rows = actor, columns, rows
-        self.memories, self.given, self.agents = memories, given, agents
-        self.rewards = [memory.take_reward() for memory in memories]  # now: later ones follow the action of this part
-        self.actions: list[Any] = []
-
-
-class _Request:
-    """Observations that wait for a forward pass; a logged action has no `on_done`."""
-
-    __slots__ = ("observations", "on_done", "parts")
-
-    def __init__(self, observations: Mapping[str, Any], on_done: OnActions | None, parts: list[_Part]) -> None:
-        self.observations, self.on_done, self.parts = observations, on_done, parts
-
-
-_Parts = dict[Actor, list[_Part]]
-
-
-def _by_actor(requests: list[_Request]) -> _Parts:
-    parts: _Parts = {}
-    for request in requests:
-        for part in request.parts:
-            parts.setdefault(part.actor, []).append(part)
-    return parts
+def _on_logged(error: Exception | None) -> None:
+    pass

@@ -167,6 +167,19 @@ def test_what_arrives_together_shares_a_pass(plain):
     serve(backend, play)
 
 
+def test_it_answers_a_second_server_after_the_first_has_ended(plain):
+    backend = PolicyBackend({"default_policy": plain})
+
+    async def play() -> None:
+        seen = observations(1)[0]
+        backend.start_episode("e", True)
+        got = await asyncio.wait_for(ask(backend, {"e": seen}), 60.0)
+        assert got.actions["e"] == plain.compute_single_action(seen)
+
+    serve(backend, play)
+    serve(backend, play)
+
+
 def test_passes_have_a_largest_size(plain, monkeypatch):
     monkeypatch.setattr("rollax.serving.acting._MOST_ROWS", 8)
     backend = PolicyBackend({"default_policy": plain})

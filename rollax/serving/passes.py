@@ -1,0 +1,173 @@
+"""`Passes`: the forward passes of served policies, which requests that arrive together share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rollax import trees
+from rollax.serving.acting import Actor, AgentMemory
+
+_FILLS_A_PASS = 16
+"""Rows of a request from which on it does not wait for others to share its forward pass."""
+
+
+class Part:
+    """The rows of a request that one policy acts on.
+
+    Attributes:
+        memories, given, rewards: of each row, as for `Actor.act_on`; may be empty if the actor does not remember.
+        agents: (episode id, agent id) of each row, with several agents.
+        actions: of each row, once they are chosen.
+    """
+
+    __slots__ = ("actions", "actor", "agents", "columns", "given", "memories", "rewards", "rows")
+
+    def __init__(
+        self,
+        actor: Actor,
+        columns: trees.Tree,
+        rows: int,
+        memories: Sequence[AgentMemory] = (),
+        given: Sequence[Any] = (),
+        agents: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.actor, self.columns, self.rows = actor, columns, rows
+        self.memories, self.given, self.agents = memories, given, agents
+        self.rewards = [memory.take_reward() for memory in memories]  # now: later ones follow the action of this part
+        self.actions: list[Any] = []
+
+
+OnDone = Callable[[Exception | None], None]
+"""Called once the actions of all parts are chosen, or with the error of the forward pass."""
+
+_Request = tuple[list[Part], OnDone]
+_Parts = dict[Actor, list[Part]]
+
+
+class Passes:
+    """Makes one forward pass of each policy for all requests that arrive in one turn of the event loop.
+
+    Passes are made in the thread of the event loop if they are short, and otherwise, or to compile one, in a thread of
+    their own. All methods are called in the thread of the event loop.
+
+    Args:
+        remembers: whether actions depend on the memory of an agent.
+    Attributes:
+        actions, batches: how many were chosen, and in how many turns.
+    """
+
+    def __init__(self, *, remembers: bool) -> None:
+        self._remembers = remembers
+        self._waiting: deque[_Request] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self.actions = self.batches = 0
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts, also after `close`; called before the first request."""
+        self._loop, self._executor = loop, ThreadPoolExecutor(1, "rollax-policy")
+        self._scheduled = self._in_thread = False
+
+    def close(self) -> None:
+        """Waits for the running pass, and drops the waiting requests."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        self._waiting.clear()
+
+    def add(self, parts: list[Part], on_done: OnDone) -> None:
+        """Adds a request."""
+        alone = not self._waiting and sum(part.rows for part in parts) >= _FILLS_A_PASS
+        self._waiting.append((parts, on_done))
+        if alone:  # waiting for others would cost it a turn of the event loop
+            self._flush()
+        else:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._in_thread:
+            assert self._loop is not None, "attach() first"
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Makes the forward passes of all waiting requests."""
+        self._scheduled = False
+        if self._in_thread or not self._waiting:
+            return
+        requests = self._take()
+        parts = _by_actor(requests)
+        if all(actor.is_quick(sum(part.rows for part in of_actor)) for actor, of_actor in parts.items()):
+            self._answer(requests, parts)
+            if self._waiting:
+                self._schedule()
+            return
+        self._in_thread = True
+        assert self._executor is not None
+        self._executor.submit(self._answer_in_thread, requests, parts)
+
+    def _take(self) -> list[_Request]:
+        """The waiting requests up to the second one of an agent with memory, which depends on the first."""
+        waiting = self._waiting
+        if not self._remembers:
+            requests = list(waiting)
+            waiting.clear()
+            return requests
+        requests, seen = [], set()
+        while waiting:
+            memories = [memory for part in waiting[0][0] for memory in part.memories]
+            if not seen.isdisjoint(memories):
+                break
+            seen.update(memories)
+            requests.append(waiting.popleft())
+        return requests
+
+    def _answer_in_thread(self, requests: list[_Request], parts: _Parts) -> None:
+        self._answer(requests, parts)
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._thread_done)
+
+    def _thread_done(self) -> None:
+        self._in_thread = False
+        if self._waiting:
+            self._schedule()
+
+    def _answer(self, requests: list[_Request], parts: _Parts) -> None:
+        """Makes one pass of each policy, and answers."""
+        failure = None
+        try:
+            for actor, of_actor in parts.items():
+                self._act(actor, of_actor)
+            self.batches += 1
+        except Exception as error:
+            failure = error
+        for _, on_done in requests:
+            on_done(failure)
+
+    def _act(self, actor: Actor, parts: list[Part]) -> None:
+        first = parts[0]
+        if len(parts) == 1:
+            first.actions = actor.act_on(first.columns, first.memories, first.given, first.rewards)
+            self.actions += first.rows
+            return
+        columns = trees.concat([part.columns for part in parts])
+        of_rows = ([row for part in parts for row in getattr(part, name)] for name in ("memories", "given", "rewards"))
+        actions = actor.act_on(columns, *of_rows)
+        self.actions += len(actions)
+        start = 0
+        for part in parts:
+            part.actions = actions[start : start + part.rows]
+            start += part.rows
+
+
+def _by_actor(requests: list[_Request]) -> _Parts:
+    parts: _Parts = {}
+    for of_request, _ in requests:
+        for part in of_request:
+            parts.setdefault(part.actor, []).append(part)
+    return parts
