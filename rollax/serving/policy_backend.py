@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from rollax.serving.passes import Part, Passes
 from rollax.serving.protocol import Actions, Episode, Hello, Submitted
 from rollax.serving.weights import policy_to_bytes
 
+log = logging.getLogger("rollax.serving")
 _EPISODES_AVERAGED = 100
 _MOST_AGENTS = 4_096
 
@@ -269,4 +271,5 @@ class _Episode:
 
 
 def _on_logged(error: Exception | None) -> None:
-    pass
+    if error is not None:  # the client has its answer already
+        log.error("A logged action is lost to the memory of its agent: the forward pass has failed.", exc_info=error)

@@ -263,6 +263,22 @@ def test_a_failed_pass_fails_its_requests_and_no_others():
     serve(backend, play)
 
 
+def test_a_logged_action_whose_pass_fails_is_an_error_in_the_log(caplog):
+    broken = runner(action_space=CONTINUOUS, model=LSTM)
+    backend = PolicyBackend({"default_policy": broken})
+    weights = broken.policy.get_weights()
+    broken.policy.set_weights({name: np.full_like(value, np.nan) for name, value in weights.items()})
+
+    async def play() -> None:
+        backend.start_episode("e", True)
+        backend.log_action("e", observations(1)[0], CONTINUOUS.high)
+        await asyncio.sleep(0)  # the pass is made, or begins in the thread that the end waits for
+
+    serve(backend, play)
+    assert "logged action is lost" in caplog.text
+    assert "NonFiniteError" in caplog.text
+
+
 def test_warming_up_compiles_what_requests_will_need():
     masked = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(1.0, 2.0, (2,))})
     policy = runner(observation_space=masked)
