@@ -47,7 +47,7 @@ const checks = {
         one.close();
         const { executed, requests } = await arrange();
         assert.deepEqual(executed, VERBS, `${fault} at ${failing}`);
-        assert.equal(requests.length, VERBS.length + 1);
+        assert.equal(requests.length, 1 + VERBS.length + 1); // after "hello"
       }
     }
   },
@@ -104,6 +104,17 @@ const checks = {
     await assert.rejects(one.getAction(episode, [NaN, 0]), /not finite/);
     assert.deepEqual((await arrange()).requests, []);
     assert.equal(await one.getAction(episode, [0, 0]), 0);
+    one.close();
+  },
+
+  async "a request that is larger than the server takes is refused before it is sent"() {
+    const one = new PolicyClient(address, { token });
+    const episode = await one.startEpisode();
+    const { max_body_bytes: largest } = (await one.hello()).limits;
+    await arrange();
+    await assert.rejects(one.getAction(episode, new Uint8Array(largest / 2)), { name: "RequestError", status: 413 });
+    assert.deepEqual((await arrange()).requests, []);
+    assert.equal(await one.getAction(episode, OBS), 0);
     one.close();
   },
 

@@ -83,6 +83,8 @@ export class PolicyClient {
   #prefix = Math.random().toString(36).slice(2, 12);
   #requests = 0;
   #closed = false;
+  /** @type {Promise<number> | null} characters that the server takes in a request */
+  #largest = null;
   /** @type {Map<string, Promise<any>>} the last request of each episode */
   #last = new Map();
   /** @type {Set<() => void>} */
@@ -241,6 +243,8 @@ export class PolicyClient {
 
   async #call(verb, body) {
     const message = QUERIES.has(verb) ? {} : { request_id: `${this.#prefix}-${this.#requests++}`, ...body };
+    const text = encode(message);
+    if (!QUERIES.has(verb)) await this.#refuseTooLarge(verb, text);
     const deadline = performance.now() + this.#options.timeout;
     for (let attempt = 0; ; attempt++) {
       if (this.#closed) throw new RequestError("This client is closed.", { status: 503, where: this.#address });
@@ -248,7 +252,7 @@ export class PolicyClient {
       let problem;
       try {
         const limit = Math.min(deadline - performance.now(), this.#options.timeout / ATTEMPTS_IN_TIME);
-        const answer = await (this.#stream ? this.#overStream(verb, message, limit) : this.#overHttp(verb, message, limit));
+        const answer = await (this.#stream ? this.#overStream(verb, text, limit) : this.#overHttp(verb, text, limit));
         if (answer.status === 200) return answer.body;
         problem = this.#error(verb, answer);
         if (!REPEATED.has(answer.status)) throw problem;
@@ -265,6 +269,24 @@ export class PolicyClient {
       }
       if (performance.now() + pause >= deadline) throw problem;
       await this.#sleep(pause);
+    }
+  }
+
+  /** Here: a server that has read enough of a request closes the connection, as if that had failed. */
+  async #refuseTooLarge(verb, text) {
+    this.#largest ??= this.hello().then(({ limits }) => limits.max_body_bytes);
+    const largest = await this.#largest.catch((error) => {
+      this.#largest = null;
+      throw error;
+    });
+    if (text.length > largest) {
+      throw new RequestError("A request that is larger than the policy server takes.", {
+        status: 413,
+        where: `${this.#address}, ${verb}`,
+        got: `${text.length} characters`,
+        expected: `at most ${largest} bytes`,
+        fix: "send less at once, or raise max_body_bytes of the server's limits",
+      });
     }
   }
 
@@ -289,39 +311,39 @@ export class PolicyClient {
     });
   }
 
-  async #overHttp(verb, message, limit) {
+  async #overHttp(verb, text, limit) {
     const query = QUERIES.get(verb);
     const { token, fetch } = this.#options;
     const headers = token === undefined ? {} : { Authorization: `Bearer ${token}` };
     const options = query !== undefined ? { headers }
-      : { headers: { ...headers, "Content-Type": "application/json" }, method: "POST", body: encode(message) };
+      : { headers: { ...headers, "Content-Type": "application/json" }, method: "POST", body: text };
     const aborter = new AbortController();
     const timer = setTimeout(() => aborter.abort(), limit);
-    let response, text;
+    let response, content;
     try {
       const signal = aborter.signal;
       response = await fetch(`${this.#address}${query ?? `/v1/${verb}`}`, { ...options, signal, cache: "no-store" });
-      text = await response.text();
+      content = await response.text();
     } catch (error) {
       throw new ConnectionLost(String(error?.cause ?? error));
     } finally {
       clearTimeout(timer);
     }
     const after = response.headers.get("Retry-After");
-    return { status: response.status, body: decode(text), retryAfter: after === null ? null : Number(after) };
+    return { status: response.status, body: decode(content), retryAfter: after === null ? null : Number(after) };
   }
 
-  async #overStream(verb, message, limit) {
+  async #overStream(verb, text, limit) {
     const started = performance.now();
     const id = this.#requests++;
-    const text = encode({ verb, id, ...message });
+    const message = `{"verb":"${verb}","id":${id}${text === "{}" ? "" : ","}${text.slice(1)}`;
     const socket = await this.#open(limit);
     if (socket !== this.#socket) throw new ConnectionLost("the connection was lost");
     return new Promise((resolve, reject) => {
       const left = Math.max(limit - (performance.now() - started), 1);
       const timer = setTimeout(() => this.#drop(socket, "no answer in time"), left);
       this.#waiting.set(id, { resolve, reject, timer });
-      socket.send(text);
+      socket.send(message);
     });
   }
 
@@ -361,7 +383,7 @@ export class PolicyClient {
 
   /** Browsers do not say why a WebSocket was refused: asks over HTTP, and throws what the server answers. */
   async #explain(limit) {
-    const answer = await this.#overHttp("hello", {}, limit);
+    const answer = await this.#overHttp("hello", "", limit);
     if (answer.status !== 200 && !REPEATED.has(answer.status)) throw this.#error("hello", answer);
   }
 
