@@ -142,14 +142,19 @@ def _checked_leaf(
         bad = np.isnan(column) if infinite_allowed else ~np.isfinite(column)
         if bad.any():
             row = int(np.argwhere(bad)[0][0])
-            raise EnvError(
-                "A NaN or infinite observation.",
-                where=where(row) + path_text(path),
-                got=column[row],
-                expected=f"finite numbers in {space}",
-                fix="find the division or overflow in the env that made it",
-            )
+            raise not_finite(space, column[row], where(row) + path_text(path))
     return column
+
+
+def not_finite(space: spaces.Space, got: Any, where: str) -> EnvError:
+    """The error of an observation that is not finite."""
+    return EnvError(
+        "A NaN or infinite observation.",
+        where=where,
+        got=got,
+        expected=f"finite numbers in {space}",
+        fix="find the division or overflow in the env that made it",
+    )
 
 
 def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, silent: bool) -> np.ndarray:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Box, Dict
 
 from rollax import spaces
 from rollax.env import checks
 from rollax.env.base_env import row_values
-from rollax.env.checks import Where
-from rollax.env.observations import as_columns, check_observation, stacked
+from rollax.env.checks import Where, all_finite
+from rollax.env.observations import as_columns, check_observation, not_finite, stacked
 from rollax.errors import EnvError
-
-Spaces = tuple[Space | None, Space | None]
-"""Observation space and action space; None where values are not checked here."""
 
 _REMEMBERED = 10_000
 
@@ -31,8 +29,8 @@ class AgentValues:
     """
 
     def __init__(self, observation_space: Space | None, action_space: Space | None) -> None:
-        self._of_all: Spaces = observation_space, action_space
-        self._of_agent: Callable[[Hashable], Spaces] | None = None  # of agents whose spaces differ
+        self._of_all = _Spaces(observation_space, action_space)
+        self._of_agent: Callable[[Hashable], _Spaces] | None = None  # of agents whose spaces differ
 
     def complete(self, policies: Mapping[str, Any], policy_of: Any) -> None:
         """Takes the spaces that the environment leaves out from the policies.
@@ -41,44 +39,45 @@ class AgentValues:
             policies: policy id -> policy.
             policy_of: `(agent id, episode)` -> policy id; None where there is one policy.
         """
-        if None not in self._of_all:
+        if self._of_all.observation is not None and self._of_all.action is not None:
             return
         pairs = {policy_id: (policy.observation_space, policy.action_space) for policy_id, policy in policies.items()}
         first, *others = pairs.values()
         if all(spaces.same_space(*both) for pair in others for both in zip(first, pair, strict=True)):
-            self._of_all = first
+            self._of_all = _Spaces(*first)
         elif not policy_of.takes_episode:  # the sampler's episodes are unknown here
-            self._of_agent = functools.lru_cache(_REMEMBERED)(lambda agent: pairs[policy_of(agent, None)])
+            kinds = {policy_id: _Spaces(*pair) for policy_id, pair in pairs.items()}
+            self._of_agent = lru_cache(_REMEMBERED)(lambda agent: kinds[policy_of(agent, None)])
 
-    def _spaces(self, agent: Hashable) -> Spaces:
+    def _spaces(self, agent: Hashable) -> _Spaces:
         return self._of_all if self._of_agent is None else self._of_agent(agent)
 
     def check_in_full(self, agent: Hashable, value: Any, where: str) -> None:
         """Checks one observation in full; see `check_observation`."""
-        space, _ = self._spaces(agent)
+        space = self._spaces(agent).observation
         if space is not None:
             check_observation(space, value, where)
 
-    def observations(self, by_agents: Sequence[Mapping[Any, Any]], where: Where, *, copies: bool) -> list[Any]:
+    def observations(self, by_agents: Sequence[Mapping[Any, Any]], where: Where, *, awaited: bool) -> list[Any]:
         """The observations of all dicts in a row, in the dtypes of their spaces.
 
         Args:
             by_agents: dicts by agent id.
             where: row -> the location of an observation in an error message.
-            copies: the caller may write into what was given.
+            awaited: they await actions: masks have to allow one, and the caller does not write into them meanwhile.
         """
         values = [value for by_agent in by_agents for value in by_agent.values()]
         if self._of_agent is None:
-            return _converted(self._of_all[0], values, where, copies=copies)
+            return self._of_all.converted(values, where, awaited=awaited)
         agents = [agent for by_agent in by_agents for agent in by_agent]
         return [
-            _converted(self._of_agent(agent)[0], [value], lambda _, row=row: where(row), copies=copies)[0]
+            self._of_agent(agent).converted([value], lambda _, row=row: where(row), awaited=awaited)[0]
             for row, (agent, value) in enumerate(zip(agents, values, strict=True))
         ]
 
     def action(self, agent: Hashable, action: Any, where: str) -> Any:
         """A logged action in the dtypes of its space."""
-        _, space = self._spaces(agent)
+        space = self._spaces(agent).action
         if space is None:
             return copy.deepcopy(action)
         try:
@@ -97,12 +96,51 @@ class AgentValues:
         )
 
 
-def _converted(space: Space | None, values: list[Any], where: Where, *, copies: bool) -> list[Any]:
-    if space is None:
-        return copy.deepcopy(values) if copies else values
-    first = values[0] if values else None
-    alone = not copies and len(values) == 1
-    if alone and isinstance(first, np.ndarray) and (first.dtype, first.shape) == (space.dtype, space.shape):
-        return [as_columns(space, first[None], 1, where)[0]]
-    columns = stacked(space, values, where)
-    return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
+class _Spaces:
+    """Observation space and action space of an agent; None where values are not checked here."""
+
+    def __init__(self, observation: Space | None, action: Space | None) -> None:
+        self.observation, self.action = observation, action
+        # The parts that may be infinite in environments that are stepped.
+        parts = [] if observation is None else spaces.leaves(observation)
+        self._unbounded = [(path, part) for path, part in parts if isinstance(part, Box) and not part.is_bounded()]
+        counts = [] if action is None else spaces.choices(action)
+        mask = observation.spaces.get(spaces.ACTION_MASK) if isinstance(observation, Dict) else None
+        masked = mask is not None and mask.shape == (sum(counts),)
+        self._first_choices = np.cumsum([0, *counts])[:-1] if masked and counts else None
+
+    def converted(self, values: list[Any], where: Where, *, awaited: bool) -> list[Any]:
+        """Observations in the dtypes of the space."""
+        space = self.observation
+        if space is None:
+            return values if awaited else copy.deepcopy(values)
+        first = values[0] if values else None
+        alone = awaited and len(values) == 1
+        if alone and isinstance(first, np.ndarray) and (first.dtype, first.shape) == (space.dtype, space.shape):
+            columns = as_columns(space, first[None], 1, where)
+        else:
+            columns = stacked(space, values, where)
+        if values:
+            for path, part in self._unbounded:
+                _check_finite(part, path, spaces.at(columns, path), where)
+            if awaited and self._first_choices is not None:
+                _check_masks(columns[spaces.ACTION_MASK], self._first_choices, where)
+        return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
+
+
+def _check_masks(masks: np.ndarray, first_choices: np.ndarray, where: Where) -> None:
+    allowed = np.logical_or.reduceat(masks, first_choices, axis=1)
+    if not allowed.all():
+        raise EnvError(
+            "An action mask allows no action.",
+            where=where(int(np.argmin(allowed.all(axis=1)))),
+            got="all zeros",
+            expected="at least one 1 for each discrete action",
+            fix="leave one action valid, or end the episode",
+        )
+
+
+def _check_finite(space: Space, path: spaces.Path, column: np.ndarray, where: Where) -> None:
+    if not all_finite(column):
+        row = int(np.argwhere(~np.isfinite(column))[0][0])
+        raise not_finite(space, column[row], where(row) + spaces.path_text(path))

@@ -118,7 +118,7 @@ class ExternalEpisodes:
         by_agents = list(observations.values())
         for episode, by_agent in zip(found, by_agents, strict=True):
             self._check_acting(episode, by_agent)
-        values, queue = iter(self._observations(found, by_agents, blocking=True)), self.queue
+        values, queue = iter(self._observations(found, by_agents, awaited=True)), self.queue
         with queue.lock:
             queue.refuse_if_stopped()
             for episode, by_agent in zip(found, by_agents, strict=True):
@@ -159,7 +159,7 @@ class ExternalEpisodes:
                 expected=sorted(map(str, values)),
                 fix="log one action for each agent that observed something",
             )
-        observed = self._observations([episode], [values], blocking=False)
+        observed = self._observations([episode], [values], awaited=False)
         taken = [self.values.action(agent, actions[agent], self._where_of(episode, agent)) for agent in values]
         with self.queue.lock:
             self._refuse_waiting(episode, values)
@@ -260,7 +260,7 @@ class ExternalEpisodes:
                 self._put(Event(episode, [], [], [], {}, drops=True))
 
     def _last_observations(self, episode: ExternalEpisode, values: ByAgent) -> dict[Hashable, Any]:
-        return dict(zip(values, self._observations([episode], [values], blocking=False), strict=True))
+        return dict(zip(values, self._observations([episode], [values], awaited=False), strict=True))
 
     def _put(self, event: Event) -> None:
         self.queue.put(event)
@@ -363,9 +363,9 @@ class ExternalEpisodes:
             )
 
     def _observations(
-        self, episodes: Sequence[ExternalEpisode], by_agents: Sequence[ByAgent], *, blocking: bool
+        self, episodes: Sequence[ExternalEpisode], by_agents: Sequence[ByAgent], *, awaited: bool
     ) -> list[Any]:
-        """The observations of all episodes in a row, in the dtypes of their spaces; copies unless `blocking`."""
+        """The observations of all episodes in a row, in the dtypes of their spaces; see `AgentValues.observations`."""
 
         def where(row: int) -> str:
             owners = [(episode, agent) for episode, of in zip(episodes, by_agents, strict=True) for agent in of]
@@ -376,7 +376,7 @@ class ExternalEpisodes:
                 episode.full_checks -= 1
                 for agent, value in by_agents[row].items():
                     self.values.check_in_full(agent, value, self._where_of(episode, agent))
-        return self.values.observations(by_agents, where, copies=not blocking)
+        return self.values.observations(by_agents, where, awaited=awaited)
 
     def _reward(self, episode: ExternalEpisode, reward: Any) -> float:
         if type(reward) is float and math.isfinite(reward):

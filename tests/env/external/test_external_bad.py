@@ -61,6 +61,7 @@ def decided(env, episode="mine"):
         (np.zeros(2, np.float32), "wrong shape...episode 'mine'...(2,)...(3,)"),
         (np.zeros((3, 1), np.float32), "wrong shape...(3, 1)"),
         (NAN, "NaN...episode 'mine'"),
+        (np.array([0, np.inf, 0], np.float32), "infinite...episode 'mine'...inf"),
         (None, "wrong shape...None"),
         ([1.0, [2.0]], "shape"),
         (["a", "b", "c"], "dtype"),
@@ -94,6 +95,20 @@ def test_keys_of_dict_observations(early):
         refused(EnvError, env.get_action, "mine", {"b": 1}, says="wrong keys...'mine'...['b']...['a']")
 
     while_one_plays(check, Scripted, space, ACTION_SPACE, good=({"a": 1}, 1))
+
+
+def test_masks_without_a_valid_action():
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(5), "x": spaces.Discrete(2)})
+    actions = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
+    good, bad = ({"action_mask": np.array(mask, np.int8), "x": 1} for mask in ([1, 0, 0, 1, 1], [1, 1, 0, 0, 0]))
+
+    def check(env):
+        env.start_episode("mine")
+        refused(EnvError, env.get_action, "mine", bad, says="allows no action...episode 'mine'...all zeros")
+        env.log_action("mine", good, (0, 1))
+        env.end_episode("mine", bad)  # nobody acts after the last observation
+
+    while_one_plays(check, Scripted, space, actions, good=(good, (0, 1)))
 
 
 def test_unsafe_dtypes_in_the_first_episodes():
