@@ -16,7 +16,6 @@ import numpy as np
 from rollax import trees
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import RequestError
-from rollax.policy.raw_observations import columns_of_one
 from rollax.serving.acting import Actor
 from rollax.serving.client_calls import Calls
 from rollax.serving.local_episodes import LocalActor, LocalAgent, LocalEpisode, LocalEpisodes
@@ -142,13 +141,12 @@ class LocalInference:
         with self._lock:
             episode = self._episodes.find(episode_id)
             last = self._by_agent(observations, "observations")
-            self._end({episode.running(agent_id, "The end"): obs for agent_id, obs in last.items()}, truncated)
+            self._end(episode, last, truncated)
 
     def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
         with self._lock:
             last, episode = self._by_agent(obs, "observations"), self._episodes.find(episode_id)
-            running = {agent: last.get(name) for name, agent in episode.agents.items() if agent.ended is None}
-            self._end(running, truncated)
+            self._end(episode, {name: last.get(name) for name in episode.agents if episode.is_running(name)}, truncated)
             self._finished.append(self._episodes.end(episode_id))
             if len(self._finished) < self._per_message:
                 return
@@ -251,14 +249,17 @@ class LocalInference:
         if agent is None:
             self._check_id(agent_id, "agent id")
             agent = LocalAgent(self._actors[self._policy_of(agent_id)])
-        return agent, _observation(agent, obs, acts=True)
+        return agent, _observation(agent, obs, f"observation of {episode.id!r}, {agent_id!r}", acts=True)
 
-    def _end(self, last: Mapping[LocalAgent, Any], truncated: bool) -> None:
+    def _end(self, episode: LocalEpisode, last: Mapping[str, Any], truncated: bool) -> None:
         """Ends agents with their last observations, or None; none of them if one observation is wrong."""
+        agents = {agent_id: episode.running(agent_id, "The end") for agent_id in last}
         # Only one of several agents may lack a last observation.
         rows = {
-            agent: None if obs is None and self._several else _observation(agent, obs, acts=False)
-            for agent, obs in last.items()
+            agent: None
+            if last[agent_id] is None and self._several
+            else _observation(agent, last[agent_id], f"observation of {episode.id!r}, {agent_id!r}", acts=False)
+            for agent_id, agent in agents.items()
         }
         for agent, row in rows.items():
             agent.end(row, truncated)
@@ -308,7 +309,6 @@ def _info(info: Any, where: str) -> dict[str, Any]:
         ) from error
 
 
-def _observation(agent: LocalAgent, obs: Any, *, acts: bool) -> Any:
-    where, actor = "an observation of a local episode", agent.actor
-    row = trees.index(columns_of_one(actor.policy.observation_space, obs, where), 0)
-    return trees.index(actor.reader.columns([row], lambda _: where, masks=acts), 0)
+def _observation(agent: LocalAgent, obs: Any, where: str, *, acts: bool) -> Any:
+    """An observation in the dtypes of its space; RequestError as from the server."""
+    return trees.index(agent.actor.reader.columns([obs], lambda _: where, masks=acts), 0)
