@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+from gymnasium import spaces
 
 from rollax.env import checks
 from rollax.env.adapters import parameters_of
@@ -42,9 +43,9 @@ class _Legacy:
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         if "seed" in parameters_of(self.env.reset):
-            return _obs_and_info(self.env.reset(seed=seed))
+            return _obs_and_info(self.env.reset(seed=seed), self.observation_space)
         _seed(self.env, seed)
-        return _obs_and_info(self.env.reset())
+        return _obs_and_info(self.env.reset(), self.observation_space)
 
     def render(self) -> Any:
         render = getattr(self.env, "render", None)
@@ -85,7 +86,7 @@ class LegacyVectorEnv(VectorEnv):
         return result, [{} for _ in range(self.num_envs)]
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        return _obs_and_info(self.env.reset_at(index))
+        return _obs_and_info(self.env.reset_at(index), self.observation_space)
 
     def vector_step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
         result = self.env.vector_step(actions)
@@ -143,9 +144,12 @@ def _is_new(result: Any, name: str) -> bool:
     )
 
 
-def _obs_and_info(result: Any) -> tuple[Any, dict]:
-    new_style = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
-    return result if new_style else (result, {})
+def _obs_and_info(result: Any, space: Any) -> tuple[Any, dict]:
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        return result, {}
+    last = space.spaces[-1] if isinstance(space, spaces.Tuple) and len(space.spaces) == 2 else None
+    is_obs = isinstance(last, spaces.Dict) and result[1].keys() == last.spaces.keys()
+    return (result, {}) if is_obs else result
 
 
 def _are_infos(value: Any, count: int) -> bool:

@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rollax import EnvError, MultiAgentEnv, VectorEnv, to_base_env
 from rollax.env.adapters import is_legacy
@@ -77,6 +78,26 @@ def test_seed_where_reset_takes_one():
         [[event.obs for event in moment.events] for moment in s] for s in (story, clock_story(7, len(story)))
     )
     assert told == happened
+
+
+class Pair(OldClock):
+    """Its observations are a number and a dict, as `(obs, info)` could be."""
+
+    observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Dict({"a": spaces.Discrete(2)})])
+
+    def reset(self):
+        return 1, {"a": 0}
+
+
+class NewPair(Pair):
+    def reset(self):
+        return super().reset(), {"b": 0}
+
+
+@pytest.mark.parametrize(("cls", "info"), [(Pair, {}), (NewPair, {"b": 0})])
+def test_an_observation_of_two_parts_with_a_dict_is_no_info(cls, info):
+    rows = to_base_env(cls()).reset_rows(np.arange(1))
+    assert (rows.obs[0].tolist(), rows.obs[1]["a"].tolist(), rows.info_list()) == ([1], [0], [info])
 
 
 class Parts(MultiAgentEnv):
