@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium import Space
 
 from rollax import trees
-from rollax.env.external.episodes import ByAgent, ExternalEpisodes
+from rollax.env.external.episode import ByAgent
+from rollax.env.external.episodes import ExternalEpisodes
 from rollax.env.external.queue import EnvStoppedError, QueueFullError
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import EnvError, PolicyError, RequestError

@@ -15,8 +15,9 @@ from rollax import spaces, trees
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.copies import EnvCopies
 from rollax.env.dict_rows import RowBuilder
+from rollax.env.external.episode import Event, ExternalEpisode, Trajectory
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
-from rollax.env.external.queue import EnvStoppedError, Event, ExternalEpisode, Trajectory
+from rollax.env.external.queue import EnvStoppedError
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from gymnasium import Space
 
-from rollax.env.external.episodes import ByAgent, ExternalEpisodes
+from rollax.env.external.episode import ByAgent
+from rollax.env.external.episodes import ExternalEpisodes
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import EnvError
 from rollax.spaces import check_space

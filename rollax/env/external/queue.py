@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any
 
+from rollax.env.external.episode import Call, Event, ExternalEpisode, Trajectory
 from rollax.errors import EnvError
 
 MOST_QUEUED = 1000
@@ -26,74 +25,6 @@ class QueueFullError(EnvError):
 
 class PollInterruptedError(EnvError):
     """`EventQueue.interrupt` has ended a poll."""
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """A pending request for actions, of a thread that waits or with a callback."""
-
-    episodes: int
-    missing: int  # number of missing actions
-    stopped: bool = False
-    left: bool = False  # the thread was interrupted while waiting, and its actions are not read
-    lock: Any = field(default_factory=threading.Lock)
-    on_done: Callable[[Call], None] | None = None  # called in place of waking a thread
-    trajectories: list[Trajectory] = field(default_factory=list)
-    answers: list[Any] = field(default_factory=list)  # for `on_done`
-
-    def __post_init__(self) -> None:
-        self.lock.acquire()
-
-    def done(self) -> None:
-        """Wakes the thread, or calls `on_done`; without the queue's lock."""
-        if self.on_done is None:
-            self.lock.release()
-        else:
-            self.on_done(self)
-
-
-@dataclass(slots=True, eq=False)
-class Trajectory:
-    """One agent of one episode, from its first action to its end."""
-
-    agent: Hashable
-    reward: float = 0.0  # received since the last event
-    call: Call | None = None  # the request for its action, until its thread has read it
-    answer: Any = None
-    slot: int = -1  # its number in the sampler, or -1; used by the sampler's thread only
-
-
-@dataclass(slots=True, eq=False)
-class ExternalEpisode:
-    """One episode, with the events that the sampler has not yet taken."""
-
-    id: Hashable
-    trains: bool
-    full_checks: int  # number of further events that are checked in full
-    trajectories: dict[Hashable, Trajectory] = field(default_factory=dict)
-    logging: set[Hashable] = field(default_factory=set)  # agents whose logged action waits for room in the queue
-    infos: dict[Hashable, dict] = field(default_factory=dict)  # since each agent's last event
-    decided: bool = False
-    over: bool = False
-    events: deque[Event] = field(default_factory=deque)
-    number: int = -1  # number of the sub-environment, or -1; used by the sampler's thread only
-
-
-@dataclass(slots=True, eq=False)
-class Event:
-    """One event of K agents of one episode."""
-
-    episode: ExternalEpisode
-    trajectories: list[Trajectory]
-    values: list[Any]  # K observations; None for an agent that ends without one
-    rewards: list[float]  # K, since each agent's last event
-    infos: dict[Hashable, dict]
-    actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
-    logps: list[float | None] | None = None  # K log-probabilities of logged actions of an earlier version, or None
-    ends: bool = False  # the trajectories end
-    truncated: bool = False  # they are truncated instead of terminated
-    closes: bool = False  # the episode ends
-    drops: bool = False  # the episode ends, and what the sampler has not handed over is dropped
 
 
 class EventQueue:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollax import EnvError, EnvStoppedError
-from rollax.env.external import episodes as external_episodes
+from rollax.env.external import episode as external_episode
 from rollax.env.external import queue as external_queue
 from rollax.env.external.queue import PollInterruptedError, QueueFullError
 from rollax.env.rows import DEFAULT_AGENT
@@ -214,7 +214,7 @@ def test_an_interrupted_poll_raises_until_it_may_go_on(base):
 
 
 def test_infos_that_nobody_takes_are_bounded(base, monkeypatch):
-    monkeypatch.setattr(external_episodes, "_MOST_INFOS", 10)
+    monkeypatch.setattr(external_episode, "_MOST_INFOS", 10)
     base.env.start_episode("a")
     got = []
     base.env.request_actions({"a": seen(0)}, got.append)

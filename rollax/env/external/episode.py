@@ -1,0 +1,181 @@
+"""`ExternalEpisode`: the state of one episode of an external environment, and its events for the sampler."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollax.env import checks
+from rollax.errors import EnvError, MultiAgentError
+
+ByAgent = Mapping[Any, Any]
+"""Agent id -> an observation, an action, a reward or an info."""
+
+_MOST_INFOS = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A pending request for actions, of a thread that waits or with a callback."""
+
+    episodes: int
+    missing: int  # number of missing actions
+    stopped: bool = False
+    left: bool = False  # the thread was interrupted while waiting, and its actions are not read
+    lock: Any = field(default_factory=threading.Lock)
+    on_done: Callable[[Call], None] | None = None  # called in place of waking a thread
+    trajectories: list[Trajectory] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)  # for `on_done`
+
+    def __post_init__(self) -> None:
+        self.lock.acquire()
+
+    def done(self) -> None:
+        """Wakes the thread, or calls `on_done`; without the queue's lock."""
+        if self.on_done is None:
+            self.lock.release()
+        else:
+            self.on_done(self)
+
+
+@dataclass(slots=True, eq=False)
+class Trajectory:
+    """One agent of one episode, from its first action to its end."""
+
+    agent: Hashable
+    reward: float = 0.0  # received since the last event
+    call: Call | None = None  # the request for its action, until its thread has read it
+    answer: Any = None
+    slot: int = -1  # its number in the sampler, or -1; used by the sampler's thread only
+
+
+@dataclass(slots=True, eq=False)
+class ExternalEpisode:
+    """One episode, with the events that the sampler has not yet taken. Its methods need the queue's lock."""
+
+    name: str  # of the environment
+    id: Hashable
+    trains: bool
+    full_checks: int  # number of further events that are checked in full
+    trajectories: dict[Hashable, Trajectory] = field(default_factory=dict)
+    logging: set[Hashable] = field(default_factory=set)  # agents whose logged action waits for room in the queue
+    infos: dict[Hashable, dict] = field(default_factory=dict)  # since each agent's last event
+    decided: bool = False
+    over: bool = False
+    events: deque[Event] = field(default_factory=deque)
+    number: int = -1  # number of the sub-environment, or -1; used by the sampler's thread only
+
+    @property
+    def where(self) -> str:
+        """Its place in error messages."""
+        return f"{self.name}, episode {self.id!r}"
+
+    def where_of(self, agent: Hashable) -> str:
+        """The place of an agent in error messages."""
+        return f"{self.where}, agent {agent!r}"
+
+    def acting(self, agents: Iterable[Hashable]) -> list[Trajectory]:
+        """Returns the trajectories of acting agents, and starts missing ones."""
+        self.decided = True
+        trajectories = self.trajectories
+        for agent in agents:
+            if agent not in trajectories:
+                trajectories[agent] = Trajectory(agent)
+        return [trajectories[agent] for agent in agents]
+
+    def event(self, trajectories: list[Trajectory], values: list[Any], **what: Any) -> Event:
+        """Returns an event with the rewards and infos received since the last one."""
+        rewards = [trajectory.reward for trajectory in trajectories]
+        for trajectory in trajectories:
+            trajectory.reward = 0.0
+        agents = [trajectory.agent for trajectory in trajectories if trajectory.agent in self.infos]
+        infos = {agent: self.infos.pop(agent) for agent in agents}
+        return Event(self, trajectories, values, rewards, infos, **what)
+
+    def add_returns(self, rewards: Mapping[Hashable, float], infos: ByAgent) -> None:
+        """Adds rewards to those of the action that answers each agent's last observation, given or awaited.
+
+        One that follows from no action is dropped before the episode's first action, and refused afterwards.
+        """
+        self.refuse_over()
+        self._refuse_many(infos)
+        for agent, amount in rewards.items():
+            trajectory = self.trajectories.get(agent)
+            if trajectory is not None:
+                trajectory.reward += amount
+            elif amount and self.decided:
+                raise MultiAgentError(
+                    "A reward for an agent that has ended, or has never acted.",
+                    where=self.where,
+                    got=f"{amount} for {agent!r}",
+                    expected=f"rewards only for {sorted(map(str, self.trajectories))}",
+                    fix="log rewards between an agent's first action and its end",
+                )
+            elif amount:
+                said = f"a reward of {amount} before the first action is dropped. Logged once."
+                checks.say_once("first reward", self.name, f"{self.where}: {said}")
+        for agent, info in infos.items():
+            self.infos[agent] = {**self.infos.get(agent, {}), **info}
+
+    def refuse_over(self) -> None:
+        """Refuses calls for an ended episode: another thread has ended it meanwhile."""
+        if self.over:
+            raise not_running(self.name, self.id, ended=True)
+
+    def refuse_waiting(self, agents: Iterable[Hashable]) -> None:
+        """Refuses calls for agents with a pending request, and for an ended episode."""
+        self.refuse_over()
+        for agent in agents:
+            trajectory = self.trajectories.get(agent)
+            asking = trajectory is not None and trajectory.call is not None
+            if asking or agent in self.logging:
+                raise EnvError(
+                    "An episode that still waits for an action." if asking else "Two threads that play one episode.",
+                    where=self.where_of(agent),
+                    got=f"a second call before the first {'get_action' if asking else 'log_action'} has returned",
+                    expected="one call at a time for each agent of an episode",
+                    fix="play each episode from one thread, or let the others wait for the action",
+                )
+
+    def _refuse_many(self, infos: ByAgent) -> None:
+        """Refuses infos that nobody takes, as those of agents that never observe anything."""
+        count = sum(map(len, infos.values())) + sum(map(len, self.infos.values())) if infos else 0
+        if count > _MOST_INFOS:
+            raise EnvError(
+                "Too many infos.",
+                where=self.where,
+                got=f"{count} entries since the last observations of their agents",
+                expected=f"at most {_MOST_INFOS}",
+                fix="use the same keys again, and log infos of agents that observe something afterwards",
+            )
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """One event of K agents of one episode."""
+
+    episode: ExternalEpisode
+    trajectories: list[Trajectory]
+    values: list[Any]  # K observations; None for an agent that ends without one
+    rewards: list[float]  # K, since each agent's last event
+    infos: dict[Hashable, dict]
+    actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
+    logps: list[float | None] | None = None  # K log-probabilities of logged actions of an earlier version, or None
+    ends: bool = False  # the trajectories end
+    truncated: bool = False  # they are truncated instead of terminated
+    closes: bool = False  # the episode ends
+    drops: bool = False  # the episode ends, and what the sampler has not handed over is dropped
+
+
+def not_running(name: str, episode_id: Hashable, *, ended: bool) -> EnvError:
+    """The error of a call for an episode that does not run, of the environment `name`."""
+    return EnvError(
+        "An episode that has ended." if ended else "An unknown episode.",
+        where=name,
+        got=episode_id,
+        expected="the id of a running episode",
+        fix="start another with start_episode" if ended else "call start_episode first, and use the id it returns",
+    )
