@@ -102,21 +102,21 @@ class ExternalEpisode:
         """
         self.refuse_over()
         self._refuse_many(infos)
+        lost = {agent: amount for agent, amount in rewards.items() if amount and agent not in self.trajectories}
+        if lost and self.decided:
+            raise MultiAgentError(
+                "A reward for an agent that has ended, or has never acted.",
+                where=self.where,
+                got=lost,
+                expected=f"rewards only for {sorted(map(str, self.trajectories))}",
+                fix="log rewards between an agent's first action and its end",
+            )
+        if lost:
+            said = f"a reward of {next(iter(lost.values()))} before the first action is dropped. Logged once."
+            checks.say_once("first reward", self.name, f"{self.where}: {said}")
         for agent, amount in rewards.items():
-            trajectory = self.trajectories.get(agent)
-            if trajectory is not None:
-                trajectory.reward += amount
-            elif amount and self.decided:
-                raise MultiAgentError(
-                    "A reward for an agent that has ended, or has never acted.",
-                    where=self.where,
-                    got=f"{amount} for {agent!r}",
-                    expected=f"rewards only for {sorted(map(str, self.trajectories))}",
-                    fix="log rewards between an agent's first action and its end",
-                )
-            elif amount:
-                said = f"a reward of {amount} before the first action is dropped. Logged once."
-                checks.say_once("first reward", self.name, f"{self.where}: {said}")
+            if agent in self.trajectories:
+                self.trajectories[agent].reward += amount
         for agent, info in infos.items():
             self.infos[agent] = {**self.infos.get(agent, {}), **info}
 

@@ -295,10 +295,10 @@ class TestAgents:
 
     def test_rewards_for_nobody(self):
         def script(env):
-            says = "has ended, or has never acted...'mine'...2.0 for 'c'...['a', 'b']"
+            says = "has ended, or has never acted...'mine'...{'c': 2.0}...['a', 'b']"
             refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0, "c": 2.0}, says=says)
             env.end_agents("mine", {"a": seen(2)})
-            refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0}, says="has ended...1.0 for 'a'")
+            refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0}, says="has ended...{'a': 1.0}")
             env.log_returns("mine", {"a": 0.0, "c": 0, "b": 1.0})
             env.log_action("mine", {"a": seen(3)}, {"a": 1})
             env.log_returns("mine", {"a": 1.0})

@@ -3,8 +3,10 @@
 import threading
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 
+from rollax import MultiAgentError
 from rollax.env.base_env import dicts_of
 from tests.env.external.test_external import seen
 from tests.env.external.worlds import ScriptedAgents, answer, playing, until
@@ -25,6 +27,21 @@ def polled(base, count: int, action: int | None = None) -> list:
         if len(rows[-1].ended_envs):
             base.reset_rows(rows[-1].ended_envs)
     return rows
+
+
+def test_a_refused_call_adds_none_of_its_rewards():
+    def script(env):
+        env.start_episode("e")
+        env.log_action("e", {"a": seen(1)}, {"a": 1})
+        with pytest.raises(MultiAgentError, match="never acted"):
+            env.log_returns("e", {"a": 1.0, "b": 2.0}, {"a": {"key": 1}})
+        env.log_returns("e", {"a": 1.0})
+        env.end_episode("e", {"a": seen(2)})
+
+    with playing(script, ScriptedAgents) as base:
+        base.poll_rows()
+        rows = base.poll_rows()
+        assert (rows.rewards.tolist(), rows.info_list()) == ([1.0], [{}])
 
 
 def test_turns_rewards_and_ends():
