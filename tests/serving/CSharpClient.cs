@@ -31,8 +31,8 @@ static class Program
         var checks = new Func<Task>[]
         {
             PlaysAnEpisode, SurvivesAnyFaultAtAnyRequest, PlaysManyEpisodesAtOnce, ALostEpisodeIsAnErrorOfItsOwn,
-            ARefusalHasTheTextOfTheServer, ABusyServerIsAnError, OddValuesAreRefusedBeforeTheyAreSent, NoServerIsAnError,
-            AClosedClientFailsWhatWaits,
+            ARefusalHasTheTextOfTheServer, ABusyServerIsAnError, OddValuesAreRefusedBeforeTheyAreSent,
+            ATooLargeRequestIsRefusedBeforeItIsSent, NoServerIsAnError, AClosedClientFailsWhatWaits,
         };
         foreach (var check in checks)
         {
@@ -177,6 +177,20 @@ static class Program
             Check((await Arrange()).Contains("\"requests\":[]"), "nothing is sent");
             var nested = new Dictionary<string, object> { { "ä\"\n", new object[] { 1, 2L, 0.5, true, null, "x" } } };
             await client.LogActionAsync(episode, nested, new[,] { { 1, 2 }, { 3, 4 } });
+        }
+    }
+
+    static async Task ATooLargeRequestIsRefusedBeforeItIsSent()
+    {
+        using (var client = new PolicyClient(address, token))
+        {
+            string episode = await client.StartEpisodeAsync();
+            var limits = (Dictionary<string, object>)(await client.HelloAsync())["limits"];
+            await Arrange();
+            var error = await Thrown<RequestException>(client.GetActionAsync(episode, new int[(long)limits["max_body_bytes"] / 2]));
+            Check(error.Status == 413, error.Message);
+            Check((await Arrange()).Contains("\"requests\":[]"), "nothing is sent");
+            Check(await client.GetDiscreteActionAsync(episode, Obs) == 0, "the next request");
         }
     }
 

@@ -27,4 +27,4 @@ def test_the_client_in_mono(program, scheme):
     with over_http(fake) as http, over_websocket(fake) as ws:
         address = {"http": http, "ws": ws}[scheme]
         printed = output_of("mono", program, address, "secret", http)
-    assert printed.count("ok: ") == 9
+    assert printed.count("ok: ") == 10

@@ -83,6 +83,7 @@ namespace Rollax
         readonly Dictionary<string, Task> last = new Dictionary<string, Task>(); // request of each episode
         readonly SemaphoreSlim opening = new SemaphoreSlim(1, 1);
         Socket socket;
+        Task<double> largest; // characters that the server takes in a request
         long requests;
 
         /// <summary>A client of the server at ws://HOST:PORT or http://HOST:PORT; wss:// and https:// with TLS.</summary>
@@ -277,6 +278,7 @@ namespace Rollax
                 message["id"] = number;
             }
             string text = Json.Write(message);
+            if (!Queries.ContainsKey(verb)) await RefuseTooLarge(verb, text).ConfigureAwait(false);
             var clock = System.Diagnostics.Stopwatch.StartNew();
             for (int attempt = 0; ; attempt++)
             {
@@ -309,6 +311,29 @@ namespace Rollax
                     // Closed: the loop ends with that error.
                 }
             }
+        }
+
+        /// <summary>Here: a server that has read enough of a request closes the connection, as if that had failed.
+        /// </summary>
+        async Task RefuseTooLarge(string verb, string text)
+        {
+            Task<double> known;
+            lock (guard)
+            {
+                if (largest == null || largest.IsFaulted) largest = Largest();
+                known = largest;
+            }
+            double most = await known.ConfigureAwait(false);
+            if (text.Length <= most) return;
+            throw new RequestException("A request that is larger than the policy server takes.\n  where:    " + address + ", "
+                + verb + "\n  got:      " + text.Length + " characters\n  expected: at most " + most + " bytes\n  fix:      "
+                + "send less at once, or raise max_body_bytes of the server's limits", 413);
+        }
+
+        async Task<double> Largest()
+        {
+            var limits = (Dictionary<string, object>)(await HelloAsync().ConfigureAwait(false))["limits"];
+            return Convert.ToDouble(limits["max_body_bytes"], CultureInfo.InvariantCulture);
         }
 
         double Jitter()
