@@ -278,15 +278,17 @@ class Service:
                 raise self.limits.exceeded("Too many submissions wait.", self._submitting + 1, "max_submissions")
             known = self._in_thread(lambda: self.backend.submit(self._readers.episodes(request.episodes)))
             self._submitting += 1
-            known.add_done_callback(self._on_submitted)
+            known.add_done_callback(lambda done: self._on_submitted(done, key))
             if key is not None:
                 self._submitted[key] = known
                 while len(self._submitted) > _REMEMBERED_SUBMISSIONS:
                     self._submitted.popitem(last=False)
         return asyncio.shield(known)
 
-    def _on_submitted(self, _: asyncio.Future[Response]) -> None:
+    def _on_submitted(self, done: asyncio.Future[Response], key: tuple[str, int] | None) -> None:
         self._submitting -= 1
+        if key is not None and (done.cancelled() or done.exception() is not None):
+            self._submitted.pop(key, None)  # the traceback of its error holds the episodes; nothing was played
 
     def _key(self, request: messages.Request) -> Key | None:
         """What identifies a request that is sent again; None for one without an id."""

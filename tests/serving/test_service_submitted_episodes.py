@@ -37,6 +37,20 @@ def test_submissions_that_wait_are_bounded(serve):
     serve(play, Slow(), max_submissions=2)
 
 
+def test_a_refused_submission_is_not_remembered(serve):
+    """The error's traceback holds its episodes."""
+
+    async def play(session):
+        request = SubmitEpisodes(episodes=[], request_id="1")
+        session.backend.refuses = True
+        with pytest.raises(RequestError, match="The backend refuses"):
+            await session("submit_episodes", request)
+        session.backend.refuses = False
+        assert (await session("submit_episodes", request)).accepted == 0
+
+    serve(play, StandIn())
+
+
 def test_a_submission_is_known_by_its_id_and_its_content(serve):
     submitted = []
 
