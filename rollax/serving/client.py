@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from rollax.serving.remote_inference import RemoteInference
 
 
+_LONGEST_S = 1_000_000
+"""Eleven days; the time limits of sockets are milliseconds in 32 bits."""
+
+
 class PolicyClient:
     """Plays episodes with the policy of a server (`rollax serve`, `PolicyServerEnv`).
 
@@ -239,12 +243,12 @@ def _with_lists(episode: Any) -> Any:
 
 
 def _make_calls(address: str, token: str | None, timeout: float, ca_file: str | None) -> Calls:
-    if not isinstance(timeout, int | float) or not timeout > 0:
+    if not isinstance(timeout, int | float) or not 0 < timeout <= _LONGEST_S:
         raise ConfigError(
-            "A time limit that is no positive number.",
+            "A time limit that is no positive number, or too long.",
             where="timeout of PolicyClient",
             got=timeout,
-            expected="seconds",
+            expected=f"seconds, at most {_LONGEST_S:,}",
         )
     try:
         from rollax.serving.client_calls import Calls

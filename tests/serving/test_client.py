@@ -143,7 +143,16 @@ def test_a_malformed_address_is_refused(address):
 
 
 @pytest.mark.parametrize(
-    "given", [{"token": "a\nb"}, {"token": ""}, {"timeout": 0}, {"ca_file": "ca.pem"}, {"explore": False}, {"seed": 1}]
+    "given",
+    [
+        {"token": "a\nb"},
+        {"token": ""},
+        {"timeout": 0},
+        {"timeout": float("inf")},
+        {"ca_file": "ca.pem"},
+        {"explore": False},
+        {"seed": 1},
+    ],
 )
 def test_malformed_arguments_are_refused(given):
     with pytest.raises(ConfigError):
