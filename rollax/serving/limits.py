@@ -61,9 +61,9 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not value > 0:
+            if not isinstance(value, int | float) or not value > 0:
                 raise ConfigError(
-                    "A limit that is not positive.",
+                    "A limit that is no positive number.",
                     where=field.name,
                     got=value,
                     expected="a number above 0",

@@ -138,6 +138,8 @@ class MultiAgentPolicyServerEnv(_Served, ExternalMultiAgentEnv):
     def __init__(self, env_config: Mapping[str, Any]) -> None:
         spaces = self._configure(env_config)
         agents = self._settings["agents"]
+        if isinstance(agents, str):
+            raise ConfigError("A single text.", where="env_config key 'agents'", got=agents, expected="a list of ids")
         self.possible_agents = None if agents is None else list(agents)
         ExternalMultiAgentEnv.__init__(self, *spaces)
 

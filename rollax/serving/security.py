@@ -86,9 +86,12 @@ class Access:
         wrong_tokens_per_s: float = 10.0,
     ) -> None:
         check_address(host, token)
+        for name, given in (("allowed_origins", allowed_origins), ("allowed_hosts", allowed_hosts)):
+            if isinstance(given, str):
+                raise ConfigError("A single text.", where=name, got=given, expected="a list", fix=f"write [{given!r}]")
         self._token = None if token is None else _digest(token.encode())
         self._origins = frozenset(_origin(origin) for origin in allowed_origins)
-        self._names = _LOCAL_NAMES | {host.lower()} | {name.lower() for name in allowed_hosts}
+        self._names = _LOCAL_NAMES | {host.lower()} | {_allowed_host(name) for name in allowed_hosts}
         self._wrong_tokens = Rates(wrong_tokens_per_s, 10 * wrong_tokens_per_s)
         self._knows_host = lru_cache(maxsize=256)(self._check_host)
 
@@ -220,6 +223,17 @@ def _host_name(host: bytes) -> str | None:
     if parts.path or parts.query or parts.fragment or parts.username is not None:
         return None
     return parts.hostname
+
+
+def _allowed_host(name: str) -> str:
+    if _host_name(name.encode()) != name.lower():
+        raise ConfigError(
+            "An allowed host is not a name alone.",
+            where="allowed_hosts",
+            got=name,
+            expected='a name without scheme and port: "example.org"',
+        )
+    return name.lower()
 
 
 def _origin(origin: str) -> str:

@@ -139,10 +139,17 @@ class TestConfig:
         assert env.observation_space == spaces["observation_space"]
         assert env.action_space == spaces["action_space"]
 
-    def test_limits_are_checked(self):
-        config = {**CONFIG, "env_config": {**CONFIG["env_config"], "limits": {"max_episode": 3}}}
-        with pytest.raises(ConfigError, match="unknown limit"):
+    @pytest.mark.parametrize(
+        ("limits", "says"), [({"max_episode": 3}, "unknown limit"), ({"max_episodes": "3"}, "no positive number")]
+    )
+    def test_limits_are_checked(self, limits, says):
+        config = {**CONFIG, "env_config": {**CONFIG["env_config"], "limits": limits}}
+        with pytest.raises(ConfigError, match=says):
             DQNTrainer(env=PolicyServerEnv, config=config)
+
+    def test_a_text_is_no_list_of_agents(self):
+        with pytest.raises(ConfigError, match="'agents'(?s:.)*host"):
+            MultiAgentPolicyServerEnv({"agents": "host"})
 
     def test_settings_without_effect_are_refused(self):
         spaces_of = {"spaces_of": "CartPole-v1"}

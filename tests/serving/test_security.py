@@ -85,6 +85,19 @@ def test_hosts(host, known):
         assert refused.value.status == 403
 
 
+@pytest.mark.parametrize("name", ["server.example:9900", "http://server.example", "server.example/", "", "sérver"])
+def test_an_allowed_host_is_a_name_alone(name):
+    """The Host header is compared without its port: anything else would allow nothing."""
+    with pytest.raises(ConfigError, match="allowed host"):
+        Access("localhost", allowed_hosts=[name])
+
+
+@pytest.mark.parametrize("given", ["allowed_hosts", "allowed_origins"])
+def test_a_text_is_no_list_of_names(given):
+    with pytest.raises(ConfigError, match=rf"{given}(?s:.)*https://a.example"):
+        Access("localhost", **{given: "https://a.example"})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("origin", "allowed", "foreign"),
     [

@@ -73,5 +73,5 @@ def test_counts_agree_with_what_runs(steps):
 @pytest.mark.parametrize("name", list(Limits().as_numbers()))
 def test_limits_are_positive(name):
     for value in (0, -1, float("nan")):
-        with pytest.raises(ConfigError, match="not positive"):
+        with pytest.raises(ConfigError, match="no positive number"):
             Limits(**{name: value})
