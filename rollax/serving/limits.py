@@ -60,15 +60,17 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int | float) or not value > 0:
+            value, whole = getattr(self, field.name), type(field.default) is int
+            if not isinstance(value, int | float) or not value > 0 or (whole and value % 1 != 0):
                 raise ConfigError(
                     "A limit that is no positive number.",
                     where=field.name,
                     got=value,
-                    expected="a number above 0",
-                    fix="set a positive number",
+                    expected="a whole number above 0" if whole else "a number above 0",
+                    fix="set such a number",
                 )
+            if whole:
+                object.__setattr__(self, field.name, int(value))  # 1e6, as configs write it
 
     def as_numbers(self) -> dict[str, float]:
         """The limits by name, for `hello`."""

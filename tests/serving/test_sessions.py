@@ -75,3 +75,10 @@ def test_limits_are_positive(name):
     for value in (0, -1, float("nan")):
         with pytest.raises(ConfigError, match="no positive number"):
             Limits(**{name: value})
+
+
+def test_counts_are_whole():
+    assert repr(Limits(max_body_bytes=1e6).max_body_bytes) == "1000000"  # type: ignore[arg-type]
+    for value in (1.5, float("inf")):
+        with pytest.raises(ConfigError, match=r"max_episodes(.|\n)*whole"):
+            Limits(max_episodes=value)  # type: ignore[arg-type]
