@@ -186,7 +186,7 @@ class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
         ("accept_off_policy_actions", "max_policy_lag"): "this algorithm learns from all actions, whoever chose them",
     }
     places = {
-        "n_step": ("policy",),
+        ("train_batch_size", "n_step"): ("policy",),
         (
             *("buffer_size", "learning_starts", "training_intensity", "frame_stack_axis"),
             *("prioritized_replay", *_PRIORITIES, "store_buffer_in_checkpoints"),

@@ -99,13 +99,13 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
             "restart_failed_sub_environments",
         ): ("evaluation",),
         (
-            *("train_batch_size", "gamma", "lr", "lr_schedule", "grad_clip", "accept_off_policy_actions"),
+            *("gamma", "lr", "lr_schedule", "grad_clip", "accept_off_policy_actions"),
             "observation_filter",  # policies act on the observations that they were trained on
         ): ("policy",),
         (
             *("rollout_fragment_length", "batch_mode", "count_steps_by", "sample_async", "max_policy_lag"),
             *("evaluation_interval", "evaluation_num_episodes", "evaluation_config"),
-            "metrics_num_episodes_for_smoothing",
+            *("train_batch_size", "metrics_num_episodes_for_smoothing"),
         ): (),
     }
 

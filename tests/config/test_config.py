@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 from pydantic import Field
 
-from rollax.config.groups import QLearningFields
+from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.config.trainer import Lambda, SchedulePoints, TrainerConfig, resolve_config
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ModelConfig
@@ -214,6 +214,14 @@ class TestMultiAgent:
         assert config.multiagent.policies_to_train == ("b",)
         assert resolve({"multiagent": {"policies": {"only": None}}}).multiagent.policy_mapping_fn is None
         assert resolve({"multiagent": {"policies_to_train": ["default_policy"]}})
+
+    def test_the_size_of_an_update_belongs_to_the_trainer_where_nothing_is_replayed(self):
+        multiagent = {"policies": {"a": (None, None, None, {"train_batch_size": 1000})}}
+        message = refusal({"multiagent": multiagent})
+        assert "train_batch_size has no effect here" in message
+        assert "multiagent.policies['a'], config key 'train_batch_size'" in message
+        resolve({"multiagent": multiagent, "train_batch_size": 1000})
+        resolve_config(ReplayFields, {"multiagent": multiagent})  # rows of this policy's updates
 
     @pytest.mark.parametrize(
         ("multiagent", "message"),
