@@ -261,9 +261,14 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
 
     def _refuse_out_of_place(self, given: Collection[str]) -> None:
         """Refuses keys without effect in `evaluation_config` and in the specs of policies, where those are given."""
-        if "evaluation_config" in given:
-            differing = {k: v for k, v in self.evaluation_config.items() if v != _IN_EVALUATION.get(k, _ABSENT)}
-            refuse_out_of_place(self, "evaluation", _by_name(type(self), differing), "evaluation_config")
+        if self.evaluation_config and "evaluation_config" in given:
+            given_there, resolved = _by_name(type(self), self.evaluation_config), self.for_evaluation()
+            changes = {
+                key: value if key in _IN_EVALUATION else getattr(resolved, key)
+                for key, value in given_there.items()
+                if value != _IN_EVALUATION.get(key, _ABSENT)
+            }
+            refuse_out_of_place(self, "evaluation", changes, "evaluation_config")
         if "multiagent" in given:
             for policy_id, spec in self.multiagent.policies.items():
                 if isinstance(spec, tuple) and len(spec) == 4 and isinstance(spec[3], Mapping):

@@ -271,6 +271,10 @@ class TestDerived:
         assert config.changed(**{key: SomeConfig.model_fields[key].default}).for_evaluation()
         resolve({"num_workers": 2, "evaluation_config": {"num_workers": 0, "evaluation_interval": None}})
 
+    def test_a_copy_of_the_trainers_keys_is_accepted_in_evaluation(self):
+        copied = {"lr_schedule": [[0, 1]], "train_batch_size": "500"}  # not yet of the types that the config has
+        resolve({**copied, "evaluation_config": copied})
+
     def test_every_field_says_what_it_is(self):
         for name, field in SomeConfig.model_fields.items():
             assert field.description, name
