@@ -76,6 +76,7 @@ class A2CConfig(A3CConfig):
 
     defaults = {"rollout_fragment_length": 20}
     requires = {"train_batch_size": {}}
+    places = {"microbatch_size": ("policy",)}
 
     microbatch_size: int | None = Field(
         default=None,

@@ -37,6 +37,12 @@ class APPOConfig(IMPALAConfig):
         ("target_update_frequency", "vtrace_clip_pg_rho_threshold"): {"vtrace": True},
         ("kl_coeff", "kl_target"): {"use_kl_loss": True},
     }
+    places = {
+        (
+            *("clip_param", "vtrace", "target_update_frequency"),
+            *("use_kl_loss", "kl_coeff", "kl_target"),
+        ): ("policy",),
+    }
     first_values = {"kl_coeff": ()}
 
     clip_param: float = Field(default=0.4, ge=0, description="ε, how far the probability ratio may leave 1")

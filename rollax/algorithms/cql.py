@@ -45,6 +45,7 @@ class CQLConfig(ConservativeFields, SACConfig):
 
     defaults = {"actor_lr": 1e-4, "critic_lr": 3e-4}
     requires = {"lagrangian_thresh": {"lagrangian": True}}
+    places = {("num_actions", "lagrangian", "lagrangian_thresh", "deterministic_backup"): ("policy",)}
 
     num_actions: int = Field(
         default=10, ge=1, description="actions drawn from π(s), from π(s') and uniformly, for each row"

@@ -57,6 +57,7 @@ class DDPGConfig(ActorCriticFields):
         "parameter_noise": {"exploration": "ParameterNoise"},
         ("target_noise", "target_noise_clip"): {"smooth_target_policy": True},
     }
+    places = {("policy_delay", "smooth_target_policy", "target_noise", "target_noise_clip"): ("policy",)}
     first_values = {"parameter_noise": ("exploration",)}
 
     exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"] = Field(

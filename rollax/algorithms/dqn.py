@@ -62,6 +62,12 @@ class DQNConfig(QLearningFields, ReplayFields):
         "temperature": {"exploration": "SoftQ"},
         "parameter_noise": {"exploration": "ParameterNoise"},
     }
+    places = {
+        (
+            *("dueling", "hiddens", "noisy", "sigma0"),
+            *("num_atoms", "v_min", "v_max", "distribution_error"),
+        ): ("policy",),
+    }
     first_values = {"sigma0": (), "parameter_noise": ("exploration",)}
 
     dueling: bool = Field(default=True, description="whether state values and advantages have separate streams")

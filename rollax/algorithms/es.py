@@ -28,6 +28,7 @@ class ESConfig(SearchFields):
     """The fields of ES in addition to those of a search, with the symbols of the module's equation."""
 
     defaults = {"lr": 0.01, "num_directions": 50, "noise_stdev": 0.02, "observation_filter": "MeanStdFilter"}
+    places = {("shaping", "l2_coeff", "action_noise_std"): ()}
 
     shaping: Shaping = Field(
         default="centered_rank",

@@ -46,6 +46,12 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
         "grad_clip": 40.0,
     }
     requires = {("decay", "epsilon"): {"opt_type": "rmsprop"}}
+    places = {
+        (
+            *("num_sgd_iter", "opt_type", "decay", "epsilon"),
+            *("vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"),
+        ): ("policy",),
+    }
 
     num_sgd_iter: int = Field(default=1, ge=1, description="K, gradient steps on each train batch as a whole")
     opt_type: Literal["adam", "rmsprop"] = Field(default="adam", description="the optimizer")

@@ -58,6 +58,7 @@ class IQLConfig(WeightedImitationFields, ActorCriticFields):
         "max_weight": {"beta": But(0)},
         (*_OF_NOISE, "random_steps"): "IQL explores by drawing actions from its policy",
     }
+    places = {("value_lr", "expectile"): ("policy",)}
 
     value_lr: float | None = Field(default=None, ge=0, description="step size of the state value; None: lr")
     expectile: float = Field(

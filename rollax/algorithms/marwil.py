@@ -69,6 +69,13 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
         "burn_in": [{"model.use_lstm": True}, {"model.use_gru": True}, {"model.custom_model": But(None)}],
         "prioritized_replay": "rows are imitated with equal probability",
     }
+    places = {
+        (
+            "bc_logstd_coeff",
+            "moving_average_sqd_adv_norm_start",
+            "moving_average_sqd_adv_norm_update_rate",
+        ): ("policy",),
+    }
     first_values = {"moving_average_sqd_adv_norm_start": ()}
 
     bc_logstd_coeff: float = Field(

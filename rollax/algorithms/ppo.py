@@ -38,6 +38,12 @@ class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
 
     defaults = {"train_batch_size": 4000, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
     requires = {"kl_target": {"kl_coeff": SET}}
+    places = {
+        (
+            *("sgd_minibatch_size", "num_sgd_iter", "clip_param", "clip_param_schedule"),
+            *("vf_clip_param", "kl_coeff", "kl_target", "target_kl"),
+        ): ("policy",),
+    }
     first_values = {"kl_coeff": ()}
 
     sgd_minibatch_size: int = Field(default=128, ge=1, description="M, rows of one gradient step")

@@ -43,6 +43,12 @@ class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
 
     defaults = {"train_batch_size": 512, "training_intensity": 0.0625, "target_network_update_freq": 200}
     requires = {("mixing_embed_dim", "hypernet_hiddens"): {"mixer": "qmix"}}
+    places = {
+        (
+            *("mixer", "mixing_embed_dim", "hypernet_hiddens"),
+            *("state_key", "agent_ids", "zero_init_states"),
+        ): ("policy",),
+    }
 
     mixer: Literal["qmix", "vdn"] | None = Field(
         default="qmix",

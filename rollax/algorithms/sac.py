@@ -52,6 +52,7 @@ class SACConfig(ActorCriticFields):
         ("lr", "lr_schedule"): [{name: None} for name in ("actor_lr", "critic_lr", "alpha_lr")],
         "target_entropy": {"alpha_lr": But(0)},
     }
+    places = {("alpha_lr", "initial_alpha", "target_entropy"): ("policy",)}
     first_values = {"initial_alpha": ()}
 
     alpha_lr: float | None = Field(

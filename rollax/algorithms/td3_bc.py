@@ -40,6 +40,7 @@ class TD3BCConfig(TD3Config):
         "observation_filter": "MeanStdFilter",
     }
     requires = {"critic_layer_norm": {"model.custom_model": None}, "critic_penalty": {"n_step": 1}}
+    places = {("alpha", "critic_penalty", "critic_layer_norm"): ("policy",)}
 
     alpha: float = Field(
         default=2.5,

@@ -29,6 +29,7 @@ class CentralizedCriticFields(FieldGroup):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     requires = {"critic_space": {"centralized_critic": True}}
+    places = {("centralized_critic", "critic_space"): ("policy",)}
 
     centralized_critic: bool = Field(
         default=False,
@@ -59,11 +60,15 @@ def critic_space_of(config: TrainerConfig, policy_class: str) -> Space | None:
 class ValueLossFields(FieldGroup):
     """The weight of a critic of states, beside an actor with which it may share layers."""
 
+    places = {"vf_loss_coeff": ("policy",)}
+
     vf_loss_coeff: float = Field(default=0.5, ge=0, description="c_v, weight of the value loss")
 
 
 class StateValueFields(ValueLossFields):
     """The loss of an actor and a critic of states: policy loss + c_v · value loss - c_e · entropy."""
+
+    places = {("lambda_", "entropy_coeff", "entropy_coeff_schedule"): ("policy",)}
 
     lambda_: Lambda = 1.0
     entropy_coeff: float = Field(default=0.01, ge=0, description="c_e, weight of the entropy bonus")
@@ -75,6 +80,8 @@ class StateValueFields(ValueLossFields):
 class WeightedImitationFields(FieldGroup):
     """Imitation of actions, weighted by min(exp(β A), w_max)."""
 
+    places = {("beta", "max_weight"): ("policy",)}
+
     beta: float = Field(default=1.0, ge=0, description="β, how strongly advantages weight the actions; 0: not at all")
     max_weight: float | None = Field(
         default=None, gt=0, description="the largest weight of an action, such as 100; None: no limit"
@@ -83,6 +90,8 @@ class WeightedImitationFields(FieldGroup):
 
 class ConservativeFields(FieldGroup):
     """The weight of what conservative Q-learning adds to the loss of critics."""
+
+    places = {"min_q_weight": ("policy",)}
 
     min_q_weight: float = Field(
         default=5.0, ge=0, description="w, weight of the conservative term, which lowers the values of unseen actions"
@@ -143,6 +152,8 @@ class SearchFields(TrainerConfig):
 
 class BurnInFields(FieldGroup):
     """Rows before each sequence that a model with memory learns from."""
+
+    places = {"burn_in": ("policy",)}
 
     burn_in: int = Field(
         default=0, ge=0, description="with memory, rows before each sequence that its initial state is recomputed from"
@@ -296,6 +307,7 @@ class QLearningFields(DataInputFields):
         "final_epsilon": {"epsilon_schedule": None},
         **_OWN_NETWORKS,
     }
+    places = {("adam_epsilon", "double_q", "target_network_update_freq"): ("policy",)}
 
     initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
     final_epsilon: float = Field(
@@ -335,6 +347,7 @@ class ActorCriticFields(ReplayFields):
         "random_steps": {"then_online": False},
         **_OWN_NETWORKS,
     }
+    places = {("actor_lr", "critic_lr", "tau", "twin_q"): ("policy",)}
 
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu"),

@@ -216,6 +216,30 @@ def test_every_rule_names_fields(name: str):
             assert {other for condition in alternatives for other in condition} <= fields
 
 
+EXPLORATION = {
+    *("exploration", "temperature", "parameter_noise", "random_steps", "then_online"),
+    *("initial_epsilon", "final_epsilon", "epsilon_timesteps", "epsilon_schedule"),
+    *("worker_epsilon", "worker_epsilon_alpha"),
+    *("noise_scale", "noise_scale_schedule", "ou_theta", "ou_sigma"),
+}
+"""The keys of single algorithms that evaluation reads, where it explores."""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_of_the_keys_of_an_algorithm_evaluation_has_those_of_exploration(name: str):
+    config_class = get_trainer_class(name).config_class
+    places = inherited(config_class, "places")
+    own = config_class.model_fields.keys() - TrainerConfig.model_fields.keys() - {"noise_size"}  # never has an effect
+    assert {key for key in own if "evaluation" in places.get(key, ("evaluation",))} == own & EXPLORATION
+
+
+def test_a_key_of_the_loss_has_no_effect_in_evaluation():
+    with pytest.raises(ConfigError, match=r"clip_param has no effect here(.|\n)*evaluation_config"):
+        PPOConfig(evaluation_config={"clip_param": 0.1})
+    PPOConfig(clip_param=0.1, evaluation_config={"clip_param": 0.1})
+    DQNConfig(evaluation_config={"explore": True, "final_epsilon": 0.5, "epsilon_timesteps": 1})
+
+
 class TestDefaults:
     def test_the_nearest_class_counts(self):
         assert (DQNConfig().lr, ApexDQNConfig().lr, RainbowConfig().buffer_size) == (5e-4, 1e-4, 1_000_000)
