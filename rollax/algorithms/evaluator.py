@@ -11,9 +11,11 @@ import numpy as np
 
 from rollax.algorithms.from_data import estimates_of
 from rollax.config import TrainerConfig
+from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.metrics import EpisodeMetrics, EvaluationResult, summarize
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.whole_episodes import check_count
+from rollax.evaluation.worker_policies import specs_of
 from rollax.evaluation.worker_set import worker_arguments
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ class Evaluator:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
+        if (evaluation := trainer.config.for_evaluation()).model != trainer.config.model:
+            self._check_weights_fit(evaluation)
         self._estimates = estimates_of(trainer) if trainer.learns else None
         self._worker: RolloutWorker | None = None  # made at the first evaluation
 
@@ -93,6 +97,19 @@ class Evaluator:
         worker.set_weights({name: part for name, part in trained.get_weights().items() if name in there})
         worker.set_filters({name: part for name, part in trained.get_filters().items() if name in there})
         worker.set_timestep(self._trainer.optimizer.steps)
+
+    def _check_weights_fit(self, evaluation: TrainerConfig) -> None:
+        """Refuses policies of evaluation that do not take the trained weights: the first evaluation may come late."""
+        trained = self._trainer.worker.policies
+        arguments = worker_arguments(evaluation, self._trainer.policy_class)
+        specs = specs_of(arguments["policy_cls_or_specs"])
+        for name in trained.keys() & specs.keys():
+            spaces = {kind: getattr(trained[name], kind) for kind in ("observation_space", "action_space")}
+            specs[name] = specs[name]._replace(**spaces)
+        try:
+            self._hand_over(RolloutWorker(**{**arguments, "policy_cls_or_specs": specs}, samples=False))
+        except PolicyError as error:
+            raise ConfigError(f"evaluation_config does not fit. {error}") from None
 
     def _make_worker(self, config: TrainerConfig) -> RolloutWorker:
         return RolloutWorker(**worker_arguments(config, self._trainer.policy_class), record=False)

@@ -244,6 +244,13 @@ class TestEvaluate:
             assert (trainer.iteration, trainer.optimizer.steps) == (1, 64)
             assert trainer.time_total_s > 0
 
+    def test_a_model_that_does_not_take_the_trained_weights(self):
+        message = r"evaluation_config does not fit(.|\n)*Weights of another model(.|\n)*'model'"
+        with pytest.raises(ConfigError, match=message):
+            make(evaluation_config={"model": {"fcnet_hiddens": (8, 8)}})
+        with make(evaluation_config={"model": {**CONFIG["model"], "fcnet_activation": "relu"}}) as trainer:
+            assert trainer.evaluate(1)["episodes"] == 1
+
     def test_config_of_its_own(self):
         lengths = []
 
