@@ -16,7 +16,7 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_header, skip
-from rollax.data.formats.common import check_limits, check_setting, take_space
+from rollax.data.formats.common import check_max_broken, check_max_decoded_gb, check_setting, take_space
 from rollax.data.layout import (
     CONTINUES,
     FORMAT_VERSION,
@@ -66,7 +66,8 @@ class ParquetReader(DatasetReader):
         max_broken: int = 0,
         max_decoded_gb: float = MAX_DECODED_GB,
     ) -> None:
-        check_limits(max_broken, max_decoded_gb)
+        check_max_broken(max_broken)
+        check_max_decoded_gb(max_decoded_gb)
         check_setting("columns", columns, not isinstance(columns, str), "None, or a list of the names of columns")
         self._max_decoded_gb = max_decoded_gb
         self.broken: list[str] = []

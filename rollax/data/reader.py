@@ -101,7 +101,7 @@ def _opened(
             return one
         if isinstance(one, str | Path):
             return of_paths([one])
-        return opened.enter_context(closing(_returned(one(**settings), one)))
+        return opened.enter_context(closing(_returned(_called(one, settings), one)))
 
     if all(isinstance(one, str | Path) for one in sources):
         return of_paths(sources)
@@ -306,17 +306,22 @@ def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetRead
                     what, error.__cause__, where="open_dataset", package=package, extra="offline"
                 ) from error
             raise
+    return _called(kind, settings, paths)
+
+
+def _called(make: Callable[..., Any], settings: Mapping[str, Any], *arguments: Any) -> Any:
+    """What a format's class or a function returns; ConfigError for settings that it does not take, or lacks."""
     try:
-        return kind(paths, **settings)
+        return make(*arguments, **settings)
     except TypeError as error:
         if "argument" not in str(error):
             raise
+        names = [name for name in inspect.signature(make).parameters if name not in ("paths", "settings")]
         raise ConfigError(
-            "Settings that do not fit the format.",
-            where=f"the settings for {kind.__name__}",
+            f"Settings that do not fit the {'format' if isinstance(make, type) else 'function'}.",
+            where=f"the settings for {getattr(make, '__qualname__', repr(make))}",
             got=str(error),
-            expected=", ".join(name for name in inspect.signature(kind).parameters if name not in ("paths", "settings"))
-            or "none but those that all formats have",
+            expected=", ".join(names) or f"none{' but those that all formats have' if arguments else ''}",
             fix="see docs/offline.md, Formats",
         ) from error
 

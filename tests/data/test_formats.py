@@ -58,6 +58,12 @@ def test_settings_that_no_source_takes(source, settings):
         assert len(reader) == 3 * len(source if isinstance(source, list) else [source])
 
 
+@pytest.mark.parametrize("settings", [{}, {"step": 4}])
+def test_settings_that_a_function_does_not_take(settings):
+    with pytest.raises(ConfigError, match=r"do not fit the function(.|\n)*<lambda>(.|\n)*expected: steps"):
+        open_dataset(lambda steps: Countdown([], steps), **settings)
+
+
 def test_settings_beside_a_reader_that_a_path_takes(tmp_path):
     (tmp_path / "x.bin").touch()
     settings = {"format": "tests.data.test_formats:Countdown", "steps": 5}

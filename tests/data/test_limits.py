@@ -24,12 +24,18 @@ def read(path, **settings):
 
 
 @pytest.mark.parametrize("limit", ["4", 0, -1.0, True, float("nan"), None])
-@pytest.mark.parametrize("name", ["data", "log.jsonl"])
+@pytest.mark.parametrize("name", ["data", "a.hdf5"])
 def test_a_limit_that_is_no_number(tmp_path, name, limit):
     written(tmp_path / "data", some(1))
-    (tmp_path / "log.jsonl").touch()
+    (tmp_path / "a.hdf5").touch()
     with pytest.raises(ConfigError, match=r"setting 'max_decoded_gb'(.|\n)*a number of GiB above 0"):
         open_dataset(tmp_path / name, max_decoded_gb=limit)
+
+
+def test_formats_of_text_have_no_limit(tmp_path):
+    (tmp_path / "log.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"do not fit the format(.|\n)*argument 'max_decoded_gb'"):
+        open_dataset(tmp_path / "log.jsonl", max_decoded_gb=4)
 
 
 class TestParquet:

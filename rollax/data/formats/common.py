@@ -15,7 +15,6 @@ from gymnasium.spaces import Dict
 from rollax import spaces
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
-from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import ConfigError, DatasetError, SpaceError
 from rollax.spaces import same_space, space_text
 from rollax.trees import Tree
@@ -39,7 +38,6 @@ class FormatReader(DatasetReader):
         env: a Gymnasium id, for the spaces that are not given.
         actions_of: "policy" or "environment", the scale of `actions`, see `DatasetReader`; None: that of the format.
         max_broken: how many broken lines or files are skipped; one more raises.
-        max_decoded_gb: GiB that a part of a binary file, such as an episode, may take once it is decoded.
     """
 
     def __init__(
@@ -50,7 +48,6 @@ class FormatReader(DatasetReader):
         env: str | None = None,
         actions_of: Literal["policy", "environment"] | None = None,
         max_broken: int = 0,
-        max_decoded_gb: float = MAX_DECODED_GB,
     ) -> None:
         self.broken: list[str] = []
         if actions_of not in (None, "policy", "environment"):
@@ -58,8 +55,7 @@ class FormatReader(DatasetReader):
                 "An unknown scale of actions.", where="actions_of", got=actions_of, expected="policy or environment"
             )
         self.actions_of = actions_of or type(self).actions_of
-        check_limits(max_broken, max_decoded_gb)
-        self._max_decoded_gb = max_decoded_gb
+        check_max_broken(max_broken)
         self._max_broken = max_broken
         self._unopened = 0  # the messages of `broken` that are of the opening
         self._warned = False
@@ -127,9 +123,13 @@ def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
         raise ConfigError("A setting of the wrong kind.", where=f"setting {name!r}", got=value, expected=expected)
 
 
-def check_limits(max_broken: Any, max_decoded_gb: Any) -> None:
-    """ConfigError for limits that are no numbers, or out of range."""
+def check_max_broken(max_broken: Any) -> None:
+    """ConfigError for a number of broken parts that is none."""
     check_setting("max_broken", max_broken, is_count(max_broken), "a whole number, 0 or more")
+
+
+def check_max_decoded_gb(max_decoded_gb: Any) -> None:
+    """ConfigError for a limit of a binary format that is no number of GiB."""
     fits = is_number(max_decoded_gb) and max_decoded_gb > 0
     check_setting("max_decoded_gb", max_decoded_gb, fits, "a number of GiB above 0")
 

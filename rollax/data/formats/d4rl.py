@@ -11,9 +11,15 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, one_per_step
+from rollax.data.formats.common import (
+    DEFAULT_AGENT,
+    DEFAULT_POLICY,
+    FormatReader,
+    check_max_decoded_gb,
+    one_per_step,
+)
 from rollax.data.formats.joining import with_last_obs
-from rollax.data.limits import check_decoded
+from rollax.data.limits import MAX_DECODED_GB, check_decoded
 from rollax.errors import ConfigError, DatasetError
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
@@ -38,11 +44,21 @@ class D4RLReader(FormatReader):
     Args:
         paths: the files.
         time_limit: steps after which an episode is truncated, in files without `timeouts`.
+        max_decoded_gb: GiB that an episode or an array may take once it is decoded.
         settings: as for `FormatReader`.
     """
 
-    def __init__(self, paths: Sequence[Path], *, time_limit: int | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        time_limit: int | None = None,
+        max_decoded_gb: float = MAX_DECODED_GB,
+        **settings: Any,
+    ) -> None:
         super().__init__(**settings)
+        check_max_decoded_gb(max_decoded_gb)
+        self._max_decoded_gb = max_decoded_gb
         if time_limit is not None and (type(time_limit) is not int or time_limit < 1):
             raise ConfigError(
                 "A time limit that is no number of steps.",

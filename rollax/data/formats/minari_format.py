@@ -23,6 +23,7 @@ from rollax.data.formats.common import (
     DEFAULT_AGENT,
     DEFAULT_POLICY,
     FormatReader,
+    check_max_decoded_gb,
     check_spaces_known,
     one_per_step,
     take_space,
@@ -55,7 +56,8 @@ class MinariReader(FormatReader):
 
     Args:
         paths: the folders, each with `data/metadata.json`.
-        actions_of, max_broken, max_decoded_gb: as for `FormatReader`; the spaces come from the data.
+        actions_of, max_broken: as for `FormatReader`; the spaces come from the data.
+        max_decoded_gb: GiB that an episode may take once it is decoded.
     Raises:
         DatasetError: damaged metadata, or data sets with different spaces.
     """
@@ -68,7 +70,9 @@ class MinariReader(FormatReader):
         max_broken: int = 0,
         max_decoded_gb: float = MAX_DECODED_GB,
     ) -> None:
-        super().__init__(actions_of=actions_of, max_broken=max_broken, max_decoded_gb=max_decoded_gb)
+        super().__init__(actions_of=actions_of, max_broken=max_broken)
+        check_max_decoded_gb(max_decoded_gb)
+        self._max_decoded_gb = max_decoded_gb
         self._sets: list[_Set] = []
         for path in paths:
             try:

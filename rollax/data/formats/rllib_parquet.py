@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, Ids, columns_of, one_per_step
+from rollax.data.formats.common import (
+    DEFAULT_AGENT,
+    DEFAULT_POLICY,
+    FormatReader,
+    Ids,
+    check_max_decoded_gb,
+    columns_of,
+    one_per_step,
+)
 from rollax.data.formats.joining import Assembler, HeldEpisodes
 from rollax.data.limited_parquet import LimitedParquet
+from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import DatasetError
 
 _OF_SPACES = ("obs", "actions", "new_obs")
@@ -41,13 +50,16 @@ class RLlibParquetReader(FormatReader):
 
     Args:
         paths: the files.
+        max_decoded_gb: GiB that a file may take once it is decoded.
         settings: as for `FormatReader`.
     """
 
     actions_of = "policy"
 
-    def __init__(self, paths: Sequence[Path], **settings: Any) -> None:
+    def __init__(self, paths: Sequence[Path], *, max_decoded_gb: float = MAX_DECODED_GB, **settings: Any) -> None:
         super().__init__(**settings)
+        check_max_decoded_gb(max_decoded_gb)
+        self._max_decoded_gb = max_decoded_gb
         self._paths = list(paths)
 
     def _read(self) -> Iterator[RecordedTrajectory]:
