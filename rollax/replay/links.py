@@ -14,7 +14,7 @@ from rollax.batch.n_step import Windows, n_step_windows
 from rollax.state import array, count, entry, wrong
 
 _NONE = -1
-_COLUMNS = ("following", "preceding", "back", "terminated", "truncated", "observed")
+_COLUMNS = ("following", "preceding", "number", "back", "terminated", "truncated", "observed")
 Slots = NDArray[np.integer]
 
 
@@ -58,6 +58,7 @@ class Links:
     Attributes:
         taken: slots taken since the beginning, overwritten ones included.
         following, preceding: [slots] the slots of the next and the previous row; -1 for none.
+        number: [slots] the rows of the trajectory before this one, overwritten ones included.
         back: [slots] the slot of the image before; that of the slot itself for the first image, which stands for all
             before it. Empty where observations are not stacked.
         terminated, truncated: [slots] whether the trajectory ended after the row.
@@ -76,7 +77,7 @@ class Links:
 
     @staticmethod
     def bytes_per_slot(size: int, images: int = 1) -> int:
-        return (3 if images > 1 else 2) * np.min_scalar_type(-size - 1).itemsize + 3
+        return (3 if images > 1 else 2) * np.min_scalar_type(-size - 1).itemsize + 4 + 3
 
     @property
     def filled(self) -> int:
@@ -142,6 +143,9 @@ class Links:
         later = np.delete(np.arange(len(slots)), added.rows[fragment.starts])
         before = slots[later - 1]
         self.following[before], self.preceding[slots[later]] = slots[later], before
+        firsts = added.rows[fragment.starts]
+        begun = np.where(added.fresh[firsts], 0, self.number[slots[firsts]]) - firsts
+        self.number[slots] = np.repeat(begun, np.diff(firsts, append=len(slots))) + np.arange(len(slots))
         if self._images > 1:
             moved = np.flatnonzero(added.goes_on)
             self.back[slots[moved]] = slots[moved - 1]
@@ -186,8 +190,8 @@ class Links:
         taken = count(state, "taken", where)
         filled = min(taken, self.size)
         slots = self.following.dtype
-        for name in ("terminated", "truncated", "observed"):
-            array(state, name, where, shape=(filled,), dtype=np.bool_)
+        for name in ("terminated", "truncated", "observed", "number"):
+            array(state, name, where, shape=(filled,), dtype=getattr(self, name).dtype)
         back = array(state, "back", where, shape=(filled if self._images > 1 else 0,), dtype=slots)
         shape = np.shape(entry(state, "open_trajectories", where))
         trajectories = array(state, "open_trajectories", where, shape=shape, dtype=np.int64)
@@ -218,6 +222,7 @@ class Links:
     def _make_arrays(self, size: int) -> None:
         slots = np.min_scalar_type(-self.size - 1)
         self.following, self.preceding = (np.full(size, _NONE, slots) for _ in range(2))
+        self.number = np.zeros(size, np.uint32)
         self.back = np.zeros(size if self._images > 1 else 0, slots)
         self.terminated, self.truncated, self.observed = (np.zeros(size, np.bool_) for _ in range(3))
 

@@ -55,9 +55,6 @@ class MappedReplay(UniformReplay):
             yield obs
             self._mapped.release()
 
-    def _first_rows(self, slots: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        return self._links.first_rows(slots, length)
-
     def _windows(self, slots: NDArray[np.int64]) -> tuple[NDArray, NDArray, NDArray]:
         lasts, terminated = self._links.ends_of(slots)
         if self._whole is not None:
@@ -104,7 +101,8 @@ class _MappedLinks:
         self.terminated = _Computed(lambda slots: self._is_last(slots, True))
         self.truncated = _Computed(lambda slots: self._is_last(slots, False))
         self.following = _Computed(self._following)
-        self.preceding = _Computed(lambda slots: np.where(slots == self._starts[self._of(slots)], -1, slots - 1))
+        self.number = _Computed(lambda slots: slots - self._starts[self._of(slots)])
+        self.preceding = _Computed(lambda slots: np.where(self.number[slots] == 0, -1, slots - 1))
 
     def ends_of(self, slots: NDArray) -> tuple[NDArray, NDArray]:
         """The last rows of the trajectories of these slots, and whether they terminated."""
@@ -113,10 +111,6 @@ class _MappedLinks:
 
     def indices(self, slots: NDArray) -> NDArray[np.int64]:
         return np.asarray(slots, np.int64)
-
-    def first_rows(self, slots: NDArray, length: int) -> NDArray[np.int64]:
-        """As `sequences.first_rows`."""
-        return slots - (slots - self._starts[self._of(slots)]) % length
 
     def _of(self, slots: NDArray) -> NDArray:
         return np.searchsorted(self._starts, slots, side="right") - 1

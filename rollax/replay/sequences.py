@@ -21,6 +21,7 @@ def sequences_from(
     length: int,
     burn_in: int,
     *,
+    aligned: bool,
     n_step: int | None,
     gamma: float,
 ) -> SampleBatch:
@@ -31,10 +32,12 @@ def sequences_from(
         row of a trajectory; the first rows of a trajectory are learned from too, with fewer burn-in rows or none.
 
     Args:
-        starts: [B] slots of the first rows to learn from.
+        starts: [B] slots of the first rows to learn from; with `aligned`, of any of them.
         start_weights: [B] the importance weight of each.
         length: T, rows to learn from; fewer where the trajectory ends, or its next row is not stored yet.
         burn_in: rows before the start, fewer where the trajectory began, or the rows before it are overwritten.
+        aligned: whether trajectories are divided into sequences of T rows from their first row on; one whose first rows
+            are overwritten has the others.
         n_step: n, steps of each return; fewer where the sequence ends, and None: all up to there.
     Returns:
         A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the first
@@ -43,10 +46,14 @@ def sequences_from(
         terminated (it has the policy's inputs but no action); `weights`, 0 except in the rows to learn from.
     """
     links = rows.links
-    slots, lengths, warm_up = _slots(starts, length, burn_in, links)
+    to_learn = np.full(len(starts), length)
+    if aligned:
+        starts = _first_rows(starts, length, links)
+        to_learn -= links.number[starts] % length
+    slots, lengths, warm_up = _slots(starts, to_learn, burn_in, burn_in + length + 1, links)
     step = np.arange(slots.shape[1])
     real = step < lengths[:, None]
-    bootstrap = real & (links.observed[slots] | (step == (warm_up + length)[:, None]))
+    bootstrap = real & (links.observed[slots] | (step == (warm_up + to_learn)[:, None]))
     acted = real & ~bootstrap
     drawn: dict[str, Any] = {SampleBatch.SEQ_LENS: lengths.astype(np.int32)}
     for name in rows.names:
@@ -68,29 +75,19 @@ def sequences_from(
     return SampleBatch(drawn)
 
 
-def first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
-    """[B] the slot of the first row of the sequence that contains each slot.
-
-    Trajectories are divided into sequences of `length` rows. If the beginning of a
-    trajectory has been overwritten, its sequences begin at its first stored row.
-    """
-    before = np.zeros(len(slots), np.int64)
-    first, walking = slots.astype(np.int64), np.arange(len(slots))
-    while len(walking):
-        preceding = links.preceding[first[walking]]
-        walking = walking[preceding >= 0]
-        first[walking] = preceding[preceding >= 0]
-        before[walking] += 1
-    at = slots.astype(np.int64)
-    for step in range(min(length - 1, int(before.max(initial=0)))):
-        at = np.where(before % length > step, links.preceding[at], at)
-    return at
+def _first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
+    """[B] the slot of the first row that is left of the aligned sequence that contains each slot."""
+    first, before = slots.astype(np.int64), links.number[slots] % length
+    for step in range(length - 1):
+        preceding = links.preceding[first]
+        first = np.where((before > step) & (preceding >= 0), preceding, first)
+    return first
 
 
 def _slots(
-    starts: NDArray[np.int64], length: int, burn_in: int, links: Links
+    starts: NDArray[np.int64], to_learn: NDArray[np.int64], burn_in: int, size: int, links: Links
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The slots [B, burn_in + length + 1] of sequences, their lengths [B] and numbers of burn-in rows [B]."""
+    """The slots [B, size] of sequences, their lengths [B] and numbers of burn-in rows [B]."""
     first = starts.astype(np.int64)
     warm_up = np.zeros(len(starts), np.int64)
     for _ in range(burn_in):
@@ -98,14 +95,14 @@ def _slots(
         there = before >= 0
         first = np.where(there, before, first)
         warm_up += there
-    slots = np.empty((len(starts), burn_in + length + 1), np.int64)
+    slots = np.empty((len(starts), size), np.int64)
     slots[:, 0] = first
     lengths = np.ones(len(starts), np.int64)
     at = first
     for step in range(1, slots.shape[1]):
         # Nothing follows a termination, or the last observation of a segment.
         following = links.following[at]
-        goes_on = (lengths == step) & (following >= 0) & (step <= warm_up + length)
+        goes_on = (lengths == step) & (following >= 0) & (step <= warm_up + to_learn)
         at = np.where(goes_on, following, at)
         slots[:, step] = at
         lengths += goes_on

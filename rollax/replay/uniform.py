@@ -15,7 +15,7 @@ from rollax.errors import BatchError, ConfigError
 from rollax.replay.fragment_checks import without_repeats
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Addition
-from rollax.replay.sequences import first_rows, sequences_from
+from rollax.replay.sequences import sequences_from
 from rollax.replay.stored_rows import StoredRows
 from rollax.state import array, wrong
 
@@ -215,8 +215,8 @@ class UniformReplay:
         """
         starts = self._slots_drawn(count, rng)
         weights = self._weights(starts, beta)
-        first = self._first_rows(starts, length) if aligned else starts
-        drawn = sequences_from(self._rows, first, weights, length, burn_in, n_step=self.n_step, gamma=self.gamma)
+        windows: dict[str, Any] = {"n_step": self.n_step, "gamma": self.gamma}
+        drawn = sequences_from(self._rows, starts, weights, length, burn_in, aligned=aligned, **windows)
         drawn[SampleBatch.INDICES] = np.repeat(self._rows.links.indices(starts), drawn.max_seq_len)
         if aligned:
             drawn[SampleBatch.WEIGHTS] = _by_length(drawn[SampleBatch.WEIGHTS], drawn.max_seq_len)
@@ -270,9 +270,6 @@ class UniformReplay:
         self._discounts = np.zeros(self.capacity, np.float32)
         self._targets = np.zeros(self.capacity, np.int64)
         self._drawable = np.zeros(self.capacity, np.bool_)
-
-    def _first_rows(self, slots: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        return first_rows(slots, length, self._rows.links)
 
     def _windows(self, slots: NDArray[np.int64]) -> tuple[NDArray, NDArray, NDArray]:
         """[K] the returns of transitions, the discounts of what came after, and the slots of its observations."""

@@ -245,13 +245,13 @@ def test_a_capacity_larger_than_the_memory_is_refused(monkeypatch: pytest.Monkey
     tracemalloc.start()
     try:
         monkeypatch.setattr(memory, "memory_there", lambda: 10 * 2**30)
-        # Of a row here: 4 bytes observation, 8 action, 4 reward; 11 for links; 21 for its window.
+        # Of a row here: 4 bytes observation, 8 action, 4 reward; 15 for links; 21 for its window.
         with pytest.raises(ConfigError) as caught:
             buffer.add(rows("12|"))
         assert tracemalloc.get_traced_memory()[1] < 10**6
     finally:
         tracemalloc.stop()
-    for words in ("policy 'car'", "48 bytes", "44.7 GiB", "10.0 GiB", f"{10 * 2**30 // 48:,}"):
+    for words in ("policy 'car'", "52 bytes", "48.4 GiB", "10.0 GiB", f"{10 * 2**30 // 52:,}"):
         assert words in str(caught.value)
     assert len(buffer) == buffer.nbytes == 0
 

@@ -131,14 +131,16 @@ def test_aligned_with_the_beginning_of_a_trajectory():
     assert sorted(batch["indices"][::3].tolist()) == sorted(drawn_rows.tolist())
 
 
-def test_aligned_with_the_oldest_row_that_is_left():
-    # Six slots: 1 has been overwritten, so the parts are 23, 45, 67.
-    buffer = AllOfThem(6, columns=["state_in"])
+def test_aligned_where_the_beginning_is_overwritten():
+    # Six slots: 1 has been overwritten; of the parts 12, 34, 56, 7 the first has 2 only.
+    buffer, restored = AllOfThem(6, columns=["state_in"]), AllOfThem(6, columns=["state_in"])
     buffer.add(stateful("12345"))
     buffer.add(stateful("67|"))
-    batch = buffer.sample_sequences(0, 2, RNG, aligned=True)
-    observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 3)
-    assert {tuple(row) for row in observed.tolist()} == {(2, 3, 4), (4, 5, 6), (6, 7, 0)}
+    restored.set_state(buffer.get_state())
+    for one in (buffer, restored):
+        batch = one.sample_sequences(0, 2, RNG, aligned=True)
+        observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 3)
+        assert {tuple(row) for row in observed.tolist()} == {(2, 3, 0), (3, 4, 5), (5, 6, 7), (7, 0, 0)}
 
 
 def test_burn_in_before_an_aligned_part():
