@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from gymnasium import spaces
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
@@ -71,7 +71,7 @@ class DQNConfig(QLearningFields, ReplayFields):
     first_values = {"sigma0": (), "parameter_noise": ("exploration",)}
 
     dueling: bool = Field(default=True, description="whether state values and advantages have separate streams")
-    hiddens: tuple[int, ...] = Field(default=(), description="widths of each stream's own hidden layers")
+    hiddens: tuple[PositiveInt, ...] = Field(default=(), description="widths of each stream's own hidden layers")
     num_atoms: int = Field(default=1, ge=1, description="K, atoms of a distribution of returns; 1 learns the mean only")
     v_min: float = Field(default=-10.0, description="return of the first atom")
     v_max: float = Field(default=10.0, description="return of the last atom")

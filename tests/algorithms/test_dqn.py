@@ -181,6 +181,11 @@ class TestRefuses:
         with pytest.raises(ConfigError, match="v_min"):
             DQNConfig(num_atoms=11, v_min=1, v_max=1)
 
+    def test_hidden_layers_without_units(self):
+        for width in (0, -1):
+            with pytest.raises(ConfigError, match=r"hiddens\[1\](.|\n)*greater than 0"):
+                DQNConfig(hiddens=(8, width))
+
     @pytest.mark.parametrize("model", [{"use_lstm": True}, {"use_gru": True}, {"free_log_std": True}], ids=list)
     def test_models_that_it_would_not_use(self, model):
         (name,) = model
