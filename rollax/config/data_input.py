@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from rollax.config.rules import SET, FieldGroup, Kind
 from rollax.errors import ConfigError
+from rollax.numbers import is_number
 
 SAMPLER = "sampler"
 """The name of fresh experience among the sources of `input`."""
@@ -99,8 +100,7 @@ class DataInputFields(FieldGroup):
         for source, weight in self.input.items():
             if not isinstance(source, str) or not source:
                 raise _wrong_input(source, "name each source by a string, and its weight")
-            is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-            if not is_number or not 0 < weight < math.inf:
+            if not is_number(weight) or not 0 < weight < math.inf:
                 raise _wrong_input(f"{source!r}: {weight!r}", "give each source a weight above 0, or leave it out")
         if not set(self.input) - {SAMPLER}:
             raise _wrong_input(dict(self.input), "name some recorded data, or leave input out")

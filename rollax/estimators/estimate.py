@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from rollax.data.formats.common import is_count, is_number
 from rollax.data.reader import Source, open_dataset
 from rollax.errors import ConfigError, nearest
 from rollax.estimators import importance
@@ -18,6 +17,7 @@ from rollax.estimators.importance import Terms, starts_of
 from rollax.estimators.intervals import bootstrap
 from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.numbers import is_number, is_whole
 
 if TYPE_CHECKING:
     from rollax.estimators.fitted_q import ActionValues, FQEConfig
@@ -370,8 +370,8 @@ def _checked(
     for name, value, fits, expected in (
         ("gamma", gamma, is_number(gamma) and 0 <= gamma <= 1, "a number within 0 and 1"),
         ("level", level, is_number(level) and 0 < level < 1, "a number within 0 and 1"),
-        ("resamples", resamples, is_count(resamples) and resamples > 0, "a whole number, 1 or more"),
-        ("seed", seed, is_count(seed), "a whole number, 0 or more"),
+        ("resamples", resamples, is_whole(resamples) and resamples > 0, "a whole number, 1 or more"),
+        ("seed", seed, is_whole(seed) and seed >= 0, "a whole number, 0 or more"),
     ):
         if not fits:
             raise ConfigError(f"`{name}` is out of range.", where="estimate", got=value, expected=expected)

@@ -16,13 +16,14 @@ from gymnasium import spaces
 
 from rollax import runtime, trees
 from rollax.batch import SampleBatch
-from rollax.data.formats.common import check_setting, is_count, is_number
+from rollax.data.formats.common import check_setting
 from rollax.errors import PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.target_policy import TargetPolicy, chosen
 from rollax.models.action_values import ActionValue
 from rollax.models.config import ModelConfig
 from rollax.models.q_network import QNetwork
+from rollax.numbers import is_number, is_whole
 from rollax.ops.masked import masked_mean
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
@@ -71,16 +72,16 @@ class FQEConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        hiddens = isinstance(self.hiddens, Sequence) and all(is_count(width) and width > 0 for width in self.hiddens)
+        hiddens = isinstance(self.hiddens, Sequence) and all(is_whole(width) and width > 0 for width in self.hiddens)
         tau = self.tau
         for name, fits, expected in (
             ("hiddens", hiddens, "whole numbers, 1 or more"),
-            ("updates", is_count(self.updates) and self.updates > 0, "a whole number, 1 or more"),
-            ("batch_size", is_count(self.batch_size) and self.batch_size > 0, "a whole number, 1 or more"),
-            ("samples", is_count(self.samples) and self.samples > 0, "a whole number, 1 or more"),
+            ("updates", is_whole(self.updates) and self.updates > 0, "a whole number, 1 or more"),
+            ("batch_size", is_whole(self.batch_size) and self.batch_size > 0, "a whole number, 1 or more"),
+            ("samples", is_whole(self.samples) and self.samples > 0, "a whole number, 1 or more"),
             ("lr", is_number(self.lr) and 0 < self.lr < math.inf, "a number above 0"),
             ("tau", tau is None or (is_number(tau) and 0 < tau <= 1), "a number above 0 and up to 1, or None"),
-            ("seed", is_count(self.seed), "a whole number, 0 or more"),
+            ("seed", is_whole(self.seed) and self.seed >= 0, "a whole number, 0 or more"),
         ):
             check_setting(f"FQEConfig.{name}", getattr(self, name), fits, expected)
 

@@ -12,6 +12,7 @@ from rollax.evaluation.long_episodes import LongEpisodes
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.recorder import Recorder
 from rollax.evaluation.sampler import Sampler
+from rollax.numbers import is_whole
 
 
 def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None = None) -> list[EpisodeMetrics]:
@@ -49,7 +50,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
 
 def check_count(num_episodes: Any, where: str, otherwise: str = "") -> None:
     """Raises ConfigError unless it is a positive whole number."""
-    if isinstance(num_episodes, bool) or not isinstance(num_episodes, int | np.integer) or num_episodes < 1:
+    if not (is_whole(num_episodes) and num_episodes >= 1):
         raise ConfigError(
             "`num_episodes` is invalid.",
             where=where,

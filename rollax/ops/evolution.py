@@ -17,6 +17,7 @@ import optax
 from numpy.typing import ArrayLike, NDArray
 
 from rollax.errors import ConfigError, NonFiniteError, ShapeError, nearest
+from rollax.numbers import is_number, is_whole
 
 Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "identity"]
 Weights = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -268,15 +269,13 @@ def tell(search: Search, returns: ArrayLike) -> Search:
 
 
 def _check_whole(value: Any, where: str, *, least: int, most: int | None = None) -> None:
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not (is_whole and value >= least and (most is None or value <= most)):
+    if not (is_whole(value) and value >= least and (most is None or value <= most)):
         expected = f"an integer from {least} {'on' if most is None else f'to {most}'}"
         raise ConfigError("A number that is not whole, or out of range.", where=where, got=value, expected=expected)
 
 
 def _check_number(value: Any, where: str, *, positive: bool = True) -> None:
-    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value) and (value > 0 if positive else value >= 0)):
+    if not (is_number(value) and math.isfinite(value) and (value > 0 if positive else value >= 0)):
         expected = f"a finite number {'>' if positive else '>='} 0"
         raise ConfigError("A number that is not finite, or out of range.", where=where, got=value, expected=expected)
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rollax.errors import PolicyError
+from rollax.numbers import is_whole
 
 Columns = Mapping[str, Any]
 UpdatedTargets = Callable[[Columns, Columns, Any], Columns]
@@ -100,7 +99,7 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
 
 
 def _check_whole(value: Any, where: str) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+    if not (is_whole(value) and value >= 1):
         raise PolicyError("A number that is no whole number from 1 on.", where=where, got=value)
 
 

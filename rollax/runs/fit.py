@@ -12,9 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rollax.errors import ConfigError
+from rollax.numbers import is_whole
 from rollax.runs.display import ProgressMode, make_display, title_of
 from rollax.runs.run_folder import RunFolder
 from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
@@ -141,7 +140,7 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
 
 def _check_at_least(lowest: int, **given: int | None) -> None:
     for name, value in given.items():
-        if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < lowest):
+        if value is not None and not (is_whole(value) and value >= lowest):
             raise ConfigError(
                 f"{name} is out of range.",
                 where=f"fit({name}=...)",

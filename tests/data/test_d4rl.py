@@ -78,7 +78,7 @@ class TestD4RL:
     def test_next_observations_and_a_time_limit(self, tmp_path):
         following = np.arange(1, 7, dtype=np.float32)[:, None]
         path = self.write(tmp_path / "a.hdf5", timeouts=None, next_observations=following)
-        ended, first, second = read(path, time_limit=2)
+        ended, first, second = read(path, time_limit=np.int64(2))
         assert ended.columns["obs"].ravel().tolist() == [0, 1, 2]
         assert first.columns["obs"].ravel().tolist() == [2, 3, 4]
         assert (first.truncated, second.truncated, second.columns["rewards"].tolist()) == (True, True, [4, 5])

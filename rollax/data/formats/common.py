@@ -16,6 +16,7 @@ from rollax import spaces
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
 from rollax.errors import ConfigError, DatasetError, SpaceError
+from rollax.numbers import is_number, is_whole
 from rollax.spaces import same_space, space_text
 from rollax.trees import Tree
 
@@ -125,23 +126,13 @@ def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
 
 def check_max_broken(max_broken: Any) -> None:
     """ConfigError for a number of broken parts that is none."""
-    check_setting("max_broken", max_broken, is_count(max_broken), "a whole number, 0 or more")
+    check_setting("max_broken", max_broken, is_whole(max_broken) and max_broken >= 0, "a whole number, 0 or more")
 
 
 def check_max_decoded_gb(max_decoded_gb: Any) -> None:
     """ConfigError for a limit of a binary format that is no number of GiB."""
     fits = is_number(max_decoded_gb) and max_decoded_gb > 0
     check_setting("max_decoded_gb", max_decoded_gb, fits, "a number of GiB above 0")
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a number, and no flag."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def is_count(value: Any) -> bool:
-    """Whether a value is a whole number of at least 0."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 0
 
 
 def _by_policy(given: Any, name: str, env: str | None) -> dict[str, Space]:

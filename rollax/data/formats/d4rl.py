@@ -21,6 +21,7 @@ from rollax.data.formats.common import (
 from rollax.data.formats.joining import with_last_obs
 from rollax.data.limits import MAX_DECODED_GB, check_decoded
 from rollax.errors import ConfigError, DatasetError
+from rollax.numbers import is_whole
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _COLUMNS = {
@@ -59,7 +60,7 @@ class D4RLReader(FormatReader):
         super().__init__(**settings)
         check_max_decoded_gb(max_decoded_gb)
         self._max_decoded_gb = max_decoded_gb
-        if time_limit is not None and (type(time_limit) is not int or time_limit < 1):
+        if time_limit is not None and not (is_whole(time_limit) and time_limit >= 1):
             raise ConfigError(
                 "A time limit that is no number of steps.",
                 where="time_limit",

@@ -1,0 +1,24 @@
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from rollax.numbers import is_number, is_whole
+
+
+@pytest.mark.parametrize("value", [0, -3, 10**30, np.int8(4), np.uint64(4)])
+def test_whole(value):
+    assert is_whole(value)
+    assert is_number(value)
+
+
+@pytest.mark.parametrize("value", [2.0, np.float32(0.5), np.float64(0.5), float("nan"), -np.inf])
+def test_numbers_that_are_not_whole(value):
+    assert not is_whole(value)
+    assert is_number(value)
+
+
+@pytest.mark.parametrize("value", [True, np.True_, "1", None, 1j, np.complex64(1), Fraction(1, 2), np.ones(1)])
+def test_none_of_both(value):
+    assert not is_whole(value)
+    assert not is_number(value)
