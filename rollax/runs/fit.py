@@ -177,7 +177,8 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
 class StopRequest:
     """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
 
-    A second signal raises KeyboardInterrupt. `announce` are called in the signal handler and must not block.
+    A second signal raises KeyboardInterrupt. `announce` are called in the signal handler and must not block. A signal that
+    C code handles, in a program that embeds Python, stays with it: Python could not put its handler back.
     """
 
     def __init__(self, *announce: Callable[[], None]) -> None:
@@ -189,7 +190,8 @@ class StopRequest:
         # Only the main thread receives signals and can set their handlers.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+                if signal.getsignal(number) is not None:
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:

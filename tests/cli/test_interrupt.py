@@ -95,3 +95,12 @@ def test_a_signal_is_asked_for_only_once():
             signal.raise_signal(signal.SIGINT)
     assert announced == [1]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_handler_of_c_code_is_left_alone(monkeypatch):
+    from rollax.runs.fit import StopRequest
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)  # as where a program that embeds Python set it
+    with StopRequest():
+        assert signal.signal(signal.SIGTERM, before) == before
