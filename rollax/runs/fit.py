@@ -76,6 +76,8 @@ def fit(
     if path is not None:
         folder = _run_folder(trainer, run, conditions, path, best_by if keep_best else None, keep_checkpoints)
     with folder or nullcontext():
+        if folder and trainer.recorded_in is not None:
+            folder.inherit(*trainer.recorded_in)
         limit = trainer.stopping_at(
             conditions.get("timesteps_total", math.inf), EVALUATION_INTERVAL if greedy_goal else None
         )
@@ -152,14 +154,11 @@ def _check_at_least(lowest: int, **given: int | None) -> None:
 def _run_folder(
     trainer: Trainer, run: str, stop: Mapping[str, float], path: Path, best_by: str | None, keep_checkpoints: int | None
 ) -> RunFolder:
-    """Returns the folder of a new run; it starts with the results of an earlier one that led to the trainer."""
+    """Returns the folder of a new run."""
     config = trainer.config.to_json()
     env = config.pop("env")
     experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop}
-    folder = RunFolder(path, experiment, best_by, keep_checkpoints)
-    if trainer.recorded_in is not None:
-        folder.inherit(*trainer.recorded_in)
-    return folder
+    return RunFolder(path, experiment, best_by, keep_checkpoints)
 
 
 def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | None) -> None:

@@ -66,11 +66,13 @@ class RunFolder:
         self._best_score = -math.inf
         self._title = title_of(experiment["run"], experiment["env"])
         self._best_by, self._keep = best_by, keep_checkpoints
-        self._results: IO[bytes] = _opened(path)
-        self._last_line = self._results.seek(0, os.SEEK_END)
         self._events: EventLog | None = None
+        _make(path)
         with _named_errors(path / "config.json"):
             (path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
+        with _named_errors(path / RESULTS_NAME):  # last: nothing would close it if the rest failed
+            self._results: IO[bytes] = (path / RESULTS_NAME).open("ab")
+            self._last_line = self._results.tell()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -172,14 +174,14 @@ def _forget_results_after(folder: Path, iteration: int) -> None:
     """Drops the result lines of later iterations, and a last one that was not written to its end."""
     kept = [r for r in read_lines(folder / RESULTS_NAME)[0] if (number_in(r, "training_iteration") or 0) <= iteration]
     temporary = folder / f"{RESULTS_NAME}.new"
-    temporary.write_bytes(b"".join(to_json(result).encode() + b"\n" for result in kept))
-    temporary.replace(folder / RESULTS_NAME)
+    with _named_errors(temporary):
+        temporary.write_bytes(b"".join(to_json(result).encode() + b"\n" for result in kept))
+        temporary.replace(folder / RESULTS_NAME)
 
 
-def _opened(folder: Path) -> IO[bytes]:
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return (folder / RESULTS_NAME).open("r+b" if (folder / RESULTS_NAME).exists() else "wb")
     except OSError as error:
         raise ConfigError("The run folder cannot be created.", where=str(folder), got=str(error)) from error
 

@@ -65,6 +65,21 @@ def test_a_full_disk_is_named(tmp_path):
         folder.append({"training_iteration": 1})
 
 
+@pytest.mark.parametrize("file", ["config.json", "result.jsonl.new"])
+def test_a_disk_that_is_too_full_to_begin_is_named(tmp_path, file):
+    (tmp_path / "result.jsonl").write_text(line(1))
+    (tmp_path / file).symlink_to("/dev/full")
+    with pytest.raises(RollaxError, match=rf"{file}\n.*No space left on device"):
+        RunFolder(tmp_path, EXPERIMENT, None, None, goes_on_after=1)
+
+
+def test_no_file_stays_open_if_it_cannot_begin(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(RollaxError, match="config.json"):
+        RunFolder(tmp_path, EXPERIMENT, None, None, goes_on_after=0)
+    assert not (tmp_path / "result.jsonl").exists()  # the only one that stays open
+
+
 def test_a_disk_that_is_too_full_for_the_tensorboard_log_is_named(tmp_path):
     result = {"training_iteration": 1, "timesteps_total": 100, "loss": 0.5}
     with open("/dev/full", "wb", buffering=0) as full, RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
