@@ -42,13 +42,14 @@ def started_ray(required_by: str, address: str | None = None) -> Any:
     if ray.is_initialized():
         return ray
     address = address or os.environ.get("RAY_ADDRESS") or None
-    if address is not None and (why := _unreachable(address)):
+    if (why := _unreachable(_resolved(ray, address) or "")) and address is not None:
         raise _no_answer(address, why)
     with warnings.catch_warnings():
         # JAX warns at every fork; Ray's forks execute another program at once.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         try:
-            ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR)
+            # Without an address Ray looks for the last `ray start` on this machine, which may have crashed.
+            ray.init(address="local" if why else address, include_dashboard=False, logging_level=logging.ERROR)
         except ConnectionError as error:
             raise _no_answer(address, str(error)) from error
         except Exception as error:  # Ray has no specific error for other failures here
@@ -71,6 +72,16 @@ def _no_answer(address: str | None, why: str) -> ConfigError:
         expected="the address of a running cluster, such as 'auto' or 'host:6379'",
         fix="start one with `ray start --head`, or leave ray_address out to use this machine alone",
     )
+
+
+def _resolved(ray: Any, address: str | None) -> str | None:
+    """Returns the address of the cluster that `ray.init` connects to; None if it starts one."""
+    if address not in (None, "auto"):
+        return address
+    try:
+        return ray._private.services.canonicalize_bootstrap_address(address)  # Ray has no public function for this
+    except ConnectionError:  # `ray.init` raises it too
+        return address
 
 
 def _unreachable(address: str) -> str:

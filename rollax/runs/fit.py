@@ -176,8 +176,8 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
 class StopRequest:
     """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
 
-    A second signal raises KeyboardInterrupt. `announce` are called in the signal handler and must not block. A signal that
-    C code handles, in a program that embeds Python, stays with it: Python could not put its handler back.
+    A second signal raises KeyboardInterrupt. `announce` are called in the signal handler and must not block. A signal
+    that C code handles, in a program that embeds Python, stays with it: Python could not put its handler back.
     """
 
     def __init__(self, *announce: Callable[[], None]) -> None:

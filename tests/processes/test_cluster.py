@@ -19,6 +19,7 @@ SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 def listening(answer: bytes | None) -> tuple[str, threading.Thread]:
     """An address where each connection gets this answer; None: never any."""
     server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(5)
 
     def serve() -> None:
         with server:
@@ -38,8 +39,13 @@ def listening(answer: bytes | None) -> tuple[str, threading.Thread]:
 
 @pytest.fixture
 def ray(monkeypatch):
-    """Stands in for the module: `fails` is what `init` raises, `asked` what it was given."""
-    module = SimpleNamespace(is_initialized=lambda: False, asked=[], fails=None)
+    """Stands in for the module: `fails` is what `init` raises, `asked` what it was given.
+
+    `recorded` is the address of the last `ray start` on this machine.
+    """
+    module = SimpleNamespace(is_initialized=lambda: False, asked=[], fails=None, recorded=None)
+    services = SimpleNamespace(canonicalize_bootstrap_address=lambda address: module.recorded)
+    module._private = SimpleNamespace(services=services)
 
     def init(address=None, **settings):
         module.asked.append(address)
@@ -79,12 +85,22 @@ def test_where_nothing_listens_or_no_address_is(ray, monkeypatch):
     assert ray.asked == []
 
 
-def test_what_answers_is_left_to_ray(ray):
-    address, thread = listening(SETTINGS)
-    for given in (address, "auto", None):
-        assert cluster.started_ray("num_workers", given) is ray
+def test_a_cluster_that_has_crashed_is_passed_over(ray):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ray.recorded = f"127.0.0.1:{server.getsockname()[1]}"
+    assert cluster.started_ray("num_workers") is ray
+    with pytest.raises(ConfigError, match="No Ray cluster answers(.|\\n)*auto"):
+        cluster.started_ray("num_workers", "auto")
+    assert ray.asked == ["local"]
+
+
+@pytest.mark.parametrize("given", ["{}", "auto", None])
+def test_what_answers_is_left_to_ray(ray, given):
+    ray.recorded, thread = listening(SETTINGS)
+    address = given and given.format(ray.recorded)
+    assert cluster.started_ray("num_workers", address) is ray
+    assert ray.asked == [address]
     thread.join()
-    assert ray.asked == [address, "auto", None]
 
 
 def test_ray_fails_for_another_reason(ray):
@@ -93,6 +109,13 @@ def test_ray_fails_for_another_reason(ray):
         with pytest.raises(ConfigError, match=f"{says}(.|\\n)*RuntimeError: Version mismatch") as error:
             cluster.started_ray("num_workers", address)
         assert error.value.__cause__ is ray.fails
+
+
+def test_auto_without_a_cluster(ray):
+    def none(address):
+        raise ConnectionError
+
+    ray._private.services.canonicalize_bootstrap_address = none
     ray.fails = ConnectionError("nobody there")
     with pytest.raises(ConfigError, match="No Ray cluster answers(.|\\n)*nobody there"):
         cluster.started_ray("num_workers", "auto")
