@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.errors import SpaceError
@@ -207,6 +208,11 @@ def choices(space: spaces.Space) -> list[int]:
         elif isinstance(leaf, spaces.MultiDiscrete):
             counts += leaf.nvec.ravel().tolist()
     return counts
+
+
+def have_choices(mask: NDArray, starts: NDArray) -> NDArray[np.bool_]:
+    """[N, discrete actions] whether masks [N, choices] allow a choice; the entries of each action begin at `starts`."""
+    return np.logical_or.reduceat(mask > 0, starts, axis=1)
 
 
 def same_space(a: spaces.Space, b: spaces.Space) -> bool:

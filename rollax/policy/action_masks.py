@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.errors import EnvError, ShapeError, SpaceError
 from rollax.models.embeddings import EMBEDDINGS
-from rollax.spaces import ACTION_MASK, at, bounds, choices, leaves, space_text
+from rollax.spaces import ACTION_MASK, at, bounds, choices, have_choices, leaves, space_text
 
 
 def has_mask(observation_space: Space) -> bool:
@@ -35,11 +35,6 @@ def are_allowed(mask: NDArray, actions: trees.Tree, action_space: Space) -> NDAr
     ]
     entries = np.concatenate(taken, axis=1).astype(np.int64) + np.cumsum([0, *choices(action_space)])[:-1]
     return np.logical_and.reduce(np.take_along_axis(mask, entries, axis=1) > 0, axis=1)
-
-
-def have_choices(mask: NDArray, starts: NDArray) -> NDArray[np.bool_]:
-    """[N, discrete actions] whether masks [N, choices] allow a choice; the entries of each action begin at `starts`."""
-    return np.logical_or.reduceat(mask > 0, starts, axis=1)
 
 
 class ActionMasks:

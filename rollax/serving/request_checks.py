@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium import Space
 
 from rollax.errors import RequestError
-from rollax.policy.action_masks import are_allowed, have_choices, masks_choices
+from rollax.policy.action_masks import are_allowed, masks_choices
 from rollax.serving.values import Where, plain, unpack
-from rollax.spaces import ACTION_MASK, choices
+from rollax.spaces import ACTION_MASK, choices, have_choices
 from rollax.trees import Tree, index
 
 _LARGEST = float(np.finfo(np.float32).max)

@@ -129,12 +129,12 @@ class _Spaces:
 
 
 def _check_masks(masks: np.ndarray, first_choices: np.ndarray, where: Where) -> None:
-    allowed = np.logical_or.reduceat(masks, first_choices, axis=1)
+    allowed = spaces.have_choices(masks, first_choices)
     if not allowed.all():
         raise EnvError(
             "An action mask allows no action.",
             where=where(int(np.argmin(allowed.all(axis=1)))),
-            got="all zeros",
+            got="no entry above 0",
             expected="at least one 1 for each discrete action",
             fix="leave one action valid, or end the episode",
         )

@@ -104,7 +104,7 @@ def test_masks_without_a_valid_action():
 
     def check(env):
         env.start_episode("mine")
-        refused(EnvError, env.get_action, "mine", bad, says="allows no action...episode 'mine'...all zeros")
+        refused(EnvError, env.get_action, "mine", bad, says="allows no action...episode 'mine'...no entry above 0")
         env.log_action("mine", good, (0, 1))
         env.end_episode("mine", bad)  # nobody acts after the last observation
 
