@@ -202,7 +202,7 @@ class TestManyActions:
     @pytest.mark.parametrize(
         ("given", "error", "said"),
         [
-            (np.zeros(4), EnvError, r"the observations for policy 'default_policy'\n +got: +shape \(4,\).*\n.*'N', 4"),
+            (np.zeros(4), EnvError, r"policy 'default_policy'\n +got: +shape \(4,\).*\n.*rows of shape \(4,\)"),
             ([[0] * 4, [0] * 3], EnvError, r"row 1\n +got: +shape \(3,\)"),
             ([], EnvError, "no observation"),
             (np.zeros((0, 4)), EnvError, "no observation"),
