@@ -10,7 +10,8 @@ from rollax.env.base_env import DICT_VIEW, BaseEnv
 class EnvWrapper(BaseEnv):
     """Has every attribute and method of the environment inside that a subclass does not define.
 
-    The dict view is not passed on: it follows from the columnar view of the wrapper.
+    The dict view is not passed on: it follows from the columnar view of the wrapper. Nor is `in_jax`: a compiled loop
+    makes no polls that the wrapper could see.
 
     Args:
         env: the environment inside.
@@ -36,5 +37,5 @@ def _of_env(name: str) -> Any:
 
 
 for _name in vars(BaseEnv):
-    if not (_name.startswith("_") or _name in DICT_VIEW):
+    if not (_name.startswith("_") or _name in (*DICT_VIEW, "in_jax")):
         setattr(EnvWrapper, _name, _of_env(_name))

@@ -16,6 +16,8 @@ from rollax import (
     PPOTrainer,
     RolloutWorker,
     SACConfig,
+    record_env,
+    to_base_env,
     trees,
 )
 from rollax.algorithms.ddpg import DDPGPolicy
@@ -229,6 +231,18 @@ def test_an_exact_save_resumes_bit_for_bit_and_names_no_code(tmp_path):
     for one, other in zip(went_on, resumed, strict=True):
         assert one["info"]["learner"] == other["info"]["learner"]
         assert one["episode_reward_mean"] == other["episode_reward_mean"]
+
+
+def test_a_recorded_environment_is_sampled_by_polls(tmp_path):
+    class Drawn(JaxClock):
+        def render(self, state):
+            return np.zeros((16, 16, 3), np.uint8)
+
+    worker = make(lambda context: record_env(to_base_env(Drawn(), num_envs=1), tmp_path))
+    assert isinstance(worker.sampler, ColumnSampler)
+    worker.sample()
+    worker.stop()
+    assert list(tmp_path.glob("*.mp4"))
 
 
 def test_a_trainer_learns_and_evaluates():
