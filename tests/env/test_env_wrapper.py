@@ -6,7 +6,7 @@ from rollax import BaseEnv
 from rollax.env.base_env import DICT_VIEW
 from rollax.env.env_wrapper import EnvWrapper
 
-PASSED_ON = [name for name in vars(BaseEnv) if not name.startswith("_") and name not in DICT_VIEW]
+PASSED_ON = [name for name in vars(BaseEnv) if not name.startswith("_") and name not in (*DICT_VIEW, "in_jax")]
 
 
 class Counts(EnvWrapper):
@@ -15,13 +15,14 @@ class Counts(EnvWrapper):
 
 
 def test_what_is_passed_on():
-    inside = SimpleNamespace(**{name: object() for name in PASSED_ON}, observation_spaces={})
+    inside = SimpleNamespace(**{name: object() for name in PASSED_ON}, observation_spaces={}, in_jax=True)
     inside.poll_rows = lambda: "inside"
     wrapper = Counts(inside)  # type: ignore[arg-type]
     assert {"num_envs", "rest_rows", "sampled_by", "try_render"} <= set(PASSED_ON)
     for name in [*PASSED_ON, "observation_spaces"]:
         assert name == "poll_rows" or getattr(wrapper, name) is getattr(inside, name)
     assert wrapper.poll_rows() == ("wrapped", "inside")
+    assert not wrapper.in_jax  # a compiled loop would not poll the wrapper
     assert (wrapper.name, hasattr(wrapper, "mode"), hasattr(wrapper, "_private")) == ("SimpleNamespace", False, False)
 
 
