@@ -124,7 +124,7 @@ def test_without_waiting_each_tells_its_story_at_its_own_pace(lockstep, name, mo
             assert story == REMOTE[name].story(seed, len(story))
 
 
-@pytest.mark.parametrize("slow", [{"step_s": 0.5}, {"reset_s": 0.3}])
+@pytest.mark.parametrize("slow", [{"step_s": 1.5}, {"reset_s": 1.5}])
 def test_without_waiting_a_slow_one_stops_nobody(trio, slow, monkeypatch):
     wait(trio, 0.0, monkeypatch)
     trio.get_sub_environments()[1].behave(**slow)

@@ -187,7 +187,7 @@ def test_it_is_not_made_anew_forever(make, diary, monkeypatch):
 @pytest.mark.long
 def test_it_is_not_waited_for_while_it_is_made_anew(make, caplog, monkeypatch):
     """A pause before another try stops nobody else."""
-    monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 3.0)
     caplog.set_level(logging.CRITICAL)
     env = make(num_envs=2, wait_ms=0, restart_failed_sub_environments=True)
     env.reset_rows(np.arange(2))
