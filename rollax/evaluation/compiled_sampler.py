@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -16,7 +15,6 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.env import checks
 from rollax.evaluation.callbacks import overrides
 from rollax.evaluation.compiled_filter import CompiledFilter
-from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.sampler import Sampler
 from rollax.jaxenv.jax_base_env import JaxBaseEnv
 from rollax.jaxenv.sub_environments import Running, replaced
@@ -208,20 +206,17 @@ def only_stepwise(worker: RolloutWorker, *, several_rows: bool) -> str:
 
     `several_rows`: a policy reads the rows of other agents, or of whole trajectories.
     """
-    config, runners = worker.config, list(worker.runners.values())
-    reasons: list[tuple[Callable[[PolicyRunner], bool] | bool, str]] = [
+    config, runner, callbacks = worker.config, next(iter(worker.runners.values())), worker.callbacks
+    reasons = (
         (bool(config.sample_async), "config key 'sample_async'"),
-        (len(runners) > 1, "several policies"),
-        (lambda runner: not isinstance(runner.policy, JaxPolicy), "a policy that is no JaxPolicy"),
-        (lambda runner: runner.stores_more or several_rows, "a policy that reads 't', 'agent_id' or 'infos'"),
+        (len(worker.runners) > 1, "several policies"),
+        (runner.stores_more or several_rows, "a policy that reads 't', 'agent_id' or 'infos'"),
         (config.batch_mode == "complete_episodes", "config key 'batch_mode', complete_episodes"),
         (config.output is not None, "config key 'output'"),
-        (overrides(worker.callbacks, "on_episode_start"), "callback on_episode_start"),
-        (overrides(worker.callbacks, "on_episode_step"), "callback on_episode_step"),
-    ]
-    for applies, reason in reasons:
-        if applies(runners[0]) if callable(applies) else applies:
-            return reason
-    policy = runners[0].policy
-    assert isinstance(policy, JaxPolicy)
-    return policy.only_stepwise()
+        (overrides(callbacks, "on_episode_start"), "callback on_episode_start"),
+        (overrides(callbacks, "on_episode_step"), "callback on_episode_step"),
+    )
+    found = next((reason for applies, reason in reasons if applies), "")
+    if found or not isinstance(runner.policy, JaxPolicy):
+        return found or "a policy that is no JaxPolicy"
+    return runner.policy.only_stepwise()

@@ -6,7 +6,7 @@ import pytest
 
 from rollax import DQNTrainer, PPOTrainer, SACTrainer
 from tests.algorithms.test_dqn_learning import ZOO_CARTPOLE
-from tests.algorithms.test_learning_runs import CARTPOLE
+from tests.algorithms.test_learning_runs import CARTPOLE, PENDULUM
 
 pytestmark = pytest.mark.learning
 
@@ -16,19 +16,7 @@ def test_ppo_jax_cartpole(reaches):
 
 
 def test_ppo_jax_pendulum(reaches):
-    # As in Gymnasium, but that observations are standardized.
-    config = {
-        "num_envs_per_worker": 4,
-        "train_batch_size": 4096,
-        "sgd_minibatch_size": 64,
-        "num_sgd_iter": 10,
-        "lr": 1e-3,
-        "gamma": 0.9,
-        "lambda": 0.95,
-        "observation_filter": "MeanStdFilter",
-        "model": {"free_log_std": True},
-    }
-    reaches(PPOTrainer, "jax:Pendulum-v1", -250, 300_000, config)
+    reaches(PPOTrainer, "jax:Pendulum-v1", -250, 300_000, {**PENDULUM, "observation_filter": "MeanStdFilter"})
 
 
 def test_dqn_jax_cartpole(reaches):

@@ -22,6 +22,18 @@ CARTPOLE = {
     "lambda": 0.8,
 }
 
+# As in the zoo, but for gSDE: the deviation is one trained vector and its noise is drawn anew at every step.
+PENDULUM = {
+    "num_envs_per_worker": 4,
+    "train_batch_size": 4096,
+    "sgd_minibatch_size": 64,
+    "num_sgd_iter": 10,
+    "lr": 1e-3,
+    "gamma": 0.9,
+    "lambda": 0.95,
+    "model": {"free_log_std": True},
+}
+
 
 def test_ppo_cartpole(reaches):
     reaches(PPOTrainer, "CartPole-v1", 475, 100_000, CARTPOLE)
@@ -32,18 +44,7 @@ def test_ppo_masked_cartpole(reaches):
 
 
 def test_ppo_pendulum(reaches):
-    # As in the zoo, but for gSDE: the deviation is one trained vector and its noise is drawn anew at every step.
-    config = {
-        "num_envs_per_worker": 4,
-        "train_batch_size": 4096,
-        "sgd_minibatch_size": 64,
-        "num_sgd_iter": 10,
-        "lr": 1e-3,
-        "gamma": 0.9,
-        "lambda": 0.95,
-        "model": {"free_log_std": True},
-    }
-    reaches(PPOTrainer, "Pendulum-v1", -250, 300_000, config)
+    reaches(PPOTrainer, "Pendulum-v1", -250, 300_000, PENDULUM)
 
 
 def test_ppo_acrobot(reaches):
