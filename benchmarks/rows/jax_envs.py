@@ -13,7 +13,7 @@ _NAMES = {"CartPole-v1": "Gymnasium, copies", "jax:CartPole-v1": "rollax"}
 
 def jax_env_rows() -> tuple[Row, ...]:
     """Returns the benchmarks of sampling and training in compiled environments."""
-    return (_sampling(64, 128), _sampling(2048, 32), _training())
+    return (_sampling(64, 128), _sampling(2048, 32), _training(), _replay(), _search())
 
 
 def _sampling(num_envs: int, fragment: int) -> Row:
@@ -58,4 +58,50 @@ def _training() -> Row:
         sides=(side("jax:CartPole-v1"), side("CartPole-v1")),
         targets=(Against("Gymnasium, copies", 2.0),),
         notes="The same trainer on both sides, with copies of `gym.make` on the other one.",
+    )
+
+
+def _replay() -> Row:
+    config = {
+        "num_envs_per_worker": 10,
+        "rollout_fragment_length": 32,
+        "train_batch_size": 128,
+        "training_intensity": 0.1,
+        "learning_starts": 1000,
+        "timesteps_per_iteration": 5000,
+        "model": {"fcnet_hiddens": [64, 64]},
+    }
+
+    def side(env: str) -> Side:
+        return Side(
+            _NAMES[env], own("rollax_training", "rate", *flags(env=env, algorithm="DQN", config=json.dumps(config)))
+        )
+
+    return Row(
+        name="training_jax_dqn",
+        work="DQN on CartPole-v1 in JAX, 10 sub-envs × 32 steps, an update of 128 rows for every 10 steps",
+        unit="env steps/s",
+        better="more",
+        sides=(side("jax:CartPole-v1"), side("CartPole-v1")),
+        targets=(Against("Gymnasium, copies", 2.0),),
+        notes="The same trainer on both sides, with its replay buffer on the host.",
+    )
+
+
+def _search() -> Row:
+    settings = flags(directions=32, warm_up=25, num_envs=64)
+
+    def side(env: str) -> Side:
+        return Side(_NAMES[env], own("rollax_search", *flags(env=env), *settings))
+
+    return Row(
+        name="ars_jax_cartpole",
+        work="ARS V2 on CartPole-v1 in JAX, linear policy, 32 directions, whole iterations, one process",
+        unit="env steps/s",
+        better="more",
+        sides=(side("jax:CartPole-v1"), side("CartPole-v1")),
+        targets=(Against("Gymnasium, copies", 2.0),),
+        rounds=5,
+        seconds=5.0,
+        notes="As `ars_cartpole`: after 25 iterations most episodes have 500 steps on both sides.",
     )

@@ -77,10 +77,8 @@ class CandidatePlayer:
         self._sampler.take_metrics()
         self._begin(request)
         while self._left:
-            self._long_episodes.after_poll(lambda: np.where(self._task_of == _IDLE, 0, self._episodes["length"]))
-            for rows in self._waiting:
-                self._act(rows)
-            self._waiting = self._observe(self._env.poll_rows())
+            self._long_episodes.after_poll(lambda: np.where(self._plays, self._episodes["length"], 0))
+            self._advance()
         shape = len(request.indices), _SIDES, request.episodes
         in_order = np.argsort(self._ended)
         metrics: list[EpisodeMetrics] = self._sampler.take_metrics()
@@ -110,6 +108,17 @@ class CandidatePlayer:
         self._waiting: list[Rows] = []  # rows that act before the next poll
         started = self._begin_episodes(np.arange(self._env.num_envs))
         self._waiting = [started] if started is not None else self._observe(self._env.poll_rows())
+
+    @property
+    def _plays(self) -> NDArray[np.bool_]:
+        """[slots] which of them have a task."""
+        return self._task_of != _IDLE
+
+    def _advance(self) -> None:
+        """Plays one step in each slot, and begins the next episodes."""
+        for rows in self._waiting:
+            self._act(rows)
+        self._waiting = self._observe(self._env.poll_rows())
 
     def _begin_episodes(self, slots: NDArray) -> Rows | None:
         """Gives these slots the next tasks; None where their first rows come with a later poll, or none does."""
@@ -152,7 +161,7 @@ class CandidatePlayer:
 
     def _note_starts(self, rows: Rows, starting: NDArray) -> None:
         slots = rows.env_index[starting]
-        self._episodes.begin(slots[self._task_of[slots] != _IDLE], several_agents=False)
+        self._episodes.begin(slots[self._plays[slots]], several_agents=False)
 
     def _act(self, rows: Rows) -> None:
         """Acts for the rows that wait for an action, each with the parameters of its slot."""
@@ -163,7 +172,7 @@ class CandidatePlayer:
         rows.stack(self._env.observation_space)
         obs = rows.observations(selection, self._policy.observation_space)
         self._policy.check_masks(obs)
-        plays = self._task_of[slots] != _IDLE
+        plays = self._plays[slots]
         if np.count_nonzero(plays) == len(plays):
             self._moments.add(slots, obs)
         else:
@@ -180,7 +189,7 @@ class CandidatePlayer:
         """Records the outcomes of a poll, and begins the next episodes; returns the rows that may act."""
         if rows.agents is not None:
             raise _several_agents(self._env)
-        slots, plays = rows.env_index, self._task_of[rows.env_index] != _IDLE
+        slots, plays = rows.env_index, self._plays[rows.env_index]
         starts = np.flatnonzero(rows.starts)
         if len(starts):
             self._note_starts(rows, starts)
@@ -195,7 +204,7 @@ class CandidatePlayer:
             self._returns[slots] += self._counted(rewards)
         if not (len(rows.ended_envs) or len(rows.dropped_envs)):
             return [rows]
-        self._end(rows.ended_envs[self._task_of[rows.ended_envs] != _IDLE])
+        self._end(rows.ended_envs[self._plays[rows.ended_envs]])
         again = self._reset(rows.dropped_envs)  # the same episodes, from their beginning
         started = self._begin_episodes(rows.ended_envs) if self._left else None
         return [one for one in (rows, again, started) if one is not None]

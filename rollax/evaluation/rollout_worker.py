@@ -248,10 +248,10 @@ class RolloutWorker:
         Raises:
             PolicyError, EnvError: the policy or the environment is none that candidates are played with.
         """
-        from rollax.evaluation.candidates import CandidatePlayer
+        from rollax.evaluation.compiled_candidates import make_candidate_player
 
         if self._candidates is None:
-            self._candidates = CandidatePlayer(self.sampler, self._only_runner(), self.worker_index)
+            self._candidates = make_candidate_player(self.sampler, self._only_runner(), self.worker_index)
 
     def take_over(self, update: Update) -> None:
         """Replaces weights and filters; after the first update, statistics that were not sent yet are kept."""

@@ -74,8 +74,9 @@ class JaxBaseEnv(BaseEnv):
             self.running = self._restart(self.running, chosen)
         assert self.running is not None
         self._answers.expect(env_index)
-        obs = self.checked(self.running.obs, self.num_envs, self._where)
-        return Rows.starting(env_index, env_index, trees.index(obs, env_index))
+        obs = trees.index(jax.tree.map(np.asarray, self.running.obs), env_index)
+        obs = self.checked(obs, len(env_index), lambda row: self._where(int(env_index[row])))
+        return Rows.starting(env_index, env_index, obs)
 
     def checked(self, obs: Any, rows: int, where: Callable[[int], str]) -> trees.Tree:
         """Columns of observations in NumPy, in the dtypes of the space; `where` describes a row in errors.

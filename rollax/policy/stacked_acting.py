@@ -32,29 +32,31 @@ class StackedActing:
         exploration: chooses the greedy actions.
         forward: (model, columns) -> outputs, with invalid actions masked.
         slots: the number of slots.
+    Attributes:
+        blocks: name -> parameters [BLOCK, ...], for each block of slots.
     """
 
     def __init__(self, split: SplitModel, exploration: Exploration, forward: Any, slots: int) -> None:
         self._split, self._exploration, self._forward = split, exploration, forward
         self._shapes = {name: array.shape for name, array in split.params.items()}
         # On the host: `device_put` compiles nothing.
-        self._blocks = [
+        self.blocks = [
             {name: jax.device_put(np.zeros((BLOCK, *shape), np.float32)) for name, shape in self._shapes.items()}
             for _ in range(-(-slots // BLOCK))
         ]
         self._obs: trees.Tree = None
-        self._act = jax.jit(self._act_on_block)
+        self._act = jax.jit(self.act_on_block)
         self._put = jax.jit(self._put_into_block, donate_argnums=0)
 
     def set_vector(self, slot: int, vector: NDArray[np.float32]) -> None:
         """Gives a slot its parameters, as one vector."""
         block, place = divmod(slot, BLOCK)
-        self._blocks[block] = self._put(self._blocks[block], place, vector)
+        self.blocks[block] = self._put(self.blocks[block], place, vector)
 
     def set_obs(self, slots: NDArray | slice, obs: trees.Tree) -> None:
         """Gives slots their observations: columns [N, ...]."""
         if self._obs is None:
-            rows = BLOCK * len(self._blocks)
+            rows = BLOCK * len(self.blocks)
             self._obs = trees.tree_map(lambda leaf: np.zeros((rows, *leaf.shape[1:]), leaf.dtype), obs)
         trees.put(self._obs, slots, obs)
 
@@ -69,7 +71,7 @@ class StackedActing:
         parts = []
         for block in blocks:
             obs = trees.index(self._obs, slice(block * BLOCK, (block + 1) * BLOCK))
-            parts.append(jax.tree.map(np.asarray, self._act(self._blocks[block], extra, obs)))
+            parts.append(jax.tree.map(np.asarray, self._act(self.blocks[block], extra, obs)))
         actions, finite = trees.concat([(actions, finite) for actions, finite in parts])
         first_row = {block: row * BLOCK for row, block in enumerate(blocks)}
         rows = (
@@ -79,7 +81,9 @@ class StackedActing:
         )
         return trees.index(actions, rows), finite[rows]
 
-    def _act_on_block(self, params: Any, extra: Any, obs: Any) -> tuple[Any, jax.Array]:
+    def act_on_block(self, params: Any, extra: Any, obs: Any) -> tuple[Any, jax.Array]:
+        """`(actions, whether the outputs are finite)` of one block's slots; traced by JAX."""
+
         def one(params: Any, row: Any) -> tuple[Any, jax.Array]:
             columns = {SampleBatch.OBS: jax.tree.map(lambda leaf: leaf[None], row)}
             out: Outputs = self._forward(self._split.merge(params, extra), columns)

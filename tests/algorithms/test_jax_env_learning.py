@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rollax import DQNTrainer, PPOTrainer, SACTrainer
+from rollax import ARSTrainer, DQNTrainer, PPOTrainer, SACTrainer
 from tests.algorithms.test_dqn_learning import ZOO_CARTPOLE
 from tests.algorithms.test_learning_runs import CARTPOLE, PENDULUM
+from tests.algorithms.test_search_learning import CARTPOLE as ARS_CARTPOLE
+from tests.algorithms.test_search_learning import PENDULUM as ARS_PENDULUM
 
 pytestmark = pytest.mark.learning
 
@@ -26,3 +28,11 @@ def test_dqn_jax_cartpole(reaches):
 def test_sac_jax_pendulum(reaches):
     config = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}
     reaches(SACTrainer, "jax:Pendulum-v1", -200, 10_000, config)
+
+
+def test_ars_jax_cartpole(reaches):
+    reaches(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE)
+
+
+def test_ars_jax_pendulum(reaches):
+    reaches(ARSTrainer, "jax:Pendulum-v1", -250, 2_000_000, ARS_PENDULUM)
