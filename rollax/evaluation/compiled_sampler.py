@@ -15,7 +15,9 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.env import checks
 from rollax.evaluation.callbacks import overrides
 from rollax.evaluation.compiled_filter import CompiledFilter
+from rollax.evaluation.compiled_memory import CompiledMemory
 from rollax.evaluation.sampler import Sampler
+from rollax.evaluation.trajectories import Inputs
 from rollax.jaxenv.jax_base_env import JaxBaseEnv
 from rollax.jaxenv.sub_environments import Running, replaced
 from rollax.policy.jax_policy import JaxPolicy
@@ -27,28 +29,29 @@ log = logging.getLogger("rollax.sampling")
 
 
 class _Carry(NamedTuple):
-    """What goes from one step to the next: the episodes, what the policy sees of them, the filter's statistics."""
+    """What goes from one step to the next: the episodes, what the policy acts on, the filter's statistics."""
 
     running: Running
-    obs: Any
+    inputs: Inputs
     moments: Any
 
 
 class _Rows(NamedTuple):
     """What is played, [N T, ...]: T rows of each of N sub-environments, in time order.
 
-    `obs` and `new_obs` are filtered. With a filter, `unfiltered` has what it has seen: all `new_obs`, and the first
-    observations of the episodes that begin after a row; else it is None.
+    `inputs` are what the policy acts on, filtered observations and its memory; `new_inputs` what it would act on next
+    if no episode ended. With a filter, `unfiltered` has what it has seen: all new observations, and the first ones of
+    the episodes that begin after a row; else it is None.
     """
 
-    obs: Any
+    inputs: Inputs
     actions: Any
     packed: Any
     rewards: Any
     terminateds: Any
     truncateds: Any
-    new_obs: Any
-    unfiltered: Any
+    new_inputs: Inputs
+    unfiltered: tuple[Any, Any] | None
 
 
 class CompiledSampler(Sampler):
@@ -66,7 +69,8 @@ class CompiledSampler(Sampler):
         assert isinstance(self._runner.policy, JaxPolicy)
         self._policy = self._runner.policy
         self._filter = CompiledFilter(self._runner.filter, self.env.functions.env.observation_space)
-        self._obs: Any = None  # what the policy acts on next
+        self._memory = CompiledMemory(self._runner, self.env.num_envs)
+        self._inputs: Inputs = {}  # what the policy acts on next
         self._everyone = np.arange(self.env.num_envs)
         self._trajectories = np.full(self.env.num_envs, -1)  # the number of each running trajectory
         self._begun = False
@@ -80,7 +84,7 @@ class CompiledSampler(Sampler):
         last[:, -1] = True
         ends = last.ravel().nonzero()[0]
         columns = {
-            SampleBatch.OBS: rows.obs,
+            **rows.inputs,
             SampleBatch.ACTIONS: rows.actions,
             **self._policy.unpacked(rows.packed),
             SampleBatch.REWARDS: self._runner.clipped(rows.rewards),
@@ -90,7 +94,7 @@ class CompiledSampler(Sampler):
         }
         kept = {SampleBatch.TRAJECTORY_ID: trajectories, SampleBatch.OFF_POLICY: np.zeros(len(episodes), bool)}
         columns |= {name: column for name, column in kept.items() if name in self._runner.columns_of_trajectories}
-        fragment = Fragment(columns, ends, {SampleBatch.OBS: trees.index(rows.new_obs, ends)})
+        fragment = Fragment(columns, ends, trees.index(rows.new_inputs, ends))
         self._begun = True
         return {self._policy_id: fragment}, len(episodes)
 
@@ -112,25 +116,36 @@ class CompiledSampler(Sampler):
         policy, count = self._policy, self.env.num_envs
         noise = policy.draw_noise(steps, count) if self.explore else None
         assert self.env.running is not None
-        carry = _Carry(self.env.running, self._obs, self._filter.moments())
+        carry = _Carry(self.env.running, self._inputs, self._filter.moments())
         settings = {"steps": steps, "explore": self.explore, "learns": self._filter_learns}
-        (self.env.running, self._obs, _), rows = self._roll(policy.params, policy.extra, carry, noise, **settings)
-        rows = jax.tree.map(np.array, rows)  # copies, which others may change
-        over = rows.terminateds | rows.truncateds
-        where = lambda row: f"{self.env.name}, sub-environment {row // steps}"  # noqa: E731
-        rows = rows._replace(rewards=checks.reward_column(rows.rewards, where).astype(np.float32))
-        if rows.unfiltered is None:
-            new, obs = (self.env.checked(part, steps * count, where) for part in (rows.new_obs, rows.obs))
-            rows = rows._replace(new_obs=new, obs=obs)
-        else:
-            for part, counted in zip(rows.unfiltered, (slice(None), over), strict=True):
-                checked = self.env.checked(part, steps * count, where)
-                if self._filter_learns:
-                    self._runner.filter(trees.index(checked, counted))
-            rows = rows._replace(obs=self._filter.on_host(rows.obs), new_obs=self._filter.on_host(rows.new_obs))
-        policy.check_masks(rows.obs)
-        self.env.ended(np.unique(over.nonzero()[0] // steps))
+        (self.env.running, self._inputs, _), rows = self._roll(policy.params, policy.extra, carry, noise, **settings)
+        rows = self._on_host(jax.tree.map(np.array, rows), steps)  # copies, which others may change
+        policy.check_masks(rows.inputs[SampleBatch.OBS])
+        self.env.ended(np.unique((rows.terminateds | rows.truncateds).nonzero()[0] // steps))
         return rows
+
+    def _on_host(self, rows: _Rows, steps: int) -> _Rows:
+        """Checks rows and gives them the dtypes of the host; its filter sees what the compiled one has seen."""
+
+        def where(row: int) -> str:
+            return f"{self.env.name}, sub-environment {row // steps}"
+
+        def checked(obs: trees.Tree) -> trees.Tree:
+            return self.env.checked(obs, len(rows.rewards), where)
+
+        def on_host(inputs: Inputs) -> Inputs:
+            obs = inputs[SampleBatch.OBS]
+            obs = checked(obs) if rows.unfiltered is None else self._filter.on_host(obs)
+            return {SampleBatch.OBS: obs, **self._memory.on_host(inputs)}
+
+        rewards = checks.reward_column(rows.rewards, where).astype(np.float32)
+        if rows.unfiltered is not None:
+            following, begun = map(checked, rows.unfiltered)
+            if self._filter_learns:
+                self._runner.filter(following)
+                self._runner.filter(trees.index(begun, rows.terminateds | rows.truncateds))
+        new_inputs, inputs = on_host(rows.new_inputs), on_host(rows.inputs)
+        return rows._replace(rewards=rewards, new_inputs=new_inputs, inputs=inputs)
 
     @property
     def _filter_learns(self) -> bool:
@@ -139,7 +154,8 @@ class CompiledSampler(Sampler):
     def _begin(self) -> None:
         self.episodes.drop_running()
         rows = self.env.reset_rows(self._everyone, self.episodes.seeds())
-        self._obs = jax.tree.map(jnp.asarray, self._runner.filter(rows.obs, self._filter_learns))
+        obs = jax.tree.map(jnp.asarray, self._runner.filter(rows.obs, self._filter_learns))
+        self._inputs = {SampleBatch.OBS: obs, **self._memory.initial}
         self._begin_episodes(self._everyone)
 
     def _begin_episodes(self, env_index: np.ndarray) -> None:
@@ -172,25 +188,26 @@ class CompiledSampler(Sampler):
         self, params: Any, extra: Any, carry: _Carry, noise: Any, steps: int, explore: bool, learns: bool
     ) -> tuple[_Carry, _Rows]:
         """Traced by JAX; `noise` is [T, N, K], or None for greedy actions; `learns`: the filter does."""
-        functions, action_map, filtered = self.env.functions, self._runner.action_map, self._filter
+        functions, action_map = self.env.functions, self._runner.action_map
+        filtered, memory = self._filter, self._memory
 
         def step(carry: _Carry, noise: Any) -> tuple[_Carry, _Rows]:
-            running, obs, moments = carry
-            actions, packed = self._policy.traced_actions(params, extra, {SampleBatch.OBS: obs}, noise, explore=explore)
+            running, inputs, moments = carry
+            actions, packed, states = self._policy.traced_actions(params, extra, inputs, noise, explore=explore)
             running, outcome = functions.advance(running, action_map(actions))
             flags = outcome.terminated, outcome.truncated
             over = flags[0] | flags[1]
             if learns:
                 moments = filtered.seen(moments, outcome.obs, jnp.ones_like(over))
-            new_obs = filtered(moments, outcome.obs)
+            new_memory = memory.after(actions, states, outcome.reward)
+            new_inputs = {SampleBatch.OBS: filtered(moments, outcome.obs), **new_memory}
             running = functions.restart(running, over)
             if learns:
                 moments = filtered.seen(moments, running.obs, over)
-            begun = filtered(moments, running.obs)
-            next_obs = replaced(new_obs, over, begun)
+            begun = {SampleBatch.OBS: filtered(moments, running.obs), **memory.initial}
             unfiltered = (outcome.obs, running.obs) if filtered.active else None
-            row = _Rows(obs, actions, packed, outcome.reward, *flags, new_obs, unfiltered)
-            return _Carry(running, next_obs, moments), row
+            row = _Rows(inputs, actions, packed, outcome.reward, *flags, new_inputs, unfiltered)
+            return _Carry(running, replaced(new_inputs, over, begun), moments), row
 
         carry, rows = lax.scan(step, carry, noise, length=steps)
         return carry, jax.tree.map(_by_sub_environment, rows)

@@ -13,6 +13,7 @@ from rollax.batch import SampleBatch
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.actions import ActionMap, ActionRanges, described
 from rollax.evaluation.filters import MeanStdFilter
+from rollax.policy.exploration.exploration import namespace
 from rollax.policy.policy import Policy, accepted
 from rollax.policy.raw_observations import columns_of, columns_of_one
 
@@ -79,11 +80,13 @@ class PolicyRunner:
         """The columns to learn from, of those that were fetched to be learned from and to be written."""
         return {name: column for name, column in fetches.items() if name not in self.policy.recorded_columns}
 
-    def clipped(self, rewards: np.ndarray) -> np.ndarray:
-        """The rewards that the policy acts on and learns from."""
-        if self.clip_rewards is True:
-            return np.sign(rewards)
-        return np.clip(rewards, -self.clip_rewards, self.clip_rewards) if self.clip_rewards else rewards
+    def clipped(self, rewards: Any) -> Any:
+        """The rewards that the policy acts on and learns from, in NumPy or JAX."""
+        bound = self.clip_rewards
+        if not bound:
+            return rewards
+        xp = namespace(rewards)
+        return xp.sign(rewards) if bound is True else xp.clip(rewards, -bound, bound)
 
     @property
     def learns_off_policy(self) -> bool:

@@ -16,13 +16,9 @@ from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.table import Table
 from rollax.evaluation.trajectories import Inputs
+from rollax.policy.recurrent_columns import ARGUMENT_OF
 
-_STATE, _ACTION, _REWARD = "state_batches", "prev_action_batch", "prev_reward_batch"
-_COLUMN_OF = {
-    _STATE: SampleBatch.STATE_IN,
-    _ACTION: SampleBatch.PREV_ACTIONS,
-    _REWARD: SampleBatch.PREV_REWARDS,
-}
+_STATE, _ACTION, _REWARD = SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS
 
 
 class SlotTable(Table):
@@ -53,6 +49,28 @@ class SlotTable(Table):
         return self._ids.index(policy_id)
 
 
+def initial_memory(runner: PolicyRunner) -> tuple[Inputs, list[str]]:
+    """`(column -> its row at the start of a trajectory, the columns that batches store)` of a policy's memory.
+
+    The columns are those that the policy acts on or stores; there may be none.
+    """
+    policy, wanted = runner.policy, runner.columns
+    state = tuple(np.asarray(part) for part in policy.get_initial_state())
+    stored = frozenset() if wanted is None else wanted
+    # A policy that names no columns gets its state, which cannot be recomputed, but not what is rarely read.
+    if state and (wanted is None or SampleBatch.STATE_OUT in stored):
+        stored |= {_STATE}
+    kept = {name for name, argument in ARGUMENT_OF.items() if runner.takes(argument) or name in stored}
+    initial: Inputs = {}
+    if state and _STATE in kept:
+        initial[_STATE] = state
+    if _ACTION in kept:
+        initial[_ACTION] = trees.index(spaces.zeros(policy.action_space, 1), 0)
+    if _REWARD in kept:
+        initial[_REWARD] = np.zeros((), np.float32)
+    return initial, [name for name in initial if name in stored]
+
+
 class SlotMemory:
     """The columns of a slot table that one policy acts on or stores; there may be none.
 
@@ -62,36 +80,23 @@ class SlotMemory:
     """
 
     def __init__(self, runner: PolicyRunner, slots: Table) -> None:
-        wanted, state = runner.columns, [np.asarray(part) for part in runner.policy.get_initial_state()]
-        stored = frozenset() if wanted is None else wanted
-        # A policy that names no columns gets its state, which cannot be recomputed, but not what is rarely read.
-        if state and (wanted is None or SampleBatch.STATE_OUT in stored):
-            stored |= {SampleBatch.STATE_IN}
-        kept = {name for name, column in _COLUMN_OF.items() if runner.takes(name) or column in stored}
-        initial: dict[str, trees.Tree] = {}
-        if state and _STATE in kept:
-            initial[_STATE] = tuple(state)
-        if _ACTION in kept:
-            initial[_ACTION] = trees.index(spaces.zeros(runner.policy.action_space, 1), 0)
-        if _REWARD in kept:
-            initial[_REWARD] = np.zeros((), np.float32)
+        initial, self._stored = initial_memory(runner)
         self._table, self._runner = slots, runner
         self._parts = {name: (runner.policy.name, name) for name in initial}  # -> the name of the table's column
         for name, column in self._parts.items():
             slots.add(column, initial[name])
-        self._stored = [name for name in initial if _COLUMN_OF[name] in stored]
         self.active = bool(initial)
 
     def context(self, slots: np.ndarray) -> dict[str, Any]:
         """The keyword arguments for `compute_actions`."""
-        context = {name: trees.index(self._table[column], slots) for name, column in self._parts.items()}
-        if _REWARD in context:
-            context[_REWARD] = self._runner.clipped(context[_REWARD])
+        context = {ARGUMENT_OF[name]: trees.index(self._table[column], slots) for name, column in self._parts.items()}
+        if _REWARD in self._parts:
+            context[ARGUMENT_OF[_REWARD]] = self._runner.clipped(context[ARGUMENT_OF[_REWARD]])
         return context
 
     def columns(self, context: dict[str, Any]) -> Inputs:
         """The columns to store, out of what `context` returned."""
-        return {_COLUMN_OF[name]: context[name] for name in self._stored}
+        return {name: context[ARGUMENT_OF[name]] for name in self._stored}
 
     def inputs(self, slots: np.ndarray) -> Inputs:
         """What these slots would act on now, as far as it is stored."""

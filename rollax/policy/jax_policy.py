@@ -172,8 +172,6 @@ class JaxPolicy(ModelPolicy):
         """Why `traced_actions` cannot act for it, several steps in one compiled call; empty if it can."""
         if type(self).compute_actions is not JaxPolicy.compute_actions:
             return "compute_actions of its own"
-        if self.memory.present:
-            return "a model with memory"
         if self._noisy or type(self.exploration).acting_params is not Exploration.acting_params:
             return "noise in its parameters"
         return "exploration with a state, such as Ornstein-Uhlenbeck noise" if self._exploration_state else ""
@@ -186,14 +184,13 @@ class JaxPolicy(ModelPolicy):
 
     def traced_actions(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, *, explore: bool
-    ) -> tuple[Any, jax.Array]:
-        """`(actions, packed)` for any number of rows, as in `compute_actions`; traced by JAX.
+    ) -> tuple[Any, jax.Array, tuple]:
+        """`(actions, packed, state_out)` for any number of rows, as in `compute_actions`; traced by JAX.
 
         `params`, `extra` and `columns` are as for `greedy_actions`, `noise` is one call's part of `draw_noise`.
         `unpacked` takes `packed` [B, W] apart.
         """
-        actions, packed, _ = self._acting.traced_actions(params, extra, columns, noise, None, explore=explore)
-        return actions, packed
+        return self._acting.traced_actions(params, extra, columns, noise, None, explore=explore)
 
     def unpacked(self, packed: np.ndarray) -> dict[str, np.ndarray]:
         """The `fetches` of `compute_actions`, of any number of rows; NonFiniteError as there."""

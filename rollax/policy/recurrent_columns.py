@@ -16,11 +16,12 @@ from rollax.models.outputs import initial_state_of, is_recurrent
 from rollax.spaces import zeros
 
 Columns = Mapping[str, Any]
-_ARGUMENT_OF = {
+ARGUMENT_OF = {
     SampleBatch.STATE_IN: "state_batches",
     SampleBatch.PREV_ACTIONS: "prev_action_batch",
     SampleBatch.PREV_REWARDS: "prev_reward_batch",
 }
+"""The columns of a memory -> the arguments of `compute_actions` with them."""
 _TRAJECTORY = (
     SampleBatch.EPS_ID,
     SampleBatch.TRAJECTORY_ID,
@@ -49,7 +50,7 @@ class RecurrentColumns:
     @property
     def arguments(self) -> frozenset[str]:
         """The arguments of `compute_actions` with the memory."""
-        return frozenset(_ARGUMENT_OF[name] for name in self.columns)
+        return frozenset(ARGUMENT_OF[name] for name in self.columns)
 
     @property
     def batch_columns(self) -> frozenset[str]:
@@ -88,7 +89,7 @@ class RecurrentColumns:
             if any((shape if numbers else shape[:1]) != (rows,) for shape in shapes):
                 raise PolicyError(
                     "Previous actions or rewards that do not fit the observations.",
-                    where=f"{where}, {_ARGUMENT_OF[name]} of compute_actions",
+                    where=f"{where}, {ARGUMENT_OF[name]} of compute_actions",
                     got=f"shapes {shapes}",
                     expected=f"{rows} rows, one for each observation",
                     fix="pass what the step before returned, or nothing at the start of a trajectory",

@@ -5,13 +5,16 @@ import logging
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from rollax import (
+    A2CConfig,
     Callbacks,
     DDPGConfig,
     DQNConfig,
     EnvError,
     NonFiniteError,
+    Outputs,
     PPOConfig,
     PPOTrainer,
     RolloutWorker,
@@ -20,6 +23,7 @@ from rollax import (
     to_base_env,
     trees,
 )
+from rollax.algorithms.a3c import A2CPolicy
 from rollax.algorithms.ddpg import DDPGPolicy
 from rollax.algorithms.dqn import DQNPolicy
 from rollax.algorithms.ppo import PPOPolicy
@@ -29,6 +33,27 @@ from rollax.evaluation.compiled_sampler import CompiledSampler
 from tests.jaxenv.worlds import Both, JaxClock
 
 MODEL = {"fcnet_hiddens": (4,)}
+MEMORY = {**MODEL, "lstm_cell_size": 3, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+LSTM, GRU = {**MEMORY, "use_lstm": True}, {**MEMORY, "use_gru": True}
+
+
+class Counts(nnx.Module):
+    """A memory of one's own: an integer and an array, and the action before."""
+
+    memory_inputs = ("prev_actions",)
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.layer = nnx.Linear(3, num_outputs, rngs=rngs)
+
+    def initial_state(self):
+        return np.full((), 5, np.int32), np.ones((2, 3))
+
+    def __call__(self, obs, state, prev_actions):
+        number, seen = state
+        obs = obs.reshape(len(number), -1, 3)
+        shifted = self.layer(obs[:, -1] + seen[:, 0] + prev_actions.reshape(len(number), -1)[:, -1:])
+        policy = jnp.repeat(shifted, obs.shape[1], axis=0)
+        return Outputs(policy, policy[:, 0], (number + obs.shape[1], 0.5 * seen + obs.mean(axis=1, keepdims=True)))
 
 
 def make(env=JaxClock, policy=PPOPolicy, config=PPOConfig, **settings) -> RolloutWorker:
@@ -54,6 +79,15 @@ CASES = {
     "ppo, signs of rewards": (Both, PPOPolicy, PPOConfig, {"clip_rewards": True}),
     "ppo, filter": ("jax:Pendulum-v1", PPOPolicy, PPOConfig, {**SHORT, "observation_filter": "MeanStdFilter"}),
     "ppo, nested, filter": (Both, PPOPolicy, PPOConfig, {"observation_filter": "MeanStdFilter"}),
+    "ppo, gru, nested, filter": (Both, PPOPolicy, PPOConfig, {"model": GRU, "observation_filter": "MeanStdFilter"}),
+    "ppo, own memory": (JaxClock, PPOPolicy, PPOConfig, {"model": {"custom_model": Counts}}),
+    "a2c, lstm, boxes": ("jax:Pendulum-v1", A2CPolicy, A2CConfig, {**SHORT, "model": LSTM}),
+    "a2c, gru, clipped, greedy": (
+        JaxClock,
+        A2CPolicy,
+        A2CConfig,
+        {"model": GRU, "clip_rewards": 2.5, "explore": False},
+    ),
     "dqn": (JaxClock, DQNPolicy, DQNConfig, {}),
     "sac": ("jax:Pendulum-v1", SACPolicy, SACConfig, SHORT),
     "ddpg": (
@@ -67,20 +101,25 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_fragments_are_those_of_single_steps(case):
-    """Over three fragments: rows, flags, what came after each segment, metrics, and the state of the sampler."""
+    """Over three fragments and one after a fresh start: rows, flags, what came after each segment, metrics, state."""
     env, policy, config, settings = case
     compiled = make(env, policy, config, **settings)
     stepped = make(env, policy, config, sampler=ColumnSampler, **settings)
     assert type(compiled.sampler) is CompiledSampler
     numbers = set()  # of the episodes and trajectories: one of ours for each one of theirs
-    for _ in range(3):
+    for fragment in range(4):
+        if fragment == 3:
+            compiled.restart_episodes()
+            stepped.restart_episodes()
         ours, theirs = compiled.sample(), stepped.sample()
         assert ours.env_steps == theirs.env_steps == len(ours) == 27
         assert ours.keys() == theirs.keys()
         for mine, other in zip(segments_of(ours), segments_of(theirs), strict=True):
             for name in mine.keys() - {"eps_id", "trajectory_id"}:
                 assert_equal(mine[name], other[name], name)
-            assert_equal(mine.after["obs"], other.after["obs"], "after")
+            assert mine.after.keys() == other.after.keys()
+            for name in mine.after:
+                assert_equal(mine.after[name], other.after[name], f"{name} after")
             for name in {"eps_id", "trajectory_id"} & mine.keys():
                 numbers |= {(name, a, b) for a, b in zip(mine[name].tolist(), other[name].tolist(), strict=True)}
     assert len(numbers) == len({(name, a) for name, a, _ in numbers}) == len({(name, b) for name, _, b in numbers}) > 6
@@ -200,7 +239,6 @@ class Own(PPOPolicy):
 
 
 STEPWISE = {
-    "a model with memory": {"model": {**MODEL, "use_lstm": True}},
     "complete_episodes": {"batch_mode": "complete_episodes"},
     "callback on_episode_start": {"callbacks": Starts},
     "compute_actions of its own": {"policy": Own},
@@ -220,8 +258,9 @@ def test_what_is_sampled_step_by_step_is_said(reason, settings, caplog):
     worker.stop()
 
 
-def test_an_exact_save_resumes_bit_for_bit_and_names_no_code(tmp_path):
-    config = {"num_envs_per_worker": 4, "train_batch_size": 64, "sgd_minibatch_size": 32, "seed": 0, "model": MODEL}
+@pytest.mark.parametrize("model", [MODEL, GRU], ids=["mlp", "gru"])
+def test_an_exact_save_resumes_bit_for_bit_and_names_no_code(model, tmp_path):
+    config = {"num_envs_per_worker": 4, "train_batch_size": 64, "sgd_minibatch_size": 32, "seed": 0, "model": model}
     with PPOTrainer("jax:CartPole-v1", {**config, "observation_filter": "MeanStdFilter"}) as trainer:
         trainer.train()
         path = trainer.save(tmp_path, exact=True)

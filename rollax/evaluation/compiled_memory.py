@@ -1,0 +1,43 @@
+"""`CompiledMemory`: the memory of a policy inside a compiled loop, with the columns that the memory on the host has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.slots import initial_memory
+from rollax.evaluation.trajectories import Inputs
+
+
+class CompiledMemory:
+    """The functions of a `SlotMemory`, traced by JAX; without columns where the policy has no memory.
+
+    Args:
+        runner: the policy; it stores all that it acts on.
+        rows: N, the number of trajectories that run at a time.
+    Attributes:
+        initial: [N, ...] the columns at the start of trajectories.
+    """
+
+    def __init__(self, runner: PolicyRunner, rows: int) -> None:
+        self._runner = runner
+        self._host, _ = initial_memory(runner)
+        self.initial: Inputs = trees.tree_map(lambda row: jnp.repeat(jnp.asarray(row)[None], rows, axis=0), self._host)
+
+    def after(self, actions: trees.Tree, states: Sequence[Any], rewards: Any) -> Inputs:
+        """The columns after N decisions and the rewards that followed, where the trajectories go on."""
+        after = {
+            SampleBatch.STATE_IN: tuple(states),
+            SampleBatch.PREV_ACTIONS: self._runner.action_map.received(actions),
+            SampleBatch.PREV_REWARDS: self._runner.clipped(rewards),
+        }
+        return trees.tree_map(lambda column, part: part.astype(column.dtype), self.initial, after)
+
+    def on_host(self, columns: Inputs) -> Inputs:
+        """The memory's columns out of others, in NumPy with the dtypes of the host: JAX has no int64."""
+        return trees.tree_map(lambda row, column: column.astype(row.dtype, copy=False), self._host, columns)
