@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from gymnasium import spaces
 
-from rollax import ARSTrainer, DQNTrainer, PPOTrainer, SACTrainer
+from examples import stateless_cartpole
+from rollax import ARSTrainer, DQNTrainer, JaxEnv, PPOTrainer, SACTrainer, TimeLimit
+from rollax.jaxenv.classic_control import CartPole
 from tests.algorithms.test_dqn_learning import ZOO_CARTPOLE
 from tests.algorithms.test_learning_runs import CARTPOLE, PENDULUM
 from tests.algorithms.test_search_learning import CARTPOLE as ARS_CARTPOLE
@@ -15,6 +18,32 @@ pytestmark = pytest.mark.learning
 
 def test_ppo_jax_cartpole(reaches):
     reaches(PPOTrainer, "jax:CartPole-v1", 475, 100_000, CARTPOLE)
+
+
+class WithoutVelocities(JaxEnv):
+    """A CartPole whose observation has the cart's position and the pole's angle."""
+
+    def __init__(self):
+        self.env = CartPole()
+        space = self.env.observation_space
+        self.observation_space = spaces.Box(space.low[::2], space.high[::2])
+        self.action_space = self.env.action_space
+
+    def reset(self, key):
+        state, obs = self.env.reset(key)
+        return state, obs[::2]
+
+    def step(self, state, action, key):
+        outcome = self.env.step(state, action, key)
+        return outcome._replace(obs=outcome.obs[::2])
+
+
+def jax_stateless_cartpole(context):
+    return TimeLimit(WithoutVelocities(), 500)
+
+
+def test_ppo_jax_stateless_cartpole(reaches):
+    reaches(PPOTrainer, jax_stateless_cartpole, 450, 120_000, stateless_cartpole.CONFIG)
 
 
 def test_ppo_jax_pendulum(reaches):
