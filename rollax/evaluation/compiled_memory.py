@@ -18,7 +18,7 @@ class CompiledMemory:
     """The functions of a `SlotMemory`, traced by JAX; without columns where the policy has no memory.
 
     Args:
-        runner: the policy; it stores all that it acts on.
+        runner: the policy.
         rows: N, the number of trajectories that run at a time.
     Attributes:
         initial: [N, ...] the columns at the start of trajectories.
@@ -26,8 +26,9 @@ class CompiledMemory:
 
     def __init__(self, runner: PolicyRunner, rows: int) -> None:
         self._runner = runner
-        self._host, _ = initial_memory(runner)
-        self.initial: Inputs = trees.tree_map(lambda row: jnp.repeat(jnp.asarray(row)[None], rows, axis=0), self._host)
+        initial, stored = initial_memory(runner)
+        self._stored = {name: initial[name] for name in stored}
+        self.initial: Inputs = trees.tree_map(lambda row: jnp.repeat(jnp.asarray(row)[None], rows, axis=0), initial)
 
     def after(self, actions: trees.Tree, states: Sequence[Any], rewards: Any) -> Inputs:
         """The columns after N decisions and the rewards that followed, where the trajectories go on."""
@@ -39,5 +40,5 @@ class CompiledMemory:
         return trees.tree_map(lambda column, part: part.astype(column.dtype), self.initial, after)
 
     def on_host(self, columns: Inputs) -> Inputs:
-        """The memory's columns out of others, in NumPy with the dtypes of the host: JAX has no int64."""
-        return trees.tree_map(lambda row, column: column.astype(row.dtype, copy=False), self._host, columns)
+        """The columns to store, out of others, in NumPy with the dtypes of the host: JAX has no int64."""
+        return trees.tree_map(lambda row, column: column.astype(row.dtype, copy=False), self._stored, columns)

@@ -160,7 +160,10 @@ class JaxPolicy(ModelPolicy):
         # The host's random numbers are cheaper than the device's.
         noise, noise_seed, params = None, None, self.params
         if explore:
-            noise, exploring = self.exploration.noise(self.acting_rng, size, self.timestep, exploring)
+            noise = self.exploration.noise(self.acting_rng, size, self.timestep)
+            if exploring:
+                noise, exploring = self.exploration.advance(noise[:rows], exploring)
+                noise = trees.pad(noise, size)
             params = self.exploration.acting_params(params, self.acting_rng)
             # The model's own streams are the same in every process, because they are part of the weights.
             noise_seed = self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None
@@ -172,14 +175,13 @@ class JaxPolicy(ModelPolicy):
         """Why `traced_actions` cannot act for it, several steps in one compiled call; empty if it can."""
         if type(self).compute_actions is not JaxPolicy.compute_actions:
             return "compute_actions of its own"
-        if self._noisy or type(self.exploration).acting_params is not Exploration.acting_params:
-            return "noise in its parameters"
-        return "exploration with a state, such as Ornstein-Uhlenbeck noise" if self._exploration_state else ""
+        perturbs = type(self.exploration).acting_params is not Exploration.acting_params
+        return "noise in its parameters" if self._noisy or perturbs else ""
 
     def draw_noise(self, calls: int, rows: int) -> np.ndarray:
         """[calls, rows, K] the random numbers that as many calls of `compute_actions` with exploration would draw."""
         size = acting_bucket(rows)
-        drawn = [self.exploration.noise(self.acting_rng, size, self.timestep, [])[0] for _ in range(calls)]
+        drawn = [self.exploration.noise(self.acting_rng, size, self.timestep) for _ in range(calls)]
         return np.stack(drawn)[:, :rows]
 
     def traced_actions(
@@ -187,10 +189,17 @@ class JaxPolicy(ModelPolicy):
     ) -> tuple[Any, jax.Array, tuple]:
         """`(actions, packed, state_out)` for any number of rows, as in `compute_actions`; traced by JAX.
 
-        `params`, `extra` and `columns` are as for `greedy_actions`, `noise` is one call's part of `draw_noise`.
-        `unpacked` takes `packed` [B, W] apart.
+        `params` and `extra` are as for `greedy_actions`; so are `columns`, but the last parts of `state_in` are the
+        exploration state, if there is one. `noise` is one call's part of `draw_noise`; `unpacked` takes `packed` [B, W]
+        apart.
         """
-        return self._acting.traced_actions(params, extra, columns, noise, None, explore=explore)
+        state, parts = columns.get(SampleBatch.STATE_IN, ()), len(self.memory.initial_state)
+        exploring: Sequence[Any] = state[parts:]
+        if explore:
+            noise, exploring = self.exploration.advance(noise, exploring)
+        inputs = {**columns, SampleBatch.STATE_IN: state[:parts]}
+        actions, packed, states = self._acting.traced_actions(params, extra, inputs, noise, None, explore=explore)
+        return actions, packed, (*states, *exploring)
 
     def unpacked(self, packed: np.ndarray) -> dict[str, np.ndarray]:
         """The `fetches` of `compute_actions`, of any number of rows; NonFiniteError as there."""

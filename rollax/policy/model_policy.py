@@ -164,7 +164,7 @@ class ModelPolicy(Policy):
         if self._exploration_state:
             parts = len(self.memory.initial_state)
             initial = (np.repeat(part[None], rows, 0) for part in self._exploration_state)
-            exploring = list(state_batches[parts:] or initial)
+            exploring = [np.asarray(part) for part in state_batches[parts:] or initial]
             state_batches = state_batches[:parts]
         if self.memory.present:
             where = f"policy {self.name!r}"

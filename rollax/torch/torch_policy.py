@@ -157,7 +157,8 @@ class TorchPolicy(ModelPolicy):
         out = self._act(self.forward, to_tensors(columns, self.device), explore=explore)
         outputs = as_numpy(out.policy)
         if explore:
-            noise, exploring = self.exploration.noise(self.acting_rng, len(outputs), self.timestep, exploring)
+            noise = self.exploration.noise(self.acting_rng, len(outputs), self.timestep)
+            noise, exploring = self.exploration.advance(noise, exploring)
             actions = self.exploration.sample(outputs, noise)
         else:
             actions = self.exploration.mode(outputs)

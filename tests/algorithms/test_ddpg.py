@@ -148,6 +148,17 @@ def test_outputs_that_are_not_finite_are_named_by_row():
         policy.compute_actions(obs)
 
 
+def test_each_row_has_a_walk_of_its_own():
+    policy = td3(DDPGConfig, exploration="OrnsteinUhlenbeckNoise", noise_scale=0.1, random_steps=0)
+    walks = [np.ones((3, 1))]
+    for _ in range(2):
+        before = walks[0]
+        actions, walks, fetches = policy.compute_actions(np.arange(3), walks)  # padded to four rows
+        assert walks[0].shape == (3, 1)
+        assert len(set(walks[0].ravel() - (1 - 0.15) * before.ravel())) == 3
+        np.testing.assert_allclose(actions, fetches["greedy_actions"][:, None] + 0.1 * walks[0], rtol=1e-5)
+
+
 class TestDelay:
     def test_actor_and_targets_wait_for_their_turn(self):
         policy = td3(policy_delay=3, tau=0.25)

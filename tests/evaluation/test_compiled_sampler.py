@@ -90,6 +90,7 @@ CASES = {
     ),
     "dqn": (JaxClock, DQNPolicy, DQNConfig, {}),
     "sac": ("jax:Pendulum-v1", SACPolicy, SACConfig, SHORT),
+    "ddpg, walk": ("jax:Pendulum-v1", DDPGPolicy, DDPGConfig, {**SHORT, "noise_scale": 1.0, "random_steps": 0}),
     "ddpg": (
         "jax:Pendulum-v1",
         DDPGPolicy,
@@ -244,7 +245,6 @@ STEPWISE = {
     "compute_actions of its own": {"policy": Own},
     "noise in its parameters": {"policy": DQNPolicy, "config": DQNConfig, "noisy": True},
     "'sample_async'": {"sample_async": True},
-    "Ornstein-Uhlenbeck": {"env": "jax:Pendulum-v1", "policy": DDPGPolicy, "config": DDPGConfig},
 }
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, Noise, namespace, uniform_choice
+from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, namespace, uniform_choice
 
 GREEDY_ACTIONS = "greedy_actions"
 
@@ -41,24 +41,18 @@ class GaussianNoise(ExplorationWrapper):
     def __init__(self, inner: Exploration, shape: tuple[int, ...], scale: Callable[[float], float]) -> None:
         super().__init__(inner)
         self.scale = scale
-        self.width = math.prod(shape)
+        self.width = self.own_numbers = math.prod(shape)
         self.from_distribution = False
-        self._inner_parts = len(inner.initial_state())
 
-    def perturbation(self, rng: np.random.Generator, rows: int, state: Sequence[Any]) -> Noise:
-        """[rows, width] noise before it is multiplied by `scale`, and its state; see `Exploration.noise`."""
-        return rng.standard_normal((rows, self.width), np.float32), []
-
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
-        inner, inner_state = self.inner.noise(rng, rows, timestep, state[: self._inner_parts])
-        own, own_state = self.perturbation(rng, rows, state[self._inner_parts :])
-        scaled = np.float32(self.scale(timestep)) * own
-        return np.concatenate([inner, scaled], axis=1), [*inner_state, *own_state]
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
+        inner = self.inner.noise(rng, rows, timestep)
+        own = np.float32(self.scale(timestep)) * rng.standard_normal((rows, self.width), np.float32)
+        return np.concatenate([inner, own], axis=1)
 
     def sample(self, outputs: Any, noise: Any) -> Any:
-        inner, own = noise[:, : -self.width], noise[:, -self.width :]
+        inner, own = self.parts(noise)
         actions = self.inner.sample(outputs, inner)
-        return namespace(actions).clip(actions + own.reshape(actions.shape), -1.0, 1.0)
+        return namespace(actions).clip(actions + own[:, : self.width].reshape(actions.shape), -1.0, 1.0)
 
 
 class OrnsteinUhlenbeckNoise(GaussianNoise):
@@ -78,17 +72,25 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
         sigma: float = 0.2,
     ) -> None:
         super().__init__(inner, shape, scale)
+        self.own_numbers = self.width + 1  # the last one is the scale
         self.theta, self.sigma = np.float32(theta), np.float32(sigma)
 
     def initial_state(self) -> list[np.ndarray]:
         return [*self.inner.initial_state(), np.zeros(self.width, np.float32)]
 
-    def perturbation(self, rng: np.random.Generator, rows: int, state: Sequence[Any]) -> Noise:
-        (x,) = (np.asarray(part) for part in state)
-        x = x - self.theta * x + self.sigma * rng.standard_normal(x.shape, np.float32)
-        own = np.zeros((rows, self.width), np.float32)
-        own[: len(x)] = x
-        return own, [x]
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
+        inner = self.inner.noise(rng, rows, timestep)
+        own = rng.standard_normal((rows, self.width), np.float32)
+        scale = np.full((rows, 1), self.scale(timestep), np.float32)
+        return np.concatenate([inner, own, scale], axis=1)
+
+    def advance(self, noise: Any, state: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        inner, own = self.parts(noise)
+        *inner_state, x = state
+        inner, inner_state = self.inner.advance(inner, inner_state)
+        scale = own[:, self.width :]
+        x = x - self.theta * x + self.sigma * own[:, : self.width]
+        return namespace(noise).concatenate([inner, scale * x, scale], axis=1), [*inner_state, x]
 
 
 class RandomAtFirst(ExplorationWrapper):
@@ -103,17 +105,18 @@ class RandomAtFirst(ExplorationWrapper):
         self._shape = action_space.shape or ()
         self._start = int(action_space.start) if isinstance(action_space, spaces.Discrete) else None
         self._width = math.prod(self._shape)
+        self.own_numbers = self._width + 1  # the last one is 1 for random actions
 
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
-        own = np.zeros((rows, self._width + 1), np.float32)  # the last column is 1 for random actions
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
+        own = np.zeros((rows, self.own_numbers), np.float32)
         if timestep < self._steps:
             rng.random(dtype=np.float32, out=own)
             own[:, -1] = 1.0
-        inner, state = self.inner.noise(rng, rows, timestep, state)
-        return np.concatenate([inner, own], axis=1), state
+        inner = self.inner.noise(rng, rows, timestep)
+        return np.concatenate([inner, own], axis=1)
 
     def sample(self, outputs: Any, noise: Any) -> Any:
-        inner, own = noise[:, : -self._width - 1], noise[:, -self._width - 1 :]
+        inner, own = self.parts(noise)
         actions = self.inner.sample(outputs, inner)
         is_random = own[:, -1].reshape(-1, *(1,) * len(self._shape)) > 0
         return namespace(outputs).where(is_random, self._uniform(outputs, own[:, :-1]), actions)

@@ -16,8 +16,6 @@ from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
 
 Params = Mapping[str, Any]
 OutputsOf = Callable[[Params], np.ndarray]
-Noise = tuple[np.ndarray, list[np.ndarray]]
-"""[S, K] float32 numbers for S rows, and the next exploration state of these rows."""
 
 
 class Exploration(ABC):
@@ -47,18 +45,25 @@ class Exploration(ABC):
         """The exploration state at the start of a trajectory: arrays without the axis of rows."""
         return []
 
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
-        """Draws the numbers for one acting call; none by default.
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
+        """Draws [rows, K] float32 numbers for one acting call, by default K = 0.
 
-        Args:
-            rows: S, with padding.
-            timestep: environment steps trained on so far.
-            state: parts [N, ...] for the N <= S real rows, which come first.
+        `timestep` counts the environment steps trained on so far.
         """
-        return np.zeros((rows, 0), np.float32), []
+        return np.zeros((rows, 0), np.float32)
+
+    def advance(self, noise: Any, state: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """The noise [B, K] and the next state, from what was drawn and the state of B rows; traced by JAX.
+
+        By default both are unchanged.
+        """
+        return noise, state
 
     def sample(self, outputs: Any, noise: Any) -> Any:
-        """Columns of actions [B, ...] for outputs [B, num_inputs], by default the greedy ones; traced by JAX."""
+        """Columns of actions [B, ...] for outputs [B, num_inputs], by default the greedy ones; traced by JAX.
+
+        `noise` is the result of `advance`.
+        """
         return self.mode(outputs)
 
     @abstractmethod
@@ -121,8 +126,8 @@ class FromDistribution(Exploration):
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         return {name: fetches[name] for name in sorted(self.recorded)}
 
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
-        return rng.random((rows, self.distribution.num_noise), dtype=np.float32), []
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
+        return rng.random((rows, self.distribution.num_noise), dtype=np.float32)
 
     def sample(self, outputs: Any, noise: Any) -> Any:
         return self.distribution.sample(outputs, noise)
@@ -142,7 +147,9 @@ class FromDistribution(Exploration):
 
 
 class ExplorationWrapper(Exploration):
-    """Forwards to another exploration; its own columns of noise follow the inner ones."""
+    """Forwards to another exploration; its own `own_numbers` columns of noise come after the inner ones."""
+
+    own_numbers = 0
 
     def __init__(self, inner: Exploration) -> None:
         self.inner = inner
@@ -155,8 +162,18 @@ class ExplorationWrapper(Exploration):
     def initial_state(self) -> list[np.ndarray]:
         return self.inner.initial_state()
 
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
-        return self.inner.noise(rng, rows, timestep, state)
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
+        return self.inner.noise(rng, rows, timestep)
+
+    def advance(self, noise: Any, state: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        inner, own = self.parts(noise)
+        inner, state = self.inner.advance(inner, state)
+        return namespace(noise).concatenate([inner, own], axis=1), state
+
+    def parts(self, noise: Any) -> tuple[Any, Any]:
+        """The inner columns of noise, and its own."""
+        first = noise.shape[1] - self.own_numbers
+        return noise[:, :first], noise[:, first:]
 
     def sample(self, outputs: Any, noise: Any) -> Any:
         return self.inner.sample(outputs, noise)

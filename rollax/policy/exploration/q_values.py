@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.exploration import Exploration, Noise, namespace, softmax, uniform_choice
+from rollax.policy.exploration.exploration import Exploration, namespace, softmax, uniform_choice
 
 CHOICE = "choice"
 """[N, 2] whether the action is the greedy one, and the number of valid actions."""
@@ -64,10 +64,10 @@ class EpsilonGreedy(ValueExploration):
         with np.errstate(divide="ignore"):  # an action of the environment's own may have probability 0
             return {SampleBatch.ACTION_LOGP: np.log((1 - epsilon) * greedy + epsilon / valid).astype(np.float32)}
 
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
         uniform = rng.random((rows, 2), dtype=np.float32)
         uniform[:, 0] = uniform[:, 0] < self.epsilon(timestep)  # 1 where the second number chooses the action
-        return uniform, []
+        return uniform
 
     def sample(self, outputs: Any, noise: Any) -> Any:
         random = uniform_choice(outputs, noise[:, 1]) + self._start
@@ -100,8 +100,8 @@ class SoftQ(ValueExploration):
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         return {SampleBatch.ACTION_LOGP: fetches[SampleBatch.ACTION_LOGP]}
 
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
-        return rng.gumbel(size=(rows, self.num_inputs)).astype(np.float32), []
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
+        return rng.gumbel(size=(rows, self.num_inputs)).astype(np.float32)
 
     def sample(self, outputs: Any, noise: Any) -> Any:
         return self.mode(outputs / self.temperature + noise)
@@ -121,9 +121,8 @@ class GroupExploration(Exploration):
         self.num_inputs = members * of_member.num_inputs
         self.fetched = {SampleBatch.Q_VALUE: 1}
 
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
-        noise, _ = self.of_member.noise(rng, rows * self.members, timestep, [])
-        return noise.reshape(rows, -1), []
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
+        return self.of_member.noise(rng, rows * self.members, timestep).reshape(rows, -1)
 
     def sample(self, outputs: Any, noise: Any) -> Any:
         actions = self.of_member.sample(self._by_member(outputs), self._by_member(noise))

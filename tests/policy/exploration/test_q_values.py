@@ -15,8 +15,8 @@ VALUES = jnp.array([[1.0, 5.0, 2.0, 0.0]])
 
 
 def drawn(exploration, values, rows=20_000, timestep=0):
-    noise, state = exploration.noise(np.random.default_rng(0), rows, timestep, [])
-    assert state == []
+    assert exploration.initial_state() == []
+    noise = exploration.noise(np.random.default_rng(0), rows, timestep)
     return np.asarray(jax.jit(exploration.sample)(jnp.repeat(values, rows, 0), noise))
 
 
@@ -75,7 +75,7 @@ def group(epsilon, start=0):
 
 
 def group_actions(exploration, values, rows=20_000):
-    noise, _ = exploration.noise(np.random.default_rng(0), rows, 0, [])
+    noise = exploration.noise(np.random.default_rng(0), rows, 0)
     actions = jax.jit(exploration.sample)(jnp.repeat(values, rows, 0), noise)
     assert isinstance(actions, tuple)
     return np.stack(actions, axis=1)
