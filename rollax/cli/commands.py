@@ -148,6 +148,7 @@ def _env_ids() -> dict[str, list[str]]:
 
     from rollax.env.multi_agent.pettingzoo_env import pettingzoo_ids
     from rollax.env.registry import import_atari_if_named, registered_envs
+    from rollax.jaxenv.names import jax_ids
 
     with contextlib.suppress(ConfigError):
         import_atari_if_named("ALE/")
@@ -156,6 +157,7 @@ def _env_ids() -> dict[str, list[str]]:
         families["registered"] = list(registered)
     for spec in gymnasium.registry.values():
         families[spec.namespace or _family(spec.entry_point)].append(spec.id)
+    families["jax"] = jax_ids()
     with contextlib.suppress(ConfigError):
         families["pettingzoo"] = pettingzoo_ids()
     return {family: sorted(ids) for family, ids in families.items()}

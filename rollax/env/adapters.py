@@ -92,6 +92,9 @@ _MULTI_AGENT = "rollax.env.multi_agent"
 _BUILT_IN = (
     _base_env("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows"),
     _base_env("rollax.jaxenv.jax_env.JaxEnv", "rollax.jaxenv.jax_base_env:JaxBaseEnv"),
+    EnvAdapter("brax.envs.base.Env", "rollax.jaxenv.libraries:from_brax"),
+    EnvAdapter("gymnax.environments.environment.Environment", "rollax.jaxenv.libraries:GymnaxEnv"),
+    EnvAdapter("pgx.core.Env", "rollax.jaxenv.libraries:PgxEnv"),
     EnvAdapter("ray.rllib.env.multi_agent_env.MultiAgentEnv", "rollax.env.rllib_env:RLlibEnv"),
     EnvAdapter("stable_baselines3.common.vec_env.VecEnv", "rollax.env.vector.sb3_vec_env:SB3VectorEnv"),
     EnvAdapter("dm_env.Environment", "rollax.env.dm_environment:DMEnvironment"),

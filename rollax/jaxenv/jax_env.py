@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -98,3 +99,13 @@ class TimeLimit(JaxEnv):
 
     def render(self, state: Any) -> np.ndarray | None:
         return self.env.render(state[0])
+
+
+def limited(make: Callable[..., JaxEnv], limit: int | None) -> Callable[..., JaxEnv]:
+    """A function that makes the environment with a `TimeLimit`, of `limit` steps by default; None: without one."""
+
+    def made(*, max_episode_steps: int | None = limit, **settings: Any) -> JaxEnv:
+        env = make(**settings)
+        return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+
+    return made

@@ -1,23 +1,22 @@
-"""Environments in JAX by name: `jax:CartPole-v1`."""
+"""Environments in JAX by name: `jax:CartPole-v1`, `jax:brax/ant`. JAX is imported when one is made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, nearest
-from rollax.importing import JAX_ENV
-from rollax.jaxenv.classic_control import CartPole, Pendulum
-from rollax.jaxenv.jax_env import JaxEnv, TimeLimit
+from rollax.importing import JAX_ENV, import_object
+
+# The class, and after how many steps it is truncated.
+_OWN = {
+    "CartPole-v1": ("rollax.jaxenv.classic_control:CartPole", 500),
+    "Pendulum-v1": ("rollax.jaxenv.classic_control:Pendulum", 200),
+}
+_LIBRARIES = ("brax", "gymnax", "pgx")
 
 
-class _Named(NamedTuple):
-    make: Callable[..., JaxEnv]
-    max_episode_steps: int
-
-
-_NAMED = {"CartPole-v1": _Named(CartPole, 500), "Pendulum-v1": _Named(Pendulum, 200)}
+def jax_ids() -> list[str]:
+    """The names of rollax's own environments in JAX, with their prefix."""
+    return [JAX_ENV + name for name in _OWN]
 
 
 class JaxCreator:
@@ -25,28 +24,31 @@ class JaxCreator:
 
     Args:
         env_id: the name with its prefix, "jax:CartPole-v1".
+    Attributes:
+        entry_point: what takes the settings.
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: an unknown name, or a library that is not installed.
     """
 
     def __init__(self, env_id: str) -> None:
         self.env_id, name = env_id, env_id.removeprefix(JAX_ENV)
-        if name not in _NAMED:
+        library, _, name_there = name.partition("/")
+        if library in _LIBRARIES:
+            named = import_object(f"rollax.jaxenv.libraries:{library}", env_id)
+            self._make, self.entry_point = named(name_there)
+        elif name in _OWN:
+            path, limit = _OWN[name]
+            self.entry_point = import_object(path, env_id)
+            self._make = import_object("rollax.jaxenv.jax_env:limited", env_id)(self.entry_point, limit)
+        else:
+            families = ", ".join(f"{JAX_ENV}{known}/…" for known in _LIBRARIES)
             raise ConfigError(
                 "An unknown environment in JAX.",
                 where="env",
                 got=env_id,
-                expected=" or ".join(f"{JAX_ENV}{known}" for known in _NAMED),
-                fix=nearest(name, _NAMED) or "pass a subclass of rollax.JaxEnv, or register_env(name, creator)",
+                expected=f"{', '.join(jax_ids())}, or a name of a library: {families}",
+                fix=nearest(name, _OWN),
             )
-        self._named = _NAMED[name]
 
-    def __call__(self, context: EnvContext) -> JaxEnv:
-        settings: dict[str, Any] = dict(context)
-        limit = settings.pop("max_episode_steps", self._named.max_episode_steps)
-        return TimeLimit(self._named.make(**settings), limit)
-
-    @property
-    def entry_point(self) -> Callable[..., JaxEnv]:
-        """The class that makes the environment."""
-        return self._named.make
+    def __call__(self, context: EnvContext) -> object:
+        return self._make(**context)

@@ -62,6 +62,7 @@ def test_list(rollax):
     assert "VDN: Q-learning" in out  # each is described by its own module
     ids = rollax("list", "--envs=cartpole").output.splitlines()
     assert "CartPole-v1" in ids
+    assert "jax:CartPole-v1" in ids
     assert all("cartpole" in name.casefold() for name in ids)
 
 

@@ -1,0 +1,216 @@
+"""Environments of brax, gymnax and pgx as `JaxEnv`s: the forms without automatic reset, with the real last observation.
+
+A library is imported when the first of its environments is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax.errors import ConfigError, EnvError, nearest, not_installed
+from rollax.importing import JAX_ENV
+from rollax.jaxenv.jax_env import JaxEnv, Outcome, TimeLimit, limited
+from rollax.spaces import ACTION_MASK, Path, walk
+
+_Named = tuple[Callable[..., JaxEnv], Callable[..., Any]]
+"""What makes an environment from the settings in `env_config`, and what these go to, which errors show."""
+
+_BRAX_STEPS = 1000
+
+
+class BraxEnv(JaxEnv):
+    """An environment of brax, without the wrappers of its training. Actions are in [-1, 1], as for its own agents.
+
+    Args:
+        env: a `brax.envs.Env`.
+    Raises:
+        EnvError: a wrapper that resets, or ends episodes by a time limit.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env, inner = env, env
+        while inner is not None:
+            if type(inner).__module__ == "brax.envs.wrappers.training":
+                raise EnvError(
+                    "An environment of brax with a wrapper of its training.",
+                    where=f"BraxEnv({type(env).__name__})",
+                    got=type(inner).__name__,
+                    expected="an environment as brax.envs.get_environment makes it",
+                    fix="leave the wrapper out: rollax vectorizes, resets, and truncates after max_episode_steps",
+                )
+            inner = vars(inner).get("env")
+        # Traced, because running a reset compiles each of its operations by itself.
+        self.observation_space = _unbounded(jax.eval_shape(env.reset, jax.random.key(0)).obs)
+        self.action_space = spaces.Box(-1, 1, (env.action_size,), np.float32)
+
+    def __repr__(self) -> str:
+        return f"BraxEnv({type(self.env).__name__})"
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state = self.env.reset(key)
+        return state, state.obs
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
+        state = self.env.step(state, action)
+        return Outcome(state, state.obs, state.reward, jnp.asarray(state.done, bool))
+
+
+class GymnaxEnv(JaxEnv):
+    """An environment of gymnax, which truncates after the steps in its parameters.
+
+    Args:
+        env: a `gymnax.environments.environment.Environment`.
+        params: its parameters; None for its defaults.
+    Raises:
+        ConfigError: a gymnax before 1.0.
+    """
+
+    def __init__(self, env: Any, params: Any = None) -> None:
+        if not hasattr(env, "is_truncated"):
+            raise _no_gymnax("an older one, which does not tell time limits from ends")
+        self.env, self.params = env, env.default_params if params is None else params
+        convert = importlib.import_module("gymnax.environments.spaces").gymnax_space_to_gym_space
+        obs, _ = jax.eval_shape(env.reset_env, jax.random.key(0), self.params)
+        self.observation_space = walk(_in_dtype, convert(env.observation_space(self.params)), obs)
+        self.action_space = convert(env.action_space(self.params))
+
+    def __repr__(self) -> str:
+        return f"GymnaxEnv({self.env.name})"
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        obs, state = self.env.reset_env(key, self.params)
+        return state, obs
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
+        obs, state, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
+        return Outcome(state, obs, reward, terminated, self.env.is_truncated(state, self.params))
+
+
+class PgxEnv(JaxEnv):
+    """A game of pgx for one player. The observation is a Dict of `observation` and `action_mask`, the legal actions.
+
+    Args:
+        env: a `pgx.Env`.
+    Raises:
+        EnvError: a game for several players.
+    """
+
+    # They end by a timer alone, which pgx reports as `terminated`, and which the player does not see.
+    _ends_by_time = frozenset({"minatar-freeway"})
+
+    def __init__(self, env: Any) -> None:
+        if env.num_players != 1:
+            raise EnvError(
+                "A game for several players.",
+                where=f"PgxEnv({env.id})",
+                got=f"{env.num_players} players",
+                expected="1",
+                fix="use PettingZoo's version of the game: rollax has no environments in JAX of several agents",
+            )
+        self.env = env
+        state = jax.eval_shape(env.init, jax.random.key(0))
+        seen, legal = state.observation, state.legal_action_mask
+        # Of bytes, so that boards and frames are images for models, and small in replay buffers.
+        observation = spaces.Box(0, 1, seen.shape, np.uint8) if seen.dtype == bool else _unbounded(seen)
+        self.observation_space = spaces.Dict(
+            {"observation": observation, ACTION_MASK: spaces.MultiBinary(legal.shape[0])}
+        )
+        self.action_space = spaces.Discrete(legal.shape[0])
+
+    def __repr__(self) -> str:
+        return f"PgxEnv({self.env.id})"
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state = self.env.init(key)
+        return state, self._seen(state)
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
+        state = self.env.step(state, action, key)
+        over, never = state.terminated, jnp.bool_(False)
+        ends = (never, over) if self.env.id in self._ends_by_time else (over, state.truncated)
+        return Outcome(state, self._seen(state), state.rewards[0], *ends)
+
+    def _seen(self, state: Any) -> dict[str, Any]:
+        return {"observation": state.observation, ACTION_MASK: state.legal_action_mask}
+
+
+def from_brax(env: Any) -> JaxEnv:
+    """An environment of brax, truncated after as many steps as by `brax.envs.create`."""
+    return TimeLimit(BraxEnv(env), _BRAX_STEPS)
+
+
+def brax(name: str) -> _Named:
+    """`jax:brax/ant`; settings are those of the class, such as `backend`."""
+    classes = _module("brax.envs")._envs
+    _check_name("brax", name, classes)
+    return limited(lambda **settings: BraxEnv(classes[name](**settings)), _BRAX_STEPS), classes[name]
+
+
+def gymnax(name: str) -> _Named:
+    """`jax:gymnax/CartPole-v1`; settings are fields of its parameters, and keywords of its class."""
+    try:
+        library = importlib.import_module("gymnax")
+    except ImportError as error:
+        raise _no_gymnax(str(error)) from error
+    _check_name("gymnax", name, library.registered_envs)
+
+    def make(**settings: Any) -> JaxEnv:
+        if "max_episode_steps" in settings:
+            settings["max_steps_in_episode"] = settings.pop("max_episode_steps")
+        _, params = library.make(name)
+        fields = {field.name for field in dataclasses.fields(params)} & settings.keys()
+        env, params = library.make(name, **{key: settings[key] for key in settings.keys() - fields})
+        return GymnaxEnv(env, params.replace(**{key: settings[key] for key in fields}))
+
+    return make, type(library.make(name)[1])
+
+
+def pgx(name: str) -> _Named:
+    """`jax:pgx/minatar-breakout`; settings are those of the class, such as `sticky_action_prob`."""
+    library = _module("pgx")
+    _check_name("pgx", name, library.available_envs())
+    game = type(library.make(name))
+    return limited(lambda **settings: PgxEnv(game(**settings)), None), game
+
+
+def _in_dtype(space: Space, path: Path, obs: Any) -> Space:
+    """The space, in the dtype of its observations if it declares whole numbers and they are none, as gymnax's Catch."""
+    if not isinstance(space, spaces.Box) or np.can_cast(obs.dtype, np.dtype(space.dtype), "same_kind"):
+        return space
+    return spaces.Box(space.low, space.high, dtype=obs.dtype)
+
+
+def _unbounded(shapes: Any) -> Space:
+    """The space of numbers without bounds, of arrays or dicts of arrays."""
+    if hasattr(shapes, "shape"):
+        return spaces.Box(-np.inf, np.inf, shapes.shape, np.float32)
+    return spaces.Dict({key: _unbounded(part) for key, part in shapes.items()})
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        what = f"{package} is not installed."
+        raise not_installed(what, error, where="env", package=package, extra="jaxenvs") from error
+
+
+def _no_gymnax(got: str) -> ConfigError:
+    # It is not in the extra, because it excludes the newest Gymnasium.
+    fix = "pip install 'gymnax>=1.0'"
+    return ConfigError("No gymnax 1.0.", where="env", got=got, expected="the package gymnax, 1.0 or newer", fix=fix)
+
+
+def _check_name(library: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        got = f"{JAX_ENV}{library}/{name}"
+        raise ConfigError(f"An unknown environment of {library}.", where="env", got=got, fix=nearest(name, known))
