@@ -185,7 +185,8 @@ class ActorPool:
         """Waits until all actors are made; returns what their `make` returned.
 
         Raises:
-            Exception: what `make` of an actor raised, or that it did not start in time; all actors are stopped then.
+            Exception: what `make` of an actor raised, that it did not start in time, or that its process is gone and
+                is neither restarted nor left out; all actors are stopped then.
         """
         self._making_all = True
         try:
@@ -332,6 +333,8 @@ class ActorPool:
             actor.started = False
             self._restarts[index] = _Restart(time.monotonic() + delay)
             self._restart_those_due()
+        elif self._making_all and not self.failures.rules.ignore:
+            raise error
         elif not len(self):
             raise self.failures.unavailable()
 

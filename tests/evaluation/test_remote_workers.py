@@ -225,6 +225,18 @@ class TestMaking:
             workers.make_all()
         assert workers.indices == []
 
+    def test_one_whose_process_is_always_lost(self, pool, clock, caplog):
+        def script():
+            return {(2, generation, "make"): [Does(1, ProcessLostError("gone"))] for generation in range(2)}
+
+        workers, stand_in = pool(2, FailureRules(restart=True, tolerance=1), script(), makes=True)
+        with pytest.raises(WorkerError, match=r"(?s)rollout worker is gone.*worker 2, make\(\)"):
+            workers.make_all()
+        assert stand_in.killed == [(2, 0), (2, 1), (1, 0)]
+        workers, _ = pool(2, FailureRules(restart=True, tolerance=1, ignore=True), script(), makes=True)
+        workers.make_all()
+        assert workers.indices == [1]
+
     def test_one_that_does_not_start(self, pool, clock):
         rules = FailureRules(restart=True, start_timeout_s=60.0)
         workers, stand_in = pool(2, rules, {(2, 0, "make"): [Does(NEVER)]}, makes=True)
