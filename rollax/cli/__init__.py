@@ -14,6 +14,7 @@ import typer
 import rollax
 from rollax.cli import commands, data, estimate, export, record, serve, train
 from rollax.cli.console import EachOptionOnce, search_current_folder
+from rollax.runs.interrupts import no_lost_interrupts
 
 # Python's own tracebacks, which debuggers and editors can parse.
 app = typer.Typer(
@@ -48,4 +49,5 @@ def _options(
 
 def main() -> None:
     search_current_folder()
-    app()
+    with no_lost_interrupts():
+        app()

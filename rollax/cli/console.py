@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import sys
 import traceback
 from collections import Counter
@@ -21,12 +22,14 @@ import typer.core
 import rollax
 from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError
 from rollax.runs.display import shown_path
+from rollax.runs.interrupts import Interrupted
 from rollax.runs.results import number_in
 
 _PACKAGE = Path(rollax.__file__).parent
 
 USER_ERROR = 2
-INTERRUPTED = 130
+SIGNALLED = 128
+"""Exit codes after a signal are this and its number, as shells report it."""
 
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 ImportOption = Annotated[
@@ -42,14 +45,15 @@ TrustOption = Annotated[
 
 @contextmanager
 def readable_errors(show_traceback: bool) -> Iterator[None]:
-    """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into exit code 130."""
+    """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into that of its signal."""
     try:
         yield
     except RollaxError as error:
         show_error(error, show_traceback)
         raise typer.Exit(USER_ERROR) from error
     except KeyboardInterrupt as error:
-        raise typer.Exit(INTERRUPTED) from error
+        number = error.number if isinstance(error, Interrupted) else signal.SIGINT
+        raise typer.Exit(SIGNALLED + number) from error
 
 
 class EachOptionOnce(typer.core.TyperCommand):

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
-from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
+from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, import_first, readable_errors
 from rollax.errors import ConfigError
 from rollax.importing import import_object
 from rollax.serving.token import read_token
 
 if TYPE_CHECKING:
     from rollax.serving.policy_backend import PolicyBackend
-
-_SIGNALLED = 128
 
 
 def serve(
@@ -109,7 +107,7 @@ def serve(
             }
             frequency_s = DEFAULT_FREQUENCY_S if checkpoint_frequency_s is None else checkpoint_frequency_s
             number = serve_and_learn(run, config, settings or (), env_config, out, frequency_s)
-            raise typer.Exit(_SIGNALLED + number)
+            raise typer.Exit(SIGNALLED + number)
         _refuse_given(
             "An option of a run that learns, with a checkpoint.",
             **{"config": config, "set": settings, "out": out, "checkpoint-frequency-s": checkpoint_frequency_s},
@@ -133,7 +131,7 @@ def serve(
             limits=limits,
         )
         number = _serve(server, f"{found.name} is served at {server.address}")
-    raise typer.Exit(_SIGNALLED + number)
+    raise typer.Exit(SIGNALLED + number)
 
 
 def _backend(
@@ -173,7 +171,7 @@ def _mapping(text: str) -> Any:
 
 def _serve(server: Any, line: str) -> int:
     """Serves until a signal arrives; returns its number."""
-    from rollax.runs.fit import StopRequest
+    from rollax.runs.interrupts import StopRequest
 
     stopped = threading.Event()
     with StopRequest(stopped.set) as request, server:

@@ -15,6 +15,7 @@ import typer
 
 from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_named
 from rollax.cli.console import (
+    SIGNALLED,
     ImportOption,
     TracebackOption,
     TrustOption,
@@ -133,7 +134,7 @@ def train(
         finally:
             trainer.stop()
     if fitted.signal is not None:
-        raise typer.Exit(128 + fitted.signal)  # as shells report signals
+        raise typer.Exit(SIGNALLED + fitted.signal)
     raise typer.Exit(MISSED_GOAL if must_reach and fitted.missed_goal else 0)
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollax.errors import ConfigError
 from rollax.numbers import is_whole
 from rollax.runs.display import ProgressMode, make_display, title_of
+from rollax.runs.interrupts import StopRequest
 from rollax.runs.run_folder import RunFolder
 from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
@@ -171,35 +169,3 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
         return
     if folder:
         folder.amend(result)
-
-
-class StopRequest:
-    """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
-
-    A second signal raises KeyboardInterrupt. `announce` are called in the signal handler and must not block. A signal
-    that C code handles, in a program that embeds Python, stays with it: Python could not put its handler back.
-    """
-
-    def __init__(self, *announce: Callable[[], None]) -> None:
-        self.signal: int | None = None
-        self._announce = announce
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        # Only the main thread receives signals and can set their handlers.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not None:
-                    self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self.signal is not None:
-            raise KeyboardInterrupt
-        self.signal = number
-        for announce in self._announce:
-            announce()

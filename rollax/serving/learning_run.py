@@ -12,7 +12,7 @@ from rollax.algorithms.registry import run_name
 from rollax.algorithms.trainer import Trainer
 from rollax.errors import NonFiniteError
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.runs.fit import StopRequest
+from rollax.runs.interrupts import StopRequest
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX, RunFolder
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
 from rollax.storage import newest
@@ -68,7 +68,7 @@ def learn_until_signal(
 ) -> int:
     """Trains until SIGINT or SIGTERM arrives, saves a checkpoint, and returns the signal's number.
 
-    A second signal raises KeyboardInterrupt. `on_ready` is called once, when signals are waited for.
+    A second signal raises `Interrupted`. `on_ready` is called once, when signals are waited for.
     Updates that are not finite are dropped by the learner; only ten in a row end the run.
     """
     config = trainer.config.to_json()

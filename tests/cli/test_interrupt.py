@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rollax.runs.interrupts import Interrupted, StopRequest, no_lost_interrupts
 from rollax.storage import newest, read_manifest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -66,24 +67,41 @@ def test_a_signal_saves_and_ends(tmp_path, number, code):
     assert (tmp_path / "run" / "curve.png").exists()
 
 
-def test_a_second_signal_ends_at_once(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)]
+)
+def test_a_second_signal_ends_at_once(tmp_path, number, code):
     process = start(tmp_path, pause=1.2)
     # After the second result, so that all that a run imports is imported: some libraries swallow a signal meanwhile.
     wait_for_iteration(process, 2)
     time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Traceback" not in err
     assert "Training broke off." in err
     assert "Checkpoint:       none was saved" in err
 
 
-def test_a_signal_is_asked_for_only_once():
-    from rollax.runs.fit import StopRequest
+class Dropping:
+    """Gets Ctrl-C where Python drops its exception."""
 
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_that_python_drops_is_raised_after_it():
+    def interrupted():
+        Dropping()
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt), no_lost_interrupts():
+        interrupted()
+
+
+def test_a_signal_is_asked_for_only_once():
     announced = []
     before = signal.getsignal(signal.SIGINT)
     with StopRequest(lambda: announced.append(1)) as request:
@@ -91,15 +109,14 @@ def test_a_signal_is_asked_for_only_once():
         signal.raise_signal(signal.SIGTERM)
         assert announced == [1]
         assert request.signal == signal.SIGTERM
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Interrupted) as raised:
             signal.raise_signal(signal.SIGINT)
+        assert raised.value.number == signal.SIGINT
     assert announced == [1]
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_handler_of_c_code_is_left_alone(monkeypatch):
-    from rollax.runs.fit import StopRequest
-
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(signal, "getsignal", lambda number: None)  # as where a program that embeds Python set it
     with StopRequest():

@@ -1,0 +1,85 @@
+"""Ctrl-C (SIGINT) and SIGTERM."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+_PAUSE_S = 0.01
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the program at once; `number` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class StopRequest:
+    """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
+
+    A second signal raises `Interrupted`. `announce` are called in the signal handler and must not block. A signal
+    that C code handles, in a program that embeds Python, stays with it: Python could not put its handler back.
+    """
+
+    def __init__(self, *announce: Callable[[], None]) -> None:
+        self.signal: int | None = None
+        self._announce = announce
+        self._undo = ExitStack()
+
+    def __enter__(self) -> StopRequest:
+        # Only the main thread receives signals and can set their handlers.
+        if threading.current_thread() is threading.main_thread():
+            self._undo.enter_context(no_lost_interrupts())
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not None:
+                    self._undo.callback(signal.signal, number, signal.signal(number, self._handle))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise Interrupted(number)
+        self.signal = number
+        for announce in self._announce:
+            announce()
+
+
+@contextmanager
+def no_lost_interrupts() -> Iterator[None]:
+    """Sends a signal again whose KeyboardInterrupt Python drops.
+
+    It drops exceptions of `__del__` and of callbacks of the garbage collector. JAX has such a callback, which is often
+    the first Python code after long C code, and so the one that a signal interrupts.
+    """
+    before = sys.unraisablehook
+
+    def hook(dropped: Any) -> None:
+        if isinstance(dropped.exc_value, KeyboardInterrupt):
+            number = dropped.exc_value.number if isinstance(dropped.exc_value, Interrupted) else signal.SIGINT
+            _thread.start_new_thread(_send_again, (number,))  # `threading` may hold a lock that the signal interrupted
+        else:
+            before(dropped)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _send_again(number: int) -> None:
+    time.sleep(_PAUSE_S)  # until the collection is over
+    identity = threading.main_thread().ident
+    if identity is not None:
+        signal.pthread_kill(identity, number)
