@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollax.errors import ConfigError, not_installed
+import numpy as np
+
+from rollax.errors import ConfigError, RequestError, not_installed
+from rollax.numbers import is_number, is_whole
 
 if TYPE_CHECKING:
     from rollax.serving.client_calls import Calls
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 _LONGEST_S = 1_000_000
 """Eleven days; the time limits of sockets are milliseconds in 32 bits."""
+
+_UPDATE_INTERVAL_S = 10.0
 
 
 class PolicyClient:
@@ -51,7 +56,7 @@ class PolicyClient:
         self,
         address: str,
         inference_mode: Literal["remote", "local"] = "remote",
-        update_interval: float = 10.0,
+        update_interval: float = _UPDATE_INTERVAL_S,
         *,
         token: str | None = None,
         timeout: float = 60.0,
@@ -61,27 +66,51 @@ class PolicyClient:
         explore: bool | None = None,
         seed: int | None = None,
     ) -> None:
-        if inference_mode not in ("remote", "local"):
-            raise ConfigError(
-                "An unknown inference mode.",
-                where="inference_mode of PolicyClient",
-                got=inference_mode,
-                expected="'remote' or 'local'",
-            )
-        if not isinstance(episodes_per_message, int) or episodes_per_message < 1:
-            raise ConfigError(
-                "A number of episodes that is no whole number of at least 1.",
-                where="episodes_per_message of PolicyClient",
-                got=episodes_per_message,
-            )
-        for name, value in (("explore", explore), ("seed", seed)):
-            if value is not None and inference_mode == "remote":
+        for name, value, is_valid, expected in (
+            ("inference_mode", inference_mode, inference_mode in ("remote", "local"), "'remote' or 'local'"),
+            (
+                "update_interval",
+                update_interval,
+                is_number(update_interval) and update_interval >= 0,
+                "seconds, a number of at least 0",
+            ),
+            (
+                "policy_mapping_fn",
+                policy_mapping_fn,
+                policy_mapping_fn is None or callable(policy_mapping_fn),
+                "a function of an agent id that returns a policy id, such as `table.get` of a dict",
+            ),
+            (
+                "episodes_per_message",
+                episodes_per_message,
+                is_whole(episodes_per_message) and episodes_per_message >= 1,
+                "a whole number of at least 1",
+            ),
+            ("explore", explore, explore is None or isinstance(explore, bool), "True, False or None"),
+            ("seed", seed, seed is None or (is_whole(seed) and seed >= 0), "a whole number of at least 0, or None"),
+        ):
+            if not is_valid:
+                raise ConfigError(
+                    f"{name} has a wrong value.",
+                    where=f"{name} of PolicyClient",
+                    got=value,
+                    expected=expected,
+                    fix=f"pass such a value, or leave {name} out",
+                )
+        for name, value, default in (
+            ("update_interval", update_interval, _UPDATE_INTERVAL_S),
+            ("episodes_per_message", episodes_per_message, 1),
+            ("explore", explore, None),
+            ("seed", seed, None),
+        ):
+            if value != default and inference_mode == "remote":
                 raise ConfigError(
                     "A setting of local inference: with remote inference the server decides.",
                     where=f"{name} of PolicyClient",
                     got=value,
-                    expected="None, or inference_mode='local'",
-                    fix="leave it out; PolicyBackend and `rollax serve` take explore",
+                    expected=f"{default!r}, or inference_mode='local'",
+                    fix=f"leave {name} out"
+                    + ("; PolicyBackend and `rollax serve` take explore" if name == "explore" else ""),
                 )
         self.address, self.inference_mode = address, inference_mode
         self._calls = _make_calls(address, token, timeout, ca_file)
@@ -131,6 +160,7 @@ class PolicyClient:
             episode_id: any id that no other episode has; None for a new one.
             training_enabled: False for an episode that is not learned from.
         """
+        _check_flag("training_enabled", training_enabled, "start_episode")
         return self._inference.start_episode(episode_id, training_enabled)
 
     def get_action(self, episode_id: str, obs: Any) -> Any:
@@ -151,10 +181,12 @@ class PolicyClient:
 
     def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool = False) -> None:
         """Ends some agents of a running episode, given the last observation (or None) of each."""
+        _check_flag("truncated", truncated, f"end_agents of episode {episode_id!r}")
         self._inference.end_agents(episode_id, observations, truncated)
 
     def end_episode(self, episode_id: str, obs: Any, truncated: bool = False) -> None:
         """Ends an episode with its last observation: terminated, or truncated such as by a time limit."""
+        _check_flag("truncated", truncated, f"end_episode of episode {episode_id!r}")
         self._inference.end_episode(episode_id, obs, truncated)
 
     def submit_episodes(self, episodes: Sequence[Any]) -> dict[str, Any]:
@@ -227,6 +259,18 @@ class ClientEpisode:
         """Ends the episode with its last observation."""
         self.client.end_episode(self.id, obs, truncated)
         self.ended = True
+
+
+def _check_flag(name: str, flag: Any, where: str) -> None:
+    if not isinstance(flag, bool | np.bool_):
+        raise RequestError(
+            "A flag that is not a boolean.",
+            status=422,
+            where=f"{name} of {where}",
+            got=flag,
+            expected="True or False",
+            fix=f"pass {name}=bool(...)",
+        )
 
 
 def _with_lists(episode: Any) -> Any:

@@ -72,9 +72,9 @@ class Limits:
             if whole:
                 object.__setattr__(self, field.name, int(value))  # 1e6, as configs write it
 
-    def as_numbers(self) -> dict[str, float]:
-        """The limits by name, for `hello`."""
-        return asdict(self)
+    def as_numbers(self) -> dict[str, float | None]:
+        """The limits by name, for `hello`; None for infinity, which JSON does not have."""
+        return {name: None if value == float("inf") else value for name, value in asdict(self).items()}
 
     def exceeded(self, what: str, got: int, name: str, *, wait: bool = True, fix: str | None = None) -> RequestError:
         """The error of a request beyond the limit `name`: 429 where waiting helps, otherwise 413."""

@@ -154,7 +154,7 @@ class Hello(msgspec.Struct):
         policies: policy id -> spaces.
         version: of the weights; it grows with each update.
         addresses: of all servers of a run with several sampling workers, this one included.
-        limits: the limits of the server by name.
+        limits: the limits of the server by name; null: none.
     """
 
     protocol: int
@@ -164,7 +164,7 @@ class Hello(msgspec.Struct):
     policies: dict[str, PolicyInfo]
     version: int
     addresses: list[str]
-    limits: dict[str, float]
+    limits: dict[str, float | None]
 
 
 class Health(msgspec.Struct):

@@ -35,7 +35,16 @@ _CORS_ALLOWED = [
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Raises ConfigError if `host` is reachable from other machines and there is no token, or the token is unusable."""
+    """Raises ConfigError if `host` is reachable from other machines and there is no token, or one is unusable."""
+    for name, value in (("host", host), ("token", "" if token is None else token)):
+        if not isinstance(value, str):
+            raise ConfigError(
+                f"{name} is no text.",
+                where=f"{name} of PolicyServer",
+                got=value,
+                expected="a text",
+                fix="write it in quotes",
+            )
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError(
             "The token of a policy server is unusable.",

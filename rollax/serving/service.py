@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rollax.errors import RequestError, RollaxError
+from rollax.errors import ConfigError, RequestError, RollaxError
 from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
@@ -37,6 +37,14 @@ class Service:
     def __init__(
         self, backend: Backend, limits: Limits | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        if limits is not None and not isinstance(limits, Limits):
+            raise ConfigError(
+                "Limits of another type.",
+                where="limits",
+                got=limits,
+                expected="rollax.serving.limits.Limits",
+                fix="pass Limits(...), such as Limits(max_episodes=10)",
+            )
         self.backend, self.limits = backend, limits or Limits()
         self.addresses: list[str] = []
         self._clock = clock

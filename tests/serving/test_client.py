@@ -152,11 +152,30 @@ def test_a_malformed_address_is_refused(address):
         {"ca_file": "ca.pem"},
         {"explore": False},
         {"seed": 1},
+        {"update_interval": 5.0},
+        {"episodes_per_message": 2},
+        {"policy_mapping_fn": {"agent0": "left"}},
+        {"inference_mode": "local", "update_interval": "5"},
+        {"inference_mode": "local", "update_interval": -1},
+        {"inference_mode": "local", "explore": "no"},
+        {"inference_mode": "local", "seed": 1.5},
     ],
 )
 def test_malformed_arguments_are_refused(given):
     with pytest.raises(ConfigError):
         PolicyClient("http://localhost:9900", **given)
+
+
+@pytest.mark.parametrize("mode", ["remote", "local"])
+def test_flags_are_booleans(mode):
+    client = PolicyClient("http://localhost:9900", mode)
+    for call in (
+        lambda: client.start_episode(training_enabled="no"),
+        lambda: client.end_episode("e", OBS, truncated="no"),
+        lambda: client.end_agents("e", {}, truncated=1),
+    ):
+        with pytest.raises(RequestError, match="not a boolean"):
+            call()
 
 
 @each_scheme

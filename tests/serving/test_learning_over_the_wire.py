@@ -80,7 +80,8 @@ ENVS: dict[str, Callable[[], gym.Env]] = {
 def plays(address: str, env_name: str, seed: int, stop: Any, mode: str) -> None:
     """A client that plays one episode after another."""
     env = ENVS[env_name]()
-    with PolicyClient(address, inference_mode=mode, update_interval=0.5) as client:  # type: ignore[arg-type]
+    fresh_weights = {"update_interval": 0.5} if mode == "local" else {}
+    with PolicyClient(address, inference_mode=mode, **fresh_weights) as client:  # type: ignore[arg-type]
         while not stop.is_set():
             seed += CLIENTS
             (obs, _), episode, over = env.reset(seed=seed), client.start_episode(), False

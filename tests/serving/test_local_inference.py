@@ -314,7 +314,7 @@ def test_an_infinite_observation_is_refused_at_once():
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(ConfigError, match="inference mode"):
+    with pytest.raises(ConfigError, match="inference_mode"):
         PolicyClient("http://localhost:9900", inference_mode="far")
 
 

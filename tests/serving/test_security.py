@@ -46,6 +46,12 @@ def test_other_addresses_than_loopback_require_a_token(host, local):
             PolicyServer(EchoService(), host)
 
 
+@pytest.mark.parametrize("given", [{"host": 5}, {"host": None}, {"token": 5}])
+def test_an_address_and_a_token_are_texts(given):
+    with pytest.raises(ConfigError, match="is no text"):
+        PolicyServer(EchoService(), **given)
+
+
 @pytest.mark.parametrize("token", ["", "two words", "tab\t", "ä", "new\n"])
 def test_unusable_tokens(token):
     with pytest.raises(ConfigError, match="unusable"):

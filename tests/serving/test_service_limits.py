@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rollax.errors import ConfigError
 from rollax.serving.limits import Limits
 from rollax.serving.protocol import GetActions, StartEpisode
 from rollax.serving.service import Service
@@ -47,6 +48,19 @@ def test_an_episode_that_waits_for_an_action_is_not_idle(serve):
         assert (await future).action == 2
 
     serve(play, StandIn(answers=False), idle_timeout_s=10.0)
+
+
+def test_limits_are_of_their_class():
+    with pytest.raises(ConfigError, match="Limits of another type"):
+        Service(StandIn(), {"max_episodes": 3})  # pyright: ignore[reportArgumentType]
+
+
+def test_an_infinite_limit_is_null_in_every_encoding(serve):
+    async def greet(session):
+        limits = session("hello").limits
+        assert (limits["idle_timeout_s"], limits["requests_per_s"]) == (None, 5.0)
+
+    serve(greet, idle_timeout_s=float("inf"), requests_per_s=5.0)
 
 
 def test_a_timer_drops_idle_episodes():

@@ -40,7 +40,7 @@
  * @property {{[policyId: string]: {observation_space: any, action_space: any, recurrent: boolean}}} policies
  * @property {number} version of the weights
  * @property {string[]} addresses of all servers of the run
- * @property {{[name: string]: number}} limits
+ * @property {{[name: string]: number | null}} limits
  */
 
 const FIRST_PAUSE = 50;
