@@ -20,6 +20,7 @@ from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.policy.policy import Policy, PolicySpec
+from rollax.policy.size_checks import check_convolutions
 from rollax.spaces import check_space, same_space
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def make_runners(
         own_config = config.for_policy(policy_class.config_class, **changes)
         if getattr(own_config, "centralized_critic", False):
             own_config = own_config.changed(critic_space=_joint_rows(agents, spaces).space(spaces[policy_id][0]))
+        check_convolutions(own_config.model, [space for space, _ in spaces.values()], f"policy {policy_id!r}")
         try:
             policy = policy_class(*spaces[policy_id], own_config)
         except Exception as error:

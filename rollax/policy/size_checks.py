@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 
 from gymnasium import Space, spaces
@@ -11,9 +12,11 @@ from rollax.config import TrainerConfig
 from rollax.errors import ConfigError
 from rollax.memory import gib, memory_there
 from rollax.models.config import ModelConfig
-from rollax.spaces import leaves
+from rollax.models.features import MIN_IMAGE_SIDE, ImageLayout
+from rollax.spaces import leaves, space_text
 
 _NOT_IN_OWN_NETWORKS = ("use_lstm", "use_gru", "free_log_std", "vf_share_layers")
+_OF_IMAGES = ("conv_filters", "conv_activation", "conv_dense")
 _COPIES = 4  # parameters, gradients, and the two moments of Adam
 _NUMBER = 4
 _ROW = 16  # reward, value, log-probability and flags
@@ -31,6 +34,21 @@ def check_layers(config: ModelConfig, policy_class: str) -> None:
                 "custom_model",
                 fix=f"leave {name} out, or use PPO",
             )
+
+
+def check_convolutions(config: ModelConfig, observation_spaces: Iterable[Space], where: str) -> None:
+    """Raises ConfigError for settings of convolutions where no observation space, of all policies, has an image."""
+    default = ModelConfig()
+    given = next((name for name in _OF_IMAGES if getattr(config, name) != getattr(default, name)), None)
+    boxes = [leaf for space in observation_spaces for _, leaf in leaves(space) if isinstance(leaf, spaces.Box)]
+    if given is not None and not any(ImageLayout.of(box) for box in boxes):
+        raise ConfigError(
+            f"{given} has no effect: no observation is an image.",
+            where=f"config key 'model.{given}', for {where}",
+            got=", ".join(map(space_text, boxes)) or "observations without a Box",
+            expected=f"a Box of rank 3 with two sides of at least {MIN_IMAGE_SIDE}, or of uint8 and rank 2 or 4",
+            fix=f"leave {given} out, pad smaller images, or set a custom_model",
+        )
 
 
 def check_sizes(observation_space: Space, action_space: Space, config: TrainerConfig, where: str) -> None:

@@ -109,7 +109,7 @@ def test_runs(algorithm, kind):
 
 @pytest.mark.parametrize("env", [MaskedCartPole, ParametricCartPole, Shown], ids=lambda env: env.__name__)
 def test_sac_runs_with_discrete_actions(env):
-    options = {"env_config": {"image": True}, "model": IMAGES}
+    options = {"env_config": {"image": True}, "model": IMAGES if env is Shown else {"fcnet_hiddens": (8,)}}
     with get_trainer_class("SAC")(env, {**SMALL, **options}) as trainer:  # an invalid action raises
         stats = learner_statistics(trainer.train())["default_policy"]
     assert all(np.isfinite(value) for value in stats.values())

@@ -116,6 +116,18 @@ class TestPolicies:
         with pytest.raises(SpaceError, match="empty"):
             RolloutWorker(Line, {"p": (Encode, spaces.Dict({}))})
 
+    def test_convolutions_need_an_image(self):
+        config = PPOConfig(model={"conv_filters": [[4, 2, 1]]})  # pyright: ignore[reportArgumentType]
+        small, image = spaces.Box(0, 1, (4, 4, 3)), spaces.Dict({"a": spaces.Box(0, 1, (5, 5, 3))})
+
+        def make(*observation_spaces):
+            specs = {str(n): (PPOPolicy, space, ACTION_SPACE, {}) for n, space in enumerate(observation_spaces)}
+            RolloutWorker(Line, specs, policy_mapping_fn=lambda _: "0", config=config, samples=False)
+
+        says = "conv_filters has no effect: no observation is an image... policy '0'...Box((4, 4, 3), float32)"
+        refused(ConfigError, make, small, says=says)
+        make(small, image)
+
     def test_15_policies_to_train(self):
         multiagent = {"policies": {"x": None}, "policies_to_train": ["y"]}
         with pytest.raises(ConfigError, match="policies_to_train"):
