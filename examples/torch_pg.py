@@ -13,6 +13,7 @@ from rollax.torch.losses import masked_mean, policy_gradient_loss
 
 class TorchPGConfig(TorchConfig):
     defaults = {"train_batch_size": 1000, "lr": 4e-3, "batch_mode": "complete_episodes"}
+    requires = {"model.vf_share_layers": "there is no value function"}
 
 
 def postprocess(policy, fragment):

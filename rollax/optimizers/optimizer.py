@@ -133,7 +133,10 @@ class Optimizer(ABC):
         remote_workers: Sequence[Any] | RemoteWorkers = (),
         config: TrainerConfig | Mapping[str, Any] | None = None,
     ) -> None:
-        self.config: Any = resolve_config(self.config_class, local_worker.config if config is None else config)
+        config = local_worker.config if config is None else config
+        if isinstance(config, TrainerConfig) and not isinstance(config, self.config_class):
+            raise self._without_its_fields(type(config))
+        self.config: Any = resolve_config(self.config_class, config)
         self.local_worker = local_worker
         self.remote = RemoteWorkers.of(remote_workers)
         learning = self.config.multiagent.policies_to_train
@@ -301,6 +304,16 @@ class Optimizer(ABC):
         self.agent_steps += rollout.agent_steps
         newest = self._version if self.remote else self.local_worker.version
         self.timings.lags.add(newest - rollout.version)
+
+    def _without_its_fields(self, config_class: type[TrainerConfig]) -> ConfigError:
+        own, name = self.config_class, config_class.__name__
+        return ConfigError(
+            "A config without the keys of its optimizer.",
+            where=f"{type(self).__name__}, with the config class {name}",
+            got=f"no {', '.join(sorted(own.model_fields.keys() - config_class.model_fields.keys()))}",
+            expected=f"a config class that is derived from {own.__name__}",
+            fix=f"`class {name}({own.__name__}): ...`, from {own.__module__}, as config_class of trainer and policy",
+        )
 
     def _check_learn_from_fragments(self) -> None:
         # A worker whose config has replay too was set up so on purpose.

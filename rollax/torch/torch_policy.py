@@ -17,6 +17,7 @@ from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, is_noisy, run_model
+from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.loss_result import checked_loss
 from rollax.policy.model_policy import Columns, ModelPolicy
@@ -51,6 +52,7 @@ class TorchPolicy(ModelPolicy):
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
+        self._check_exploration()
         self.device = chosen_device(getattr(self.config, "device", "auto"))
         self.generator = torch.Generator().manual_seed(self._seed_of_model())
         with random_numbers_of(self.generator, self.device):
@@ -95,6 +97,16 @@ class TorchPolicy(ModelPolicy):
         """
         spaces = self.observation_space, self.action_space
         return make_policy_model(*spaces, self.exploration.num_inputs, self.config, type(self).__name__)
+
+    def _check_exploration(self) -> None:
+        if type(self.exploration).acting_params is not Exploration.acting_params:
+            raise PolicyError(
+                "An exploration with other parameters, which would have no effect in PyTorch.",
+                where=f"policy class {type(self).__name__}, make_exploration",
+                got=type(self.exploration).__name__,
+                expected="an exploration by the outputs of the model",
+                fix="return another one, such as GaussianNoise, or give the model noisy layers",
+            )
 
     def _check_model(self) -> bool:
         """Whether the model draws random numbers while it acts; PolicyError for wrong outputs, or no critic."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax import load_policy
+from rollax import ConfigError, PGTrainer, SyncReplayOptimizer, load_policy
 from tests.algorithms import own_awr, own_qr_dqn
 from tests.algorithms.own_awr import AWRTrainer
 from tests.algorithms.own_qr_dqn import QRDQNTrainer, quantile_huber
@@ -63,3 +63,11 @@ def test_the_quantile_loss():
     # ¼ 4.5 + ¾ 2.5 = 3.  The mean over both targets: (¼ + 3) / 2.
     loss = quantile_huber(jnp.array([[0.0, 2.0]]), jnp.array([[1.0, 5.0]]))
     np.testing.assert_allclose(loss, [1.625], rtol=1e-6)
+
+
+def test_a_config_without_the_keys_of_the_optimizer():
+    class Replayed(PGTrainer):
+        optimizer_class = SyncReplayOptimizer
+
+    with pytest.raises(ConfigError, match=r"without the keys of its optimizer(.|\n)*PGConfig(.|\n)*buffer_size"):
+        Replayed("CartPole-v1")

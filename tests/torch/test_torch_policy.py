@@ -17,6 +17,7 @@ from examples.torch_sac import TorchSACPolicy
 from rollax import SampleBatch, SyncSamplesOptimizer, TorchConfig, Trainer, load_policy, torch_policy
 from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, SpaceError
 from rollax.models.config import ModelConfig
+from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.torch.networks import ActorCritic
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import to_tensors
@@ -273,6 +274,22 @@ class TestByFunctions:
     def test_a_name_that_would_not_lead_to_the_class(self, name):
         with pytest.raises(PolicyError, match=r"not be found again(.|\n)*name of the variable"):
             torch_policy(imitation, name=name)
+
+
+def test_perturbed_parameters_are_refused():
+    class Perturbed(TorchSACPolicy):
+        def make_exploration(self):
+            return ParameterNoise(super().make_exploration(), action_distance, lambda timestep: 0.1, 0.1)
+
+    with pytest.raises(
+        PolicyError, match=r"no effect in PyTorch(.|\n)*Perturbed, make_exploration(.|\n)*ParameterNoise"
+    ):
+        Perturbed(SEEN, BOX, REPLAY)
+
+
+def test_without_values_there_are_no_layers_to_share():
+    with pytest.raises(ConfigError, match="vf_share_layers has no effect: there is no value function"):
+        TorchPGPolicy(SEEN, CHOICES, {"model": {"vf_share_layers": True}})
 
 
 class TestOwnNetworks:
