@@ -91,6 +91,15 @@ class Links:
         found = np.searchsorted(self._open_trajectories, trajectories).clip(max=len(self._open_trajectories) - 1)
         return np.where(self._open_trajectories[found] == trajectories, self._open_slots[found], _NONE)
 
+    def is_running(self, trajectories: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[K] whether these trajectories may continue."""
+        return self.open_slots(trajectories) != _NONE
+
+    def trajectories_at(self, open_slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[K] the trajectories that may continue from these slots."""
+        order = np.argsort(self._open_slots)
+        return self._open_trajectories[order[np.searchsorted(self._open_slots[order], open_slots)]]
+
     def is_open(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[K] whether a trajectory may continue from these slots."""
         return np.isin(slots, self._open_slots)

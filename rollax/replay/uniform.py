@@ -66,7 +66,7 @@ class UniformReplay:
         self._count = 0
         self._drawable = np.zeros(0, np.bool_)
         self._waiting = np.zeros(0, np.int64)  # rows whose window is incomplete
-        self._waiting_of = np.zeros(0, np.int64)  # their trajectories; -1 where a restore does not say it
+        self._waiting_of = np.zeros(0, np.int64)  # their trajectories
         self._warned = False  # of rows that are overwritten too early
         self._adding: Addition | None = None  # not None after an interrupted `add`: stored only in part
 
@@ -262,7 +262,7 @@ class UniformReplay:
         if "whole" in state:
             self._make_room()
             rows = np.flatnonzero(state["whole"])
-            self._complete(rows, np.full(len(rows), -1))
+            self._complete(rows, np.full(len(rows), -1))  # no trajectory: all are tried
 
     def _make_room(self) -> None:
         """Allocates the arrays beside those of the rows."""
@@ -277,17 +277,22 @@ class UniformReplay:
 
     def _complete(self, rows: NDArray[np.int64], trajectories: NDArray[np.int64]) -> None:
         """Stores the windows of rows where they are complete; the others wait."""
-        windows = self._rows.links.windows(rows, self._rows.rewards, self.n_step, self.gamma)
+        links = self._rows.links
+        # A window up to the end of its trajectory is not tried before that, or long trajectories take quadratic time.
+        running = links.is_running(trajectories) if self.n_step is None else np.zeros(len(rows), np.bool_)
+        tried = rows[~running]
+        windows = links.windows(tried, self._rows.rewards, self.n_step, self.gamma)
         done = windows.complete
-        slots = rows[done]
+        slots = tried[done]
         self._returns[slots] = windows.returns[done]
         self._discounts[slots] = windows.discounts[done]
         self._targets[slots] = windows.targets[done]
         self._drawable[slots] = True
         self._count += len(slots)
         # A window that ends where no trajectory continues will never be complete.
-        waits = ~done & self._rows.links.is_open(windows.targets)
-        self._waiting, self._waiting_of = rows[waits], trajectories[waits]
+        waits = ~done & links.is_open(windows.targets)
+        self._waiting = np.concatenate([rows[running], tried[waits]])
+        self._waiting_of = np.concatenate([trajectories[running], links.trajectories_at(windows.targets[waits])])
         self._begin(slots)
 
     def _overwrite(self, slots: NDArray[np.int64]) -> None:

@@ -52,7 +52,7 @@ def drawn(buffer: AllOfThem) -> list[tuple]:
     return sorted(tuple(row) for row in columns.astype(np.float64).round(4).tolist())
 
 
-def buffer_of(*batches: Fragment, n_step: int = 3, capacity: int = 100) -> AllOfThem:
+def buffer_of(*batches: Fragment, n_step: int | None = 3, capacity: int = 100) -> AllOfThem:
     """A buffer with these batches in it."""
     buffer = AllOfThem(capacity, gamma=0.1, n_step=n_step)
     for batch in batches:
@@ -176,3 +176,20 @@ def test_rewards_are_added_up_in_double_precision_and_keep_their_dtype(n_step: i
     assert everything(buffer_of(batch, n_step=n_step))["rewards"].dtype == np.float32
     batch["rewards"] = batch["rewards"].astype(np.float64)
     assert everything(buffer_of(batch, n_step=n_step))["rewards"].dtype == np.float64
+
+
+def test_a_window_up_to_the_end_is_tried_when_the_trajectory_ends(monkeypatch):
+    buffer, tried = buffer_of(rows("1"), n_step=None), []
+    links = buffer._rows.links
+    monkeypatch.setattr(
+        links, "windows", lambda found, *more: (tried.append(len(found)), type(links).windows(links, found, *more))[1]
+    )
+    for segment in ("2", "3", "4|"):
+        buffer.add(rows(segment))
+    assert tried == [0, 0, 4]
+    assert drawn(buffer) == [(1, 1.234, -1, 0), (2, 2.34, -1, 0), (3, 3.4, -1, 0), (4, 4, -1, 0)]
+    restored = buffer_of(rows("1"), rows("2"), n_step=None)
+    restored.set_state(restored.get_state())
+    restored.add(rows("3"))
+    restored.add(rows("4|"))
+    assert drawn(restored) == drawn(buffer)
