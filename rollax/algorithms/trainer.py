@@ -19,6 +19,7 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
 from rollax.env.closing import undone_on_failure
 from rollax.errors import ConfigError
+from rollax.evaluation.callbacks import check_returned
 from rollax.evaluation.metrics import EpisodeWindow, EvaluationResult, TrainResult
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_policies import DEFAULT_POLICY
@@ -137,7 +138,8 @@ class Trainer:
             },
             "evaluation": evaluation,
         }
-        self.worker.callbacks.on_train_result(trainer=self, result=result)
+        callbacks = self.worker.callbacks
+        check_returned(callbacks, "on_train_result", callbacks.on_train_result(trainer=self, result=result), result)
         return cast(TrainResult, result)
 
     def fit(

@@ -104,3 +104,15 @@ def _check_call(function: Any, named: tuple[str, ...], expected: str, where: str
 def overrides(callbacks: Callbacks, method: str) -> bool:
     """Whether the user's class overrides a method."""
     return getattr(type(callbacks), method) is not getattr(Callbacks, method)
+
+
+def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any) -> None:
+    """Raises ConfigError for what a callback returns in the place of its argument `given`, which it may change."""
+    if returned is not None and returned is not given:
+        raise ConfigError(
+            "What a callback returns has no effect.",
+            where=f"config key 'callbacks', class {type(callbacks).__name__}, method {method}",
+            got=type(returned).__name__,
+            expected="None",
+            fix="change the argument in place, as in `result['name'] = value` or `samples['rewards'] = values`",
+        )

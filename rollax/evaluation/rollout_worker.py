@@ -16,7 +16,7 @@ from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns, YieldingEnv
-from rollax.evaluation.callbacks import make_callbacks, overrides
+from rollax.evaluation.callbacks import check_returned, make_callbacks, overrides
 from rollax.evaluation.make_sampler import make_background_sampling, make_env, make_sampler
 from rollax.evaluation.messages import CandidateReturns, Candidates, Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
@@ -176,7 +176,8 @@ class RolloutWorker:
             (samples,) = batches.values()
             samples.env_steps = env_steps
         if overrides(self.callbacks, "on_sample_end"):
-            self.callbacks.on_sample_end(worker=self, samples=samples)
+            returned = self.callbacks.on_sample_end(worker=self, samples=samples)
+            check_returned(self.callbacks, "on_sample_end", returned, samples)
         return samples
 
     def sample_fragment(self, update: Update | None = None) -> Rollout | None:

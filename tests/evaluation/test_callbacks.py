@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import Callbacks, RolloutWorker, SampleBatch
+from rollax import Callbacks, PGTrainer, RolloutWorker, SampleBatch
 from rollax.errors import ConfigError
 from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.episode_table import Episode
@@ -203,6 +203,21 @@ class TestRefused:
         config = {"rollout_fragment_length": 20, "callbacks": hooks(on_episode_end=note)}
         with pytest.raises(ConfigError, match=f"A custom metric that is no number(.|\n)*{where}"):
             RolloutWorker(Line, Encode, config=config).sample()
+
+    def test_a_returned_value(self):
+        def sample(returned):
+            callbacks = hooks(on_sample_end=lambda self, worker, samples: returned(samples))
+            RolloutWorker(Line, Encode, config={"rollout_fragment_length": 20, "callbacks": callbacks}).sample()
+
+        with pytest.raises(ConfigError, match=r"returns has no effect(.|\n)*class Mine, method on_sample_end"):
+            sample(lambda samples: SampleBatch(samples))
+        sample(lambda samples: samples)
+        callbacks = hooks(on_train_result=lambda self, trainer, result: {**result, "done": True})
+        with PGTrainer("CartPole-v1", {"callbacks": callbacks, "train_batch_size": 8}) as trainer:
+            with pytest.raises(
+                ConfigError, match=r"returns has no effect(.|\n)*on_train_result(.|\n)*result\['name'\]"
+            ):
+                trainer.train()
 
     def test_numbers_of_any_kind_are_metrics(self):
         episode = Episode(0, 0, {"reward": np.zeros(1), "length": np.zeros(1)})
