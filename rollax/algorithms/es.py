@@ -18,16 +18,19 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.config.groups import SearchFields
+from rollax.errors import ConfigError
 from rollax.evaluation.messages import Candidates
 from rollax.ops.evolution import Shaping, es_weights
 from rollax.optimizers.search import SearchOptimizer, adds_to_actions
 from rollax.policy.searched_policy import SearchedPolicy
+from rollax.spaces import space_text
 
 
 class ESConfig(SearchFields):
     """The fields of ES in addition to those of a search, with the symbols of the module's equation."""
 
     defaults = {"lr": 0.01, "num_directions": 50, "noise_stdev": 0.02, "observation_filter": "MeanStdFilter"}
+    requires = {"clip_rewards": {"shaping": ("centered_rank", "identity")}}
     places = {("shaping", "l2_coeff", "action_noise_std"): ()}
 
     shaping: Shaping = Field(
@@ -49,6 +52,18 @@ class ESPolicy(SearchedPolicy):
     """The policy of ES, whose steps are those of Adam."""
 
     config_class = ESConfig
+
+    def check_spaces(self) -> None:
+        super().check_spaces()
+        noise = self.config.action_noise_std
+        if noise not in (0.0, ESConfig.model_fields["action_noise_std"].default) and not adds_to_actions(self):
+            raise ConfigError(
+                "Noise for actions that are not continuous.",
+                where="config key 'action_noise_std'",
+                got=f"{noise:g}, for {space_text(self.action_space)}",
+                expected="a Box action space",
+                fix="leave action_noise_std out for this action space",
+            )
 
 
 class ESOptimizer(SearchOptimizer):

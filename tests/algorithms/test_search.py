@@ -423,6 +423,12 @@ class TestRefused:
         with pytest.raises(ConfigError, match=message):
             ARSTrainer(Drift, {**SMALL, **config})
 
+    def test_settings_of_es_without_effect(self):
+        with pytest.raises(ConfigError, match="clip_rewards has no effect: shaping is 'sign'"):
+            ESTrainer(Drift, {**SMALL, "shaping": "sign", "clip_rewards": 0.5})
+        with pytest.raises(ConfigError, match=r"'action_noise_std'(.|\n)*0.5, for Discrete\(2\)"):
+            ESTrainer("CartPole-v1", {**SMALL, "action_noise_std": 0.5})
+
     def test_noise_size_is_accepted(self):
         with ESTrainer(Drift, {**SMALL, "noise_size": 250_000_000}) as trainer:
             assert trainer.config.noise_size == 250_000_000
