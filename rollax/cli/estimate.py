@@ -58,7 +58,7 @@ def estimate(
         path = newest_checkpoint(checkpoint)
         runner = load_policy(path, policy_id or "default_policy", trust_code=trust_code)
         reader = open_dataset(input, **parse_config(settings, "--settings"))
-        with _warnings_not_logged():
+        with progress_on_stderr():
             found = estimate_policy(
                 runner,
                 reader,
@@ -75,14 +75,20 @@ def estimate(
 
 
 @contextmanager
-def _warnings_not_logged() -> Iterator[None]:
-    """The warnings of estimates are part of the output, and would appear twice in a terminal."""
-    log = logging.getLogger("rollax.estimators")
-    log.disabled = True
+def progress_on_stderr() -> Iterator[None]:
+    """Shows how far fits are. Warnings of estimates are part of the output, and would appear twice in a terminal."""
+    log, handler = logging.getLogger("rollax.estimators"), logging.StreamHandler()
+    handler.addFilter(lambda record: record.levelno < logging.WARNING)
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
     try:
         yield
     finally:
-        log.disabled = False
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def _lines(found: Estimates) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.split_model import SplitModel
 from rollax.spaces import ACTION_MASK
 
+log = logging.getLogger("rollax.estimators")
 _HIDDENS, _BATCH_SIZE = (64, 64), 512
 _FOLDS, _FEWEST = 5, 3
 _RATES = 3e-3, 1e-3, 3e-4  # each until the held-out likelihood has not risen for some rounds
@@ -63,6 +65,7 @@ def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -
     part_of_row = np.repeat(part_of, episodes.lengths)
     logp = np.empty(len(episodes.rewards))
     for number in range(len(parts)):
+        log.info("Behaviour policy: model %d of %d", number + 1, len(parts))
         own, held_out = part_of_row == number, part_of_row == (number + 1) % len(parts)
         logp[own] = fitting.logp_of(np.flatnonzero(~(own | held_out)), np.flatnonzero(held_out), rng)[own]
     return logp

@@ -247,8 +247,10 @@ def _fitted(
         raise ConfigError("No FQEConfig.", where="estimate(fqe)", got=config, expected="FQEConfig(updates=..., ...)")
     found = {}
     if "dm" in wanted or len(episodes) < 2:
+        log.info("Values are fitted to all episodes")
         found = dict.fromkeys(wanted, _FittedValues.of(FittedQ(target, gamma, config).fit(episodes), episodes))
     if "dr" in wanted and len(episodes) > 1:
+        log.info("Values for dr are fitted to one half of the episodes, then to the other")
         halves = np.array_split(np.random.default_rng(seed).permutation(len(episodes)), 2)
         parts = [
             _FittedValues.of(FittedQ(target, gamma, config).fit(episodes.chosen(other)), episodes.chosen(half))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.split_model import SplitModel
 from rollax.policy.update_plan import polyak_average
 
+log = logging.getLogger("rollax.estimators")
 _ROWS_AT_ONCE = 4096
 _UPDATES_AT_ONCE = 2000
 _NEXT_WEIGHTS, _NEXT_ACTIONS = "next_weights", "next_actions"
@@ -162,6 +164,7 @@ class FittedQ:
             update = self._learner.learn(columns, batches, {"lr": np.float32(rate)}, where="fitted Q evaluation")
             if update.error is not None:
                 raise update.error
+            log.info("Fitted Q evaluation: %d of %d updates", first + steps, config.updates)
         return self
 
     def q(self, obs: trees.Tree, actions: trees.Tree) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from rollax import DatasetWriter, PGTrainer, RecordedTrajectory, load_policy, open_dataset
 from rollax.cli import app
+from rollax.cli.estimate import progress_on_stderr
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,15 @@ def test_json_has_null_where_there_is_no_estimate(made, tmp_path) -> None:
     assert done.exit_code == 0, done.output
     methods = json.loads(done.stdout, parse_constant=pytest.fail)["methods"]
     assert (methods["is"]["v_target"], methods["wis"]["v_target"]) == (0, None)
+
+
+def test_progress_is_shown_on_stderr_and_warnings_are_not(capsys) -> None:
+    log = logging.getLogger("rollax.estimators")
+    with progress_on_stderr():
+        log.info("1 of 2")
+        log.warning("few episodes")
+    log.info("2 of 2")
+    assert capsys.readouterr() == ("", "1 of 2\n")
 
 
 def test_a_table(made) -> None:

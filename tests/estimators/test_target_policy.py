@@ -139,11 +139,13 @@ def test_greedy_actions_of_a_box_have_no_density() -> None:
         TargetPolicy(runner_of(policy), explore=False).logp(episodes)
 
 
-def test_values_of_box_actions_are_means_over_drawn_ones() -> None:
+def test_values_of_box_actions_are_means_over_drawn_ones(caplog) -> None:
+    caplog.set_level("INFO", "rollax.estimators")
     policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
     episodes, _ = logged(policy)
     fitted = FittedQ(TargetPolicy(runner_of(policy)), 0.9, FQEConfig(hiddens=(8,), updates=5, batch_size=4, samples=3))
     values = fitted.fit(episodes)
+    assert caplog.messages == ["Fitted Q evaluation: 5 of 5 updates"]
     assert values.q(episodes.obs, episodes.actions).shape == (9,)
     assert np.isfinite(values.v(episodes.obs)).all()
 
