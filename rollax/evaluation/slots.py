@@ -57,9 +57,12 @@ def initial_memory(runner: PolicyRunner) -> tuple[Inputs, list[str]]:
     policy, wanted = runner.policy, runner.columns
     state = tuple(np.asarray(part) for part in policy.get_initial_state())
     stored = frozenset() if wanted is None else wanted
-    # A policy that names no columns gets its state, which cannot be recomputed, but not what is rarely read.
+    # A policy that names no columns gets its state, which cannot be recomputed, but what is rarely read only where it
+    # names that argument.
     if state and (wanted is None or SampleBatch.STATE_OUT in stored):
         stored |= {_STATE}
+    if wanted is None and policy.arguments is not None:
+        stored |= {name for name, argument in ARGUMENT_OF.items() if argument in policy.arguments}
     kept = {name for name, argument in ARGUMENT_OF.items() if runner.takes(argument) or name in stored}
     initial: Inputs = {}
     if state and _STATE in kept:

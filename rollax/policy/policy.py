@@ -45,7 +45,8 @@ class Policy(ABC):
     """
 
     batch_columns: ClassVar[frozenset[str] | None] = None
-    """The columns that sampling fills. None: all except `infos`, `prev_actions` and `prev_rewards`."""
+    """The columns that sampling fills. None: all but `infos`; `prev_actions` and `prev_rewards` where `arguments` has
+    them."""
 
     config_class: ClassVar[Any] = None
     """The class that validates a plain dict without a trainer; None: the common one."""

@@ -35,7 +35,8 @@ def torch_policy(
         postprocess: `(policy, fragment) -> batch`; adds columns to all trajectory segments at once.
         make_optimizer: `(policy, params) -> optimizer`.
         train_columns: the columns that the loss reads, or `(policy, batch) -> name -> column`.
-        batch_columns: the columns that sampling fills; None: all but `infos`, `prev_actions` and `prev_rewards`.
+        batch_columns: the columns that sampling fills; None: all but `infos`; `prev_actions` and `prev_rewards` where
+            the model reads them.
         statistics: the names of the statistics that the loss returns.
         config_class: the class of its configs; None: that of `base`.
         name: the name of the class. Give it that of the variable, `P = torch_policy(loss, name="P")`: checkpoints and

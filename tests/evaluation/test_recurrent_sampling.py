@@ -256,6 +256,16 @@ def test_what_jax_policies_store_is_what_they_acted_on(kind):
     assert np.abs(unmoved - after)[batch["state_in"][0].any(axis=1)].max(axis=1).min() > 1e-3
 
 
+def test_without_columns_of_its_own_a_model_gets_its_inputs_stored():
+    class Whatever(PPOPolicy):
+        batch_columns = None
+
+    (_, ours), (worker, theirs) = sample(PPOPolicy), sample(Whatever)
+    assert not ours.keys() - theirs.keys()
+    np.testing.assert_array_equal(ours["prev_actions"], theirs["prev_actions"])
+    worker.get_policy().learn_on_batch(theirs)
+
+
 def test_called_by_trajectory_it_bootstraps_alike():
     (_, together), (_, one_by_one) = sample(PPOPolicy), sample(ByTrajectory)
     for name in together:
