@@ -11,7 +11,6 @@ from rollax.jaxenv.classic_control import CartPole
 from tests.algorithms.test_dqn_learning import ZOO_CARTPOLE
 from tests.algorithms.test_learning_runs import CARTPOLE, PENDULUM
 from tests.algorithms.test_search_learning import CARTPOLE as ARS_CARTPOLE
-from tests.algorithms.test_search_learning import PENDULUM as ARS_PENDULUM
 
 pytestmark = pytest.mark.learning
 
@@ -61,7 +60,3 @@ def test_sac_jax_pendulum(reaches):
 
 def test_ars_jax_cartpole(reaches):
     reaches(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE)
-
-
-def test_ars_jax_pendulum(reaches):
-    reaches(ARSTrainer, "jax:Pendulum-v1", -250, 2_000_000, ARS_PENDULUM)
