@@ -86,12 +86,13 @@ def is_stepped(env: Any) -> bool:
     return hasattr(env, "reset") and hasattr(env, "step")
 
 
+JAX_ENV_CLASS = "rollax.jaxenv.jax_env.JaxEnv"
 _base_env = partial(EnvAdapter, makes_base_env=True)
 _EXTERNAL = "rollax.env.external.external_base_env:ExternalBaseEnv"
 _MULTI_AGENT = "rollax.env.multi_agent"
 _BUILT_IN = (
     _base_env("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows"),
-    _base_env("rollax.jaxenv.jax_env.JaxEnv", "rollax.jaxenv.jax_base_env:JaxBaseEnv"),
+    _base_env(JAX_ENV_CLASS, "rollax.jaxenv.jax_base_env:JaxBaseEnv"),
     EnvAdapter("brax.envs.base.Env", "rollax.jaxenv.libraries:from_brax"),
     EnvAdapter("gymnax.environments.environment.Environment", "rollax.jaxenv.libraries:GymnaxEnv"),
     EnvAdapter("pgx.core.Env", "rollax.jaxenv.libraries:PgxEnv"),

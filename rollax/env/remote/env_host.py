@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.env import checks
-from rollax.env.adapters import adapted
+from rollax.env.adapters import JAX_ENV_CLASS, adapted, has_base
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import env_name
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces, space_of
@@ -140,14 +140,15 @@ def facts_of(env: Any, declared: Spaces) -> EnvFacts:
         action_space, action_spaces = spaces_of_agents(env, "action_space")
         spaces = (observation_space, action_space, observation_spaces, action_spaces)
         return EnvFacts(env_name(env), True, *spaces, getattr(env, "possible_agents", None) or None)
-    is_several = isinstance(env, VectorEnv | gym.vector.VectorEnv | BaseEnv)
+    is_several = isinstance(env, VectorEnv | gym.vector.VectorEnv | BaseEnv) or has_base(env, JAX_ENV_CLASS)
     if is_several or not (hasattr(env, "reset") and hasattr(env, "step")):
         raise EnvError(
             "An environment that cannot be one of several remote sub-environments.",
             where="remote_envs",
             got=env,
             expected="a Gymnasium env, a MultiAgentEnv, or a PettingZoo env",
-            fix="leave remote_worker_envs out where the env brings its own sub-environments or its own thread",
+            fix="leave remote_worker_envs out where the env brings its own sub-environments or its own thread, or is "
+            "written in JAX",
         )
     spaces = (space_of(env, "observation_space", declared), space_of(env, "action_space", declared))
     return EnvFacts(env_name(env), False, *spaces)

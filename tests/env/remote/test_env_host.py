@@ -16,6 +16,7 @@ from tests.env.old_worlds import OldClock
 from tests.env.refused import FORM
 from tests.env.remote.fragile import RAISE, Diary, Fragile
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVector, Party
+from tests.jaxenv.worlds import JaxClock
 
 
 @pytest.fixture
@@ -53,6 +54,7 @@ class AgentsWithoutSpaces(MultiAgentEnv):
         (lambda index: ListVector(2), EnvError, "cannot be one of several remote"),
         (lambda index: SyncVectorEnv([Clock] * 2), EnvError, "cannot be one of several remote"),
         (lambda index: DictParties(2), EnvError, "cannot be one of several remote"),
+        (lambda index: JaxClock(), EnvError, "cannot be one of several remote"),
         (lambda index: 5, EnvError, "No environment."),
         (lambda index: Unspaced(), SpaceError, "No Gymnasium space.\n  where:    Unspaced, sub-environment 3"),
         (lambda index: 1 / 0, EnvError, "raised ZeroDivisionError in its creator"),
