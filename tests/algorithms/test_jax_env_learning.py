@@ -60,3 +60,22 @@ def test_sac_jax_pendulum(reaches):
 
 def test_ars_jax_cartpole(reaches):
     reaches(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE)
+
+
+BRAX = {
+    "env_config": {"backend": "spring"},
+    "num_envs_per_worker": 64,
+    "train_batch_size": 4096,
+    "sgd_minibatch_size": 256,
+    "num_sgd_iter": 8,
+    "lr": 1e-3,
+    "gamma": 0.97,
+    "lambda": 0.95,
+    "observation_filter": "MeanStdFilter",
+    "model": {"free_log_std": True},
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # brax warns that it is maintained no longer
+def test_ppo_brax_inverted_pendulum(reaches):
+    reaches(PPOTrainer, "jax:brax/inverted_pendulum", 950, 1_500_000, BRAX)

@@ -284,11 +284,10 @@ class TestGymnax:
 
 @pytest.mark.learning
 @pytest.mark.filterwarnings("ignore")  # brax warns that it is maintained no longer
-@pytest.mark.parametrize(("name", "backend"), [("inverted_pendulum", "spring"), ("reacher", "positional")])
-def test_episodes_of_brax_itself(name, backend):
+def test_episodes_of_brax_itself():
     envs: Any = pytest.importorskip("brax.envs")
-    theirs = envs.create(name, episode_length=15, auto_reset=False, backend=backend)
-    env = the_env(f"jax:brax/{name}", backend=backend, max_episode_steps=15)
+    theirs = envs.create("inverted_pendulum", episode_length=15, auto_reset=False, backend="spring")
+    env = the_env("jax:brax/inverted_pendulum", backend="spring", max_episode_steps=15)
     for action in (jnp.zeros(env.action_space.shape), jnp.ones(env.action_space.shape)):
         state, step = jax.jit(theirs.reset)(jax.random.key(0)), jax.jit(theirs.step)
         for outcome in outcomes_of(env, action, 15):
