@@ -97,8 +97,13 @@ def test_an_interrupt_that_python_drops_is_raised_after_it():
         Dropping()
         time.sleep(60)
 
-    with pytest.raises(KeyboardInterrupt), no_lost_interrupts():
-        interrupted()
+    # A process in the background of a shell without job control ignores Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), no_lost_interrupts():
+            interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_is_asked_for_only_once():

@@ -25,7 +25,7 @@ from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext, env_creator
 from rollax.evaluation.compiled_sampler import CompiledSampler
 
-MODEL = {"fcnet_hiddens": (4,), "conv_filters": [[2, 3, 2]]}
+MODEL = {"fcnet_hiddens": (4,)}
 
 
 def make(name: str, num_envs: int = 1, **env_config: Any) -> Any:
