@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from benchmarks.measure import Against, Row
 from benchmarks.processes import Side
 from benchmarks.rows.commands import flags, own
 
-_NAMES = {"CartPole-v1": "Gymnasium, copies", "jax:CartPole-v1": "rollax"}
+_SIDES = {"jax:CartPole-v1": "rollax", "CartPole-v1": "Gymnasium, copies"}
 
 
 def jax_env_rows() -> tuple[Row, ...]:
@@ -46,17 +47,10 @@ def _training() -> Row:
         "num_sgd_iter": 4,
         "model": {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
     }
-
-    def side(env: str) -> Side:
-        return Side(_NAMES[env], own("rollax_training", "rate", *flags(env=env, config=json.dumps(config))))
-
-    return Row(
-        name="training_jax_64",
-        work="PPO on CartPole-v1 in JAX, 64 sub-envs × 128 steps, 4 epochs × 4 minibatches, whole iterations",
-        unit="env steps/s",
-        better="more",
-        sides=(side("jax:CartPole-v1"), side("CartPole-v1")),
-        targets=(Against("Gymnasium, copies", 2.0),),
+    return _beside_copies(
+        "training_jax_64",
+        "PPO on CartPole-v1 in JAX, 64 sub-envs × 128 steps, 4 epochs × 4 minibatches, whole iterations",
+        ("rollax_training", "rate", *flags(config=json.dumps(config))),
         notes="The same trainer on both sides, with copies of `gym.make` on the other one.",
     )
 
@@ -71,37 +65,33 @@ def _replay() -> Row:
         "timesteps_per_iteration": 5000,
         "model": {"fcnet_hiddens": [64, 64]},
     }
-
-    def side(env: str) -> Side:
-        return Side(
-            _NAMES[env], own("rollax_training", "rate", *flags(env=env, algorithm="DQN", config=json.dumps(config)))
-        )
-
-    return Row(
-        name="training_jax_dqn",
-        work="DQN on CartPole-v1 in JAX, 10 sub-envs × 32 steps, an update of 128 rows for every 10 steps",
-        unit="env steps/s",
-        better="more",
-        sides=(side("jax:CartPole-v1"), side("CartPole-v1")),
-        targets=(Against("Gymnasium, copies", 2.0),),
+    return _beside_copies(
+        "training_jax_dqn",
+        "DQN on CartPole-v1 in JAX, 10 sub-envs × 32 steps, an update of 128 rows for every 10 steps",
+        ("rollax_training", "rate", *flags(algorithm="DQN", config=json.dumps(config))),
         notes="The same trainer on both sides, with its replay buffer on the host.",
     )
 
 
 def _search() -> Row:
-    settings = flags(directions=32, warm_up=25, num_envs=64)
-
-    def side(env: str) -> Side:
-        return Side(_NAMES[env], own("rollax_search", *flags(env=env), *settings))
-
-    return Row(
-        name="ars_jax_cartpole",
-        work="ARS V2 on CartPole-v1 in JAX, linear policy, 32 directions, whole iterations, one process",
-        unit="env steps/s",
-        better="more",
-        sides=(side("jax:CartPole-v1"), side("CartPole-v1")),
-        targets=(Against("Gymnasium, copies", 2.0),),
+    return _beside_copies(
+        "ars_jax_cartpole",
+        "ARS V2 on CartPole-v1 in JAX, linear policy, 32 directions, whole iterations, one process",
+        ("rollax_search", *flags(directions=32, warm_up=25, num_envs=64)),
         rounds=5,
         seconds=5.0,
         notes="As `ars_cartpole`: after 25 iterations most episodes have 500 steps on both sides.",
+    )
+
+
+def _beside_copies(name: str, work: str, command: tuple[str, ...], **settings: Any) -> Row:
+    """The rate of a command, on the environment in JAX and on copies of Gymnasium's."""
+    return Row(
+        name=name,
+        work=work,
+        unit="env steps/s",
+        better="more",
+        sides=tuple(Side(side, own(*command, *flags(env=env))) for env, side in _SIDES.items()),
+        targets=(Against("Gymnasium, copies", 2.0),),
+        **settings,
     )

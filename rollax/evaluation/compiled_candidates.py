@@ -66,8 +66,9 @@ class CompiledCandidates(CandidatePlayer):
         finite = played.finite[acted]
         if not finite.all():
             raise self._not_finite(int(slots[finite.argmin()]))
-        for rows in np.split(np.arange(len(slots)), np.bincount(steps).cumsum()[:-1]):
-            self._moments.add(slots[rows], trees.index(obs, rows))
+        if self._filter.active:
+            for rows in np.split(np.arange(len(slots)), np.bincount(steps).cumsum()[:-1]):
+                self._moments.add(slots[rows], trees.index(obs, rows))
         rewards, counted = np.zeros(acted.shape), np.zeros(acted.shape)
         rewards[acted] = checks.reward_column(played.rewards[acted], where)
         counted[acted] = self._counted(rewards[acted])
