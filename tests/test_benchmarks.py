@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import code_size
 from benchmarks.peers import ROOT
 from benchmarks.readme import speed_table
@@ -11,6 +13,7 @@ def test_the_readme_has_the_measured_speeds():
     assert f"\n\n{speed_table()}\n\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_code_size_counts_all_lines_and_those_that_ppo_loads():
     lines = [line.strip("|").split("|") for line in code_size.report().splitlines()[2:]]
     rows = {name.strip(): [int(cell.replace(",", "")) for cell in cells] for name, *cells in lines}

@@ -49,6 +49,7 @@ def test_type_checkers_see_every_public_name():
     assert {(alias.name, alias.asname) for node in imports for alias in node.names} == {(n, n) for n in rollax.__all__}
 
 
+@pytest.mark.long
 def test_a_star_import_without_the_extras():
     """Names of absent extras are left out; asked for, they raise the line that installs the extra."""
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -52,6 +52,7 @@ def test_other_libraries_are_left_alone(settings, monkeypatch):
     assert settings == []
 
 
+@pytest.mark.long
 def test_a_process_that_was_forked_after_jax_had_started_says_so_at_once():
     code = """
         import os, sys, warnings

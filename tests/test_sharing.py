@@ -127,6 +127,7 @@ def test_changed_values_are_other_ones():
     assert shared(Cell, sizes) is not before is not None
 
 
+@pytest.mark.long
 def test_a_thousand_kinds_do_not_fill_the_memory():
     alive = [weakref.ref(shared(Cell, number)) for number in range(1000)]
     gc.collect()

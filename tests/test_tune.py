@@ -48,11 +48,13 @@ class TestClass:
         with pytest.raises(ConfigError, match="PPO"):
             trainable("PPOO")
 
+    @pytest.mark.long
     def test_importing_rollax_does_not_load_tune(self):
         script = "import sys, rollax.cli, rollax.algorithms.ppo; print('ray' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, check=True)
         assert done.stdout.strip() == "False"
 
+    @pytest.mark.long
     def test_without_tune_it_says_what_to_install(self):
         script = "import sys; sys.modules['ray.tune'] = None; import rollax.tune"
         done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, check=False)
@@ -138,6 +140,7 @@ class TestResults:
         counted = ("training_iteration", "timesteps_total", "timesteps_this_iter", "done")
         assert [fourth[name] for name in counted] == [4, 8, 2, False]
 
+    @pytest.mark.long
     def test_without_evaluation_there_is_none(self, make):
         assert math.isnan(make().train()["evaluation"])
 
@@ -153,6 +156,7 @@ class TestResults:
 
 
 class TestCheckpoints:
+    @pytest.mark.long
     def test_exploiting_takes_weights_and_optimizer_and_keeps_the_new_hyperparameters(self, make, tmp_path):
         donor = make(lr=1e-3, clip_param=0.1, kl_coeff=0.2, kl_target=1e9)
         for _ in range(2):

@@ -82,6 +82,7 @@ def grid(small_cluster, tmp_path_factory):
     return fit(config, 3, tmp_path_factory.mktemp("grid"), checkpoint=at_the_end)
 
 
+@pytest.mark.long
 def test_a_grid_has_its_results(grid):
     assert not grid.errors
     table = grid.get_dataframe().sort_values("config/lr")
@@ -96,6 +97,7 @@ def test_a_grid_has_its_results(grid):
     np.testing.assert_array_equal(history, [np.nan, 2.0, 2.0])
 
 
+@pytest.mark.long
 def test_the_best_checkpoint_is_a_policy(grid):
     best = grid.get_best_result("info/learner/default_policy/cur_lr", "max")
     with best.checkpoint.as_directory() as folder:

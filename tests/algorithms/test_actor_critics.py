@@ -124,6 +124,7 @@ def test_goes_on_where_it_was_saved(algorithm, options, kind):
         np.testing.assert_array_equal(again.get_weights()[name], value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, WITHOUT_VTRACE], ids=["V-trace", "without"])
 def test_sequences_say_of_each_row_what_acting_said(options):
     worker = make("APPO", "memory", **options)
@@ -161,6 +162,7 @@ def test_what_an_older_policy_did_is_weighed(algorithm):
     assert {name: stats[name] for name in expected} == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiles_anew")
 @each_algorithm
 def test_learning_compiles_for_a_few_sizes_only(algorithm):

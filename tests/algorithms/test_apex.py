@@ -92,6 +92,7 @@ class TestRuns:
         for name, value in first.items():
             np.testing.assert_array_equal(value, second[name])
 
+    @pytest.mark.long
     def test_a_restored_run_is_the_same_run(self, tmp_path):
         config = {**SMALL, "store_buffer_in_checkpoints": True}
         with ApexDQNTrainer("CartPole-v1", config) as trainer:
@@ -118,6 +119,7 @@ class TestRuns:
             result = trainer.train()
         assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
 
+    @pytest.mark.long
     def test_several_policies(self):
         box = spaces.Box(0, 1, (2,), np.float32)
         policies = {

@@ -67,6 +67,7 @@ def test_perturbed_parameters_go_as_far_as_noise_would():
     assert action_distance(greedy, acted) == pytest.approx(0.2, rel=0.1)
 
 
+@pytest.mark.long
 def test_repeats_what_it_sees():
     config = {
         "env_config": {"space": spaces.Box(-1, 1, (1,), np.float32)},

@@ -107,6 +107,7 @@ class TestValues:
         learner, _ = trained(Secrets, gamma=0.0, centralized_critic=False)
         assert learner["default_policy"]["vf_explained_var"] < 0.3
 
+    @pytest.mark.long
     def test_what_is_cut_off_goes_on(self):
         """V = 1 / (1 - γ) = 4, whatever the cut; a critic that took a cut for an end would say at most 2.3."""
         _, batch = trained(Steady, 25, gamma=0.75, lr=1e-2, rollout_fragment_length=7, **{"lambda": 0.5})
@@ -227,6 +228,7 @@ ROLES = {
 
 
 class TestOtherSettings:
+    @pytest.mark.long
     def test_policies_with_different_spaces_that_take_turns(self):
         """Whoever acts has seen what the other did at the step before; the third agent is never there."""
         made = worker(ROLES["policies"], env=Roles, batch_mode="complete_episodes")
@@ -244,6 +246,7 @@ class TestOtherSettings:
         gradients, _ = made.policies["walker"].compute_gradients(samples["walker"])
         assert any("other_encoder" in name and gradient.any() for name, gradient in gradients.items())
 
+    @pytest.mark.long
     def test_with_memory(self):
         """The actor remembers; the critic needs not, since it sees everything."""
         model = {"fcnet_hiddens": (32,), "use_lstm": True, "max_seq_len": 5, "lstm_cell_size": 8}
@@ -276,6 +279,7 @@ class Halved(PPOPolicy):
 
 
 class TestStored:
+    @pytest.mark.long
     def test_saved_restored_and_loaded(self, tmp_path):
         config = {**SMALL, "centralized_critic": True, "multiagent": ONE_EACH}
         with PPOTrainer(Secrets, config) as trainer:
@@ -359,6 +363,7 @@ class ByHandWithNext(ByHand):
 
 
 class TestByHand:
+    @pytest.mark.long
     def test_what_only_the_others_know_is_explained(self):
         multiagent = {"policies": {"both": ByHandWithNext}, "policy_mapping_fn": lambda agent_id: "both"}
         learner, _ = trained(Secrets, multiagent=multiagent, gamma=0.0, **BY_HAND)

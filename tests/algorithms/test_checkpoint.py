@@ -68,6 +68,7 @@ print(json.dumps([go_on(Trainer.from_checkpoint(path), 4) for path in sys.argv[1
 
 
 class TestGoingOnIsTheSameRun:
+    @pytest.mark.long
     def test_in_a_fresh_process(self, tmp_path):
         with PPOTrainer("CartPole-v1", PPO) as ppo, PGTrainer("CartPole-v1", CONFIG) as pg:
             paths, expected = [], []
@@ -222,6 +223,7 @@ class TestRestoring:
             assert to_plain(trainer.get_state()) == state
             assert trainer.train()["training_iteration"] == 2
 
+    @pytest.mark.long
     def test_37_of_other_spaces(self, path):
         self.refused(
             PPOTrainer("Acrobot-v1", PPO),
@@ -267,6 +269,7 @@ class TestRestoring:
         with pytest.raises(CheckpointError, match="another algorithm"):
             PGTrainer.from_checkpoint(path)
 
+    @pytest.mark.long
     def test_37_of_another_filter_or_model(self, path):
         self.refused(
             PPOTrainer("CartPole-v1", {**PPO, "observation_filter": "NoFilter"}),

@@ -96,6 +96,7 @@ class TestContinuous:
         by_action = (shares * self.actions).sum(axis=2) - self.recorded
         return 0.25 * weight * np.stack([np.zeros(2), np.zeros(2), np.zeros(2), by_action.sum(axis=1)], axis=1)
 
+    @pytest.mark.long
     def test_it_is_sac_and_the_gap(self):
         sac = {"actor_lr": 0.1, "critic_lr": 0.1}
         plain, _, before = self.kernels(self.policy(SACPolicy, **sac))
@@ -116,6 +117,7 @@ class TestContinuous:
         np.testing.assert_allclose(found, plain, rtol=1e-6)
         assert stats["total_loss"] == before["total_loss"]
 
+    @pytest.mark.long
     def test_targets_without_entropy(self):
         # Row 0: Q(1, ½) = ½, 1.5: y = 1 + ½ · ½. Row 1 is terminated: y = 2.
         _, _, stats = self.kernels(self.policy(**UNIFORM))
@@ -124,6 +126,7 @@ class TestContinuous:
         logp = -0.5 * math.log(2 * math.pi) - math.log(0.75)
         assert stats["mean_target"] == pytest.approx((1 + 0.5 * (0.5 - 0.5 * logp) + 2) / 2, rel=1e-5)
 
+    @pytest.mark.long
     def test_lagrangian(self):
         # α = 2: the weight is 2 w; log α has the gradient -α (w gap - τ), so it rises where the gap is too large.
         plain, _, before = self.kernels(self.policy(**UNIFORM, min_q_weight=0.0))

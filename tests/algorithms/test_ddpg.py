@@ -99,6 +99,7 @@ class TestLoss:
         # -∂Q_1/∂a (1 - π²) / 2 rows
         np.testing.assert_allclose(gradients["actor.head.kernel"].ravel(), [-0.5, -0.375, 0], atol=1e-5)
 
+    @pytest.mark.long
     def test_the_actors_gradient_is_that_of_rlax(self, rlax):
         gradients, _ = td3(policy_delay=1).compute_gradients(rows())
 

@@ -79,6 +79,7 @@ class TestLoss:
         gradients, _ = policy.compute_gradients(rows(weights=f32(1, 0.5)))
         np.testing.assert_allclose(gradients[kernel], [[0, -0.5], [0.25, 0], [0, 0]], atol=1e-6)
 
+    @pytest.mark.long
     def test_invalid_actions_are_no_target(self):
         space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
         policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "double_q": False, "lr": 0.0})
@@ -203,6 +204,7 @@ class TestRefuses:
 
 
 class TestRuns:
+    @pytest.mark.long
     def test_as_many_updates_as_are_due(self):
         config = {
             "num_envs_per_worker": 2,
@@ -283,6 +285,7 @@ class TestRuns:
         newest = batch["obs"][:, -1, 0, 0].astype(int)
         np.testing.assert_array_equal(batch["obs"][:, 0, 0, 0], np.maximum(newest - 3, 0))
 
+    @pytest.mark.long
     def test_rainbow_is_dqn_with_all_of_it(self):
         config = RainbowConfig()
         assert (config.n_step, config.num_atoms, config.noisy, config.prioritized_replay) == (3, 51, True, True)
@@ -293,6 +296,7 @@ class TestRuns:
             stats = trainer.train()["info"]["learner"]["default_policy"]
         assert np.isfinite(stats["q_loss"])
 
+    @pytest.mark.long
     def test_noise_is_drawn_for_every_call_that_explores(self):
         policies = [
             RainbowTrainer.policy_class(LINE, spaces.Discrete(2), RainbowConfig(seed=seed)) for seed in (0, 0, 1)

@@ -1,6 +1,7 @@
 """Evaluation with other policies than those of the training."""
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 from rollax import MultiAgentEnv, PPOTrainer
@@ -29,6 +30,7 @@ class Fours(Policy):
         return np.full(len(obs_batch), 4), [], {}
 
 
+@pytest.mark.long
 def test_an_opponent_may_take_the_place_of_a_trained_policy():
     small = (None, Pair.observation_space, Pair.action_space, {})
     fixed = (Fours, Pair.observation_space, Pair.action_space, {})

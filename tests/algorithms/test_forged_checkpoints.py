@@ -132,6 +132,7 @@ def no_commands(monkeypatch):
         monkeypatch.setattr(module, name, runs)
 
 
+@pytest.mark.long
 def test_forged_values(forge):
     forge_and_check(forge, 15, train=False)
 

@@ -132,6 +132,7 @@ def test_what_a_worker_samples_and_an_older_policy_may_learn_from():
     np.testing.assert_allclose(gradients["values"], -sums / 10, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_an_observation_after_the_end_may_allow_no_action():
     space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(-1, 1, (2,), np.float32)})
     policy = IMPALAPolicy(space, spaces.Discrete(3), {"model": {"fcnet_hiddens": (4,)}, "seed": 0})
@@ -202,6 +203,7 @@ def test_3_nothing_kept_to_learn_from_again():
         IMPALAConfig(replay_proportion=0.5)
 
 
+@pytest.mark.long
 def test_every_step_of_an_update_sees_the_whole_batch():
     config = {"num_sgd_iter": 3, "num_envs_per_worker": 2, "env_config": {"space": spaces.Discrete(3)}, "seed": 0}
     worker = RolloutWorker(Echo, IMPALAPolicy, config=IMPALAConfig(**config))

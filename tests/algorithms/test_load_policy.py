@@ -29,6 +29,7 @@ def trained(tmp_path, env, **config):
     return trainer, trainer.save(tmp_path)
 
 
+@pytest.mark.long
 def test_filters_observations_and_scales_actions(tmp_path):
     trainer, path = trained(tmp_path, "Pendulum-v1", observation_filter="MeanStdFilter")
 
@@ -120,6 +121,7 @@ class TestOneOfSeveral:
         multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: agent}
         return trained(tmp_path_factory.mktemp("saved"), TwoAgents, multiagent=multiagent)
 
+    @pytest.mark.long
     def test_with_a_config_of_its_own(self, saved):
         trainer, path = saved
         left = load_policy(path, "left")

@@ -82,6 +82,7 @@ def returns_by_observation(trainer, policy_id):
 
 
 class TestPolicies:
+    @pytest.mark.long
     def test_each_has_its_own_spaces_and_gamma(self):
         with DQNTrainer(Unlike, unlike()) as trainer:
             stats = trainer.train()["info"]["learner"]
@@ -109,6 +110,7 @@ class TestPolicies:
             after = trainer.get_weights()
         assert [policy_id for policy_id in after if not same(before[policy_id], after[policy_id])] == ["large"]
 
+    @pytest.mark.long
     def test_a_checkpoint_holds_the_buffer_of_each(self, tmp_path):
         config = unlike(store_buffer_in_checkpoints=True)
         with DQNTrainer(Unlike, config) as trainer, DQNTrainer(Unlike, config) as restored:

@@ -95,6 +95,7 @@ class TestLoggedActions:
         np.testing.assert_allclose(drawn["rewards"], expected.reshape(300, -1).sum(axis=1), rtol=1e-5, atol=1e-5)
         assert np.isfinite([value for value in stats.values() if value is not None]).all()
 
+    @pytest.mark.long
     def test_dqn_learns_from_them_what_those_who_acted_did_not_know(self):
         # The reward of an action is its number: five random ones earn 7.5, the best 15.
         config = {**SMALL, "gamma": 0.0, "lr": 1e-2, "timesteps_per_iteration": 2000, "train_batch_size": 32}
@@ -245,6 +246,7 @@ class TestRowsOfOthers:
         if teacher is Teacher:
             np.testing.assert_array_equal(watched["actions"], step % 4)
 
+    @pytest.mark.long
     def test_teach_what_one_has_never_earned_oneself(self):
         multiagent = {
             "policies": {"student": PolicySpec(Watching), "teacher": PolicySpec(Teacher)},

@@ -96,6 +96,7 @@ def learner_statistics(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return result["info"]["learner"]
 
 
+@pytest.mark.long
 @each_algorithm
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs(algorithm, kind):
@@ -107,6 +108,7 @@ def test_runs(algorithm, kind):
         assert trainer.evaluate(1)["episodes"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", [MaskedCartPole, ParametricCartPole, Shown], ids=lambda env: env.__name__)
 def test_sac_runs_with_discrete_actions(env):
     options = {"env_config": {"image": True}, "model": IMAGES if env is Shown else {"fcnet_hiddens": (8,)}}
@@ -138,6 +140,7 @@ def test_after_a_restore_it_goes_on_where_it_was(algorithm, tmp_path):
                 np.testing.assert_array_equal(value, restored.get_policy().targets[name])
 
 
+@pytest.mark.long
 @each_algorithm
 def test_one_worker_gives_the_numbers_of_none(algorithm, small_ray):
     config = {**SMALL, "env_config": {"space": BOX}, "exploration": "OrnsteinUhlenbeckNoise"}
@@ -149,6 +152,7 @@ def test_one_worker_gives_the_numbers_of_none(algorithm, small_ray):
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiles_anew")
 @each_algorithm
 def test_compiles_for_a_few_sizes_only(algorithm):

@@ -104,6 +104,7 @@ def test_returns_of_marwil_reach_to_the_end_of_the_trajectory(end):
     assert all(value is not None for value in stats.values())
 
 
+@pytest.mark.long
 def test_marwil_with_memory_learns_from_sequences_of_data():
     model = {"use_gru": True, "lstm_cell_size": 4, "max_seq_len": 3, "lstm_use_prev_action": True}
     config = {**TINY, "model": {**model, "fcnet_hiddens": (4,)}, "burn_in": 1, "input": recorded(), "lr": 0.02}
@@ -112,6 +113,7 @@ def test_marwil_with_memory_learns_from_sequences_of_data():
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer_class", [IQLTrainer, CQLTrainer])
 def test_actor_critics_learn_from_actions_in_the_scale_of_the_policy(trainer_class):
     with trainer_class(config={**TINY, "input": continuous()}) as trainer:
@@ -122,6 +124,7 @@ def test_actor_critics_learn_from_actions_in_the_scale_of_the_policy(trainer_cla
     assert all(value is not None for value in stats.values())
 
 
+@pytest.mark.long
 def test_td3bc_standardizes_observations_by_the_data():
     with TD3BCTrainer(config={**TINY, "input": continuous(), "critic_penalty": 0.1}) as trainer:
         drawn = drawn_by(trainer, 2000)
@@ -150,6 +153,7 @@ def test_masks_of_recorded_data():
     assert 0 < stats["entropy"] < np.log(2) + 1e-6
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_evaluated_without_its_data(tmp_path):
     data = tmp_path / "data"
     with PGTrainer("CartPole-v1", {"model": {"fcnet_hiddens": (4,)}, "seed": 0}) as trainer:

@@ -46,6 +46,7 @@ def test_they_are_short(module, lines):
     assert len(Path(module.__file__).read_text(encoding="utf-8").splitlines()) <= lines
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer_class", OF, ids=lambda found: found.name)
 def test_they_learn_and_are_restored(trainer_class, tmp_path):
     config = {**SMALL, **OF[trainer_class], "timesteps_per_iteration": 600}

@@ -211,6 +211,7 @@ class TestFromUpdateToUpdate:
     #   0   .5        0
     #   1   .549834   .004992
     #   2   .598676   .019863   (the second step is .099973)
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("target_kl", "steps", "kl"),
         [(0.0033, 1, 0.004992), (0.0034, 2, 0.019863), (0.0132, 2, 0.019863), (0.014, 3, None), (None, 4, None)],

@@ -26,6 +26,7 @@ def policy_with(mixer, **options):
 
 
 class TestLossOfRows:
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("mixer", "double_q", "errors", "loss"),
         [
@@ -58,6 +59,7 @@ class TestLossOfRows:
         gradients, _ = policy_with(None, double_q=False, grad_clip=None).compute_gradients(rows())
         np.testing.assert_allclose(gradients[KERNEL], [[-0.5, -2.25], [-0.25, 0], [-0.5, 0]], atol=1e-5)
 
+    @pytest.mark.long
     def test_mixed_values_on_both_sides(self):
         policy = policy_with("qmix", lr=0.0)
         model = policy.split.merge(policy.params, policy.extra)
@@ -159,6 +161,7 @@ class TestLossOfSequences:
     #   1  1 + 1, 0 + 3      5    1 + 1, 2 + 3               7
     #   2  0 + 3, 0 + 5      8    2 + 3, 2 + 5              12
     #   3  (seen last)            1 + 4, 1 + 6              12
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("end", "n_step", "errors"),
         [
@@ -180,6 +183,7 @@ class TestLossOfSequences:
         # each transition whose n steps are stored draws the sequence that it is in: one and the same
         np.testing.assert_allclose(stats["td_error"], np.abs(errors).sum(), rtol=1e-5)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("burn_in", [0, 1])
     def test_parts_of_trajectories_begin_with_the_state_that_was_acted_on(self, burn_in):
         stats = self.drawn(trajectory(), burn_in=burn_in, model={"max_seq_len": 2})

@@ -38,6 +38,7 @@ class TestMasks:
             assert (rights[1::3] == 0).all()
         assert set(lefts[2::3]) | set(rights[2::3]) <= {0, 1}
 
+    @pytest.mark.long
     def test_targets_leave_invalid_actions_out(self):
         policy = with_table(QMIXPolicy(MASKED, TWO, self.config), TABLE, TARGET_TABLE)
         obs = masked([0, 2], [1, 0], np.ones((2, 2, 2)))
@@ -46,6 +47,7 @@ class TestMasks:
         stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
         np.testing.assert_allclose(stats["td_error"], [1.0, 2.0], rtol=1e-5)
 
+    @pytest.mark.long
     @pytest.mark.parametrize(("mixer", "errors"), [("vdn", [4.5, 2.0]), (None, [2.25, 1.0])])
     def test_who_is_absent_counts_nothing(self, mixer, errors):
         # The right one is gone. Row 0: Q(0, 1) = 0.5 against 1 + 8 / 2 = 5. Row 1: 0 against 2.

@@ -60,6 +60,7 @@ def test_it_runs(mixer, model):
         assert trainer.evaluate(2)["episodes"] == 2
 
 
+@pytest.mark.long
 @each_model
 def test_groups_of_which_members_leave_beside_another_policy(model):
     config = {
@@ -105,6 +106,7 @@ def test_several_groups_with_a_policy_each():
     assert result["policy_reward_mean"] == {"one": 5.0, "two": 8.0}
 
 
+@pytest.mark.long
 def test_several_groups_with_one_policy():
     with VDNTrainer(two_groups, SMALL) as trainer:
         assert trainer.train()["policy_reward_mean"] == {"default_policy": 6.5}
@@ -137,6 +139,7 @@ def test_one_worker_gives_the_numbers_of_none():
         np.testing.assert_array_equal(value, weights[1][name])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiles_anew")
 def test_few_compilations():
     # Acting on 2 rows, exploring, one update at a time or two: nothing more, however long it goes on.

@@ -65,6 +65,7 @@ def test_a_class_without_settings(tmp_path):
         assert len(trainer.evaluate(1, record_dir=tmp_path)["videos"]) == 1
 
 
+@pytest.mark.long
 def test_evaluation_stays_out_of_the_films_of_training(tmp_path):
     recorded = record_env(Film, tmp_path / "training", episodes=lambda episode: episode == 1)
     with PPOTrainer(recorded, {**CONFIG, "num_envs_per_worker": 1}) as trainer:
@@ -77,6 +78,7 @@ def test_evaluation_stays_out_of_the_films_of_training(tmp_path):
         assert len(list((tmp_path / "greedy").iterdir())) == 2
 
 
+@pytest.mark.long
 def test_an_atari_game(tmp_path):
     pytest.importorskip("ale_py")
     env_config = {"max_num_frames_per_episode": 40, "screen_size": 42, "noop_max": 0, "fire_reset": False}

@@ -37,6 +37,7 @@ def weights_of(trainer: Any) -> dict[str, np.ndarray]:
     return trainer.get_policy().get_weights()
 
 
+@pytest.mark.long
 def test_going_on_and_resuming_are_the_same_run_and_loaded_policies_act_alike(tmp_path):
     with PPOTrainer(StatelessCartPole, SMALL) as trainer, PPOTrainer(StatelessCartPole, SMALL) as again:
         for one in (trainer, again):

@@ -60,6 +60,7 @@ class TestConfig:
         with pytest.raises(ConfigError, match=f"{key} is larger than buffer_size(.|\n)*{key}=501, buffer_size=500"):
             made(trainer_class, **{key: 501})
 
+    @pytest.mark.long
     def test_3_fragments_that_the_buffer_cannot_hold(self, trainer_class):
         with made(trainer_class, rollout_fragment_length=600) as trainer:
             with pytest.raises(ConfigError, match=r"fragment does not fit into the replay buffer(.|\n)*got: *500"):
@@ -71,6 +72,7 @@ class TestConfig:
                 trainer.train()
 
 
+@pytest.mark.long
 def test_7_buffers_that_are_larger_than_the_memory_only_together(monkeypatch):
     policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
     with DQNTrainer(TwoAgents, {**SMALL, "multiagent": policies}) as trainer:
@@ -88,6 +90,7 @@ def test_7_buffers_that_are_larger_than_the_memory_only_together(monkeypatch):
 
 @each_algorithm
 class TestNonFinite:
+    @pytest.mark.long
     def test_31_nan_weights_are_found_as_they_act(self, trainer_class):
         with made(trainer_class) as trainer:
             trainer.train()
@@ -101,6 +104,7 @@ class TestNonFinite:
             trainer.set_weights({"default_policy": weights})
             assert_learns(trainer)
 
+    @pytest.mark.long
     def test_32_a_nan_is_not_kept(self, trainer_class, monkeypatch):
         with made(trainer_class, callbacks=Spoils) as trainer:
             trainer.train()
@@ -116,6 +120,7 @@ class TestNonFinite:
             assert unchanged(before, trainer.get_weights()["default_policy"])
             assert_learns(trainer)
 
+    @pytest.mark.long
     def test_32_a_nan_in_the_target_network_stops_before_the_weights_are_touched(self, trainer_class):
         with made(trainer_class) as trainer:
             trainer.train()
@@ -134,6 +139,7 @@ class TestNonFinite:
             assert_learns(trainer)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_32_a_learning_rate_that_explodes_ends_in_a_named_error(prioritized):
     with made(DQNTrainer, lr=1e38, grad_clip=None, prioritized_replay=prioritized) as trainer:
@@ -154,6 +160,7 @@ def copied(arrays):
 
 @each_algorithm
 class TestDamagedCheckpoint:
+    @pytest.mark.long
     @pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
     def test_36_is_refused_and_the_run_goes_on(self, trainer_class, damage, tmp_path):
         with made(trainer_class, store_buffer_in_checkpoints=True) as trainer:
@@ -177,6 +184,7 @@ class TestDamagedCheckpoint:
             trainer.restore(path)
             assert trainer.iteration == 1
 
+    @pytest.mark.long
     @pytest.mark.parametrize("stores", [False, True])
     def test_36_a_buffer_of_another_size_is_refused_and_the_own_one_kept(self, trainer_class, stores, tmp_path):
         with made(trainer_class, store_buffer_in_checkpoints=True) as trainer:

@@ -64,6 +64,7 @@ def spread(trainer: Trainer, scale: float) -> None:
     trainer.set_weights({"default_policy": louder})
 
 
+@pytest.mark.long
 @each_algorithm
 def test_evaluation_is_greedy(made, trainer_class):
     with made(trainer_class) as trainer:
@@ -83,6 +84,7 @@ def test_evaluation_is_greedy(made, trainer_class):
     ids=["epsilon", "soft", "noisy", "rainbow"],
 )
 class TestExplorationThatIsLoud:
+    @pytest.mark.long
     def test_is_heard_in_training_and_not_in_evaluation(self, made, trainer_class, options):
         with made(trainer_class, "training", lr=0.0, **options) as trainer:
             spread(trainer, 1e3)
@@ -100,6 +102,7 @@ class TestExplorationThatIsLoud:
             assert is_greedy(trainer).all()
 
 
+@pytest.mark.long
 @each_algorithm
 def test_targets_and_schedules_come_back(made, trainer_class, tmp_path):
     with made(trainer_class, store_buffer_in_checkpoints=True, lr_schedule=[[0, 1e-3], [200, 1e-4]]) as trainer:

@@ -98,6 +98,7 @@ class TestKeys:
             ApexDQNTrainer(TwoAgents, two((None, None, None, {"updates_per_draw": 7})))
 
 
+@pytest.mark.long
 def test_of_a_row_that_is_drawn_again_the_last_error_is_that_of_the_last_update():
     box = gym.spaces.Box(-1, 1, (2,), np.float32)
     config = {"train_batch_size": 2, "lr": 0.01, "seed": 0, "model": {"fcnet_hiddens": (8,)}}

@@ -39,11 +39,13 @@ def saved(tmp_path_factory):
 
 @both
 class TestOneThatFits:
+    @pytest.mark.long
     def test_without_what_was_kept_learning_waits_again(self, trainer_class, saved):
         with Trainer.from_checkpoint(saved[trainer_class, False], buffer_size=300) as trainer:
             assert rows(trainer) == {"default_policy": 0}
             assert [(trainer.train(), updates(trainer))[1] for _ in range(2)] == [5, 10]  # 20 steps, then 20 beyond
 
+    @pytest.mark.long
     @pytest.mark.parametrize("stores", [False, True])
     def test_what_another_run_has_kept_is_given_up(self, trainer_class, saved, stores):
         with trainer_class("CartPole-v1", {**CONFIG, "n_step": 1}) as trainer:
@@ -53,6 +55,7 @@ class TestOneThatFits:
             assert rows(trainer) == {"default_policy": 40 if stores else 0}
             assert updates(trainer) == 5
 
+    @pytest.mark.long
     def test_another_intensity_acts_from_there_on(self, trainer_class, saved):
         with Trainer.from_checkpoint(saved[trainer_class, True], training_intensity=1.0) as trainer:
             trainer.train()
@@ -62,6 +65,7 @@ class TestOneThatFits:
             assert updates(trainer) == 5 + 2
 
 
+@pytest.mark.long
 @both
 def test_one_that_is_refused_leaves_all_as_it_was(trainer_class, tmp_path):
     config = {**CONFIG, "n_step": 1, "store_buffer_in_checkpoints": True, "multiagent": POLICIES}
@@ -81,6 +85,7 @@ def test_one_that_is_refused_leaves_all_as_it_was(trainer_class, tmp_path):
         assert (trainer.optimizer.steps, updates(trainer)) == (60, 10)
 
 
+@pytest.mark.long
 @both
 def test_of_policies_that_do_not_learn_any_more_nothing_is_taken_over(trainer_class, tmp_path):
     config = {**CONFIG, "n_step": 1, "store_buffer_in_checkpoints": True, "multiagent": POLICIES}

@@ -112,6 +112,7 @@ class TestContinuous:
         expected = [[0.5, -0.25], [-0.125, -0.25], [0, 0]]
         np.testing.assert_allclose(gradients["actor.head.kernel"], expected, rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.long
     def test_temperature(self):
         # -log α mean(log π + H̄), H̄ = -1
         gradients, stats = self.found()
@@ -121,6 +122,7 @@ class TestContinuous:
         gradients, _ = self.found(target_entropy=0.25)
         np.testing.assert_allclose(gradients["log_alpha"], -np.mean(self.logp + 0.25), rtol=1e-5)
 
+    @pytest.mark.long
     def test_a_step_of_the_temperature(self):
         # Adam's first step is as long as its step size: the entropy is above its target, so log α falls by it.
         for options, step in (({}, 0.1), ({"alpha_lr": 0.03}, 0.03), ({"alpha_lr": 0.0}, 0.0)):
@@ -128,6 +130,7 @@ class TestContinuous:
             policy.learn_on_batch(rows(actions=f32(0.2, -0.4)[:, None]))
             np.testing.assert_allclose(policy.params["log_alpha"], np.log(0.5) - step, rtol=1e-5)
 
+    @pytest.mark.long
     def test_only_the_targets_of_critics_follow(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics, tau=0.25)
         before = {name: np.array(value) for name, value in policy.targets.items()}

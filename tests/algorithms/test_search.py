@@ -50,6 +50,7 @@ def assert_same(found, expected):
 
 
 class TestTheSameNumbers:
+    @pytest.mark.long
     @each_trainer
     def test_with_any_number_of_sub_environments(self, trainer_class):
         expected = after(trainer_class, num_envs_per_worker=8)
@@ -57,6 +58,7 @@ class TestTheSameNumbers:
         assert_same(after(trainer_class, num_envs_per_worker=1), expected)
         assert_same(after(trainer_class, seed=1)[0] == expected[0], False)
 
+    @pytest.mark.long
     @each_trainer
     def test_with_any_number_of_workers(self, trainer_class, monkeypatch):
         monkeypatch.setattr(worker_set, "ray_workers", workers_here)
@@ -81,6 +83,7 @@ class TestTheSameNumbers:
         expected = after(ESTrainer, env=env, num_envs_per_worker=8)
         assert_same(after(ESTrainer, env=env, num_envs_per_worker=64), expected)
 
+    @pytest.mark.long
     @each_trainer
     def test_after_a_restore(self, trainer_class, tmp_path):
         expected = after(trainer_class, 5)
@@ -94,6 +97,7 @@ class TestTheSameNumbers:
             with Trainer.from_checkpoint(path, trust_code=True, **changes) as trainer:
                 assert_same(state_after(trainer, 3)[1:], expected[1:])
 
+    @pytest.mark.long
     @each_trainer
     def test_after_a_restore_into_a_trainer_that_has_trained(self, trainer_class, monkeypatch, tmp_path):
         settings = {**SMALL, "lr": 1.0, "noise_stdev": 0.5}
@@ -109,6 +113,7 @@ class TestTheSameNumbers:
                 found.append(state_after(trainer, 1)[1:])
         assert_same(*found)
 
+    @pytest.mark.long
     def test_another_seed_after_a_restore_is_another_run(self, tmp_path):
         paths = {}
         for seed in (0, None):

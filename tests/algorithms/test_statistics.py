@@ -26,6 +26,7 @@ def two_step(context):
     return paired(TwoStep(context))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", long_except(IN_SHORT, (name for name in ALGORITHMS if name not in OF_DATA)))
 def test_the_same_statistics_always(name):
     trainer_class = get_trainer_class(name)

@@ -42,6 +42,7 @@ def found(policy_class=TD3BCPolicy, rows=None, **options):
     return gradients["actor.head.kernel"], stats
 
 
+@pytest.mark.long
 def test_the_actor():
     # Q_1 = 2.5, -4: λ = 2.5 / 3.25.  Distances, the mean over two elements: (0.2² + 0.1²) / 2, (0.5² + 0.9²) / 2.
     # By an action's element: -λ ∂Q/∂a + 2 (π - a) / 2; through the tanh: times 1 - a²; over 2 rows.
@@ -61,6 +62,7 @@ def test_alpha_of_0_only_imitates():
     )
 
 
+@pytest.mark.long
 def test_the_critics_are_those_of_td3():
     (_, ours), (_, theirs) = found(target_noise=0.0), found(TD3Policy, target_noise=0.0)
     names = ("critic_loss", "mean_q", "mean_target", "mean_td_error")
@@ -90,6 +92,7 @@ class TestTheCriticsPenalty:
         np.testing.assert_array_equal(fragment["acts_next"], [1, 0, 0])
         np.testing.assert_array_equal(fragment["new_actions"][0], [2, 3])
 
+    @pytest.mark.long
     def test_it_is_drawn_from_the_buffer(self):
         config = {**REPLAYED, "critic_penalty": 0.3, "random_steps": 0}
         with TD3BCTrainer("Pendulum-v1", config) as trainer:
@@ -103,6 +106,7 @@ class TestTheCriticsPenalty:
             TD3BCConfig(critic_penalty=0.3, n_step=3)
 
 
+@pytest.mark.long
 def test_layer_normalization():
     # Of one hidden layer of two units, whose outputs after the activation are standardized: (x - mean) / deviation.
     normed = {"critic_layer_norm": True}
@@ -121,6 +125,7 @@ def test_refused():
         TD3BCConfig(alpha=-1.0)
 
 
+@pytest.mark.long
 def test_it_prefers_what_paid_near_what_was_recorded():
     """One state, actions in [0, 0.5], of which larger ones pay more: the best is near 0.5, not near 1."""
     rng = np.random.default_rng(0)

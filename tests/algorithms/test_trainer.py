@@ -132,6 +132,7 @@ class TestDeterminism:
             results = [numbers(trainer.train()) for _ in range(4)]
             return results, trainer.get_policy().get_weights()
 
+    @pytest.mark.long
     def test_one_seed_one_run(self):
         (results, weights), (again, weights_again) = (
             self.run(observation_filter="MeanStdFilter", evaluation_interval=2) for _ in range(2)
@@ -144,6 +145,7 @@ class TestDeterminism:
         learner = [self.run(seed=seed)[0][0]["info"]["learner"] for seed in (5, 6, None, None)]
         assert all(learner[i] != learner[j] for i in range(4) for j in range(i))
 
+    @pytest.mark.long
     def test_evaluating_does_not_perturb_training(self):
         plain, weights = self.run(observation_filter="MeanStdFilter")
         with make(observation_filter="MeanStdFilter", evaluation_interval=1) as trainer:
@@ -159,6 +161,7 @@ class TestDeterminism:
 
 
 class TestCompilations:
+    @pytest.mark.long
     @pytest.mark.usefixtures("compiles_anew")
     def test_none_after_the_first_iterations(self, caplog):
         import jax
@@ -177,6 +180,7 @@ class TestCompilations:
             # How many episodes are cut off in a fragment varies, and with it the bucket of values to compute.
             assert len(compiled) == trainer.get_policy().compilations() - warm <= 1
 
+    @pytest.mark.long
     @pytest.mark.usefixtures("compiles_anew")
     def test_batches_of_varying_size(self):
         config = {"num_envs_per_worker": 4, "train_batch_size": 100, "model": {"fcnet_hiddens": (8,)}, "seed": 0}
@@ -188,6 +192,7 @@ class TestCompilations:
 
 
 class TestEvaluate:
+    @pytest.mark.long
     @pytest.mark.parametrize("episodes", [1, 3, 10])
     def test_an_exact_number(self, episodes):
         with make() as trainer:

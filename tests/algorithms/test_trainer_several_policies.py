@@ -31,6 +31,7 @@ class TestMultiAgent:
     def make(self, **config):
         return PPOTrainer(env=TwoAgents, config={**self.CONFIG, **config})
 
+    @pytest.mark.long
     def test_weights_without_the_filter_that_belongs_to_them(self, caplog):
         with self.make(observation_filter="MeanStdFilter") as trainer:
             trainer.train()
@@ -75,6 +76,7 @@ class TestMultiAgent:
             assert trainer.get_policy("left").timestep == total  # what schedules go by
         assert result["agent_timesteps_total"] == 40
 
+    @pytest.mark.long
     def test_a_policy_without_data_keeps_its_keys(self):
         seats = {"left": "left", "right": "right"}
         multiagent = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: seats[agent]}

@@ -85,6 +85,7 @@ def test_version_and_help(rollax):
         assert rollax(command, "--help").exit_code == 0
 
 
+@pytest.mark.long
 def test_the_command_line_starts_without_jax_and_finds_modules_beside_the_user(tmp_path):
     (tmp_path / "beside.py").write_text("import sys\nassert 'jax' not in sys.modules\nprint('found')\n")
     script = "import sys; from rollax.cli import main; sys.argv = ['rollax', 'list', '--import=beside']; main()"

@@ -63,6 +63,7 @@ def test_train_then_act_on_raw_observations(trained, lines):
     assert last["info"]["learner"]["default_policy"]["kl"] is not None
 
 
+@pytest.mark.long
 def test_one_seed_one_result_also_from_the_stored_config(rollax, trained, lines, cwd):
     done = rollax("train", "-f", "run/config.json", "--out=again", "--no-evaluate")
     assert done.exit_code == 0, done.output
@@ -76,6 +77,7 @@ def test_resume_goes_on_counting(rollax, trained, lines, cwd):
     assert lines(cwd / "on")[:2] == lines(trained)
 
 
+@pytest.mark.long
 def test_a_nested_option_of_a_resumed_run_leaves_its_neighbours(rollax, trained, cwd):
     more = ["--stop-iterations=3", "--out=deep", "--no-evaluate", "--set", "env_config.gravity=9"]
     (cwd / "env_of_test.py").write_text(
@@ -100,6 +102,7 @@ def test_a_nested_option_of_a_resumed_run_leaves_its_neighbours(rollax, trained,
     assert config["model"]["fcnet_activation"] == "relu"
 
 
+@pytest.mark.long
 def test_evaluate_and_film(rollax, trained, cwd):
     pytest.importorskip("imageio_ffmpeg")
     done = rollax("evaluate", trained, "--episodes=2", "--video=films")
@@ -110,6 +113,7 @@ def test_evaluate_and_film(rollax, trained, cwd):
     assert all(film.stat().st_size > 1000 for film in films)
 
 
+@pytest.mark.long
 def test_code_of_the_users_own(rollax, cwd, monkeypatch, lines):
     (cwd / "corridor_env.py").write_text(
         "import gymnasium as gym\n"
@@ -173,6 +177,7 @@ def test_mistakes_leave_no_folder(rollax, cwd, options, message):
     assert not (cwd / "runs").exists()
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_checkpoint_that_loads(tmp_path):
     command = [sys.executable, "-m", "rollax", "train", "--run=PPO", "--env=CartPole-v1", SMALL, "--out=run"]
     process = subprocess.Popen(

@@ -103,6 +103,7 @@ def test_refused_options(made, options: list[str], expected: str) -> None:
     assert expected in done.stderr
 
 
+@pytest.mark.long
 def test_data_of_a_run_ends_in_cut_trajectories(made, tmp_path, caplog) -> None:
     config = {"output": str(tmp_path), "num_envs_per_worker": 2, "train_batch_size": 1000, "seed": 0}
     with PGTrainer("CartPole-v1", config) as trainer:

@@ -36,6 +36,7 @@ def train(*words):
     return CliRunner().invoke(app, ["train", *SMALL, *words])
 
 
+@pytest.mark.long
 def test_without_an_environment(data, tmp_path):
     done = train(f"--input={data}", "--stop-iterations=2", "--out=run")
     assert done.exit_code == 0, done.output
@@ -48,6 +49,7 @@ def test_without_an_environment(data, tmp_path):
     assert policy.compute_single_action(np.zeros(4, np.float32)) in (0, 1)
 
 
+@pytest.mark.long
 def test_the_estimates_of_the_last_evaluation_are_shown(data):
     estimates = ["--set=off_policy_estimation_methods=[dm]", "--set=evaluation_interval=1", "--set=gamma=0.9"]
     done = train(f"--input={data}", *estimates, "--stop-iterations=1", "--out=run")
@@ -56,6 +58,7 @@ def test_the_estimates_of_the_last_evaluation_are_shown(data):
     assert re.search(r"Estimate: +default_policy, dm: [\d.]+ \([\d.]+ to [\d.]+\), the data 6.513", done.output)
 
 
+@pytest.mark.long
 def test_an_iteration_ends_where_the_run_does(data):
     # Iterations of 5 updates of 4 rows; the second one has 8 rows left, and the third of the resumed run 3.
     done = train(f"--input={data}", "--stop-timesteps=28", "--out=run")
@@ -65,6 +68,7 @@ def test_an_iteration_ends_where_the_run_does(data):
     assert "timesteps_total 52 reached 51" in resumed.output
 
 
+@pytest.mark.long
 def test_then_online(data):
     online = ["--env=CartPole-v1", "--then-online", "--set=offline_timesteps=20", "--set=learning_starts=4"]
     done = train(f"--input={data}", "--input=data/*", *online, "--stop-timesteps=60", "--no-evaluate", "--out=run")

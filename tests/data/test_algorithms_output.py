@@ -27,6 +27,7 @@ def trained(cls, env, folder, iterations=2, **config):
         return trainer.get_weights()["default_policy"], trainer.optimizer.steps
 
 
+@pytest.mark.long
 def test_ppo_trains_as_without_output(tmp_path):
     (weights, steps), (plain, _) = (trained(PPOTrainer, "CartPole-v1", f, **PPO) for f in (tmp_path / "a", None))
     for name, weight in plain.items():
@@ -41,6 +42,7 @@ def test_ppo_trains_as_without_output(tmp_path):
         np.testing.assert_allclose(trajectory.columns["action_logp"], chosen, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_epsilon_greedy_has_probabilities(tmp_path):
     epsilon = {"initial_epsilon": 0.5, "final_epsilon": 0.5}
     config = {**REPLAY, **epsilon, "rollout_fragment_length": 40}
@@ -55,6 +57,7 @@ def test_epsilon_greedy_has_probabilities(tmp_path):
     assert all("action_dist_inputs" not in one for one in columns)
 
 
+@pytest.mark.long
 def test_random_first_steps_have_the_density_of_random_actions(tmp_path):
     trained(SACTrainer, "Pendulum-v1", tmp_path, 4, **REPLAY, random_steps=20, rollout_fragment_length=10)
     (trajectory,) = open_dataset(tmp_path).trajectories()

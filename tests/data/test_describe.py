@@ -250,6 +250,7 @@ for seed in range(10**9):
 """
 
 
+@pytest.mark.long
 def test_a_killed_process_loses_the_open_file_alone(tmp_path, caplog):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "three\n"
@@ -327,6 +328,7 @@ def test_a_recorded_checkpoint(tmp_path):
     assert os.listdir(tmp_path / "greedy")[0] in done.stdout
 
 
+@pytest.mark.long
 def test_another_recording_in_the_same_folder_has_other_episodes(tmp_path):
     returns = []
     for folder in ("one", "two"):

@@ -122,6 +122,7 @@ def test_ids_of_agents(tmp_path):
     assert [one.agent_id for one in open_dataset(tmp_path).trajectories()] == agents
 
 
+@pytest.mark.long
 def test_only_some_columns_and_an_order_that_stays(tmp_path):
     rng = np.random.default_rng(0)
     written = [trajectory(rng, 30, i) for i in range(40)]

@@ -47,6 +47,7 @@ def with_rewards(*rewards):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rewards",
     [
@@ -86,6 +87,7 @@ def test_a_million_actions_are_drawn_as_a_hundred_bars(tmp_path, monkeypatch):
     assert bars[-1] == 100
 
 
+@pytest.mark.long
 def test_the_command_writes_a_picture(tmp_path):
     written(tmp_path / "a", some())
     done = CliRunner().invoke(app, ["data", "plot", str(tmp_path / "a"), f"--out={tmp_path / 'new' / 'a.png'}"])

@@ -218,6 +218,7 @@ trainer.train()
 """
 
 
+@pytest.mark.long
 def test_a_program_that_ends_without_stop_loses_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "out")], capture_output=True, text=True, timeout=300
@@ -239,6 +240,7 @@ def test_a_fork_leaves_the_file_to_its_parent(tmp_path, monkeypatch):
     assert list((tmp_path / "out").iterdir()) == [path]
 
 
+@pytest.mark.long
 def test_workers_that_are_dropped_are_freed_and_say_what_is_lost(tmp_path, caplog):
     config = {"output": str(tmp_path / "out"), "model": {"fcnet_hiddens": (4,)}, "train_batch_size": 50}
     trainer = PGTrainer("CartPole-v1", config)

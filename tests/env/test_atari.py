@@ -128,6 +128,7 @@ def story(base, moments):
     return told
 
 
+@pytest.mark.long
 def test_native_rows_in_lockstep():
     """Ten steps to an episode: the last row keeps its observation, the one after it is the first of a new life."""
     base = base_env(BREAKOUT, 2, max_num_frames_per_episode=40)

@@ -163,6 +163,7 @@ def test_a_step_that_begins_an_episode():
     refused(EnvError, env.step, 0, says="A step that began an episode...Restarting.step()...StepType.FIRST")
 
 
+@pytest.mark.long
 def test_check_and_training():
     report = check_env(Catch)
     assert (report.kind, report.name) == ("dm_env.Environment", "Catch")

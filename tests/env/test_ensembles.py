@@ -54,6 +54,7 @@ def sampled(cls, **settings):
     return batch, worker.get_metrics()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cls", "remote"), [(Member, False), (MemberOfAgents, False), (Member, True)])
 def test_each_copy_has_its_own_dynamics(cls, remote, request):
     settings = {"remote_worker_envs": True, "remote_env_batch_wait_ms": 1e9} if remote else {}

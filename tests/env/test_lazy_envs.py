@@ -66,6 +66,7 @@ class Spaceless(Lazy):
         return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cls", "num_envs"), [(Lazy, 3), (LazyAgents, 1)])
 def test_a_trainer_makes_as_many_as_it_steps(cls, num_envs, diary):
     config = {**KEYS, "env_config": {"diary": diary}, "num_envs_per_worker": num_envs}
@@ -99,6 +100,7 @@ def test_remote_ones_are_made_where_they_are_stepped_and_nowhere_else(cls, diary
     worker.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("remote", "num_envs"), [(False, 2), (True, 1)])
 def test_spaces_of_the_config_stand_for_those_that_are_not_known_yet(diary, remote, num_envs, request):
     if remote:

@@ -46,6 +46,7 @@ def drawn(target: TargetPolicy, episodes: int) -> LoggedEpisodes:
     )
 
 
+@pytest.mark.long
 def test_few_rows_are_not_memorized(target) -> None:
     """Two policies that are the same have weights of 1, and the estimate is the mean return."""
     found = estimate(target, drawn(target, 60), ["is", "pdis", "wis"], behaviour="fitted", resamples=50)
@@ -69,6 +70,7 @@ def test_too_few_episodes(target) -> None:
         estimate(target, drawn(target, 2), ["wis"], behaviour="fitted")
 
 
+@pytest.mark.long
 def test_a_model_gives_no_probability_to_what_the_mask_forbids() -> None:
     """Where one action is valid, every policy takes it."""
     space = spaces.Dict({"action_mask": spaces.MultiBinary(ACTIONS), "x": spaces.Box(-9, 9, (2,), np.float32)})

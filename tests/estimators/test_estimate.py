@@ -39,6 +39,7 @@ def test_exact_values_and_deterministic_dynamics_have_no_variance(episodes) -> N
     assert found.v_std == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.long
 def test_fitted_values_are_those_of_the_solution(episodes) -> None:
     # Without hidden layers the values of one-hot observations are a table.
     config = FQEConfig(hiddens=(), updates=3000, lr=0.3, tau=0.05)
@@ -156,6 +157,7 @@ def test_the_policys_random_numbers_stay(episodes) -> None:
     assert restored == [{"state": "a"}]
 
 
+@pytest.mark.long
 def test_refused_settings(episodes) -> None:
     with pytest.raises(ConfigError, match=r"(?s)No FQEConfig.*'updates': 1"):
         estimate(target_of(TARGET), episodes, ["dm"], fqe={"updates": 1})  # pyright: ignore[reportArgumentType]

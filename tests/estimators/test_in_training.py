@@ -38,6 +38,7 @@ def trainer_of(methods: Any = ("wis",), reader: Any = None, env: Any = Line, **s
     return BCTrainer(env, config)
 
 
+@pytest.mark.long
 def test_each_evaluation_has_the_estimates_of_the_present_policy() -> None:
     reader = ListReader(logged())
     with trainer_of(["wis", "pdis"], reader, evaluation_interval=2, evaluation_num_episodes=1) as trainer:

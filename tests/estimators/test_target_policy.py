@@ -59,6 +59,7 @@ def logged(policy: Any) -> tuple[LoggedEpisodes, np.ndarray]:
 MEMORY = {"model": {**MODEL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("action_space", "config"),
     [
@@ -139,6 +140,7 @@ def test_greedy_actions_of_a_box_have_no_density() -> None:
         TargetPolicy(runner_of(policy), explore=False).logp(episodes)
 
 
+@pytest.mark.long
 def test_values_of_box_actions_are_means_over_drawn_ones(caplog) -> None:
     caplog.set_level("INFO", "rollax.estimators")
     policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
@@ -157,6 +159,7 @@ def test_a_policy_with_memory_has_no_fitted_values() -> None:
         FittedQ(TargetPolicy(runner_of(policy)), 0.9)
 
 
+@pytest.mark.long
 def test_values_learn_rewards_and_bootstraps() -> None:
     # One state, one action, reward 1, γ = 0.5, truncated: Q = 1 / (1 - 0.5) = 2, where termination would give 1.
     policy = DQNPolicy(spaces.Discrete(1), spaces.Discrete(1), DQNConfig(model=MODEL, seed=0))

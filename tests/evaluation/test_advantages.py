@@ -87,6 +87,7 @@ class TestGeneralizedAdvantages:
         np.testing.assert_allclose(advantages, expected, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(targets, expected + fragment["vf_preds"], rtol=1e-6, atol=1e-6)
 
+    @pytest.mark.long
     def test_equals_rlax(self):
         fragment, next_values = random_segments([7, 1, 12])
         fragment["advantages"], _ = generalized_advantages(fragment, next_values, gamma=0.97, lambda_=0.8)

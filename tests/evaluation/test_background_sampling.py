@@ -198,6 +198,7 @@ def trainer():
 
 
 class TestTrainer:
+    @pytest.mark.long
     def test_actions_are_answered_while_it_learns(self, trainer, monkeypatch):
         assert trainer.worker.samples_in_background
         trainer.train()
@@ -270,6 +271,7 @@ class TestConfig:
         with pytest.raises(ConfigError, match=r"cannot act while it learns(?s:.)*Encode"):
             RolloutWorker(lambda context: Line(), Encode, config={"sample_async": True})
 
+    @pytest.mark.long
     def test_any_environment_may_be_sampled_so(self):
         config = {**CONFIG, "sample_async": True}
         with PPOTrainer(env="CartPole-v1", config=config) as trainer:

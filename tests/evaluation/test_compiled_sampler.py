@@ -140,6 +140,7 @@ def assert_equal(mine, other, name) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 def test_actions_and_steps_are_one_compiled_call_for_all_fragments():
     worker = make()
     for _ in range(3):
@@ -150,12 +151,14 @@ def test_actions_and_steps_are_one_compiled_call_for_all_fragments():
     assert worker.sampler._roll._cache_size() == 2  # a fragment, and a single step
 
 
+@pytest.mark.long
 def test_sub_environments_are_the_same_however_many_there_are():
     few, many = (make(num_envs_per_worker=count, explore=False).sample() for count in (2, 4))
     assert_equal(few["obs"], many["obs"][:18], "obs")
     assert_equal(few["rewards"], many["rewards"][:18], "rewards")
 
 
+@pytest.mark.long
 def test_evaluation_plays_whole_episodes_and_fresh_ones_begin_afterwards():
     worker, never = make(), make()
     first = worker.sample()
@@ -167,6 +170,7 @@ def test_evaluation_plays_whole_episodes_and_fresh_ones_begin_afterwards():
     assert {episode.length for episode in worker.get_metrics()} <= {1, 2, 3, 4}
 
 
+@pytest.mark.long
 def test_restoring_continues():
     """A state begins fresh episodes, with the numbers that the worker which saved it goes on with."""
     saved, restored = make(), make()
@@ -221,6 +225,7 @@ def test_numbers_that_are_none_are_named_and_fresh_episodes_begin(failing, messa
     assert (worker.sampler.episodes["begun"] > begun).all()
 
 
+@pytest.mark.long
 def test_a_model_that_is_not_finite_is_named():
     worker = make()
     weights = {name: np.full_like(value, np.nan) for name, value in worker.get_policy().get_weights().items()}
@@ -248,6 +253,7 @@ STEPWISE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("reason", "settings"), STEPWISE.items(), ids=STEPWISE.keys())
 def test_what_is_sampled_step_by_step_is_said(reason, settings, caplog):
     with caplog.at_level(logging.WARNING, "rollax.sampling"):
@@ -258,6 +264,7 @@ def test_what_is_sampled_step_by_step_is_said(reason, settings, caplog):
     worker.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [MODEL, GRU], ids=["mlp", "gru"])
 def test_an_exact_save_resumes_bit_for_bit_and_names_no_code(model, tmp_path):
     config = {"num_envs_per_worker": 4, "train_batch_size": 64, "sgd_minibatch_size": 32, "seed": 0, "model": model}
@@ -272,6 +279,7 @@ def test_an_exact_save_resumes_bit_for_bit_and_names_no_code(model, tmp_path):
         assert one["episode_reward_mean"] == other["episode_reward_mean"]
 
 
+@pytest.mark.long
 def test_a_recorded_environment_is_sampled_by_polls(tmp_path):
     class Drawn(JaxClock):
         def render(self, state):
@@ -284,6 +292,7 @@ def test_a_recorded_environment_is_sampled_by_polls(tmp_path):
     assert list(tmp_path.glob("*.mp4"))
 
 
+@pytest.mark.long
 def test_a_trainer_learns_and_evaluates():
     """Targets of a CartPole that falls at once are reached within a few iterations."""
     config = {

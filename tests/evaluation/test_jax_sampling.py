@@ -22,6 +22,7 @@ def varying(agents: int) -> list[dict]:
     return [*steps, {**steps[-1], ALL: "T"}]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiles_anew")
 def test_compilations_do_not_grow_with_the_numbers_of_ready_agents():
     worker = make(lambda c: Scripted([varying(20)], c.vector_index), num_envs_per_worker=2, rollout_fragment_length=50)
@@ -81,6 +82,7 @@ def test_beside_a_policy_without_jax():
     assert worker.get_policy("jax").config.gamma == 0.5
 
 
+@pytest.mark.long
 def test_weights():
     config = {"rollout_fragment_length": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1}
     worker, other = make(seed=1), make(seed=2, **config)

@@ -109,6 +109,7 @@ class TestPolicies:
         np.testing.assert_allclose(batch["far"]["value_targets"], [1.23, 2.3, 3.0], rtol=1e-5)
         np.testing.assert_allclose(batch["near"]["value_targets"], [1.0, 2.0, 3.0], rtol=1e-5)
 
+    @pytest.mark.long
     def test_policies_to_train_and_reward_by_policy(self):
         multiagent = {
             "policies": {"x": None, "y": None},

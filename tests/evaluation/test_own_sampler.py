@@ -33,6 +33,7 @@ def test_the_same_rows_and_episodes(env):
     assert plain.get_state()["sampling"]["next_trajectory_id"] == columns.get_state()["sampling"]["next_trajectory_id"]
 
 
+@pytest.mark.long
 def test_it_trains_to_the_same_weights():
     config = {**CONFIG, "train_batch_size": 42, "sgd_minibatch_size": 21, "model": {"fcnet_hiddens": (4,)}}
     weights = []

@@ -51,6 +51,7 @@ def actors(small_ray):
         small_ray.kill(actor)
 
 
+@pytest.mark.long
 def test_the_classic_loop(small_ray, actors):
     local = RolloutWorker("clock of the test", Tally, config={"seed": 0})
     for iteration in range(1, 4):
@@ -100,6 +101,7 @@ def sampled(kind: Kind) -> dict[str, Any]:
     return {name: np.asarray(batch[name])[order] for name in ("obs", "actions", "rewards", "t", "terminateds")}
 
 
+@pytest.mark.long
 def test_every_kind_of_environment_runs_in_one(small_ray, actors):
     """One process for all of them: starting one for each would take a minute."""
 
@@ -153,6 +155,7 @@ class Noting(Callbacks):
         episode.custom_metrics["pid"] = float(os.getpid())
 
 
+@pytest.mark.long
 def test_a_process_that_samples_for_a_trainer(small_ray):
     class Unimportable(Noting):
         def on_episode_start(self, *, worker, base_env, episode):

@@ -286,6 +286,7 @@ def test_same_seed_same_numbers():
     assert len(first) != len(other) or (first["actions"] != other["actions"]).any()
 
 
+@pytest.mark.long
 def test_a_recurrent_policy_and_one_without_memory_learn_side_by_side():
     worker = RolloutWorker(
         Party,

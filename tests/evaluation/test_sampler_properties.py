@@ -88,6 +88,7 @@ class TestRandomSchedules:
     def test_multi_agent_env(self, episodes, two_policies, mode, fragment, num_envs):
         run(lambda c: Scripted(episodes, c.vector_index), num_envs, two_policies, mode, fragment)
 
+    @pytest.mark.long
     @given(
         episodes=st.lists(scripts(waiting=True), min_size=1, max_size=3), restarts_itself=st.booleans(), **PARAMETERS
     )

@@ -97,6 +97,7 @@ def assert_same(found, expected):
     np.testing.assert_equal(found, expected)
 
 
+@pytest.mark.long
 def test_no_worker_and_one_are_the_same_run(make):
     assert_same(numbers(make(1), 4), numbers(make(0), 4))
 
@@ -125,6 +126,7 @@ def test_the_drivers_filter_has_seen_every_observation(make, num_workers):
         assert all(len(seen) / 2 < count < len(seen) for count in counts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_going_on_and_restoring_are_the_same_run(make, num_workers, tmp_path):
     trainer = make(num_workers)

@@ -252,6 +252,7 @@ class TestLifts:
         assert len(batch) == batch.env_steps
 
 
+@pytest.mark.long
 def test_two_trainers_train_one_policy_each_and_hold_the_same_weights():
     ppo_config = two_trainers.config("ppo_policy", train_batch_size=128, num_envs_per_worker=1)
     dqn_config = two_trainers.config("dqn_policy", timesteps_per_iteration=64, learning_starts=32)

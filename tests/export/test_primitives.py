@@ -175,6 +175,7 @@ def _images(x):
     return plain, by_channel, largest, total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("function", "kinds"),
     [

@@ -178,6 +178,7 @@ def moments(one: Attacked, count: int, seed: int) -> None:
         one.survives(attacks[number % len(attacks)], rng)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_some_moments(attacked, algorithm):
     moments(attacked(algorithm), 6, seed=0)

@@ -70,6 +70,7 @@ def test_an_error_of_the_environment_has_an_ordinary_traceback(algorithm):
     assert {*threads} == {threading.current_thread()}
 
 
+@pytest.mark.long
 def test_nothing_of_ray_is_loaded():
     program = """
 import sys

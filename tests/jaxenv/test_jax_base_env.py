@@ -21,6 +21,7 @@ def seeds_for(num_envs: int) -> list[int]:
     return [2**32 - 50 + 7 * index for index in range(num_envs)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("view", ["rows", "dicts"])
 @pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (4, 3)])
 def test_each_sub_environment_tells_its_story(view, num_envs, split):
@@ -195,6 +196,7 @@ class TestNames:
             assert env.action_space == other.action_space
 
 
+@pytest.mark.long
 def test_check_env():
     check_env(lambda context: JaxClock())
 

@@ -87,6 +87,7 @@ def test_samples_and_modes_lie_in_the_space_for_any_noise(case):
         assert np.isfinite(compiled(dist.logp)(inputs, actions)).all()
 
 
+@pytest.mark.long
 def test_rows_do_not_mix(case):
     _, dist = case
     inputs, others, noise = some_inputs(dist), some_inputs(dist, seed=2), some_noise(dist)
@@ -149,6 +150,7 @@ def test_no_unsquashed_action_is_more_probable_than_the_mode(case):
     assert (np.asarray(best) >= np.asarray(other) - 1e-5).all() != isinstance(dist, SquashedGaussian)
 
 
+@pytest.mark.long
 def test_gradients_are_finite_even_for_extreme_inputs(case):
     _, dist = case
     noise = some_noise(dist)

@@ -130,6 +130,7 @@ def test_gradients_through_a_mask_are_finite_and_zero_where_it_forbids():
     assert (np.abs(gradients[:, 0, 0]) > 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [2, 5, 37])
 def test_a_masked_choice_is_never_drawn(size):
     # Many rows and sizes: the rounding of a cumulative sum differs from place to place.
@@ -158,6 +159,7 @@ def test_broken_logits_and_full_masks_still_give_actions_in_range():
             assert ((actions >= 0) & (actions < nvec)).all()
 
 
+@pytest.mark.long
 def test_minus_infinity_is_a_mask():
     logits = jnp.array([[1.0, -np.inf, 2.0, -np.inf]])
     kept, uniform = logits[:, np.array([0, 2])], jnp.zeros((1, 4))

@@ -66,6 +66,7 @@ def slopes_of(members, hypernet_hiddens):
     return jax.jit(jax.grad(lambda values, params, state: nnx.merge(graph, params)(values, state).sum()))
 
 
+@pytest.mark.long
 @given(
     seed=st.integers(0, 2**31 - 1),
     members=st.integers(1, 4),
@@ -82,6 +83,7 @@ def test_it_never_falls_where_a_value_rises(seed, members, hypernet_hiddens, sca
     assert np.asarray(slopes).any()
 
 
+@pytest.mark.long
 def test_it_depends_on_the_state():
     values, states = np.ones((2, 2), np.float32), np.eye(2, 3, dtype=np.float32)
     slopes = slopes_of(2, ())(values, nnx.state(qmixer()), states)

@@ -184,6 +184,7 @@ class TestInitialization:
         assert kernel.shape == shape
         np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-6)
 
+    @pytest.mark.long
     def test_orthogonal_favours_no_sign(self):
         corners = [float(orthogonal(1.0)(jax.random.key(seed), (2, 2))[0, 0]) for seed in range(200)]
         # A uniform angle: the mean of cos is 0 and of its square 1/2, with standard errors 0.05 and 0.025.

@@ -79,6 +79,7 @@ class TestNoisyLinear:
         np.testing.assert_allclose(layer(OBS), OBS @ layer.kernel[...] + layer.bias[...], rtol=1e-6)
         np.testing.assert_array_equal(layer(OBS), layer(OBS))
 
+    @pytest.mark.long
     def test_every_call_draws_anew_for_all_rows_at_once(self):
         layer = self.layer()
         same_rows = jnp.ones((4, 3))
@@ -86,6 +87,7 @@ class TestNoisyLinear:
         np.testing.assert_array_equal(first, np.repeat(first[:1], 4, 0))
         assert not np.allclose(first, second)
 
+    @pytest.mark.long
     def test_the_noise_is_as_wide_as_it_says(self):
         # x = 0 leaves b + σ f(ε): f(ε) has variance E|ε| = √(2/π), and σ = 0.6 / √3
         layer = self.layer()

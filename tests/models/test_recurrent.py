@@ -166,6 +166,7 @@ class TestModel:
             np.testing.assert_allclose(one_value, values[rows], rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(state[0], state_out[0], rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.long
     def test_inputs_of_memory_are_those_that_are_asked_for(self):
         for names in ([], ["action"], ["reward"], ["action", "reward"]):
             model = model_of(**{f"lstm_use_prev_{name}": True for name in names})

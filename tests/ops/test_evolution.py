@@ -190,6 +190,7 @@ class TestSearch:
         decayed = tell(start_search([1.0, -2], **settings, l2_coeff=0.1), np.full((4, 2), 7.0))
         np.testing.assert_allclose(decayed.theta, [0.95, -1.9], rtol=1e-6)
 
+    @pytest.mark.long
     def test_the_estimate_of_a_linear_function_is_its_gradient(self):
         # f = aᵀθ: (f(θ + σε) - f(θ - σε)) / 2N ε = σ (aᵀε) ε / N, whose expectation is σ a: the factor 1/σ is left out.
         a, sigma, count = np.array([1.0, -2, 0.5]), 0.3, 8_000
@@ -237,6 +238,7 @@ class TestSearch:
             tell(start_search([0.0], **settings, weights=lambda r: r[:, 0] * np.nan), np.ones((2, 2)))
 
 
+@pytest.mark.long
 def test_a_linear_quadratic_regulator():
     """ARS finds the gains that the Riccati equation gives."""
     # x' = A x + B u, cost Σ x'x + u'u over 60 steps from each unit vector; u = -K x.

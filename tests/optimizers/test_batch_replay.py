@@ -70,6 +70,7 @@ def same_weights(one, other):
 
 
 class TestAlone:
+    @pytest.mark.long
     def test_no_environment_is_stepped_and_rows_count_as_steps(self, line):
         with DQNTrainer(line, {**TINY, "input": reader()}) as trainer:
             result = trainer.train()
@@ -83,6 +84,7 @@ class TestAlone:
             assert trainer.evaluate(2)["episode_reward_mean"] == 4.0
             assert line.steps == 8
 
+    @pytest.mark.long
     def test_without_an_environment_the_spaces_are_those_of_the_data(self):
         with DQNTrainer(config={**TINY, "input": reader()}) as trainer:
             assert trainer.get_policy().action_space == ACTIONS
@@ -154,6 +156,7 @@ class TestAlone:
             trainer.train()
             assert buffer.total_priority != before
 
+    @pytest.mark.long
     def test_files_are_used_again_while_the_data_is_the_same(self, line, tmp_path, monkeypatch):
         decoded, of = [], ColumnWriter.finish
         monkeypatch.setattr(ColumnWriter, "finish", lambda self, about: decoded.append(1) or of(self, about))
@@ -219,6 +222,7 @@ class TestAlone:
 
 
 class TestSaved:
+    @pytest.mark.long
     @pytest.mark.parametrize("settings", [{}, {"prioritized_replay": True, "store_buffer_in_checkpoints": True}])
     @pytest.mark.parametrize("exact", [False, True])
     def test_a_restored_run_is_the_same_run(self, line, tmp_path, exact, settings):
@@ -236,6 +240,7 @@ class TestSaved:
             with pytest.raises(ConfigError, match="cannot be saved exactly"):
                 trainer.save(tmp_path, exact=True)
 
+    @pytest.mark.long
     def test_other_data_is_learned_from_with_a_warning(self, line, tmp_path, caplog):
         with DQNTrainer(line, {**TINY, "input": reader()}) as trainer:
             trainer.train()
@@ -264,6 +269,7 @@ class TestSaved:
 class TestWithFreshExperience:
     settings = {"learning_starts": 8, "rollout_fragment_length": 4, "training_intensity": 0.5, "buffer_size": 100}
 
+    @pytest.mark.long
     def test_rows_are_drawn_by_weight(self, line, tmp_path):
         for name, first in (("one", 100), ("two", 200)):
             written(tmp_path / name, [trajectory(first + number, 5) for number in range(3)])
@@ -277,6 +283,7 @@ class TestWithFreshExperience:
         of = np.digitize(batch[SampleBatch.OBS][:, 0], [100, 200])
         np.testing.assert_allclose(np.bincount(of) / 4000, [1 / 4, 1 / 4, 2 / 4], atol=0.03)
 
+    @pytest.mark.long
     def test_offline_first_and_then_online(self, line, tmp_path):
         config = {**TINY, **self.settings, "input": reader(), "then_online": True, "offline_timesteps": 40}
         config["store_buffer_in_checkpoints"] = True

@@ -52,6 +52,7 @@ def experience(policy, rows, seed=0):
 
 
 class TestActing:
+    @pytest.mark.long
     def test_columns(self):
         policy = make()
         actions, states, fetches = policy.compute_actions(seen(5))
@@ -111,6 +112,7 @@ class TestActing:
                 make(action_space=space, model={"free_log_std": True})
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiles_anew")
 def test_the_logarithms_of_given_actions_compile_for_few_numbers_of_rows():
     policy = make()
@@ -148,6 +150,7 @@ class TestMask:
         np.testing.assert_array_equal(actions, [2, 3, 4])
         np.testing.assert_array_equal(fetches["action_logp"], 0.0)
 
+    @pytest.mark.long
     def test_learning_leaves_masked_actions_out(self):
         policy = make(self.space(4), entropy_coeff=0.01, kl_coeff=0.2)
         obs = {"x": seen(16), "action_mask": np.tile(np.array([1, 0, 1, 0], np.int8), (16, 1))}
@@ -199,6 +202,7 @@ class TestNoisyAndHalf:
             seen = obs["x"] if isinstance(obs, dict) else obs
             return Outputs(policy=self.policy(seen), value=self.value(seen)[:, 0])
 
+    @pytest.mark.long
     def test_outputs_of_half_precision_become_float32(self):
         model = {"custom_model": self.Half}
         mask = np.array([[1, 0, 1, 1]] * 8, np.int8)
@@ -271,6 +275,7 @@ class TestLearning:
         for name, value in statistics.items():
             np.testing.assert_allclose(stats[name], value, rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.long
     def test_gradients_computed_and_applied_are_one_step(self):
         policy, other = make(), make()
         policy.plan = replace(policy.plan, minibatch_size=None, epochs=1)
@@ -285,6 +290,7 @@ class TestLearning:
         for name, value in stats.items():
             np.testing.assert_allclose(learned[name], value, rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.long
     def test_gradients_of_another_policy(self):
         # A3C: the worker's gradients move the driver's weights.
         policy, worker = make(), make(seed=9)
@@ -294,6 +300,7 @@ class TestLearning:
         policy.apply_gradients(gradients)
         assert not np.array_equal(before["policy_head.kernel"], policy.get_weights()["policy_head.kernel"])
 
+    @pytest.mark.long
     def test_gradients_bring_batch_statistics_and_random_streams(self):
         # A3C: the worker's model stays as it is; the driver's has afterwards what learning itself leaves there.
         config = {"model": {"custom_model": Stateful}, "num_sgd_iter": 1, "sgd_minibatch_size": 16}
@@ -351,6 +358,7 @@ class TestOwnLoss:
         with pytest.raises(ShapeError, match=r"statistic 'odd' of the loss\n +got: +\(3,\)\n +expected: \(8,\)"):
             self.learned(lambda loss, stats: (loss, {**stats, "odd": jnp.ones(3)}))
 
+    @pytest.mark.long
     def test_statistics_may_be_numbers_and_columns(self):
         assert (
             self.learned(lambda loss, stats: (loss, {**stats, "two": 2, "half": 0.5, "by_row": jnp.ones(8)}))["two"]
@@ -379,6 +387,7 @@ class TestNotFinite:
         with pytest.raises(NonFiniteError, match="row 1 of 3"):
             make().compute_actions(obs)
 
+    @pytest.mark.long
     def test_32_nothing_is_lost_when_a_batch_is_bad(self):
         policy, twin = make(num_sgd_iter=1), make(num_sgd_iter=1)
         policy.name = "left"
@@ -406,6 +415,7 @@ class TestNotFinite:
         for name, value in policy.get_weights().items():
             np.testing.assert_array_equal(value, twin.get_weights()[name])
 
+    @pytest.mark.long
     def test_32_the_terms_of_the_loss_are_named(self):
         policy = make()
         batch = experience(policy, 8)
@@ -443,6 +453,7 @@ class TestState:
         for name, value in policy.get_weights().items():
             np.testing.assert_array_equal(value, other.get_weights()[name])
 
+    @pytest.mark.long
     def test_batch_statistics_travel_with_the_weights(self):
         policy, other = (make(model={"custom_model": Stateful}, seed=seed) for seed in (1, 2))
         before = policy.get_weights()["norm.mean"]
@@ -479,6 +490,7 @@ class TestState:
             policy.set_state({**state, "optimizer": {}})
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiles_anew")
 def test_compilations_are_few_whatever_the_sizes():
     policy = make(sgd_minibatch_size=16, num_sgd_iter=1)

@@ -50,6 +50,7 @@ def padded(x, y, rows):
 
 
 class TestLearner:
+    @pytest.mark.long
     @pytest.mark.parametrize(("rows", "size"), [(1, 4), (3, None), (10, 4), (33, None), (33, 32), (100, 32)])
     def test_equals_a_plain_loop_without_padding(self, rows, size):
         epochs, lr = 3, 0.05
@@ -216,6 +217,7 @@ class TestMicrobatches:
         assert update.error is None
         return gradients, stats, (update, learner.variables), seen
 
+    @pytest.mark.long
     @pytest.mark.parametrize("micro", [1, 2, 3, 6])
     def test_equal_one_big_batch(self, micro):
         whole_gradients, whole_stats, (whole, expected), _ = self.learned(None)

@@ -42,6 +42,7 @@ def compared(whole: Any, parts: Any, batch: Any) -> None:
         np.testing.assert_allclose(got[name], stats[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 def test_of_rows(monkeypatch):
     # 21 rows: minibatches of 8, 8 and 5, in parts of 3, 3 and 2, and 3 and 2 with an empty one.
     whole, parts = (make(kl_coeff=0.3, entropy_coeff=0.01) for _ in range(2))
@@ -50,6 +51,7 @@ def test_of_rows(monkeypatch):
     assert set(sizes) == {3}
 
 
+@pytest.mark.long
 def test_of_sequences_weighs_by_the_rows_in_them(monkeypatch):
     # Sequences of at most 4 rows: of 4, 2; 2; 4, 4, 1; 3. Minibatches of 5 of them, and of 2, in parts of 2.
     whole, parts = (recurrent.make(sgd_minibatch_size=20) for _ in range(2))
@@ -58,6 +60,7 @@ def test_of_sequences_weighs_by_the_rows_in_them(monkeypatch):
     assert set(sizes) == {8}
 
 
+@pytest.mark.long
 def test_of_fewer_rows_than_a_sequence_has_are_one_sequence(monkeypatch):
     policy: Any = recurrent.make(PPOPolicy)
     sizes = watched(policy, 1, monkeypatch)
@@ -65,6 +68,7 @@ def test_of_fewer_rows_than_a_sequence_has_are_one_sequence(monkeypatch):
     assert set(sizes) == {4}
 
 
+@pytest.mark.long
 def test_as_large_as_the_minibatch_is_none_at_all(monkeypatch):
     policies = [make(), make()]
     sizes = watched(policies[1], 8, monkeypatch)

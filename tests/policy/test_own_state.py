@@ -41,6 +41,7 @@ def same(one, other):
             np.testing.assert_array_equal(array, other[name][path], err_msg=f"{name}{path}")
 
 
+@pytest.mark.long
 def test_a_restored_run_goes_on_bit_for_bit(saved):
     path, own, info = saved
     assert own.keys() == ATTRIBUTES

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 from rollax.policy.policy import Policy
 from tests.policy.test_jax_policy import experience, make, seen
 
 
+@pytest.mark.long
 def test_acting_does_not_change_what_is_learned():
     batch = experience(make(seed=9), 24)
     busy, idle = make(), make()

@@ -153,6 +153,7 @@ class TestSequences:
         assert_close(left, right)
         assert_close(left_stats, right_stats)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("cls", [PPOPolicy, PGPolicy])
     def test_what_stands_in_the_padding_counts_for_nothing(self, cls, monkeypatch):
         policy = make(cls, MASKED)
@@ -178,6 +179,7 @@ class TestSequences:
         assert_close(clean, dirty)
         assert_close(clean_stats, dirty_stats)
 
+    @pytest.mark.long
     def test_gradients_flow_over_max_seq_len_and_no_further(self):
         policy = make(PGPolicy, model={"max_seq_len": 3})
         batch = experience(policy, [7])
@@ -216,6 +218,7 @@ class TestSequences:
             np.testing.assert_array_equal(columns["obs"][sequence, :length], batch["obs"][start : start + length])
             np.testing.assert_array_equal(columns["obs"][sequence, length:], 0)
 
+    @pytest.mark.long
     def test_minibatches_are_whole_sequences_and_each_is_used_once_per_epoch(self, monkeypatch):
         policy, plans = make(), []
         learn = policy.learner.learn
@@ -232,11 +235,13 @@ class TestSequences:
         used = plan.rows[: plan.steps].reshape(2, -1)
         assert [sorted(epoch[epoch >= 0].tolist()) for epoch in used] == [list(range(6))] * 2
 
+    @pytest.mark.long
     def test_a_minibatch_holds_one_sequence_at_least(self):
         policy = make(sgd_minibatch_size=2)
         stats = policy.learn_on_batch(experience(policy, [6, 2]))
         assert np.isfinite(stats["total_loss"])
 
+    @pytest.mark.long
     def test_statistics_are_means_over_real_rows(self):
         policy = make(sgd_minibatch_size=64, num_sgd_iter=1)
         batch = experience(policy, [3, 6])
@@ -250,6 +255,7 @@ class TestSequences:
         np.testing.assert_allclose(stats["vf_loss"], np.mean(errors**2), rtol=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiles_anew")
 def test_compilations_are_bounded_whatever_the_lengths_of_episodes():
     policy = make()

@@ -83,6 +83,7 @@ def equal(one, other):
 LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in ("SAC", "DQN, parameter noise")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["PPO", "DDPG", *LONG])
 def test_the_second_compiles_nothing_and_gives_the_same(kind):
     alone = used(make(kind, seed=1))
@@ -144,6 +145,7 @@ class ScaledByAll(PGPolicy):
         return SCALE * loss, statistics
 
 
+@pytest.mark.long
 def test_an_attribute_of_a_users_class_that_differs():
     losses = []
     for scale in (1.0, 3.0, 1.0):
@@ -164,6 +166,7 @@ def test_a_variable_that_a_users_class_reads(monkeypatch):
     assert losses[1] == pytest.approx(3 * losses[0], rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_loss_that_replaces_that_of_one_policy():
     first, second = make("A2C", seed=1), make("A2C", seed=1)
     plain = second.loss
@@ -178,6 +181,7 @@ def test_a_loss_that_replaces_that_of_one_policy():
     assert losses[2] == losses[0]
 
 
+@pytest.mark.long
 def test_an_attribute_that_somebody_sets():
     first, second = make("DQN", seed=1), make("DQN", seed=1)
     first.something, second.something = 1, 2
@@ -199,6 +203,7 @@ def test_an_attribute_that_somebody_sets_later():
     assert second._acting is first._acting
 
 
+@pytest.mark.long
 def test_what_is_kept_keeps_no_policy():
     policy = make()
     used(policy)

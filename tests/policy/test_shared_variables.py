@@ -69,6 +69,7 @@ class TestArrays:
             three["b"].params["policy_head.kernel"], policy(4, 1).params["policy_head.kernel"]
         )
 
+    @pytest.mark.long
     @pytest.mark.parametrize(("learner", "other"), [("a", "b"), ("b", "a")])
     def test_an_interrupted_update_reaches_the_others_before_they_learn(self, three, learner, other):
         one, interrupts, line = three[learner], Interrupts("policy/shared_variables.py"), 0
@@ -143,6 +144,7 @@ class TestArrays:
         assert policies["b"].extra["norm.mean"] is policies["a"].extra["norm.mean"]
         assert np.abs(policies["b"].extra["norm.mean"]).max() > 0
 
+    @pytest.mark.long
     @pytest.mark.usefixtures("compiles_anew")
     def test_acting_after_others_have_learned_compiles_nothing_anew(self, three):
         for _ in range(3):
@@ -254,6 +256,7 @@ CONFIG = {**SMALL, "train_batch_size": 32, "seed": 0, "multiagent": MULTIAGENT}
 
 
 class TestInTraining:
+    @pytest.mark.long
     def test_checkpoint_holds_them_once(self, tmp_path):
         with PPOTrainer(Pair, CONFIG) as trainer:
             trainer.train()

@@ -72,6 +72,7 @@ def moved(policy: Any) -> Any:
     return policy
 
 
+@pytest.mark.long
 def test_columns_are_those_of_both_models_and_no_gradient_flows_through_them():
     policy = moved(make())
     batch = experience(policy, 13)
@@ -109,6 +110,7 @@ def test_with_memory_the_columns_are_of_rows():
     np.testing.assert_allclose(stats["wanted"], np.mean(batch["vf_preds"] ** 2) + 0.2, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_are_no_weights_but_go_into_the_state_and_out():
     policy = moved(make())
     assert policy.get_weights().keys() == policy.params.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def test_transitions(seed: int, envs: int, n_step: int, capacity: int) -> None:
         compare(buffer, reference)
 
 
+@pytest.mark.long
 @given(
     seed=st.integers(0, 10**6),
     envs=st.integers(1, 3),

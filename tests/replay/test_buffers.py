@@ -192,6 +192,7 @@ def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], words: str
         UniformReplay(**{"capacity": 20, **change}).set_state(buffer.get_state())
 
 
+@pytest.mark.long
 @BUFFERS
 def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
     rng = np.random.default_rng(0)
@@ -217,6 +218,7 @@ def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
     assert held[2] - held[1] < 100 * 40
 
 
+@pytest.mark.long
 def test_a_million_atari_transitions_fit_into_8_gb():
     # One env in fragments of 4 steps, trajectories of about 800 steps, 84×84 images, each 7056 bytes. One in five of
     # the rows that come is what came after a fragment; the next fragment begins with it, so it takes no slot of its

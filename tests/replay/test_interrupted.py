@@ -33,6 +33,7 @@ def rows_of(drawn):
     return {action: tuple(parts[n][row] for n in names) for row, action in enumerate(drawn["actions"].tolist())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stack", [1, 2])
 def test_adding(stack):
     trajectories = TrajectoryStream(2, np.random.default_rng(0), stack=stack)

@@ -97,6 +97,7 @@ class Alone:
         self.action = action
 
 
+@pytest.mark.long
 def test_memory_is_kept_by_episode(recurrent):
     backend = PolicyBackend({"default_policy": recurrent})
     alone = {name: Alone(recurrent) for name in "abc"}

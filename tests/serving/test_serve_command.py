@@ -97,6 +97,7 @@ def serve(*arguments: Any) -> Any:
     return CliRunner().invoke(app, ["serve", *map(str, arguments)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -109,6 +109,7 @@ def play(backend, name, steps):
 
 
 class TestRequests:
+    @pytest.mark.long
     def test_are_answered_and_learned_from(self, ppo):
         result = ppo.train_while(lambda: play(ppo.backend, "whole", 9))
         assert result["timesteps_this_iter"] == 8
@@ -119,6 +120,7 @@ class TestRequests:
         assert statistics["episode_reward_mean"] == 9.0
         assert statistics["curve"][-1]["reward"] == 9.0
 
+    @pytest.mark.long
     def test_a_lost_episode_is_not_learned_from(self, ppo):
         def lose():
             ppo.backend.start_episode("lost", True)
@@ -189,6 +191,7 @@ class TestLoggedActions:
 
         ppo.train_while(log)
 
+    @pytest.mark.long
     def test_dqn_learns_from_them_alone(self, dqn):
         def log():
             dqn.backend.start_episode("logged", True)
@@ -213,6 +216,7 @@ class TestLoggedActions:
 
 
 class TestSubmittedEpisodes:
+    @pytest.mark.long
     def test_of_recent_weights_are_learned_from_with_their_probabilities(self, ppo):
         seen = []
         learn = ppo.trainer.get_policy().learn_on_batch
@@ -249,6 +253,7 @@ class TestSubmittedEpisodes:
             ppo.backend.submit([episode(2, **values)])
         assert refusal.value.status == 422
 
+    @pytest.mark.long
     def test_dqn_learns_from_any(self, dqn):
         submitted = []
         dqn.train_while(lambda: submitted.append(dqn.backend.submit([episode(9), episode(9, 0, logp=-0.1)])))

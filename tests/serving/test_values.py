@@ -88,6 +88,7 @@ junk = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(all_spaces() | st.just(NESTED), st.lists(junk, min_size=1, max_size=3))
 def test_anything_else_is_refused_or_in_the_space(space, values):
     refused: RequestError | None = None

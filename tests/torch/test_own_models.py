@@ -30,6 +30,7 @@ class Stateful(nn.Module):
 
 
 class TestOwnModels:
+    @pytest.mark.long
     def test_buffers_travel_and_tied_weights_are_stored_once(self):
         policy, other = (make(model={"custom_model": Stateful}, seed=seed) for seed in (1, 2))
         names = set(policy.get_weights())

@@ -24,6 +24,7 @@ def of_class(make_optimizer=None, loss=None, **config):
 
 
 class TestOptimizers:
+    @pytest.mark.long
     def test_parameters_that_are_not_the_models_are_refused(self):
         # Nothing would clip, save or restore them, or clear their gradients.
         apart = nn.Linear(2, 2)
@@ -196,6 +197,7 @@ class TestLosses:
 
 
 class TestPadding:
+    @pytest.mark.long
     @pytest.mark.filterwarnings("ignore")  # PyTorch's own, while it compiles
     def test_a_compiled_loss_sees_no_padding_in_batch_statistics(self, monkeypatch):
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))

@@ -70,6 +70,7 @@ def explained(**changes):
     return np.corrcoef(batch["vf_preds"], batch["rewards"])[0, 1]
 
 
+@pytest.mark.long
 def test_what_only_the_others_know_is_explained():
     assert explained() > 0.95
 
@@ -79,6 +80,7 @@ def test_by_a_critic_of_its_own_it_is_not():
     assert explained(centralized_critic=False) < 0.5
 
 
+@pytest.mark.long
 def test_a_model_may_have_its_own():
     assert explained(model={"custom_model": OwnCritic}) > 0.95
 
@@ -112,6 +114,7 @@ def test_with_memory():
     assert explained(model=model) > 0.9
 
 
+@pytest.mark.long
 def test_a_restored_run_is_the_same(tmp_path):
     config = {**CONFIG, "multiagent": ONE_EACH}
     with CentralTrainer(Secrets, config) as trainer:

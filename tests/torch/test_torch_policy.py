@@ -166,6 +166,7 @@ class TestContract:
             policy.compute_actions(seen(3), explore=explore)
 
 
+@pytest.mark.long
 def test_an_update_equals_that_of_jax():
     """The same weights, rows and plan: two epochs of minibatches of 8 and 5 rows."""
     ours, twin = make("PPO", grad_clip=0.5), make("TorchPPO", grad_clip=0.5)

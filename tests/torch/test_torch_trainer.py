@@ -45,6 +45,7 @@ def without_times(result):
     return {name: value for name, value in result.items() if name not in times}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run", RUNS)
 def test_a_restored_run_is_the_same(run, tmp_path):
     trainer_class, env, config = RUNS[run]
@@ -190,6 +191,7 @@ def run_alone(script):
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_a_run_of_policies_in_pytorch_imports_no_jax(tmp_path):
     script = f"""
 import sys
@@ -222,6 +224,7 @@ except ConfigError as error:
     assert "pip install 'rollax[torch]'" in run_alone(script)
 
 
+@pytest.mark.long
 def test_what_uses_jax_imports_no_pytorch():
     script = "import sys; from rollax import PPOTrainer, load_policy; print('torch' in sys.modules)"
     assert run_alone(script) == "False"

@@ -59,6 +59,7 @@ def both(in_jax, in_torch, *inputs):
 
 
 class TestDistributions:
+    @pytest.mark.long
     @pytest.mark.parametrize("squash", [False, True])
     @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
     def test_equal(self, space, squash):
@@ -96,6 +97,7 @@ class TestDistributions:
         actions = twin.sample(inputs, noise)
         assert twin.logp(inputs, actions).shape == (0,)
 
+    @pytest.mark.long
     def test_masks_of_zeros_and_minus_infinity(self):
         space, logits = spaces.Discrete(3), np.array([[1.0, -np.inf, 2.0], [0.5, 1.0, -1.0]], np.float32)
         original, twin = factory.make_distribution(space), distributions.make_distribution(space)

@@ -170,6 +170,7 @@ class TestStatisticsByRow:
             policy.learn_on_batch(experience(policy))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_loss_is_not_compiled_again_for_other_coefficients(monkeypatch):
     graphs, compiled = [], torch.compile

@@ -113,6 +113,7 @@ class TestLeftBehind:
         refused(EnvError, check_env, Breaks, says="ZeroDivisionError in step()...sub-environment 0...action ")
         assert Clock.open_count == before
 
+    @pytest.mark.long
     def test_processes_end(self):
         report = check_env(lambda: AsyncVectorEnv([Clock] * 2, context="spawn"), episodes=1)
         assert report.warnings == ()

@@ -241,6 +241,7 @@ class TestLoggedActions:
         with pytest.raises(PolicyError, match=r"accept_off_policy_actions=True"):
             trainer_of(logs=True).train()
 
+    @pytest.mark.long
     def test_are_learned_from_where_the_config_says_so(self, trainer_of):
         trainer = trainer_of({**CONFIG, "accept_off_policy_actions": True}, logs=True)
         assert trainer.train()["timesteps_total"] >= 60

@@ -184,6 +184,7 @@ GROUPINGS = [
 
 @pytest.mark.filterwarnings("default")
 class TestRandomSchedules:
+    @pytest.mark.long
     @given(
         episodes=st.lists(scripts(all_act=False), min_size=1, max_size=3),
         groups=st.sampled_from(GROUPINGS),

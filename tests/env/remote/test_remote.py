@@ -90,6 +90,7 @@ def remote(env, num_envs, wait_ms=0.0, *, config=None, worker_index=2, **setting
     return make_base_env(env_creator(env), EnvContext(config or {}, worker_index=worker_index), num_envs, **settings)
 
 
+@pytest.mark.long
 @EVERY_KIND
 @pytest.mark.parametrize(("view", "split"), [("rows", 1), ("rows", 3), ("dicts", 1)])
 def test_in_lockstep_each_tells_its_story(lockstep, name, view, split):
@@ -124,6 +125,7 @@ def test_without_waiting_each_tells_its_story_at_its_own_pace(lockstep, name, mo
             assert story == REMOTE[name].story(seed, len(story))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slow", [{"step_s": 1.5}, {"reset_s": 1.5}])
 def test_without_waiting_a_slow_one_stops_nobody(trio, slow, monkeypatch):
     wait(trio, 0.0, monkeypatch)
@@ -321,6 +323,7 @@ class Raising(Clock):
         raise OSError(f"no display for {context.vector_index}")
 
 
+@pytest.mark.long
 def test_what_cannot_be_made():
     with pytest.raises(SpaceError, match=r"(?s)different spaces.*WithSpace, sub-environment 1"):
         remote(WithSpace, 2)

@@ -50,6 +50,7 @@ def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
     return env.poll_rows()
 
 
+@pytest.mark.long
 @BOTH
 def test_one_that_dies_is_made_anew_and_the_others_go_on(make, diary, cls, caplog):
     env = make(cls, 2)
@@ -82,6 +83,7 @@ class DiesDrawing(Fragile):
         return np.zeros((8, 8, 3), np.uint8)
 
 
+@pytest.mark.long
 def test_one_that_dies_while_it_is_drawn_has_lost_its_episode(make, diary, tmp_path):
     creator = record_env(DiesDrawing, tmp_path / "videos", episodes=lambda episode: True)
     env = make(creator, 1)
@@ -93,6 +95,7 @@ def test_one_that_dies_while_it_is_drawn_has_lost_its_episode(make, diary, tmp_p
     assert [path.name for path in env.paths] == ["episode_000001.mp4"]
 
 
+@pytest.mark.long
 def test_the_new_one_has_a_stream_of_its_own_seed(make, diary):
     def after_a_death():
         env = make(num_envs=1)
@@ -106,6 +109,7 @@ def test_the_new_one_has_a_stream_of_its_own_seed(make, diary):
     assert diary.count("reset", 0, None) == 0
 
 
+@pytest.mark.long
 def test_one_that_hangs_counts_as_dead(make, caplog, monkeypatch):
     env = make(num_envs=2, remote_env_timeout_s=1.5)
     rows = act(env, env.reset_rows(np.arange(2)), {0: HANG})
@@ -128,6 +132,7 @@ def test_one_that_hangs_counts_as_dead(make, caplog, monkeypatch):
     assert env.reset_rows(np.array([0])) is None
 
 
+@pytest.mark.long
 def test_what_one_raises_is_raised_with_its_traceback(make):
     env = make(num_envs=1, config={"bad_resets": 1})
     with pytest.raises(EnvError, match=r"(?s)ValueError in reset.*no level.*sub-environment 0"):
@@ -158,6 +163,7 @@ def test_one_that_raises_is_made_anew_if_told_so(make, diary, cls, caplog):
     assert 'raise ValueError("a door fell off")' in caplog.text
 
 
+@pytest.mark.long
 def test_a_reset_that_raises_is_tried_again(make, diary):
     env = make(num_envs=1, config={"bad_resets": 2}, restart_failed_sub_environments=True)
     assert env.reset_rows(np.arange(1), [5]).obs[0, 0] == 0
@@ -171,6 +177,7 @@ def test_a_reset_that_raises_is_tried_again(make, diary):
     assert not len(rows.dropped_envs)
 
 
+@pytest.mark.long
 def test_it_is_not_made_anew_forever(make, diary, monkeypatch):
     monkeypatch.setattr(EnvFailures, "MOST_IN_A_ROW", 2)
     env = make(num_envs=1, restart_failed_sub_environments=True)
@@ -205,6 +212,7 @@ def test_it_is_not_waited_for_while_it_is_made_anew(make, caplog, monkeypatch):
     assert between > 20
 
 
+@pytest.mark.long
 def test_stop_ends_what_does_not_answer(make, diary, monkeypatch):
     monkeypatch.setattr("rollax.processes.pool._STOP_S", 0.2)
     env = make(num_envs=2, wait_ms=0)

@@ -101,6 +101,7 @@ def test_of_an_episode_that_was_lost_nothing_is_learned(small_ray, tmp_path, wai
     worker.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
 def test_gymnasiums_own_processes_are_a_trainers_env_as_they_are(mode):
     """The one-machine way, which needs no Ray."""

@@ -75,6 +75,7 @@ class Writes(gym.Env):
         return np.zeros(1, np.float32), 0.0, True, False, {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "space", [spaces.MultiBinary(3), spaces.MultiDiscrete([3, 3]), spaces.Box(-1, 1, (2,))], ids=str
 )

@@ -192,6 +192,7 @@ class Breaks(gym.Env):
         raise ZeroDivisionError("by nothing")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning")  # in which Gymnasium tells of it too
 def test_a_process_that_raises():
     base = to_base_env(AsyncVectorEnv([Breaks] * 2, context="spawn"))

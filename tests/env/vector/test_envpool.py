@@ -92,6 +92,7 @@ class TestStandIn:
         assert report.warnings == ()
         assert report.kind == "gymnasium.VectorEnv"
 
+    @pytest.mark.long
     def test_training(self):
         with PPOTrainer(lambda context: Pool(4), {**SMALL, "seed": 0}) as trainer:
             result = trainer.train()

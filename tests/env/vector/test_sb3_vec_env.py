@@ -2,6 +2,7 @@
 
 import gymnasium as gym
 import numpy as np
+import pytest
 
 from rollax import EnvError, PPOTrainer, check_env, to_base_env
 from tests.env.refused import refused
@@ -162,6 +163,7 @@ def test_an_end_without_its_observation():
     refused(EnvError, base.poll_rows, says="An episode ended without its last observation")
 
 
+@pytest.mark.long
 def test_check_and_training():
     report = check_env(lambda context: lines(2))
     assert (report.kind, report.name, report.num_envs) == ("stable_baselines3.VecEnv", "DummyVecEnv", 2)

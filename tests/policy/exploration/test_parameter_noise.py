@@ -181,6 +181,7 @@ def test_masked_actions():
     assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
 
 
+@pytest.mark.long
 def test_it_goes_as_far_as_epsilon_allows_and_learns():
     config = {
         "env_config": {"space": spaces.Discrete(4)},
