@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Options, settings and fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMPILED_QUICKLY = (
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 
-# Of random examples few by default, and many with --hypothesis-profile=many; the same ones in every run.
+# Few random examples by default, many with --hypothesis-profile=many. They are the same in every run.
 for _profile, _examples in (("few", 15), ("many", 200)):
     settings.register_profile(
         _profile,
@@ -36,18 +36,18 @@ settings.load_profile("few")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--learning-results` and `--optimized`, for the long learning runs."""
     parser.addoption("--learning-results", metavar="FOLDER", help="where long learning runs leave their curves")
-    parser.addoption("--optimized", action="store_true", help="XLA optimizes what it compiles, as it does for users")
+    parser.addoption("--optimized", action="store_true", help="XLA optimizes compiled code, as it does for users")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Settings that hold for this process and all that it starts, before any of them starts JAX.
+    """Sets environment variables for this process and its children, before any of them starts JAX.
 
-    Most tests compile much and compute little: compiling without optimization takes a fifth of the time. What one
-    process has compiled, all others of this run take from a common folder.
+    Most tests compile much and compute little: compiling without optimization takes a fifth of the time. All
+    processes of a run share one compilation cache.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        return  # it has inherited them
-    # Before PyTorch starts: the threads of several processes would wait for each other on the same cores.
+        return  # inherited from the main process
+    # Set before PyTorch starts. Otherwise the threads of several processes would compete for the same cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if not config.getoption("--optimized"):
         os.environ["XLA_FLAGS"] = " ".join((*_COMPILED_QUICKLY, os.environ.get("XLA_FLAGS", "")))
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules whose tests are long come first, so that no process is left with one of them when the others end."""
+    """Runs modules with long tests first, so that all processes end at about the same time."""
     first = (
         "tests/test_docs_blocks.py",
         "tests/test_examples.py",
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def ends(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that hangs fails, and does not take the whole run with it; long learning runs may take their time."""
+    """Fails a test that hangs, so that the other tests still run. Long learning runs have no limit."""
     if request.node.get_closest_marker("learning") is not None:
         yield
         return
@@ -91,8 +91,8 @@ def ends(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def compiles_anew() -> None:
-    """Policies of this test share nothing that an earlier one has compiled: `compilations` counts all versions."""
+def cleared_cache() -> None:
+    """Clears the cache of compiled functions, so that `compilations` counts only those of this test."""
     from rollax import sharing
 
     sharing.forget()
@@ -100,15 +100,15 @@ def compiles_anew() -> None:
 
 @pytest.fixture(scope="session")
 def small_ray() -> Iterator[Any]:
-    """Ray with little of everything, for all tests of this process."""
+    """Ray with few resources, shared by all tests of this process."""
     import ray
 
     if ray.is_initialized():
-        ray.shutdown()  # one that a trainer of another test has started, with all that this machine has
+        ray.shutdown()  # started by a trainer of another test, with all resources of this machine
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(
-            address="local",  # and not whatever else runs on this machine
+            address="local",  # never another Ray cluster on this machine
             num_cpus=2,
             object_store_memory=100 * 2**20,
             include_dashboard=False,

@@ -1,4 +1,4 @@
-"""Raises KeyboardInterrupt at a chosen line of rollax, as a signal may at any."""
+"""Raises KeyboardInterrupt at a chosen line of rollax, as a signal may do at any line."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _ROLLAX = str(Path(rollax.__file__).parent)
 
 
 class Interrupts:
-    """Counts the lines of rollax that a call executes in this thread, and raises before one of them.
+    """Counts the lines of rollax that a call executes in this thread, and raises KeyboardInterrupt before one of them.
 
     Args:
-        under: of which part of rollax, such as `replay`; by default of all of it.
+        under: a part of rollax, such as `replay`; all of it by default.
     """
 
     def __init__(self, under: str = "") -> None:
         self._under = str(Path(_ROLLAX, under))
         self._left = 0
         self.place = ""
-        """Where the last interrupt was."""
+        """File and line of the last interrupt."""
 
     def lines_of(self, call: Callable[[], Any]) -> int:
         """How many lines a call executes."""
@@ -33,7 +33,7 @@ class Interrupts:
         return most - self._left
 
     def at(self, line: int, call: Callable[[], Any]) -> bool:
-        """Calls, and raises before the line of that number, from 0; False where the call ended before it."""
+        """Runs the call with an interrupt before its line number `line`, from 0. False if the call ends earlier."""
         self._left = line
         before = sys.gettrace()
         sys.settrace(self._called)

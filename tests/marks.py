@@ -1,4 +1,4 @@
-"""Parameters of which few run in the short part of the tests, and the others in the long part."""
+"""Parameters split between the short and the long part of the tests."""
 
 from __future__ import annotations
 

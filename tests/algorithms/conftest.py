@@ -1,7 +1,7 @@
-"""How learning runs are measured.
+"""Fixtures that measure learning runs.
 
 "At least X within N" is the best periodic greedy evaluation (20 episodes) inside N steps, averaged over three seeds;
-the last evaluation is printed beside it. With `--learning-results FOLDER` each run leaves its curves there.
+the last evaluation is printed beside it. With `--learning-results FOLDER` each run saves its curves there.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def reward_of(evaluation: EvaluationResult) -> float:
 
 @dataclass(frozen=True)
 class Learned:
-    """What an algorithm has learned of one task, with each seed.
+    """The result of one algorithm on one task, with each seed.
 
     Args:
-        name: of the test.
-        algorithm: of the trainer.
-        env: its id, or its class.
+        name: name of the test.
+        algorithm: name of the trainer's algorithm.
+        env: id or class of the environment.
         budget: steps, in the unit that the trainer counts in.
-        target: of the mean over the seeds of their best scores.
-        num_workers: processes that sample; 0 for none beside the one that learns.
+        target: required mean over the seeds of their best scores.
+        num_workers: processes that sample; 0 means that the learning process samples.
         curves: one for each seed, of (steps, score).
-        seconds: of each seed's run, evaluations included.
+        seconds: duration of each seed's run, evaluations included.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Learned:
 
 @pytest.fixture
 def learning_run(capsys, request):
-    """Trains with each seed, and shows how that went."""
+    """Trains with each seed, and prints the scores."""
 
     def show(text: str) -> None:
         with capsys.disabled():
@@ -109,8 +109,8 @@ def reaches(learning_run):
 
 
 def evaluations(trainer: Trainer, budget: int) -> Iterator[tuple[int, EvaluationResult]]:
-    """Steps, and a greedy evaluation after each tenth of the budget. Whole episodes may lead beyond it; that is not
-    shown."""
+    """Yields steps and a greedy evaluation after each tenth of the budget. Whole episodes may exceed the budget; such a
+    last evaluation is left out."""
     steps, one_iteration = 0, max(trainer.config.train_batch_size, trainer.config.timesteps_per_iteration)
     for part in range(1, EVALUATIONS + 1):
         before = steps
@@ -121,7 +121,7 @@ def evaluations(trainer: Trainer, budget: int) -> Iterator[tuple[int, Evaluation
 
 
 def keep(learned: Learned, folder: Path) -> None:
-    """Writes the curves where the benchmarks' report finds them."""
+    """Writes the curves to the folder that the report of the benchmarks reads."""
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"\W+", "_", learned.name.removeprefix("test_")).strip("_")
     text = json.dumps({**asdict(learned), "best": learned.best, "last": learned.last}, indent=1)

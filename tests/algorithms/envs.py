@@ -14,8 +14,8 @@ from rollax.trees import leaves
 
 
 class Corridor(gym.Env):
-    """States 0, 1, 2, 3, one a step, whatever is done; each step earns 1. State 3 is the end: a termination in
-    sub-environments of even number, a truncation in the others."""
+    """States 0, 1, 2, 3, one per step, for every action. Each step earns 1. Episodes end in state 3: terminated in
+    sub-environments of even number, truncated in the others."""
 
     observation_space = spaces.Discrete(4)
     action_space = spaces.Discrete(2)
@@ -35,7 +35,7 @@ class Corridor(gym.Env):
 
 
 class Endless(gym.Env):
-    """One state, reward 1 for ever, cut off after 5 steps: its value is 1 / (1 - γ), whatever the cut."""
+    """One state with reward 1 at each step, truncated after 5 steps. Its value is 1 / (1 - γ)."""
 
     observation_space = spaces.Discrete(1)
     action_space = spaces.Discrete(2)
@@ -50,12 +50,12 @@ class Endless(gym.Env):
 
 
 class Echo(gym.Env):
-    """The observation is the right action. A step earns 1 for it, less in proportion to how far the action is off."""
+    """The observation is the right action. The right action earns 1, any other less, in proportion to its error."""
 
     length: ClassVar[int] = 10
 
     def __init__(self, context: EnvContext) -> None:
-        # A copy: sampling from a space draws from a random stream inside of it.
+        # A copy, since sampling changes the random state of a space.
         self.action_space = self.observation_space = copy.deepcopy(context["space"])
 
     def reset(self, *, seed=None, options=None):
@@ -85,7 +85,7 @@ def _off(space: spaces.Space, right: Any, action: Any) -> Any:
 
 
 class Shown(gym.Env):
-    """The right one of four actions is shown: as a bright quadrant of an image, or in a Dict beside noise."""
+    """The observation shows the right one of four actions: a bright quadrant of an image, or an entry beside noise."""
 
     action_space = spaces.Discrete(4)
 
@@ -128,8 +128,8 @@ class Shown(gym.Env):
 
 
 class MaskedCartPole(gym.Wrapper):
-    """CartPole with ten actions, the even ones left and the odd ones right. Two of each are valid, others every step;
-    an invalid one raises."""
+    """CartPole with ten actions: even ones push left, odd ones right. Two of each are valid, different ones each step.
+    An invalid action raises."""
 
     def __init__(self, context: EnvContext) -> None:
         super().__init__(gym.make("CartPole-v1"))
@@ -156,7 +156,7 @@ class MaskedCartPole(gym.Wrapper):
 
 
 class TwoAgents(MultiAgentEnv):
-    """`left` earns 1 and `right` 10 in each of 5 steps, whatever they do. Counts what is open."""
+    """`left` earns 1 and `right` 10 in each of 5 steps, for all actions. Counts open environments."""
 
     open_envs: ClassVar[int] = 0
 
@@ -184,7 +184,7 @@ class TwoAgents(MultiAgentEnv):
 
 
 class Film(gym.Env):
-    """The last four images [4, 8, 8], each all of one brightness: the number of the step."""
+    """Stacks of the last four images [4, 8, 8]. All pixels of an image are the number of its step."""
 
     observation_space = spaces.Box(0, 255, (4, 8, 8), np.uint8)
     action_space = spaces.Discrete(2)

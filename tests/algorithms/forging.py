@@ -1,4 +1,4 @@
-"""Forged checkpoints: one value of a real one replaced, and the manifest made to fit."""
+"""Forged checkpoints: one value of a real checkpoint is replaced, and the manifest matches the change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 COMMAND = {"$code": "rollax.env.recording:subprocess.run"}
-"""What ran a command, once."""
+"""A reference to code that once made restoring run a command."""
 
 VALUES: list[Any] = [
     *(
@@ -60,24 +60,24 @@ VALUES: list[Any] = [
 
 
 def nested(levels: int) -> Any:
-    """A list in a list in a list."""
+    """Nested lists of so many levels."""
     value: Any = []
     for _ in range(levels):
         value = [value]
     return value
 
 
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Keys and positions that lead to the values inside of a JSON value."""
+def paths_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of keys and positions to all values inside a JSON value."""
     if at:
         yield at
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in parts:
-        yield from places(part, (*at, key))
+        yield from paths_in(part, (*at, key))
 
 
 def replaced(value: Any, at: tuple[Any, ...], new: Any) -> Any:
-    """A copy with another value there; `...` removes it."""
+    """A copy with another value at the path `at`; `...` removes the value."""
     value = copy.deepcopy(value)
     holder = value
     for key in at[:-1]:
@@ -95,12 +95,12 @@ def arrays_of(content: bytes) -> dict[str, np.ndarray]:
 
 
 def bytes_of(arrays: dict[str, np.ndarray]) -> bytes:
-    """The same backwards, of whatever shape and type."""
+    """The bytes of a file with these arrays, of any shape and dtype."""
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
 def other_arrays(array: np.ndarray) -> Iterator[np.ndarray | None]:
-    """Arrays in the place of one; None: it is gone."""
+    """Replacements for an array; None removes it."""
     yield from (None, np.zeros(0, array.dtype), np.zeros((3, 1, 2), array.dtype), np.zeros(array.shape, np.float16))
     yield from (array[None], np.full(array.shape, -7, np.int64), np.zeros(array.shape, np.bool_))
     if array.dtype.kind == "f":

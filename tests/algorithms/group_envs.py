@@ -1,4 +1,4 @@
-"""Games of two agents who earn together, whose best returns are known."""
+"""Cooperative games of two agents whose best returns are known."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PAIR = ("left", "right")
 
 
 def paired(env: MultiAgentEnv) -> MultiAgentEnv:
-    """The two as one agent, `pair`."""
+    """The environment with both agents in one group, `pair`."""
     return env.with_agent_groups({"pair": PAIR})
 
 
 class TwoStep(MultiAgentEnv):
-    """The left one's first action leads to state 1, where both earn 7 whatever they do, or to state 2, where they earn
-    what `TABLE` says. Both see the state.
+    """The first action of `left` leads to state 1, where both earn 7 for all actions, or to state 2, where they earn
+    the entry of `TABLE`. Both observe the state.
 
     Source: Rashid et al. (2018), section 5 and Table 1, arXiv:1803.11485.
     """
@@ -46,13 +46,13 @@ class TwoStep(MultiAgentEnv):
 
 
 class Lift(MultiAgentEnv):
-    """Two carriers in a room of 4 × 4 cells lift a box that stands in one of the corners: both at once, and there.
+    """Two carriers in a room of 4 × 4 cells must lift a box in one of the corners, both there and at the same step.
 
-    Where the box is, is shown in the first observation only; then each sees its own cell, and whether the other one is
-    there too: only who remembers can lift. Steps into a wall are masked. Each step costs 0.05, lifting earns 1, and
-    after 20 steps it is too late. From cells and corner drawn by lot, the longer of the two ways is 3.89 steps on
-    average, so the best mean return is 1 - 0.05 · 3.89 = 0.81. Who does not remember can but wait in some corner, which
-    is the right one in a quarter of the episodes: at most ¼ · 0.81 - ¾ = -0.55.
+    Only the first observation shows the corner of the box. Later each agent sees its own cell, and whether the other
+    one is in the same cell, so the task requires memory. Steps into a wall are masked. Each step costs 0.05, lifting
+    earns 1, and the episode ends after 20 steps. Cells and corner are random: the longer of the two paths has 3.89
+    steps on average, so the best mean return is 1 - 0.05 · 3.89 = 0.81. Without memory the agents can only wait in some
+    corner, the right one in a quarter of the episodes: at most ¼ · 0.81 - ¾ = -0.55.
     """
 
     SIDE: ClassVar[int] = 4
@@ -112,7 +112,7 @@ class Lift(MultiAgentEnv):
 
 
 class Roll(MultiAgentEnv):
-    """Three agents, of whom one ends at each step from the second on; `alone` is beside them. Everything earns 1."""
+    """Three agents, one of which ends at each step from the second on, and a fourth, `alone`. Every action earns 1."""
 
     observation_space = spaces.Dict({"seen": spaces.Box(0, 1, (2,), np.float32), "action_mask": spaces.MultiBinary(2)})
     action_space = spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""Pairs whose values are tables, so that targets and gradients can be derived by hand."""
+"""Groups of two with tables as values, so that targets and gradients can be derived by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.algorithms.tables import f32
 
 TWO = spaces.Tuple([spaces.Discrete(2)] * 2)
 LINE = spaces.Tuple([spaces.Discrete(3)] * 2)
-"""Two members, each in one of three states, seen as one-hot vectors: a linear model is a table of values."""
+"""Two members, each in one of three states, observed as one-hot vectors: a linear model is a table of values."""
 KERNEL = "network.policy_head.kernel"
 SMALL = {"model": {"fcnet_hiddens": ()}, "agent_ids": False, "seed": 0, "train_batch_size": 2, "lr": 0.1, "gamma": 0.5}
 TABLE = [[0.0, 0.5], [4.0, 1.0], [0.0, 0.0]]
@@ -19,7 +19,7 @@ TARGET_TABLE = [[9.0, 9.0], [2.0, 8.0], [7.0, 7.0]]
 
 
 def with_table(policy, table, target_table=None):
-    """The policy with values, and those of its target network, that are tables [state, action]."""
+    """Sets the values of the policy, and those of its target network, to tables [state, action]."""
 
     def weights(values):
         return {**policy.get_weights(), KERNEL: np.asarray(values, np.float32)}

@@ -1,4 +1,4 @@
-"""A new on-policy algorithm outside of the library: advantage-weighted regression."""
+"""Advantage-weighted regression, an on-policy algorithm that is defined outside of the library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AWRConfig(TrainerConfig):
 
 
 class AWRPolicy(JaxPolicy):
-    """An actor that imitates its own actions, weighted by exp(A / β); the actions of older policies are not reused."""
+    """The actor imitates its own actions, weighted by exp(A / β). Actions of older policies are not reused."""
 
     config_class = AWRConfig
     batch_columns = frozenset({"obs", "actions", "rewards", "vf_preds"})
@@ -47,7 +47,7 @@ class AWRPolicy(JaxPolicy):
 
 
 class AWRTrainer(Trainer):
-    """Sample with the current policy, then eight epochs of minibatches."""
+    """Samples with the current policy, then learns in eight epochs of minibatches."""
 
     name, config_class, policy_class = "AWR", AWRConfig, AWRPolicy
     optimizer_class = SyncSamplesOptimizer

@@ -1,4 +1,4 @@
-"""Code of a user's own that a checkpoint names: a policy in plain NumPy, and a model."""
+"""User-defined classes that a checkpoint refers to: a policy in plain NumPy, and a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollax.algorithms.ppo import PPOConfig, PPOPolicy, PPOTrainer
 
 
 class Lean(Policy):
-    """Pushes the cart by the last number that it sees, against a limit, a plain number that it learns."""
+    """Pushes the cart by the sign of the last observed number minus a limit, which it learns."""
 
     def __init__(self, observation_space, action_space, config=None):
         super().__init__(observation_space, action_space, config)
@@ -50,7 +50,7 @@ class CuriousConfig(PPOConfig):
 
 
 class Features(nnx.Module):
-    """What a predictor learns to predict of an observation."""
+    """Features of an observation."""
 
     def __init__(self, rngs):
         self.layer = nnx.Linear(4, 3, rngs=rngs)
@@ -61,7 +61,7 @@ class Features(nnx.Module):
 
 
 class Curious(PPOPolicy):
-    """PPO with a reward for what a predictor of random features does not know yet; all kinds of state are in it."""
+    """PPO with random network distillation: prediction errors are rewards. It has every kind of state."""
 
     config_class = CuriousConfig
 
@@ -107,7 +107,7 @@ class Linear(nnx.Module):
 
 
 class Pole(gym.Wrapper):
-    """CartPole under an import path."""
+    """CartPole as a class that can be imported."""
 
     def __init__(self, context):
         super().__init__(gym.make("CartPole-v1"))

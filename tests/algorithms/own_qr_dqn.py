@@ -1,4 +1,4 @@
-"""A new algorithm that learns from replay, outside of the library: QR-DQN, distributions of returns as quantiles.
+"""QR-DQN, an algorithm with replay that is defined outside of the library. It learns quantiles of the return.
 
 Source: Dabney et al. (2018), arXiv:1710.10044, Eq. 10:
     L = Σ_i E_j |τ_i - 1{u_ij < 0}| huber(u_ij),  u_ij = r + γ θ⁻_j(s', a*) - θ_i(s, a),  τ_i = (i - ½) / N.
@@ -18,7 +18,7 @@ from rollax.ops.q_learning import huber
 
 
 class QuantileNetwork(nnx.Module):
-    """`aux["quantiles"]` [B, A, N] of the return of each action; their means are the values."""
+    """Outputs `aux["quantiles"]` [B, A, N] of the return of each action; their means are the values."""
 
     def __init__(self, observation_space, num_actions, quantiles, config, *, rngs):
         self.trunk = Trunk(observation_space, config, rngs=rngs)

@@ -1,4 +1,4 @@
-"""Data sets in memory, made by policies that are trained for it."""
+"""Data sets in memory, recorded with policies that are trained for this purpose."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from rollax.data import RecordedTrajectory
 from tests.optimizers.recorded import ListReader
 
-Chooses = Callable[[np.ndarray], np.ndarray]
+ActionFunction = Callable[[np.ndarray], np.ndarray]
 """Observations [N, ...] -> actions of the environment [N, ...]."""
 
 
 class Recordings(ListReader):
-    """Trajectories in the spaces of an environment."""
+    """Trajectories, with the environment that they were recorded in."""
 
     def __init__(self, env: gym.Env, trajectories: Sequence[RecordedTrajectory]) -> None:
         super().__init__(trajectories, env.observation_space, env.action_space)
@@ -34,11 +34,11 @@ class Recordings(ListReader):
 
 
 class Recorder(gym.Wrapper):
-    """Keeps the episodes of an environment in a list, while it records."""
+    """Records the episodes of an environment in a list."""
 
-    def __init__(self, env: gym.Env, kept: list[RecordedTrajectory], sees: Any = None) -> None:
+    def __init__(self, env: gym.Env, kept: list[RecordedTrajectory], seen_part: Any = None) -> None:
         super().__init__(env)
-        self.kept, self.sees, self.rows = kept, sees, []
+        self.kept, self.seen_part, self.rows = kept, seen_part, []
         self.obs: list[Any] = []
 
     def reset(self, **arguments):
@@ -60,7 +60,7 @@ class Recorder(gym.Wrapper):
             actions, rewards = zip(*self.rows, strict=True)
             obs = np.stack(self.obs)
             columns: dict[str, Any] = {
-                "obs": obs if self.sees is None else obs[:, self.sees],
+                "obs": obs if self.seen_part is None else obs[:, self.seen_part],
                 "actions": np.stack(actions),
                 "rewards": np.array(rewards, np.float32),
             }
@@ -69,20 +69,24 @@ class Recorder(gym.Wrapper):
         self.rows = []
 
 
-def played(make: Callable[[], gym.Env], chooses: Chooses, rows: int, seed: int, sees: Any = None) -> Recordings:
-    """The whole episodes of 16 environments, until there are so many rows; `sees` selects what is recorded."""
+def record_episodes(
+    make: Callable[[], gym.Env], act: ActionFunction, rows: int, seed: int, seen_part: Any = None
+) -> Recordings:
+    """Records whole episodes in 16 environments until there are so many rows; `seen_part` indexes observations."""
     kept: list[RecordedTrajectory] = []
-    envs = [Recorder(make(), kept, sees) for _ in range(16)]
+    envs = [Recorder(make(), kept, seen_part) for _ in range(16)]
     seen = [env.reset(seed=seed + number)[0] for number, env in enumerate(envs)]
     while sum(map(len, kept)) < rows:
-        for number, (env, action) in enumerate(zip(envs, chooses(np.stack(seen)), strict=True)):
+        for number, (env, action) in enumerate(zip(envs, act(np.stack(seen)), strict=True)):
             obs, _, terminated, truncated, _ = env.step(action)
             seen[number] = env.reset()[0] if terminated or truncated else obs
     return Recordings(envs[0].env, kept)
 
 
-def trained_on(trainer_class: Any, make: Callable[[], gym.Env], steps: int, config: dict[str, Any]) -> tuple[Any, Any]:
-    """A trainer after so many steps, and all that it experienced in them."""
+def train_and_record(
+    trainer_class: Any, make: Callable[[], gym.Env], steps: int, config: dict[str, Any]
+) -> tuple[Any, Any]:
+    """A trainer after so many steps, and all its experience."""
     kept: list[RecordedTrajectory] = []
     trainer = trainer_class(lambda context: Recorder(make(), kept), config)
     while trainer.optimizer.env_steps < steps:
@@ -92,24 +96,24 @@ def trained_on(trainer_class: Any, make: Callable[[], gym.Env], steps: int, conf
     return trainer, Recordings(make(), kept)
 
 
-def of(trainer: Any, *, explore: bool = True) -> Chooses:
-    """The actions of a trainer's policy."""
+def actions_of(trainer: Any, *, explore: bool = True) -> ActionFunction:
+    """The action function of a trainer's policy."""
     return lambda obs: np.asarray(trainer.compute_actions(obs, explore=explore)[0])
 
 
-def mixed_with(chooses: Chooses, other: Chooses, share: float, seed: int) -> Chooses:
-    """Another choice in a share of the steps."""
+def mixed_actions(act: ActionFunction, other: ActionFunction, share: float, seed: int) -> ActionFunction:
+    """Actions of `other` in a share of the steps."""
     rng = np.random.default_rng(seed)
 
     def chosen(obs: np.ndarray) -> np.ndarray:
-        first, second = chooses(obs), other(obs)
-        takes = rng.random(len(obs)) < share
-        return np.where(takes.reshape(-1, *[1] * (first.ndim - 1)), second, first)
+        first, second = act(obs), other(obs)
+        use_second = rng.random(len(obs)) < share
+        return np.where(use_second.reshape(-1, *[1] * (first.ndim - 1)), second, first)
 
     return chosen
 
 
-def at_random(space: gym.spaces.Discrete, seed: int) -> Chooses:
+def random_actions(space: gym.spaces.Discrete, seed: int) -> ActionFunction:
     """Uniformly random actions."""
     rng = np.random.default_rng(seed)
     return lambda obs: rng.integers(int(space.n), size=len(obs))

@@ -1,4 +1,4 @@
-"""The algorithms that learn from replayed experience, the environment that each can act in, and small settings."""
+"""Algorithms with replay, an environment for each of them, and small settings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config.groups import ReplayFields
 from tests.marks import long_except
 
-OF_GROUPS = {"QMIX", "VDN"}
-"""They act for groups of agents; what is tested here by one agent is tested there by groups."""
-OF_DATA = {"BC"}
-"""They learn from recorded data only."""
-OF_SEARCH = {"ARS", "ES"}
-"""They learn from the returns of whole episodes only."""
+GROUP_ALGORITHMS = {"QMIX", "VDN"}
+"""They act for groups of agents. Their own tests cover for groups what is tested here for one agent."""
+DATA_ALGORITHMS = {"BC"}
+"""Algorithms that learn from recorded data only."""
+SEARCH_ALGORITHMS = {"ARS", "ES"}
+"""Algorithms that learn from the returns of whole episodes only."""
 CONTINUOUS = {"DDPG", "TD3", "APEX_DDPG", "TD3BC", "CQL"}
 
 SMALL: dict[str, Any] = {
@@ -37,8 +37,8 @@ def env_of(trainer_class: type[Trainer]) -> str:
     return "Pendulum-v1" if trainer_class.name in CONTINUOUS else "CartPole-v1"
 
 
-def drawn_of(trainer: Trainer, count: int) -> SampleBatch:
-    """Transitions out of what the default policy's buffers hold, about as many of each."""
+def sample_from_buffers(trainer: Trainer, count: int) -> SampleBatch:
+    """Transitions from the buffers of the default policy, about as many from each buffer."""
     optimizer: Any = trainer.optimizer
     buffers = (
         [optimizer.buffers]
@@ -51,13 +51,13 @@ def drawn_of(trainer: Trainer, count: int) -> SampleBatch:
 
 
 def _replayed() -> list[type[Trainer]]:
-    classes = [get_trainer_class(name) for name in ALGORITHMS if name not in OF_GROUPS | OF_DATA]
+    classes = [get_trainer_class(name) for name in ALGORITHMS if name not in GROUP_ALGORITHMS | DATA_ALGORITHMS]
     return [trainer_class for trainer_class in classes if issubclass(trainer_class.config_class, ReplayFields)]
 
 
 REPLAYED = _replayed()
 IN_SHORT = {"DQN", "SAC", "APEX_DDPG"}
-"""Discrete and continuous, in turns and at the same time; the others are tested in the long part of the suite."""
+"""One with discrete actions, one with continuous actions, one asynchronous; the others run in the long part."""
 each_algorithm = pytest.mark.parametrize(
     "trainer_class", long_except(IN_SHORT, {found.name: found for found in REPLAYED})
 )

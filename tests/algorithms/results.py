@@ -1,4 +1,4 @@
-"""What results of trainers have in them."""
+"""Keys of the results of trainers."""
 
 PPO_STATS = {
     "cur_kl_coeff",

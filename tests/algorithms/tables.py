@@ -1,4 +1,4 @@
-"""A model that is a table, so that probabilities and values can be written down and gradients derived by hand."""
+"""A model that is a table, so that probabilities, values and gradients can be derived by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A3C's advantages, loss and gradient by hand; and A2C, which makes one step on what all have sampled."""
+"""A3C's advantages, loss and gradient by hand, and A2C, which makes one gradient step on all samples."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class TestLoss:
 
 
 def test_advantages_by_hand():
-    # γ = 0.1 and λ = 1: A_t + V_t reads as digits, the last one is the value that a segment goes on with.
+    # γ = 0.1 and λ = 1: A_t + V_t reads as digits; the last digit is the bootstrap value of the segment.
     policy = make(10, gamma=0.1)
     policy.set_weights({**policy.get_weights(), "values": f32(0, 0, 0, 0, 0, 0, 0, 7, 8, 9)})
     batch = Fragment(
@@ -98,7 +98,7 @@ def test_advantages_by_hand():
     np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.48, 4.8, 5.4), rtol=1e-6)
 
 
-def test_lambda_is_that_of_the_config():
+def test_lambda_comes_from_the_config():
     # With λ = 0, A = 1 + γ V(s + 1) - V(s); V(3) counts only where the episode was truncated there.
     config = A3CConfig(**TABLE, gamma=0.5, lambda_=0.0, num_envs_per_worker=2, rollout_fragment_length=6)
     worker = RolloutWorker(Corridor, A3CPolicy, config=config)
@@ -112,24 +112,24 @@ def test_lambda_is_that_of_the_config():
     np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-5)
 
 
-def test_gradients_of_a_worker_are_applied_elsewhere():
+def test_gradients_of_a_worker_can_be_applied_by_another_policy():
     worker = RolloutWorker(Corridor, A3CPolicy, config=A3CConfig(**TABLE, num_envs_per_worker=2, lr=0.01))
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)
-    away = worker.get_policy()
-    at_home, all_at_once = make(lr=0.01), make(lr=0.01)
-    for policy in (at_home, all_at_once):
-        policy.set_weights(away.get_weights())
-    gradients, stats = away.compute_gradients(batch)
-    at_home.apply_gradients(gradients)
-    expected = all_at_once.learn_on_batch(batch)
+    sampling_policy = worker.get_policy()
+    updated_by_gradients, updated_by_batch = make(lr=0.01), make(lr=0.01)
+    for policy in (updated_by_gradients, updated_by_batch):
+        policy.set_weights(sampling_policy.get_weights())
+    gradients, stats = sampling_policy.compute_gradients(batch)
+    updated_by_gradients.apply_gradients(gradients)
+    expected = updated_by_batch.learn_on_batch(batch)
     assert stats == pytest.approx(expected, rel=1e-5)
-    for name, value in all_at_once.get_weights().items():
-        np.testing.assert_allclose(at_home.get_weights()[name], value, rtol=1e-5, atol=1e-7)
-        assert not np.array_equal(value, away.get_weights()[name])
+    for name, value in updated_by_batch.get_weights().items():
+        np.testing.assert_allclose(updated_by_gradients.get_weights()[name], value, rtol=1e-5, atol=1e-7)
+        assert not np.array_equal(value, sampling_policy.get_weights()[name])
 
 
-def test_a2c_learns_the_same_from_a_batch_in_parts():
+def test_a2c_microbatches_give_the_same_update():
     batch = SampleBatch(
         {
             "obs": np.arange(7) % 4,
@@ -145,17 +145,17 @@ def test_a2c_learns_the_same_from_a_batch_in_parts():
     for name, value in parts.compute_gradients(batch)[0].items():
         np.testing.assert_allclose(value, gradients[name], rtol=1e-5, atol=1e-7)
     expected, stats = whole.learn_on_batch(batch), parts.learn_on_batch(batch)
-    assert stats.pop("vf_explained_var") != expected.pop("vf_explained_var")  # no mean over rows: that of each part
+    assert stats.pop("vf_explained_var") != expected.pop("vf_explained_var")  # that of each part, not a mean over rows
     assert stats == pytest.approx(expected, rel=1e-5)
     assert (whole.learner.num_updates, parts.learner.num_updates) == (1, 1)
 
 
-def test_a2c_refuses_a_part_larger_than_the_batch():
+def test_a2c_refuses_a_microbatch_larger_than_the_batch():
     with pytest.raises(ConfigError, match=r"microbatch_size=300, train_batch_size=200"):
         A2CConfig(microbatch_size=300)
 
 
-def test_a2c_makes_one_gradient_step_an_iteration():
+def test_a2c_makes_one_gradient_step_per_iteration():
     config = {**TABLE, "num_envs_per_worker": 2, "train_batch_size": 12, "rollout_fragment_length": 3, "lr": 0.01}
     with A2CTrainer(env=Corridor, config=config) as trainer:
         result = trainer.train()

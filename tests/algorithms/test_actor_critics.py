@@ -1,4 +1,4 @@
-"""What holds for every actor-critic, over every kind of action, with a memory, and with several policies."""
+"""Tests of all actor-critics: with every kind of action, with memory, and with several policies."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def batches_of(worker: RolloutWorker) -> dict[str, SampleBatch]:
 
 
 def learn(policy: Any, batch: SampleBatch) -> dict[str, Any]:
-    """One update, by the way of the algorithm."""
+    """One update, as the algorithm makes it."""
     if type(policy).__name__ != "A3CPolicy":
         return policy.learn_on_batch(batch)
     gradients, stats = policy.compute_gradients(batch)
@@ -88,13 +88,13 @@ def learn(policy: Any, batch: SampleBatch) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("algorithm", "kind"),
     [
-        # In the short part each algorithm and each kind, and not each with each.
+        # The short part covers each algorithm and each kind once, not all combinations.
         pytest.param(algorithm, kind, marks=() if (i - k) % len(ALGORITHMS) == 0 else pytest.mark.long)
         for k, kind in enumerate(KINDS)
         for i, algorithm in enumerate(ALGORITHMS)
     ],
 )
-def test_learns_from_every_kind(algorithm, kind):
+def test_learns_from_every_kind_of_action(algorithm, kind):
     worker = make(algorithm, kind)
     for policy_id, batch in batches_of(worker).items():
         policy: Any = worker.get_policy(policy_id)
@@ -108,7 +108,7 @@ def test_learns_from_every_kind(algorithm, kind):
 
 @each_variant
 @pytest.mark.parametrize("kind", ["discrete", pytest.param("memory", marks=pytest.mark.long)])
-def test_goes_on_where_it_was_saved(algorithm, options, kind):
+def test_restoring_continues_exactly(algorithm, options, kind):
     worker = make(algorithm, kind, **options)
     policy: Any = worker.get_policy()
     batch = batches_of(worker)["default_policy"]
@@ -126,7 +126,7 @@ def test_goes_on_where_it_was_saved(algorithm, options, kind):
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [{}, WITHOUT_VTRACE], ids=["V-trace", "without"])
-def test_sequences_say_of_each_row_what_acting_said(options):
+def test_outputs_of_sequences_equal_those_of_acting(options):
     worker = make("APPO", "memory", **options)
     policy: Any = worker.get_policy()
     for _ in range(2):
@@ -136,15 +136,15 @@ def test_sequences_say_of_each_row_what_acting_said(options):
     assert mask.min() == 0  # some sequences are shorter than others
     dist_inputs, values, *_ = policy.forward(policy.split.merge(policy.params, policy.extra), rows)
     memory = {name: batch[name] for name in policy.memory.columns}
-    of_each_row = policy.compute_values(batch["obs"], memory)  # those of bootstrap rows too
-    np.testing.assert_allclose(values[mask > 0], of_each_row, rtol=1e-4, atol=1e-6)
+    expected_values = policy.compute_values(batch["obs"], memory)  # bootstrap rows included
+    np.testing.assert_allclose(values[mask > 0], expected_values, rtol=1e-4, atol=1e-6)
     logp = np.asarray(policy.distribution.logp(dist_inputs, rows["actions"]))[np.asarray(mask) > 0]
     acted = ~batch["bootstrap"] if "bootstrap" in batch else slice(None)
     np.testing.assert_allclose(logp[acted], batch["action_logp"][acted], rtol=1e-4)
 
 
 @pytest.mark.parametrize("algorithm", ["IMPALA", "APPO"])
-def test_what_an_older_policy_did_is_weighed(algorithm):
+def test_actions_of_an_older_policy_get_importance_weights(algorithm):
     worker = make(algorithm, "discrete")
     policy: Any = worker.get_policy()
     batch = batches_of(worker)["default_policy"]
@@ -152,7 +152,7 @@ def test_what_an_older_policy_did_is_weighed(algorithm):
     moved = {name: value + rng.normal(size=value.shape).astype(np.float32) for name, value in policy.params.items()}
     policy.set_weights(moved)
     _, stats = policy.compute_gradients(batch)
-    # By hand: the probabilities of now over those that were noted, on the rows that are no bootstrap rows.
+    # By hand: new probabilities over recorded ones, in all rows but bootstrap rows.
     model = policy.split.merge(policy.params, policy.extra)
     dist_inputs = policy.forward(model, {"obs": jnp.asarray(batch["obs"])}).policy
     logp = np.asarray(policy.distribution.logp(dist_inputs, jnp.asarray(batch["actions"])))
@@ -163,9 +163,9 @@ def test_what_an_older_policy_did_is_weighed(algorithm):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("compiles_anew")
+@pytest.mark.usefixtures("cleared_cache")
 @each_algorithm
-def test_learning_compiles_for_a_few_sizes_only(algorithm):
+def test_learning_compiles_for_few_sizes_only(algorithm):
     # CartPole's episodes end anywhere, so the number of bootstrap rows differs from fragment to fragment.
     worker = make(algorithm, "masked", rollout_fragment_length=60)
     policy: Any = worker.get_policy()

@@ -1,4 +1,4 @@
-"""Ape-X in one process: what workers explore with, what is learned, and that a restored run is the same run."""
+"""Ape-X in one process: exploration of workers, learning, and exact restoring."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class TestExploration:
         assert epsilon_of(worker) == pytest.approx(epsilon)
         worker.stop()
 
-    def test_noisy_networks_need_none(self):
+    def test_noisy_networks_have_no_epsilon(self):
         config = ApexDQNConfig(seed=0, noisy=True)
         worker = RolloutWorker("CartPole-v1", ApexDQNPolicy, config=config, worker_index=1, num_workers=2)
         assert epsilon_of(worker) == 0.0
         worker.stop()
 
-    def test_perturbed_parameters_go_as_far_as_it_says(self):
+    def test_epsilon_scales_parameter_noise(self):
         config = ApexDQNConfig(seed=0, exploration="ParameterNoise")
         worker = RolloutWorker("CartPole-v1", ApexDQNPolicy, config=config, worker_index=1, num_workers=2)
         assert worker.get_policy().exploration.scale(0) == epsilon_distance(0.4, 2)
@@ -56,12 +56,12 @@ class TestConfig:
         ("key", "value"),
         [("initial_epsilon", 0.5), ("final_epsilon", 0.1), ("epsilon_timesteps", 9), ("epsilon_schedule", [[0, 0.5]])],
     )
-    def test_an_epsilon_that_no_worker_has(self, key, value):
+    def test_epsilon_settings_of_dqn_are_refused(self, key, value):
         with pytest.raises(ConfigError, match=f"^{key} has no effect.*set worker_epsilon"):
             ApexDQNConfig(**{key: value})
         assert ApexDQNConfig.from_json(ApexDQNConfig().to_json()) == ApexDQNConfig()
 
-    def test_more_shards_than_workers(self):
+    def test_more_shards_than_workers_are_refused(self):
         with pytest.raises(ConfigError, match="num_replay_shards is larger than num_workers"):
             ApexDQNConfig(num_workers=2, num_replay_shards=4)
         assert ApexDQNConfig(num_workers=4, num_replay_shards=4).num_replay_shards == 4
@@ -69,7 +69,7 @@ class TestConfig:
 
 
 class TestRuns:
-    def test_as_many_updates_as_are_due(self):
+    def test_number_of_updates(self):
         with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
             for _ in range(3):
                 result = trainer.train()
@@ -77,11 +77,11 @@ class TestRuns:
                 assert trainer.optimizer.num_updates == 2 * (due // 2) == trainer.get_policy().learner.num_updates
             replay = result["info"]["replay"]
             assert replay["num_updates"] == trainer.optimizer.num_updates
-            # All but those whose three steps are not there yet.
+            # All rows but those whose three steps are not complete yet.
             assert 290 <= replay["rows"]["default_policy"] <= 300
             assert replay["shards"] == {"healthy": 1, "restarts": 0, "last_errors": {}}
 
-    def test_one_seed_is_one_run(self):
+    def test_same_seed_gives_the_same_run(self):
         def weights():
             with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
                 trainer.train()
@@ -93,7 +93,7 @@ class TestRuns:
             np.testing.assert_array_equal(value, second[name])
 
     @pytest.mark.long
-    def test_a_restored_run_is_the_same_run(self, tmp_path):
+    def test_restoring_continues_exactly(self, tmp_path):
         config = {**SMALL, "store_buffer_in_checkpoints": True}
         with ApexDQNTrainer("CartPole-v1", config) as trainer:
             trainer.train()
@@ -135,14 +135,14 @@ class TestRuns:
                 assert np.isfinite(result["info"]["learner"][policy_id]["q_loss"])
                 assert trainer.get_policy(policy_id).learner.num_updates == trainer.optimizer.num_updates > 0
 
-    def test_7_a_memory_larger_than_the_memory(self):
+    def test_a_buffer_larger_than_main_memory_is_refused(self):
         trainer = ApexDQNTrainer("CartPole-v1", {**SMALL, "buffer_size": 10**12})
         with trainer, pytest.raises(ConfigError, match=r"(?s)buffer.*fix:") as raised:
             trainer.train()
         assert raised.value.__notes__ == ["(in replay shard 1)"]
 
-    @pytest.mark.usefixtures("compiles_anew")
-    def test_how_often_it_compiles_is_bounded(self):
+    @pytest.mark.usefixtures("cleared_cache")
+    def test_compilations_are_bounded(self):
         with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
             trainer.train()
             compiled = trainer.get_policy().compilations()
@@ -150,7 +150,7 @@ class TestRuns:
             assert trainer.get_policy().compilations() == compiled <= 4
 
 
-def test_repeats_what_it_sees():
+def test_learns_to_repeat_observations():
     config = {
         "env_config": {"space": spaces.Discrete(4, start=-1)},
         "num_envs_per_worker": 8,
@@ -172,24 +172,24 @@ def test_repeats_what_it_sees():
         assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.93
 
 
-def test_stacked_images_are_kept_once():
+def test_stacked_images_are_stored_once():
     config = {**SMALL, "frame_stack_axis": 0, "model": {"conv_filters": ((4, 3, 2),), "conv_dense": 8}}
     with ApexDQNTrainer(Film, config) as trainer:
         result = trainer.train()
     assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
 
 
-def test_the_ladder_of_five():
+def test_scales_of_five_workers():
     # 0.5^(1 + 4 i/4), i = 0..4
     found = [worker_scale(0.5, 4.0, index, 5) for index in range(1, 6)]
     assert found == pytest.approx([0.5, 0.25, 0.125, 0.0625, 0.03125])
 
 
-def test_its_ends_are_those_of_the_paper():
+def test_first_and_last_scale_are_those_of_the_paper():
     assert worker_scale(0.4, 7.0, 1, 360) == pytest.approx(0.4)
     assert worker_scale(0.4, 7.0, 360, 360) == pytest.approx(0.4**8)
 
 
 @pytest.mark.parametrize(("index", "workers"), [(1, 1), (0, 0), (0, 8)])
-def test_an_only_worker_and_the_driver_take_the_middle(index, workers):
+def test_a_single_worker_and_the_driver_take_the_middle(index, workers):
     assert worker_scale(0.4, 7.0, index, workers) == pytest.approx(0.4**4.5)

@@ -1,4 +1,4 @@
-"""Ape-X DDPG in one process, and the parameter noise of DDPG: what is explored with, errors, and that it learns."""
+"""Ape-X DDPG in one process, and parameter noise of DDPG: exploration, errors, and learning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_worker_has_its_own_scale(exploration, index, part):
     worker.stop()
 
 
-def test_priorities_are_the_errors_that_the_learner_finds():
+def test_priorities_equal_the_td_errors_of_the_learner():
     policy = ApexDDPGPolicy(BOX, spaces.Box(-1, 1, (2,), np.float32), {**SMALL, "gamma": 0.9, "train_batch_size": 64})
     rng = np.random.default_rng(0)
     obs = rng.uniform(-1, 1, (11, 3)).astype(np.float32)
@@ -54,7 +54,7 @@ def test_priorities_are_the_errors_that_the_learner_finds():
     np.testing.assert_allclose(np.abs(policy.learn_on_batch(drawn)["td_error"]), begun, rtol=1e-4, atol=1e-6)
 
 
-def test_perturbed_parameters_go_as_far_as_noise_would():
+def test_parameter_noise_has_the_scale_of_action_noise():
     config = {**SMALL, "exploration": "ParameterNoise", "noise_scale": 0.2, "random_steps": 0, "parameter_noise": 0.01}
     policy = DDPGPolicy(BOX, spaces.Box(-1, 1, (2,), np.float32), config)
     obs = np.random.default_rng(0).uniform(-1, 1, (200, 3)).astype(np.float32)
@@ -68,7 +68,7 @@ def test_perturbed_parameters_go_as_far_as_noise_would():
 
 
 @pytest.mark.long
-def test_repeats_what_it_sees():
+def test_learns_to_repeat_observations():
     config = {
         "env_config": {"space": spaces.Box(-1, 1, (1,), np.float32)},
         "num_envs_per_worker": 8,

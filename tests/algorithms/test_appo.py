@@ -43,7 +43,7 @@ def one_gradient(policy, columns, rows):
 
 class TestLoss:
     # γ = 1/2, ρ̄ = 2, ρ̄' = 3, ε = 0.4. A segment of three rows that is cut, one of one row that terminates, padding.
-    # Action 0 is taken; p is its probability under the policy that learns, π' under the target, μ when it was taken.
+    # Action 0 is taken. Its probability is p under the learned policy, π' under the target, μ under the acting policy.
     # V-trace corrects for π'/μ.
     #   row   V   r    p    π'    μ   π'/μ   δ                       v                         A
     #    0    1   2   .6   .4    .4    1     2 + 2/2 - 1 = 2         1 + 2 + (17/8)/2 = 65/16  2 + (33/8)/2 - 1 = 49/16
@@ -185,7 +185,7 @@ class TestWithoutVTrace:
         np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-5)
         assert policy.learn_on_batch(batch)["kl"] == pytest.approx(0, abs=1e-6)
 
-    def test_there_is_no_target(self):
+    def test_has_no_target_network(self):
         policy = make(vtrace=False)
         assert policy.targets == {}
         assert "vf_preds" not in make().compute_actions(np.zeros(2, int))[2]
@@ -207,7 +207,7 @@ def same(arrays, others):
 
 class TestTarget:
     @pytest.mark.parametrize(("frequency", "iterations"), [(1, 2), (3, 2), (2, 1)])
-    def test_is_renewed_after_so_many_updates(self, frequency, iterations):
+    def test_is_updated_at_the_set_frequency(self, frequency, iterations):
         policy = make(4, target_update_frequency=frequency, num_sgd_iter=iterations, lr=0.1)
         targets = policy.get_weights()
         assert same(policy.targets, targets)
@@ -232,7 +232,7 @@ class TestTarget:
 
 
 class TestPenalty:
-    def test_its_weight_follows_the_divergence_and_is_saved(self):
+    def test_coefficient_follows_the_divergence_and_is_saved(self):
         policy = make(4, use_kl_loss=True, kl_coeff=0.2, kl_target=1e-9, num_sgd_iter=3, lr=0.1)
         stats = policy.learn_on_batch(experience(policy))
         assert stats["kl"] > 0
@@ -244,7 +244,7 @@ class TestPenalty:
         assert again.learn_on_batch(experience(again))["cur_kl_coeff"] == pytest.approx(0.3)
         assert again.kl_coeff == pytest.approx(0.15)
 
-    def test_without_it_nothing_adapts(self):
+    def test_coefficient_is_constant_without_kl_loss(self):
         policy = make(4, num_sgd_iter=3, lr=0.1)
         assert policy.learn_on_batch(experience(policy))["cur_kl_coeff"] == 0
         assert policy.kl_coeff == 1.0

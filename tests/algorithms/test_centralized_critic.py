@@ -1,4 +1,4 @@
-"""A centralized critic: it sees all agents, acting never asks it, it costs no call per trajectory, and it is stored."""
+"""A centralized critic: its inputs, its values, the number of its calls, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ONE_EACH = {"policies": {"a": None, "b": None}, "policy_mapping_fn": lambda agen
 
 
 class Secrets(MultiAgentEnv):
-    """Each agent sees a coin of its own and is paid for the other's coin and the other's action: nothing that it sees
-    itself tells what it will get."""
+    """Each agent observes its own coin. Its reward depends on the other's coin and action only, so that it cannot be
+    predicted from its own observations."""
 
     observation_space = action_space = COIN
     possible_agents = ("a", "b")
@@ -56,7 +56,7 @@ class Secrets(MultiAgentEnv):
 
 
 class Steady(Secrets):
-    """Both see nothing and earn 1 for ever; every episode is cut off after five steps."""
+    """Constant observations and reward 1 at each step; every episode is truncated after five steps."""
 
     length = 5
 
@@ -77,8 +77,8 @@ def trained(env, iterations=8, **config):
 
 
 @pytest.mark.parametrize("trainer_class", [A2CTrainer, pytest.param(A3CTrainer, marks=pytest.mark.long)])
-def test_other_actor_critics_have_one_too(trainer_class):
-    # Only a critic that knows the other's coin and action can tell the rewards apart.
+def test_other_actor_critics_have_a_centralized_critic(trainer_class):
+    # Only a critic that observes the other's coin and action can predict the rewards.
     config = {"num_envs_per_worker": 8, "rollout_fragment_length": 16, "gamma": 0.0}
     config |= {"train_batch_size": 128} if trainer_class is A2CTrainer else {}
     config |= {"lr": 1e-2, "grad_clip": None, "seed": 0, "model": {"fcnet_hiddens": (32,)}}
@@ -93,7 +93,7 @@ def test_other_actor_critics_have_one_too(trainer_class):
 
 
 class TestValues:
-    def test_what_only_the_others_know_is_explained(self):
+    def test_critic_explains_what_only_others_observe(self):
         learner, batch = trained(Secrets, gamma=0.0)
         assert learner["default_policy"]["vf_explained_var"] > 0.95
         critic_obs = batch["critic_obs"]
@@ -103,13 +103,13 @@ class TestValues:
         np.testing.assert_array_equal(batch["rewards"], 2.0 * part["obs"][:, 0] + part["actions"][:, 0])
         assert np.corrcoef(batch["vf_preds"], batch["rewards"])[0, 1] > 0.95
 
-    def test_and_by_a_critic_of_its_own_it_is_not(self):
+    def test_critic_of_own_observations_does_not_explain_it(self):
         learner, _ = trained(Secrets, gamma=0.0, centralized_critic=False)
         assert learner["default_policy"]["vf_explained_var"] < 0.3
 
     @pytest.mark.long
-    def test_what_is_cut_off_goes_on(self):
-        """V = 1 / (1 - γ) = 4, whatever the cut; a critic that took a cut for an end would say at most 2.3."""
+    def test_truncated_episodes_bootstrap(self):
+        """V = 1 / (1 - γ) = 4. With truncation taken for termination it would be at most 2.3."""
         _, batch = trained(Steady, 25, gamma=0.75, lr=1e-2, rollout_fragment_length=7, **{"lambda": 0.5})
         np.testing.assert_allclose(batch["vf_preds"], 4.0, atol=0.2)
         np.testing.assert_allclose(batch["value_targets"], 4.0, atol=0.2)
@@ -131,7 +131,7 @@ def with_weights(policy: PPOPolicy, prefix: str, value: float) -> None:
 
 
 class TestActing:
-    def test_the_critic_is_never_asked(self):
+    def test_acting_does_not_call_the_critic(self):
         made = worker()
         for policy in made.policies.values():
             with_weights(policy, "critic.", np.nan)
@@ -151,7 +151,7 @@ class TestActing:
         assert all(not gradient.any() for name, gradient in gradients.items() if not name.startswith("critic."))
 
     def test_no_call_per_trajectory(self, monkeypatch):
-        """Sampling 32 or 8 trajectories makes as many calls of the critic, each of all rows; and none by trajectory."""
+        """Sampling 32 or 8 trajectories makes the same number of calls of the critic, each with all rows."""
         calls = []
         compute_values = PPOPolicy.compute_values
 
@@ -163,11 +163,11 @@ class TestActing:
         monkeypatch.setattr(Fragment, "segments", None)
         made = worker(rollout_fragment_length=64)
         made.sample()
-        # For each policy all 4 * 64 rows, and then what follows its segments: 8 episodes in each of the 4 environments.
+        # For each policy all 4 * 64 rows, then the rows after its segments: 8 episodes in each of the 4 environments.
         assert calls == [256, 32, 256, 32]
 
-    @pytest.mark.usefixtures("compiles_anew")
-    def test_no_more_compilations_after_the_first_fragments(self):
+    @pytest.mark.usefixtures("cleared_cache")
+    def test_no_compilations_after_the_first_fragments(self):
         with PPOTrainer(Secrets, {**SMALL, "centralized_critic": True}) as trainer:
             trainer.train()
             trainer.train()
@@ -177,14 +177,14 @@ class TestActing:
 
 
 class Kept(PPOPolicy):
-    """Remembers what it was given."""
+    """Keeps its last fragment."""
 
     def postprocess_rows(self, fragment):
         self.fragment = fragment
         return super().postprocess_rows(fragment)
 
 
-def test_what_follows_a_cut_is_what_all_agents_observe_next():
+def test_bootstrap_after_a_cut_uses_next_observations_of_all_agents():
     made = worker({"a": Kept, "b": Kept}, rollout_fragment_length=3)
     samples = made.sample()
     for mine, others in (("a", "b"), ("b", "a")):
@@ -201,8 +201,8 @@ def test_what_follows_a_cut_is_what_all_agents_observe_next():
 
 
 class Roles(Secrets):
-    """A guide that sees a picture and has a continuous action; a walker with a masked choice. They take turns; a third
-    agent never comes."""
+    """`guide` observes a picture and has continuous actions, `walker` has discrete actions with a mask. They alternate.
+    `never` does not take part."""
 
     observation_space = action_space = None
     possible_agents = ("guide", "walker", "never")
@@ -229,12 +229,12 @@ ROLES = {
 
 class TestOtherSettings:
     @pytest.mark.long
-    def test_policies_with_different_spaces_that_take_turns(self):
-        """Whoever acts has seen what the other did at the step before; the third agent is never there."""
+    def test_policies_with_different_spaces_that_alternate(self):
+        """The critic observes the other agent's last action; the third agent is always absent."""
         made = worker(ROLES["policies"], env=Roles, batch_mode="complete_episodes")
         samples = made.sample()
         walker, guide = (samples[policy_id]["critic_obs"]["other"] for policy_id in ("walker", "guide"))
-        # The others of the walker are never and guide, those of the guide walker and never.
+        # The others of `walker` are `never` and `guide`; those of `guide` are `never` and `walker`.
         assert set(map(tuple, walker["presence"].tolist())) == {(0, 1)}
         assert set(map(tuple, guide["presence"].tolist())) == {(0, 0), (1, 0)}
         pictures, t = walker["parts"][0]["obs"], samples["walker"]["t"]
@@ -248,7 +248,7 @@ class TestOtherSettings:
 
     @pytest.mark.long
     def test_with_memory(self):
-        """The actor remembers; the critic needs not, since it sees everything."""
+        """The actor has memory. The critic does not need it, since it observes everything."""
         model = {"fcnet_hiddens": (32,), "use_lstm": True, "max_seq_len": 5, "lstm_cell_size": 8}
         learner, batch = trained(Secrets, 6, gamma=0.0, lr=1e-2, model=model)
         assert learner["default_policy"]["vf_explained_var"] > 0.9
@@ -260,8 +260,8 @@ class TestOtherSettings:
         assert "critic_obs" in samples["b"]
         assert "critic_obs" not in samples["a"]
 
-    def test_beside_an_own_postprocess_trajectory(self):
-        """A segment brings what its critic sees, and what it would see next: advantages are those of the whole."""
+    def test_with_overridden_postprocess_trajectory(self):
+        """Segments hold the critic's observations and the next one, so that advantages equal those of whole batches."""
         plain = worker(rollout_fragment_length=13).sample()
         by_segment = worker({"a": Halved, "b": Halved}, rollout_fragment_length=13).sample()
         for policy_id in "ab":
@@ -322,13 +322,13 @@ class TestRefused:
         with pytest.raises(ConfigError, match=r"critic_space(.|\n)*RolloutWorker"):
             PPOPolicy(COIN, COIN, {**SMALL, "centralized_critic": True})
 
-    def test_by_hand_without_what_follows(self):
+    def test_columns_by_hand_without_next_observations(self):
         with pytest.raises(PolicyError, match=r"sample_batch\.after\['critic_obs'\]"):
             worker({"a": ByHand, "b": ByHand}, **BY_HAND, rollout_fragment_length=3).sample()
 
 
 class OwnCritic(nnx.Module):
-    """The actor sees its coin, the critic both coins and the other's action."""
+    """The actor observes its coin, the critic both coins and the other's action."""
 
     def __init__(self, observation_space, num_outputs, *, rngs):
         self.actor = nnx.Linear(1, num_outputs, rngs=rngs)
@@ -364,12 +364,12 @@ class ByHandWithNext(ByHand):
 
 class TestByHand:
     @pytest.mark.long
-    def test_what_only_the_others_know_is_explained(self):
+    def test_critic_explains_what_only_others_observe(self):
         multiagent = {"policies": {"both": ByHandWithNext}, "policy_mapping_fn": lambda agent_id: "both"}
         learner, _ = trained(Secrets, multiagent=multiagent, gamma=0.0, **BY_HAND)
         assert learner["both"]["vf_explained_var"] > 0.95
 
-    def test_the_last_value_is_that_of_what_follows(self):
+    def test_last_value_is_that_of_the_next_observation(self):
         samples = worker({"a": ByHandWithNext, "b": ByHandWithNext}, **BY_HAND, rollout_fragment_length=3).sample()
         batch = samples["a"]
         made = worker({"a": ByHandWithNext, "b": ByHandWithNext}, **BY_HAND).policies["a"]

@@ -1,4 +1,4 @@
-"""What actors learn by a critic that sees all of them; `make learning` runs these."""
+"""Learning with a centralized critic; `make learning` runs these tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.learning
 
 
 class TwoStep(MultiAgentEnv):
-    """Agent one's first action leads to a state that pays 7, or to one that pays 8 if both choose 1, else 1 or 0."""
+    """The first action of `one` leads to a state that pays 7, or to one that pays 8 if both choose 1, else 1 or 0."""
 
     observation_space, action_space = spaces.Discrete(3), COIN
     possible_agents = ("one", "two")
@@ -61,7 +61,7 @@ class StateByHand(PPOPolicy):
 
 @pytest.mark.parametrize("way", ["by key", "by key, one policy", "by hand"])
 def test_two_step_game(learning_run, way):
-    """RLlib's bar for a centralized critic, of 8 that there are; at the end, too."""
+    """Reaches RLlib's target for a centralized critic, at best and at the end; the maximum is 8."""
     policy = StateByHand if way == "by hand" else None
     several = {"policies": {"one": policy, "two": policy}, "policy_mapping_fn": lambda agent_id: agent_id}
     config = {

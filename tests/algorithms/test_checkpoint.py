@@ -1,4 +1,4 @@
-"""Saving and restoring a trainer: bit for bit, under new hyperparameters, and never from what cannot be trusted."""
+"""Saving and restoring a trainer: exactly, with new hyperparameters, and never from untrusted code."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def numbers(result):
     return {key: value for key, value in result.items() if key not in times}
 
 
-def go_on(trainer, iterations):
-    """What the next iterations give, to the last bit: results and weights."""
+def continue_training(trainer, iterations):
+    """Exact results and weights of the next iterations."""
     results = [numbers(trainer.train()) for _ in range(iterations)]
     weights = {
         policy_id: {name: [float(x).hex() for x in np.ravel(value)] for name, value in values.items()}
@@ -62,12 +62,12 @@ def go_on(trainer, iterations):
 CHILD = """
 import json, sys
 from rollax import Trainer
-from tests.algorithms.test_checkpoint import go_on
-print(json.dumps([go_on(Trainer.from_checkpoint(path), 4) for path in sys.argv[1:]]))
+from tests.algorithms.test_checkpoint import continue_training
+print(json.dumps([continue_training(Trainer.from_checkpoint(path), 4) for path in sys.argv[1:]]))
 """
 
 
-class TestGoingOnIsTheSameRun:
+class TestExactRestore:
     @pytest.mark.long
     def test_in_a_fresh_process(self, tmp_path):
         with PPOTrainer("CartPole-v1", PPO) as ppo, PGTrainer("CartPole-v1", CONFIG) as pg:
@@ -76,7 +76,7 @@ class TestGoingOnIsTheSameRun:
                 for _ in range(3):  # an odd number: the evaluations are not in step with the save
                     trainer.train()
                 paths.append(trainer.save(tmp_path / trainer.name, exact=True))
-                expected.append(go_on(trainer, 4))
+                expected.append(continue_training(trainer, 4))
         done = subprocess.run(
             [sys.executable, "-c", CHILD, *map(str, paths)],
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
@@ -91,14 +91,14 @@ class TestGoingOnIsTheSameRun:
         with PPOTrainer(TwoAgents, {**PPO, "multiagent": TWO, "evaluation_interval": None}) as trainer:
             trainer.train()
             path = trainer.save(tmp_path, exact=True)
-            expected = go_on(trainer, 2)
+            expected = continue_training(trainer, 2)
             with PPOTrainer(config=trainer.config) as fresh:
                 fresh.restore(path)
-                assert go_on(fresh, 2) == expected
+                assert continue_training(fresh, 2) == expected
 
     @pytest.mark.parametrize("name", ["IMPALA", pytest.param("APPO", marks=pytest.mark.long), "A3C"])
     def test_of_an_asynchronous_algorithm_without_workers(self, tmp_path, name):
-        # 64 is no multiple of a fragment's 28 steps, and recent fragments are learned from again.
+        # 64 is no multiple of a fragment's 28 steps, and recent fragments are replayed.
         config = {**CONFIG, "rollout_fragment_length": 7, "timesteps_per_iteration": 100}
         if name == "A3C":
             del config["train_batch_size"]
@@ -107,11 +107,11 @@ class TestGoingOnIsTheSameRun:
         with get_trainer_class(name)("CartPole-v1", config) as trainer:
             trainer.train()
             path = trainer.save(tmp_path, exact=True)
-            expected = go_on(trainer, 2)
+            expected = continue_training(trainer, 2)
             with Trainer.from_checkpoint(path) as fresh:
-                assert go_on(fresh, 2) == expected
+                assert continue_training(fresh, 2) == expected
 
-    def test_without_what_replay_has_kept_it_is_refused(self, tmp_path):
+    def test_exact_save_without_the_replay_buffer_is_refused(self, tmp_path):
         with get_trainer_class("DQN")("CartPole-v1", {"model": CONFIG["model"]}) as trainer:
             with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*store_buffer_in_checkpoints=True"):
                 trainer.save(tmp_path, exact=True)
@@ -122,7 +122,7 @@ class TestGoingOnIsTheSameRun:
             for trainer in (saved, other):
                 trainer.train()
             saved.save(tmp_path)
-            assert go_on(saved, 2) == go_on(other, 2)
+            assert continue_training(saved, 2) == continue_training(other, 2)
 
 
 class TestRestoring:
@@ -158,7 +158,7 @@ class TestRestoring:
         assert result["timesteps_total"] == 2 * 64 + 30
         assert result["info"]["learner"]["default_policy"]["cur_lr"] == 0.125
 
-    def test_counters_and_the_window_of_episodes(self, path):
+    def test_restores_counters_and_the_window_of_episodes(self, path):
         with Trainer.from_checkpoint(path) as trainer:
             assert isinstance(trainer, PPOTrainer)
             assert (trainer.iteration, trainer.optimizer.env_steps) == (2, 128)
@@ -182,7 +182,7 @@ class TestRestoring:
 
     @pytest.mark.parametrize("file", ["manifest.json", "about.json", "state.json", "arrays.safetensors"])
     @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
-    def test_36_damage_is_refused(self, path, file, damage):
+    def test_damaged_files_are_refused(self, path, file, damage):
         target = path / file
         content = target.read_bytes()
         if damage == "gone":
@@ -202,12 +202,12 @@ class TestRestoring:
             for name, value in trainer.worker.get_weights()["default_policy"].items():
                 np.testing.assert_array_equal(value, before[name])
 
-    def test_36_nothing_there(self, tmp_path):
+    def test_missing_checkpoint_is_refused(self, tmp_path):
         with pytest.raises(CheckpointError, match=r"(.|\n)*checkpoint_000007"):
             Trainer.from_checkpoint(tmp_path / "checkpoint_000007")
 
     @pytest.mark.parametrize(("version", "says"), [(2, "older format"), (4, "newer format")])
-    def test_37_another_format(self, path, version, says):
+    def test_other_formats_are_refused(self, path, version, says):
         manifest = from_json_bytes((path / "manifest.json").read_bytes())
         (path / "manifest.json").write_bytes(to_json_bytes({**manifest, "format_version": version}))
         with pytest.raises(CheckpointError, match=rf"{says}(.|\n)*got: .*format {version}(.|\n)*format 3"):
@@ -224,7 +224,7 @@ class TestRestoring:
             assert trainer.train()["training_iteration"] == 2
 
     @pytest.mark.long
-    def test_37_of_other_spaces(self, path):
+    def test_other_spaces_are_refused(self, path):
         self.refused(
             PPOTrainer("Acrobot-v1", PPO),
             path,
@@ -241,7 +241,7 @@ class TestRestoring:
             r"action_space of policy 'default_policy'(.|\n)*Discrete\(2\)(.|\n)*Discrete\(3\)(.|\n)*fix:",
         )
 
-    def test_of_actions_in_another_order(self, tmp_path):
+    def test_actions_in_another_order_are_refused(self, tmp_path):
         def env(*keys):
             parts = {key: gym.spaces.Discrete(2) for key in keys}
             return lambda context: gym.wrappers.TransformAction(
@@ -259,18 +259,18 @@ class TestRestoring:
         Trainer.from_checkpoint(path).stop()
         assert reads == [path]
 
-    def test_37_of_other_policies(self, path):
+    def test_other_policies_are_refused(self, path):
         trainer = PPOTrainer(TwoAgents, {**PPO, "multiagent": TWO, "evaluation_interval": None})
         self.refused(trainer, path, r"set of policies(.|\n)*\['default_policy'\](.|\n)*\['left', 'right'\]")
 
-    def test_37_of_another_algorithm(self, path):
+    def test_another_algorithm_is_refused(self, path):
         trainer = PGTrainer("CartPole-v1", {**CONFIG, "observation_filter": "MeanStdFilter"})
         self.refused(trainer, path, r"another algorithm(.|\n)*PPO(.|\n)*PG")
         with pytest.raises(CheckpointError, match="another algorithm"):
             PGTrainer.from_checkpoint(path)
 
     @pytest.mark.long
-    def test_37_of_another_filter_or_model(self, path):
+    def test_another_filter_or_model_is_refused(self, path):
         self.refused(
             PPOTrainer("CartPole-v1", {**PPO, "observation_filter": "NoFilter"}),
             path,
@@ -289,7 +289,7 @@ def to_plain(state):
 
 
 class TestSaving:
-    def test_35_a_full_disk(self, tmp_path, monkeypatch):
+    def test_full_disk_raises_a_named_error(self, tmp_path, monkeypatch):
         real_write = os.write
         room = 5_000
 
@@ -334,7 +334,7 @@ class TestSaving:
 class TestOwnCode:
     MULTI = {"policies": {"default_policy": (Lean, None, None, {})}}
 
-    def test_state_of_a_policy_of_ones_own(self, tmp_path):
+    def test_state_of_a_user_defined_policy(self, tmp_path):
         with PPOTrainer("CartPole-v1", {**CONFIG, "sgd_minibatch_size": 32, "multiagent": self.MULTI}) as trainer:
             assert trainer.train()["info"]["learner"]["default_policy"] == {"limit": 16.0}
             path = trainer.save(tmp_path)
@@ -345,7 +345,7 @@ class TestOwnCode:
         assert (policy.limit, policy.updates) == (16.0, 1)
         assert policy.restored["list"] == [1, "two", None, [3.5]]
         assert (policy.restored["best"], policy.restored["worst"]) == (float("inf"), -float("inf"))
-        # Two paths that read the same.
+        # Both paths read the same as text.
         np.testing.assert_array_equal(policy.restored["a/b"]["c"], [0, 1, 2])
         np.testing.assert_array_equal(policy.restored["a"]["b/c"], [0, 0])
 
@@ -379,7 +379,7 @@ class TestOwnCode:
             ),
         ],
     )
-    def test_is_imported_only_where_it_is_trusted(self, tmp_path, changes, named):
+    def test_is_imported_only_with_trust_code(self, tmp_path, changes, named):
         config = {"env": "CartPole-v1", **CONFIG, "sgd_minibatch_size": 32, **changes}
         with PPOTrainer(config=config) as trainer:
             path = trainer.save(tmp_path)
@@ -389,7 +389,7 @@ class TestOwnCode:
             with PPOTrainer.from_checkpoint(path, **known) as trainer:
                 trainer.train()
 
-    def test_without_an_import_path_it_must_be_given(self, tmp_path):
+    def test_class_without_an_import_path_must_be_passed(self, tmp_path):
         class Local(Linear):
             pass
 

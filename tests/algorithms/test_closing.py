@@ -1,4 +1,4 @@
-"""Environments are closed, whatever fails: another environment, the trainer that is made, or its data."""
+"""Environments are closed after any failure: of another environment, of the trainer, or of its data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def counted():
     Closing.made = Closing.closed = 0
 
 
-def test_one_that_does_not_close_leaves_no_other_open(counted):
+def test_others_are_closed_if_one_fails_to_close(counted):
     trainer = make(Closing)
     trainer.evaluate(2)
     made = Closing.made
@@ -51,7 +51,7 @@ def test_one_that_does_not_close_leaves_no_other_open(counted):
     assert Closing.closed == made
 
 
-def test_what_was_made_is_closed_if_a_trainer_cannot_be(counted, tmp_path, monkeypatch):
+def test_environments_are_closed_if_making_a_trainer_fails(counted, tmp_path, monkeypatch):
     path = make("CartPole-v1", env_config={}).save(tmp_path)
     callbacks = type("Broken", (Callbacks,), {"on_step": lambda self: None})
     with pytest.raises(ConfigError):
@@ -66,7 +66,7 @@ def test_what_was_made_is_closed_if_a_trainer_cannot_be(counted, tmp_path, monke
     assert Closing.closed == Closing.made == 10
 
 
-def test_a_trainer_whose_data_cannot_be_read_leaves_nothing_open(counted, tmp_path):
+def test_environments_are_closed_if_data_cannot_be_read(counted, tmp_path):
     config = {"exploration": "SoftQ", "off_policy_estimation_methods": ("is",), "num_envs_per_worker": 2}
     with pytest.raises(DatasetError):
         DQNTrainer(Closing, {**config, "off_policy_estimation_input": str(tmp_path / "missing")})

@@ -10,7 +10,7 @@ from rollax import DDPGTrainer, SACTrainer, TD3Trainer
 
 pytestmark = pytest.mark.learning
 
-# rl-baselines3-zoo, hyperparams/{sac,td3,ddpg}.yml, but that updates are made eight at a time, and sooner.
+# rl-baselines3-zoo, hyperparams/{sac,td3,ddpg}.yml, except that updates begin earlier, in groups of eight.
 PENDULUM: dict[str, Any] = {
     "lr": 1e-3,
     "gamma": 0.98,
@@ -37,8 +37,9 @@ def test_ddpg_pendulum(reaches):
 
 
 def test_sac_mountain_car(reaches):
-    # As in the zoo, but for gSDE: noise that wanders, as it has for TD3 and DDPG (0.5, with steps of 0.01); and for its
-    # γ of 0.9999, at which the entropy of going on for ever, 0.1 × 0.7 a step, is worth more than the 100 of the goal.
+    # As in the zoo, with two differences. Instead of gSDE it has Ornstein-Uhlenbeck noise, as the zoo has for TD3 and
+    # DDPG (0.5, with steps of 0.01). And γ is not 0.9999, at which the entropy of an endless episode, 0.1 × 0.7 a step,
+    # is worth more than the reward of 100 at the goal.
     config = {
         "gamma": 0.99,
         "tau": 0.01,

@@ -1,4 +1,4 @@
-"""CQL and DiscreteCQL: the conservative terms against numbers derived by hand; the rest is tested with SAC and DQN."""
+"""CQL and DiscreteCQL: conservative terms against numbers derived by hand. Tests of SAC and DQN cover the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUARTER = 0.25
 
 
 class Quarters(np.random.Generator):
-    """A random generator whose numbers are ½, and for uniform actions ¼ and ¾."""
+    """A random generator that returns ½, and for uniform actions ¼ and ¾."""
 
     def __init__(self):
         super().__init__(np.random.PCG64(0))
@@ -48,7 +48,7 @@ def rows(**columns):
 
 
 class TestContinuous:
-    """The actor does 0, ½, 0 in the states 0, 1, 2, with log π = -½ log 2π - log(1 - a²) at σ = 1 and noise ½.
+    """The actor's actions are 0, ½, 0 in states 0, 1, 2, with log π = -½ log 2π - log(1 - a²) at σ = 1 and noise ½.
 
     Critics: Q_1 = [s = 0] + a, Q_2 = 2 [s = 1] - a. The sampled actions, those of the policy twice each:
 
@@ -97,7 +97,7 @@ class TestContinuous:
         return 0.25 * weight * np.stack([np.zeros(2), np.zeros(2), np.zeros(2), by_action.sum(axis=1)], axis=1)
 
     @pytest.mark.long
-    def test_it_is_sac_and_the_gap(self):
+    def test_loss_is_that_of_sac_plus_the_gap(self):
         sac = {"actor_lr": 0.1, "critic_lr": 0.1}
         plain, _, before = self.kernels(self.policy(SACPolicy, **sac))
         found, gradients, stats = self.kernels(self.policy(**UNIFORM, deterministic_backup=False, min_q_weight=3.0))
@@ -111,7 +111,7 @@ class TestContinuous:
         _, others, _ = self.kernels(self.policy(SACPolicy, **sac))
         np.testing.assert_allclose(gradients["actor.head.kernel"], others["actor.head.kernel"], rtol=1e-5, atol=1e-7)
 
-    def test_a_weight_of_0_is_sac(self):
+    def test_weight_0_gives_sac(self):
         plain, _, before = self.kernels(self.policy(SACPolicy, actor_lr=0.1, critic_lr=0.1))
         found, _, stats = self.kernels(self.policy(**UNIFORM, deterministic_backup=False, min_q_weight=0.0))
         np.testing.assert_allclose(found, plain, rtol=1e-6)
@@ -174,7 +174,7 @@ class TestDiscrete:
         gradients, stats = policy.compute_gradients(rows(obs=obs, new_obs=obs, actions=np.array([2, 1])))
         return gradients[kernel], stats
 
-    def test_it_is_dqn_and_the_gap(self):
+    def test_loss_is_that_of_dqn_plus_the_gap(self):
         plain, before = self.found(DQNPolicy)
         found, stats = self.found(DiscreteCQLPolicy, min_q_weight=3.0)
         gaps = np.log([8 / 3, 5 / 2])
@@ -183,7 +183,7 @@ class TestDiscrete:
         added = 3 * np.array([[1 / 8, 3 / 8 - 1, 4 / 8], [2 / 5 - 1, 2 / 5, 1 / 5]]) / 2
         np.testing.assert_allclose(found, plain + added, rtol=1e-4, atol=1e-6)
 
-    def test_masked_actions_have_no_share(self):
+    def test_masked_actions_are_excluded(self):
         plain, _ = self.found(DQNPolicy, masked=True)
         found, stats = self.found(DiscreteCQLPolicy, masked=True)
         assert stats["conservative_gap"] == pytest.approx(np.log([8 / 3, 2]).mean(), rel=1e-5)

@@ -1,4 +1,4 @@
-"""Models of a user's own, for every kind of algorithm: named outputs of one forward pass, and random inputs."""
+"""User-defined models for every kind of algorithm: named outputs of one forward pass, and random inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = 6
 
 
 class Plain(nnx.Module):
-    """A linear layer of what is seen; as a critic of continuous actions, of the actions too."""
+    """A linear layer of observations; a critic of continuous actions also takes the actions."""
 
     def __init__(self, observation_space, num_outputs, *, rngs, action_space=None, how=""):
         width = 2 if action_space is None else 4
@@ -33,7 +33,7 @@ class Plain(nnx.Module):
         self.head, self.how = nnx.Linear(width, num_outputs, rngs=rngs), how
 
     def __call__(self, obs, actions=None):
-        if isinstance(obs, tuple):  # a member of a group: what it sees, and its number
+        if isinstance(obs, tuple):  # a member of a group: its observation and its number
             obs = obs[0]
         x = obs if actions is None else jnp.concatenate([obs, actions], axis=-1)
         out = self.head(x)
@@ -106,7 +106,7 @@ KINDS: dict[str, tuple[str, type, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_algorithms_act_and_learn_with_a_model_of_ones_own(kind):
+def test_algorithms_act_and_learn_with_a_user_defined_model(kind):
     algorithm, model, config = KINDS[kind]
     policy = policy_of(algorithm, model, **config)
     batch = transitions(policy)
@@ -154,7 +154,7 @@ class ThreeHeads(nnx.Module):
 
 
 class Predicting(PPOPolicy):
-    """PPO that learns what follows, too."""
+    """PPO that also learns to predict the next observation."""
 
     def train_columns(self, batch):
         return {**super().train_columns(batch), "new_obs": batch["new_obs"]}
@@ -175,7 +175,7 @@ def test_a_model_with_three_heads_runs_its_trunk_once():
     batch = SampleBatch({**batch, **fetches, "actions": actions, "advantages": returns, "value_targets": returns})
     ThreeHeads.calls.clear()
     first = policy.learn_on_batch(batch)["prediction_loss"]
-    # The update is traced more than once, and each time the loss gets the outputs of one pass.
+    # The update is traced more than once. In each trace the loss gets the outputs of one pass.
     assert ThreeHeads.calls.count("loss") == ThreeHeads.calls.count("trunk") > 0
     for _ in range(20):
         last = policy.learn_on_batch(batch)["prediction_loss"]
@@ -229,14 +229,14 @@ def iqn() -> IQN:
     return IQN(SEEN, THREE, {**config, "model": {"custom_model": Quantiles}})
 
 
-def test_random_inputs_are_new_in_every_call_that_explores(iqn):
+def test_random_inputs_differ_between_exploring_calls(iqn):
     obs = np.ones((1, 2), np.float32)
     explored = {float(iqn.compute_actions(obs)[2]["q_value"][0]) for _ in range(6)}
     greedy = {float(iqn.compute_actions(obs, explore=False)[2]["q_value"][0]) for _ in range(4)}
     assert (len(explored), len(greedy)) == (6, 1)
 
 
-def test_random_inputs_of_outputs_and_targets_differ_and_those_of_updates_too(iqn):
+def test_random_inputs_differ_between_outputs_targets_and_updates(iqn):
     batch = transitions(iqn)
     batch["discounts"][:] = 0
     updates = [iqn.learn_on_batch(batch) for _ in range(300)]

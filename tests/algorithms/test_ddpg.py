@@ -17,7 +17,7 @@ from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, TD3Config
 from tests.algorithms.tables import f32
 
 LINE = spaces.Discrete(3)
-"""Three states, seen as one-hot vectors: a linear actor is tanh of a table, a linear critic u[s] + c a."""
+"""Three states, observed as one-hot vectors: a linear actor is tanh of a table, a linear critic is u[s] + c a."""
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 
 SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1}
@@ -39,7 +39,7 @@ def weights(policy, actor, critics):
 
 
 def td3(config_class=TD3Config, box=BOX, **options):
-    """A policy whose actor and critics, and those of the targets, are the tables above."""
+    """A policy with the tables above as actor, critics and targets."""
     quiet = {"target_noise": 0.0} if config_class is TD3Config else {}
     policy = DDPGPolicy(LINE, box, config_class(**{**SMALL, **quiet, **options}))
     count = 2 if policy.config.twin_q else 1
@@ -75,12 +75,12 @@ def arrays(columns):
 @pytest.fixture(scope="module")
 def rlax():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it imports uses deprecated names
+        warnings.simplefilter("ignore")  # its imports use deprecated names
         return importlib.import_module("rlax")
 
 
 class TestLoss:
-    # Row 0 goes on to state 1, where the target actor does 0.5: Q⁻ = 3 + 1 = 4 and 5 - 0.5 = 4.5.
+    # Row 0 leads to state 1, where the target actor's action is 0.5: Q⁻ = 3 + 1 = 4 and 5 - 0.5 = 4.5.
     #   y = 1 + 4/2 = 3.    Q(0, 0.2) = 1.2 and -0.2:  errors -1.8, -3.2, squares 3.24 + 10.24 = 13.48
     # Row 1 is terminated: y = 2.  Q(1, -0.4) = -0.4 and 1.4:  errors -2.4, -0.6, squares 5.76 + 0.36 = 6.12
     def test_numbers(self):
@@ -89,7 +89,7 @@ class TestLoss:
         np.testing.assert_allclose(stats["td_error"], [2.5, 1.5], rtol=1e-5)
         np.testing.assert_allclose(stats["mean_target"], 2.5, rtol=1e-5)
         np.testing.assert_allclose(stats["mean_q"], ((1.2 - 0.2) / 2 + (-0.4 + 1.4) / 2) / 2, rtol=1e-5)
-        # The first critic of what the actor does: Q_1(0, 0) = 1, Q_1(1, 0.5) = 0.5.
+        # The first critic at the actor's actions: Q_1(0, 0) = 1, Q_1(1, 0.5) = 0.5.
         np.testing.assert_allclose(stats["actor_loss"], -0.75, rtol=1e-5)
         np.testing.assert_allclose(stats["total_loss"], stats["critic_loss"] - 0.75, rtol=1e-5)
         # w e of each row (the 2 of the square, halved by the mean): -1.8, -1.2 and -3.2, -0.3
@@ -100,7 +100,7 @@ class TestLoss:
         np.testing.assert_allclose(gradients["actor.head.kernel"].ravel(), [-0.5, -0.375, 0], atol=1e-5)
 
     @pytest.mark.long
-    def test_the_actors_gradient_is_that_of_rlax(self, rlax):
+    def test_actor_gradient_equals_that_of_rlax(self, rlax):
         gradients, _ = td3(policy_delay=1).compute_gradients(rows())
 
         def loss(table):
@@ -111,7 +111,7 @@ class TestLoss:
         np.testing.assert_allclose(gradients["actor.head.kernel"].ravel(), expected, rtol=1e-5)
 
     def test_one_critic(self):
-        # y = 1 + (3 + 1)/2 = 3 with the one there is.
+        # y = 1 + (3 + 1)/2 = 3 with the only critic.
         _, stats = td3(DDPGConfig).compute_gradients(rows())
         np.testing.assert_allclose(stats["td_error"], [1.8, 2.4], rtol=1e-5)
 
@@ -133,7 +133,7 @@ class TestLoss:
         stats = policy.learn_on_batch(rows(actions=actions[:2]))
         assert np.isfinite(stats["critic_loss"])
 
-    def test_what_is_not_finite_is_named(self):
+    def test_columns_that_are_not_finite_are_named(self):
         policy = td3()
         before = policy.get_weights()
         with pytest.raises(NonFiniteError, match=r"critic_loss(.|\n)*'rewards'"):
@@ -149,7 +149,7 @@ def test_outputs_that_are_not_finite_are_named_by_row():
         policy.compute_actions(obs)
 
 
-def test_each_row_has_a_walk_of_its_own():
+def test_each_row_has_its_own_noise_process():
     policy = td3(DDPGConfig, exploration="OrnsteinUhlenbeckNoise", noise_scale=0.1, random_steps=0)
     walks = [np.ones((3, 1))]
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_each_row_has_a_walk_of_its_own():
 
 
 class TestDelay:
-    def test_actor_and_targets_wait_for_their_turn(self):
+    def test_actor_and_targets_change_only_in_due_updates(self):
         policy = td3(policy_delay=3, tau=0.25)
         for update in range(1, 8):
             params, targets = arrays(policy.params), arrays(policy.targets)
@@ -171,7 +171,7 @@ class TestDelay:
             assert (stats["actor_loss"] is not None) == due
             moved = [name for name, value in policy.params.items() if not np.array_equal(value, params[name])]
             assert {name.partition(".")[0] for name in moved} == ({"actor", "critics"} if due else {"critics"})
-            # Moments of the actor, which fade where they are fed with zeros.
+            # The actor's moments, which would decay with zero gradients.
             after = policy.learner.optimizer_arrays()
             of_actor = [name for name, value in adam.items() if "'actor'" in name and value.size > 1]
             assert of_actor
@@ -180,22 +180,22 @@ class TestDelay:
                 followed = 0.25 * np.array(policy.params[name]) + 0.75 * targets[name]
                 np.testing.assert_allclose(value, followed if due else targets[name], rtol=1e-5, atol=1e-7)
 
-    def test_its_loss_is_not_computed_meanwhile(self):
+    def test_actor_loss_is_computed_only_in_due_updates(self):
         policy = td3(policy_delay=2)
         broken = policy.get_weights()
         broken["actor.head.bias"] = f32(np.nan)
         targets = {name: jnp.array(value) for name, value in policy.targets.items()}
         policy.set_weights(broken)
         policy.learner.set_targets(targets)
-        # The first of two: nobody asks the actor, so that loss and gradients are finite.
+        # The first of two updates does not use the actor, so that loss and gradients are finite.
         with pytest.raises(NonFiniteError, match=r"step 0: the new value of actor\.head\.bias"):
             policy.learn_on_batch(rows())
         policy.learner.variables = policy.learner.variables._replace(num_updates=1)
         with pytest.raises(NonFiniteError, match=r"step 1: the loss"):
             policy.learn_on_batch(rows())
 
-    def test_updates_are_counted_over_calls(self):
-        # All rows are equal, so that it does not matter which of them an update gets.
+    def test_updates_are_counted_across_calls(self):
+        # All rows are equal, so that the order of rows does not matter.
         at_once, one_by_one = td3(tau=0.25), td3(tau=0.25)
         stats = at_once.learn_on_batch(SampleBatch.concat_samples([one_row()] * 10))
         losses = [one_by_one.learn_on_batch(SampleBatch.concat_samples([one_row()] * 2)) for _ in range(5)]
@@ -203,7 +203,7 @@ class TestDelay:
         for name, value in at_once.params.items():
             np.testing.assert_allclose(value, one_by_one.params[name], rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(at_once.targets[name], one_by_one.targets[name], rtol=1e-5, atol=1e-6)
-        # The mean of the two updates, out of five, that the actor took part in.
+        # The mean over the two of five updates that train the actor.
         expected = np.mean([each["actor_loss"] for each in losses if each["actor_loss"] is not None])
         np.testing.assert_allclose(stats["actor_loss"], expected, rtol=1e-5)
 
@@ -218,7 +218,7 @@ def test_each_part_has_its_own_step_size():
         np.testing.assert_allclose(moved, step, rtol=1e-4)
 
 
-def test_other_defaults_make_td3_of_ddpg():
+def test_defaults_of_td3_and_ddpg():
     config = TD3Config()
     assert (config.twin_q, config.policy_delay, config.smooth_target_policy) == (True, 2, True)
     config = DDPGConfig()
@@ -240,7 +240,7 @@ class TestRefuses:
             DDPGPolicy(LINE, spaces.Box(0, 5, (2,), np.int64), SMALL)
 
     @pytest.mark.parametrize("model", [{"use_lstm": True}, {"free_log_std": True}], ids=str)
-    def test_models_that_it_cannot_have(self, model):
+    def test_unsupported_models(self, model):
         with pytest.raises(ConfigError, match=f"model.{next(iter(model))}"):
             DDPGPolicy(LINE, BOX, {**SMALL, "model": model})
 

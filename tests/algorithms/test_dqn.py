@@ -1,4 +1,4 @@
-"""DQN and Rainbow: losses against numbers derived by hand, the updates that are due, and what is learned."""
+"""DQN and Rainbow: losses against numbers derived by hand, the number of updates, and learning."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.algorithms.envs import Echo, Film, MaskedCartPole
 from tests.algorithms.tables import f32
 
 LINE = spaces.Discrete(3)
-"""Three states, seen as one-hot vectors: a linear model is a table of values."""
+"""Three states, observed as one-hot vectors: a linear model is a table of values."""
 
 SMALL = {"model": {"fcnet_hiddens": ()}, "dueling": False, "seed": 0, "train_batch_size": 2, "lr": 0.1}
 
 
 def policy_with(table, target_table=None, actions=2, **options):
-    """A policy whose values, and those of its target network, are tables [state, action]."""
+    """A policy with tables [state, action] as values and as target values."""
     policy = DQNPolicy(LINE, spaces.Discrete(actions), {**SMALL, **options})
     (kernel,) = (name for name, value in policy.params.items() if value.shape == (3, np.shape(table)[1]))
 
@@ -80,7 +80,7 @@ class TestLoss:
         np.testing.assert_allclose(gradients[kernel], [[0, -0.5], [0.25, 0], [0, 0]], atol=1e-6)
 
     @pytest.mark.long
-    def test_invalid_actions_are_no_target(self):
+    def test_targets_exclude_invalid_actions(self):
         space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
         policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "double_q": False, "lr": 0.0})
         values = np.asarray(policy.compute_actions({"action_mask": np.ones((3, 2), np.int8), "state": np.arange(3)})[0])
@@ -90,12 +90,12 @@ class TestLoss:
         batch = rows(obs=obs, new_obs=new_obs, discounts=f32(1, 1))
         model = policy.split.merge(policy.params, policy.extra)
         table = model({"action_mask": np.ones((3, 2), np.int8), "state": np.arange(3)}).policy
-        # row 0 may only go on with action 0 of state 1, row 1 with action 1 of state 2
+        # only action 0 is valid in state 1, the next state of row 0, and only action 1 in state 2, that of row 1
         targets = np.array([1 + table[1, 0], 2 + table[2, 1]])
         expected = np.array([table[0, 1], table[1, 0]]) - targets
         np.testing.assert_allclose(policy.learn_on_batch(batch)["td_error"], expected, rtol=1e-5, atol=1e-6)
 
-    def test_a_mask_of_zeros_where_an_episode_was_cut_off_allows_all(self):
+    def test_a_mask_of_zeros_after_a_truncation_allows_all(self):
         space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
         policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "double_q": False, "lr": 0.0})
         obs = {"action_mask": np.ones((2, 2), np.int8), "state": np.array([0, 1])}
@@ -110,12 +110,12 @@ class TestLoss:
         space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
         policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "dueling": True})
         state = np.arange(3)
-        of_each = [
+        each_value = [
             policy.compute_values({"action_mask": np.tile(np.array(mask, np.int8), (3, 1)), "state": state})
             for mask in ([1, 0], [0, 1], [1, 1])
         ]
-        np.testing.assert_array_equal(np.maximum(of_each[0], of_each[1]), of_each[2])
-        assert (of_each[0] != of_each[1]).all()
+        np.testing.assert_array_equal(np.maximum(each_value[0], each_value[1]), each_value[2])
+        assert (each_value[0] != each_value[1]).all()
 
     def test_distributions(self):
         # Atoms 0, 1, 2. All logits are 0: every value is 1. Target of row 0: r = 0.5, γ = 0.5: the atoms move to 0.5, 1
@@ -144,20 +144,20 @@ class TestLoss:
         expected[1, :3] = np.array([third, third, third - 1]) / 2
         np.testing.assert_allclose(kernel, expected, atol=1e-6)
 
-    def test_the_target_network_is_copied_when_it_is_due(self):
+    def test_target_network_is_copied_at_the_set_frequency(self):
         policy, kernel = policy_with(self.table, self.target_table, target_network_update_freq=3)
         for update in range(1, 5):
             policy.learn_on_batch(rows())
             is_copy = np.array_equal(policy.targets[kernel], policy.params[kernel])
             assert is_copy == (update == 3)
 
-    def test_several_updates_in_one_call_are_those_of_several_calls(self):
+    def test_one_call_with_several_updates_equals_several_calls(self):
         batches = [rows(rewards=f32(k, -k)) for k in range(4)]
         one, kernel = policy_with(self.table, self.target_table, target_network_update_freq=2)
         other, _ = policy_with(self.table, self.target_table, target_network_update_freq=2)
         for batch in batches:
             one.learn_on_batch(batch)
-        # The rows of a call are shuffled over its updates: equal batches make the order count for nothing.
+        # The rows of a call are shuffled over its updates; with equal batches the order does not matter.
         same = [rows() for _ in range(4)]
         for batch in same:
             other.learn_on_batch(batch)
@@ -188,24 +188,24 @@ class TestRefuses:
                 DQNConfig(hiddens=(8, width))
 
     @pytest.mark.parametrize("model", [{"use_lstm": True}, {"use_gru": True}, {"free_log_std": True}], ids=list)
-    def test_models_that_it_would_not_use(self, model):
+    def test_models_without_effect(self, model):
         (name,) = model
         with pytest.raises(ConfigError, match=f"model.{name}"):
             DQNPolicy(LINE, spaces.Discrete(2), {**SMALL, "model": model})
 
-    def test_7_a_buffer_larger_than_the_memory(self):
+    def test_a_buffer_larger_than_main_memory(self):
         trainer = DQNTrainer("CartPole-v1", {"buffer_size": 10**12, "learning_starts": 0})
         with trainer, pytest.raises(ConfigError, match=r"(?s)buffer.*fix:"):
             trainer.train()
 
-    def test_stacks_where_there_are_none(self):
+    def test_frame_stack_axis_without_stacked_frames(self):
         with pytest.raises(ConfigError, match="frame_stack_axis"):
             DQNTrainer("CartPole-v1", {"frame_stack_axis": 2})
 
 
 class TestRuns:
     @pytest.mark.long
-    def test_as_many_updates_as_are_due(self):
+    def test_number_of_updates(self):
         config = {
             "num_envs_per_worker": 2,
             "rollout_fragment_length": 3,
@@ -222,7 +222,7 @@ class TestRuns:
                 assert trainer.optimizer.num_updates == max(int((6 * step - 20) * 0.7), 0)
                 assert trainer.get_policy().learner.num_updates == trainer.optimizer.num_updates
 
-    def test_after_a_restore_it_goes_on_where_it_was(self, tmp_path):
+    def test_restoring_continues_exactly(self, tmp_path):
         config = {
             "seed": 3,
             "learning_starts": 40,
@@ -243,7 +243,7 @@ class TestRuns:
                 for name, value in trainer.get_weights()["default_policy"].items():
                     np.testing.assert_array_equal(value, restored.get_weights()["default_policy"][name])
 
-    def test_without_its_buffer_a_restored_run_begins_with_an_empty_one(self, tmp_path):
+    def test_restoring_without_the_buffer_empties_it(self, tmp_path):
         config = {"learning_starts": 10, "timesteps_per_iteration": 40, "train_batch_size": 8}
         with DQNTrainer("CartPole-v1", config) as trainer:
             trainer.train()
@@ -268,7 +268,7 @@ class TestRuns:
             result = trainer.train()
         assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
 
-    def test_stacked_images_are_kept_once(self):
+    def test_stacked_images_are_stored_once(self):
         config = {
             "env_config": {},
             "learning_starts": 8,
@@ -286,7 +286,7 @@ class TestRuns:
         np.testing.assert_array_equal(batch["obs"][:, 0, 0, 0], np.maximum(newest - 3, 0))
 
     @pytest.mark.long
-    def test_rainbow_is_dqn_with_all_of_it(self):
+    def test_rainbow_is_dqn_with_all_extensions(self):
         config = RainbowConfig()
         assert (config.n_step, config.num_atoms, config.noisy, config.prioritized_replay) == (3, 51, True, True)
         assert config.double_q
@@ -297,7 +297,7 @@ class TestRuns:
         assert np.isfinite(stats["q_loss"])
 
     @pytest.mark.long
-    def test_noise_is_drawn_for_every_call_that_explores(self):
+    def test_every_exploring_call_has_new_noise(self):
         policies = [
             RainbowTrainer.policy_class(LINE, spaces.Discrete(2), RainbowConfig(seed=seed)) for seed in (0, 0, 1)
         ]
@@ -308,7 +308,7 @@ class TestRuns:
             return policy.compute_actions(obs, explore=explore)[2]["q_value"]
 
         first, second, other = ([values(policy, True) for _ in range(3)] for policy in policies)
-        np.testing.assert_array_equal(first, second)  # the seed draws it
+        np.testing.assert_array_equal(first, second)  # noise depends on the seed
         for draws in (first, [first[0], other[0], values(policies[0], False)]):
             assert len({float(draw[0]) for draw in draws}) == 3
         assert len(set(first[0].tolist())) == 1  # all rows of a call have the same
@@ -321,7 +321,7 @@ EPSILON = {"epsilon_timesteps": 500}
 @pytest.mark.parametrize(
     "options", [EPSILON, {**EPSILON, "num_atoms": 21, "v_min": 0.0, "v_max": 1.0}, {"noisy": True}], ids=str
 )
-def test_repeats_what_it_sees(options):
+def test_learns_to_repeat_observations(options):
     config = {
         "env_config": {"space": spaces.Discrete(4, start=-1)},
         "num_envs_per_worker": 8,

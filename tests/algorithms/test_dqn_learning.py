@@ -14,7 +14,7 @@ from tests.algorithms.test_parametric_learning import ParametricCartPole
 
 pytestmark = pytest.mark.learning
 
-# rl-baselines3-zoo, hyperparams/dqn.yml. It renews the target network after so many steps, here it is as many updates.
+# rl-baselines3-zoo, hyperparams/dqn.yml. The target frequency is a number of steps there, of updates here.
 ZOO: dict[str, Any] = {
     "double_q": False,
     "dueling": False,
@@ -49,8 +49,8 @@ def test_dqn_cartpole(reaches):
 
 
 def test_rainbow_cartpole(reaches):
-    # The parts of Rainbow at its defaults, but for sizes and steps that suit the task, and for what rows are drawn by:
-    # by the divergence, as in the paper, the mean of the best was 452.
+    # Rainbow's defaults, except for sizes and step sizes that suit the task, and for priorities: with the divergence as
+    # priority, as in the paper, the mean of the best scores was 452.
     config = {
         **ZOO_CARTPOLE,
         "double_q": True,

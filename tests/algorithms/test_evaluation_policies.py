@@ -1,4 +1,4 @@
-"""Evaluation with other policies than those of the training."""
+"""Evaluation with policies other than those of training."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ class Fours(Policy):
 
 
 @pytest.mark.long
-def test_an_opponent_may_take_the_place_of_a_trained_policy():
+def test_an_opponent_may_replace_a_trained_policy():
     small = (None, Pair.observation_space, Pair.action_space, {})
     fixed = (Fours, Pair.observation_space, Pair.action_space, {})
     config = {

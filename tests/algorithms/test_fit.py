@@ -1,4 +1,4 @@
-"""`Trainer.fit`: what a run leaves behind, and what it returns."""
+"""`Trainer.fit`: the files of a run, and its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def names(folder):
 
 
 class Scripted(FakeTrainer):
-    """Earns the numbers of the config key `rewards`, one in each iteration; `greedy`: so do evaluations."""
+    """Returns the numbers of the config key `rewards`, one per iteration; evaluations return those of `greedy`."""
 
     def train(self):
         result = super().train()
@@ -40,7 +40,7 @@ class Scripted(FakeTrainer):
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """One small run of PPO, which the tests below look at."""
+    """One small run of PPO, shared by the tests below."""
     run = tmp_path_factory.mktemp("runs") / "ppo"
     trainer = PPOTrainer("CartPole-v1", TINY)
     try:
@@ -52,7 +52,7 @@ def fitted(tmp_path_factory):
         trainer.stop()
 
 
-def test_a_run_leaves_what_the_command_line_leaves(fitted):
+def test_a_run_writes_the_files_of_the_command_line(fitted):
     _, _, run = fitted
     assert names(run)[:4] == ["best", "checkpoints", "config.json", "curve.png"]
     assert names(run)[-1] == "result.jsonl"
@@ -64,12 +64,12 @@ def test_a_run_leaves_what_the_command_line_leaves(fitted):
     assert config["config"]["train_batch_size"] == 64
 
 
-def test_the_result_says_how_it_ended(fitted):
+def test_the_result_describes_the_end_of_the_run(fitted):
     _, result, run = fitted
     assert (result.reached, result.missed_goal, result.signal, result.out) == ("training_iteration", False, None, run)
     assert set(result.last) == set(TrainResult.__annotations__)
     assert result.last["training_iteration"] == 3
-    # The greedy evaluation at the end stands in the last row, and in no other.
+    # Only the last row has the greedy evaluation at the end.
     assert [row["evaluation"] is None for row in rows(run)] == [True, True, False]
     assert result.last["evaluation"] is not None
     assert rows(run)[-1]["evaluation"]["episode_rewards"] == result.last["evaluation"]["episode_rewards"]
@@ -80,7 +80,7 @@ def test_the_result_says_how_it_ended(fitted):
     assert load_policy(result.best_checkpoint).compute_single_action([0.0] * 4) in (0, 1)
 
 
-def test_a_trainer_from_a_checkpoint_goes_on_with_the_whole_curve(fitted, tmp_path):
+def test_a_trainer_from_a_checkpoint_continues_the_whole_curve(fitted, tmp_path):
     _, result, run = fitted
     with PPOTrainer.from_checkpoint(result.checkpoint) as trainer:
         trainer.fit({"timesteps_total": 200}, tmp_path / "on", progress="none", evaluate=False)
@@ -88,7 +88,7 @@ def test_a_trainer_from_a_checkpoint_goes_on_with_the_whole_curve(fitted, tmp_pa
     assert rows(tmp_path / "on")[:3] == rows(run)
 
 
-def test_a_second_fit_does_not_copy_what_the_other_run_did_meanwhile(fitted, tmp_path):
+def test_a_second_fit_does_not_copy_later_results_of_the_first_run(fitted, tmp_path):
     _, result, run = fitted
     first = sorted(result.checkpoint.parent.iterdir())[0]
     with PPOTrainer.from_checkpoint(first) as trainer:
@@ -112,7 +112,7 @@ def test_a_second_fit_begins_with_the_results_of_the_first(fitted, tmp_path):
     assert rows(tmp_path / "four")[:4] == rows(tmp_path / "three")
 
 
-def test_the_limit_of_steps_holds_for_iterations_too():
+def test_the_limit_of_steps_holds_within_iterations():
     class Watched(FakeTrainer):
         limits = []
 
@@ -166,7 +166,7 @@ def test_a_folder_of_a_run_that_saved_nothing_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("stop", "now"), [({"timesteps_total": 200}, 300), ({"training_iteration": 3}, 3), ({"time_total_s": 6}, 7)]
 )
-def test_limits_are_totals_and_what_is_reached_is_refused(stop, now, tmp_path):
+def test_limits_are_totals_and_reached_ones_are_refused(stop, now, tmp_path):
     trainer = FakeTrainer({})
     trainer.iteration, trainer.time_total_s = 3, 7.0
     with pytest.raises(ConfigError, match=rf"reached before training begins(.|\n)*the trainer is at {now}"):
@@ -196,16 +196,16 @@ def test_the_best_model_is_that_of_the_best_evaluation(tmp_path):
     result = trainer.fit({"training_iteration": 5}, tmp_path / "run", progress="none")
     assert names(tmp_path / "run" / "best") == ["checkpoint_000002"]
     assert (result.best_checkpoint, result.best_score) == (tmp_path / "run" / "best" / "checkpoint_000002", 3)
-    # The one at the end counts too.
+    # The evaluation at the end counts, too.
     trainer = Scripted({"rewards": [9, 8, 7], "greedy": [0, 3, 4], "evaluation_interval": 2})
     assert trainer.fit({"training_iteration": 3}, tmp_path / "end", progress="none").best_score == 4
     assert names(tmp_path / "end" / "best") == ["checkpoint_000003"]
 
 
-def test_without_evaluations_it_is_that_of_the_best_training_reward(tmp_path):
+def test_without_evaluations_the_best_model_has_the_best_training_reward(tmp_path):
     rewards = [0, 9, 2, *[1] * 6, 3, *[4] * 9, 2, 1]
     trainer = Scripted({"rewards": rewards})
-    # It is looked at in iterations 7, 14 and 21, where checkpoints are due or the run ends, and in 10 and 20.
+    # Rewards are compared in iterations 7, 14 and 21, at checkpoints or the end of the run, and in 10 and 20.
     result = trainer.fit({"training_iteration": 21}, tmp_path / "run", checkpoint_frequency=7, progress="none")
     assert (result.best_checkpoint, result.best_score) == (tmp_path / "run" / "best" / "checkpoint_000014", 4)
     assert names(tmp_path / "run" / "best") == ["checkpoint_000014"]
@@ -214,10 +214,10 @@ def test_without_evaluations_it_is_that_of_the_best_training_reward(tmp_path):
     assert not (tmp_path / "none" / "best").exists()
 
 
-def test_a_greedy_goal_evaluates_where_the_config_does_not():
+def test_a_greedy_goal_turns_evaluations_on():
     result = FakeTrainer({}).fit({"evaluation_reward_mean": 202}, progress="none")
     assert (result.reached, result.last["training_iteration"]) == ("evaluation_reward_mean", 20)
-    # The evaluation at the end may reach the goal that training did not wait for.
+    # The evaluation at the end may reach the goal after training has stopped at its limit.
     result = FakeTrainer({}).fit({"evaluation_reward_mean": 60, "training_iteration": 3}, progress="none")
     assert (result.reached, result.missed_goal) == ("evaluation_reward_mean", False)
     result = FakeTrainer({}).fit({"evaluation_reward_mean": 600, "training_iteration": 3}, progress="none")
@@ -239,7 +239,7 @@ def test_an_evaluation_for_a_goal_is_part_of_its_iteration(monkeypatch):
 
 
 class Interrupted(FakeTrainer):
-    """Sends its own process the signals of the config key `signals`, in the third iteration."""
+    """Sends the signals of the config key `signals` to its own process in the third iteration."""
 
     def train(self):
         for number in self.settings["signals"] if self.iteration == 2 else ():
@@ -262,7 +262,7 @@ def test_a_signal_saves_and_returns(tmp_path, capfd):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_evaluation_at_the_end_that_is_cut_short_loses_nothing(tmp_path):
+def test_an_interrupted_evaluation_at_the_end_loses_nothing(tmp_path):
     class Impatient(FakeTrainer):
         def evaluate(self, num_episodes=None, record_dir=None):
             raise KeyboardInterrupt
@@ -272,7 +272,7 @@ def test_an_evaluation_at_the_end_that_is_cut_short_loses_nothing(tmp_path):
     assert len(rows(tmp_path / "run")) == 1
 
 
-def test_in_another_thread_no_signal_is_listened_for():
+def test_no_signal_handlers_in_another_thread():
     results = []
     thread = threading.Thread(
         target=lambda: results.append(FakeTrainer({}).fit({"training_iteration": 1}, progress="none"))
@@ -282,7 +282,7 @@ def test_in_another_thread_no_signal_is_listened_for():
     assert results[0].reached == "training_iteration"
 
 
-def test_an_error_leaves_what_there_is(tmp_path):
+def test_an_error_keeps_the_files_of_the_run(tmp_path):
     with pytest.raises(ZeroDivisionError):
         FakeTrainer({"bug_at": 3}).fit({"training_iteration": 5}, tmp_path / "run", checkpoint_frequency=1)
     assert len(rows(tmp_path / "run")) == 2
@@ -302,7 +302,7 @@ def test_a_checkpoint_that_cannot_be_removed_does_not_end_the_run(tmp_path, monk
     assert len(names(tmp_path / "run" / "checkpoints")) == 3
 
 
-def test_a_checkpoint_that_is_removed_halfway_is_passed_over(tmp_path, monkeypatch):
+def test_a_partly_removed_checkpoint_is_skipped(tmp_path, monkeypatch):
     run = tmp_path / "run"
     FakeTrainer({}).fit({"training_iteration": 2}, run, checkpoint_frequency=1, progress="none", keep_best=False)
 

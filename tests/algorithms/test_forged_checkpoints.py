@@ -1,4 +1,4 @@
-"""Checkpoints that somebody has written by hand: no value of one runs code, breaks a trainer, or is a raw error."""
+"""Forged checkpoints: no value runs code, breaks a trainer, or raises an unnamed error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from rollax import DQNTrainer, PPOTrainer, Trainer, load_policy
 from rollax.errors import CheckpointError, RollaxError
-from tests.algorithms.forging import COMMAND, VALUES, arrays_of, bytes_of, nested, other_arrays, places, replaced, write
+from tests.algorithms.forging import (
+    COMMAND,
+    VALUES,
+    arrays_of,
+    bytes_of,
+    nested,
+    other_arrays,
+    paths_in,
+    replaced,
+    write,
+)
 
 COMMON: dict[str, Any] = {"num_envs_per_worker": 2, "model": {"fcnet_hiddens": (4,)}, "seed": 1}
 CONFIGS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -47,11 +57,11 @@ CONFIGS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
 }
 COSTLY = {"num_workers", "num_envs_per_worker", "remote_worker_envs", "num_gpus", "ray_address", "fcnet_hiddens"}
-"""Config keys whose values are allowed to cost: processes, environments, memory."""
+"""Config keys whose values may cost processes, environments or memory."""
 
 
 class Forge:
-    """A real checkpoint, and a trainer that forged ones are restored into."""
+    """A real checkpoint, and a trainer that restores forged ones."""
 
     def __init__(self, name: str, folder: Path) -> None:
         trainer_class, config = CONFIGS[name]
@@ -68,28 +78,28 @@ class Forge:
         self.before = plain(self.trainer.get_state())
 
     def changes(self) -> st.SearchStrategy[tuple[Any, Any]]:
-        """A place in a document, or the name of an array, and what to put there."""
-        found = [(name, at) for name in self.documents for at in places(self.documents[name]) if not COSTLY & set(at)]
+        """A path in a document, or the name of an array, and its replacement."""
+        found = [(name, at) for name in self.documents for at in paths_in(self.documents[name]) if not COSTLY & set(at)]
         documents = st.tuples(st.sampled_from(found), st.sampled_from([*VALUES, nested(90), nested(200), ...]))
         arrays = st.sampled_from([(name, new) for name in self.arrays for new in other_arrays(self.arrays[name])])
         return st.one_of(documents, documents, arrays)
 
     def changed(self, change: tuple[Any, Any]) -> dict[str, bytes]:
-        """The files with such a change."""
+        """The files after a change."""
         return self.with_array(*change) if isinstance(change[0], str) else self.with_value(*change)
 
     def with_value(self, place: tuple[str, tuple[Any, ...]], new: Any) -> dict[str, bytes]:
-        """The files, with something else at a place of a document."""
+        """The files with another value at a path of a document."""
         name, at = place
         return {**self.files, name: json.dumps(replaced(self.documents[name], at, new)).encode()}
 
     def with_array(self, name: str, new: np.ndarray | None) -> dict[str, bytes]:
-        """The files, with another array; None removes it."""
+        """The files with another array; None removes it."""
         arrays = {key: array for key, array in self.arrays.items() if key != name}
         return {**self.files, "arrays.safetensors": bytes_of(arrays if new is None else {**arrays, name: new})}
 
     def check(self, files: dict[str, bytes], *, train: bool) -> None:
-        """Whatever opens the checkpoint works on, or raises a named error."""
+        """Everything that opens the checkpoint either works or raises a named error."""
         path = write(files, self.folder)
         with suppress(RollaxError), Trainer.from_checkpoint(path) as trainer:
             if train:
@@ -105,11 +115,11 @@ class Forge:
 
 
 def plain(state: Any) -> str:
-    """A state as text: equal where all is equal, NaN too."""
+    """A state as text, in which NaN equals NaN."""
 
     def values(part: Any) -> Any:
         if isinstance(part, dict):
-            # Numbers of trajectories only grow, so that none is given twice.
+            # Numbers of trajectories only grow, so that they are unique.
             return {key: values(value) for key, value in part.items() if key != "next_trajectory_id"}
         if isinstance(part, list | tuple):
             return [values(value) for value in part]
@@ -177,13 +187,13 @@ POLICIES = ["rollax.storage:os.system", "rollax.policy.policy:Policy", "rollax.p
 
 
 @pytest.mark.parametrize("path", POLICIES)
-def test_a_policy_is_no_other_class(forge, path):
+def test_only_policy_classes_are_accepted(forge, path):
     place = ("about.json", ("policies", "default_policy", "class"))
     with pytest.raises(CheckpointError, match=r"'policy_class'(.|\n)*policy_class="):
         load_policy(write(forge.with_value(place, path), forge.folder))
 
 
-def test_files_that_are_no_checkpoint(forge):
+def test_files_that_are_no_checkpoint_are_refused(forge):
     for files in (
         {},
         {"about.json": forge.files["about.json"]},

@@ -1,4 +1,4 @@
-"""IMPALA's whole loss and its gradient by hand, what feeds it, and which rows count."""
+"""IMPALA's loss and gradient by hand, its columns, and the rows that count."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def entropy(p):
 
 class TestLoss:
     # γ = 1/2, ρ̄ = 2, ρ̄' = 3, c̄ = 1. One segment of two rows that terminates, one of two that is cut; then padding.
-    # p is the probability of action 0, π that of the action taken, μ what it was when it was taken.
+    # p is the probability of action 0, π that of the action taken, μ the same under the acting policy.
     #   row   V   r    p   action   π     μ    ρ    δ                      v                      A
     #    0    2   2   .2     0     .2    .4   1/2   (2 + 4/2 - 2)/2 = 1    2 + 1 - 2/4 = 5/2      (2 + 1 - 2)/2 = 1/2
     #    1    4   3   .2     1     .8    .2    4    2 (3 - 4) = -2         2                      3 (3 - 4) = -3
@@ -109,9 +109,9 @@ class TestLoss:
         assert stats["vf_loss"] == pytest.approx((1 + 4 + 4 + 1 / 4) / 4)
 
 
-def test_what_a_worker_samples_and_an_older_policy_may_learn_from():
-    # Each step earns 1 and leads from state s to s + 1; state 3 is the end, a truncation in sub-environments of odd
-    # number. On-policy: v_s = 1 + γ v_{s+1}, up to where the segment goes on with a value.
+def test_batches_of_a_worker_learned_off_policy():
+    # Each step earns 1 and leads from state s to s + 1. Episodes end in state 3, truncated in sub-environments of odd
+    # number. On-policy: v_s = 1 + γ v_{s+1}, up to the bootstrap value of the segment.
     config = IMPALAConfig(**TABLE, gamma=0.5, num_envs_per_worker=2, rollout_fragment_length=5)
     worker = RolloutWorker(Corridor, IMPALAPolicy, config=config)
     batch = worker.sample()
@@ -133,7 +133,7 @@ def test_what_a_worker_samples_and_an_older_policy_may_learn_from():
 
 
 @pytest.mark.long
-def test_an_observation_after_the_end_may_allow_no_action():
+def test_an_observation_after_the_end_may_mask_all_actions():
     space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(-1, 1, (2,), np.float32)})
     policy = IMPALAPolicy(space, spaces.Discrete(3), {"model": {"fcnet_hiddens": (4,)}, "seed": 0})
     obs = {"action_mask": np.array([[1, 0, 1], [0, 1, 1]], np.int8), "x": np.ones((2, 2), np.float32)}
@@ -150,7 +150,7 @@ def test_an_observation_after_the_end_may_allow_no_action():
     assert any(not np.array_equal(value, before[name]) for name, value in policy.get_weights().items())
 
 
-def test_a_critic_that_sees_more_must_be_told_what_follows():
+def test_critic_columns_require_next_values():
     policy = make()
     flags = {"terminateds": np.zeros(1, bool)}
     columns = {"obs": np.zeros(1, int), "critic_obs": np.zeros((1, 2)), **flags}
@@ -162,7 +162,7 @@ def test_a_critic_that_sees_more_must_be_told_what_follows():
     assert batch["critic_obs"].tolist() == [[0, 0], [1, 1]]
 
 
-def test_logged_actions_have_a_probability_of_their_own():
+def test_logged_actions_have_their_own_probability():
     accepting = make(accept_off_policy_actions=True)
     accepting.set_weights({"logits": np.log(np.full((6, 2), [0.25, 0.75])), "values": np.zeros(6)})
     obs = np.zeros(8, int)
@@ -193,18 +193,18 @@ class TestOptimizer:
         policy.apply_gradients({"logits": np.zeros((6, 2), np.float32), "values": f32(3, -4, 0, 0, 0, 0)})
         np.testing.assert_allclose(policy.get_weights()["values"], f32(-0.5, 0.5, 0, 0, 0, 0), rtol=1e-5)
 
-    def test_2_an_unknown_one_is_refused(self):
+    def test_unknown_optimizers_are_refused(self):
         with pytest.raises(ConfigError, match="opt_type"):
             IMPALAConfig(opt_type="sgd")  # pyright: ignore[reportArgumentType]
 
 
-def test_3_nothing_kept_to_learn_from_again():
+def test_replay_without_slots_is_refused():
     with pytest.raises(ConfigError, match="replay_buffer_num_slots"):
         IMPALAConfig(replay_proportion=0.5)
 
 
 @pytest.mark.long
-def test_every_step_of_an_update_sees_the_whole_batch():
+def test_every_step_of_an_update_uses_the_whole_batch():
     config = {"num_sgd_iter": 3, "num_envs_per_worker": 2, "env_config": {"space": spaces.Discrete(3)}, "seed": 0}
     worker = RolloutWorker(Echo, IMPALAPolicy, config=IMPALAConfig(**config))
     policy = worker.get_policy()
@@ -213,4 +213,4 @@ def test_every_step_of_an_update_sees_the_whole_batch():
     assert isinstance(batch, SampleBatch)
     stats = policy.learn_on_batch(batch)
     assert policy.learner.num_updates == 3
-    assert stats["max_rho"] > 1  # the last step's policy is no longer the one that acted
+    assert stats["max_rho"] > 1  # at the last step the policy differs from the one that acted

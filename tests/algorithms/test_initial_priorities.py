@@ -1,4 +1,4 @@
-"""The errors that workers send with their rows, by hand and against what a buffer draws."""
+"""TD errors that workers send as initial priorities, by hand and against rows of a buffer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TestTransitions:
         #   row 0: 1 + 0.2 and terminated there: 1.2, discount 0
         #   row 1: 2, terminated
         #   row 2: 3.4, then 12: γ²; row 3: 4.5, then 13: γ²; row 4: 5, cut off, then 13: γ
-        #   row 5: 6, then 21, for there is nothing more: γ
+        #   row 5: 6, then 21, since the fragment ends: γ
         transitions = fragment().transitions(2, 0.1)
         np.testing.assert_allclose(transitions["rewards"], [1.2, 2, 3.4, 4.5, 5, 6], rtol=1e-6)
         np.testing.assert_allclose(transitions["discounts"], [0, 0, 0.01, 0.01, 0.1, 0.1], rtol=1e-6)
@@ -44,7 +44,7 @@ class TestTransitions:
         assert transitions["weights"].tolist() == [1.0] * 6
 
     @pytest.mark.parametrize("n_step", [1, 3])
-    def test_they_are_those_that_a_buffer_draws(self, n_step):
+    def test_transitions_equal_those_of_a_buffer(self, n_step):
         buffer = PrioritizedReplay(100, gamma=0.9, n_step=n_step)
         batch = fragment()
         buffer.add(batch)
@@ -52,13 +52,13 @@ class TestTransitions:
         transitions = batch.transitions(n_step, 0.9)
         place = {number: place for place, number in enumerate(transitions["obs"].tolist())}
         same = [place[number] for number in drawn["obs"].tolist()]
-        assert len(set(same)) == (6 if n_step == 1 else 5)  # the last one waits there for what comes
+        assert len(set(same)) == (6 if n_step == 1 else 5)  # the last row cannot be drawn before its next steps
         for name in ("rewards", "discounts"):
             np.testing.assert_allclose(drawn[name], transitions[name][same], rtol=1e-6)
-        goes_on = drawn["discounts"] > 0
-        np.testing.assert_array_equal(drawn["new_obs"][goes_on], transitions["new_obs"][same][goes_on])
+        continues = drawn["discounts"] > 0
+        np.testing.assert_array_equal(drawn["new_obs"][continues], transitions["new_obs"][same][continues])
 
-    def test_priorities_stand_at_their_rows(self):
+    def test_priorities_belong_to_their_rows(self):
         class Known(ApexDQNPolicy):
             def td_errors(self, batch):
                 return -batch["obs"] - 0.5
@@ -68,7 +68,7 @@ class TestTransitions:
 
 
 @pytest.mark.parametrize("options", [{}, {"num_atoms": 7, "v_min": -2.0, "v_max": 2.0}, {"double_q": False}], ids=str)
-def test_they_are_the_errors_that_the_learner_finds(options):
+def test_priorities_equal_the_td_errors_of_the_learner(options):
     config = {"n_step": 2, "gamma": 0.9, "train_batch_size": 64, "lr": 0.0, "seed": 4, **options}
     policy = ApexDQNPolicy(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), config)
     rng = np.random.default_rng(0)
@@ -88,14 +88,14 @@ def test_they_are_the_errors_that_the_learner_finds(options):
     begun = drawn["priorities"].copy()
     learned = policy.learn_on_batch(drawn)["td_error"]
     np.testing.assert_allclose(np.abs(learned), begun, rtol=1e-4, atol=1e-6)
-    # And it is by them that rows are drawn.
+    # The buffer draws rows by these priorities.
     slots = np.flatnonzero(buffer._drawable)
     expected = buffer._rows.read("priorities", slots)
     np.testing.assert_allclose(buffer._tree.get(slots), (expected + 1e-6) ** 0.6, rtol=1e-6)
     assert np.ptp(expected) > 0.1
 
 
-def test_nothing_is_learned_from_being_asked():
+def test_computing_priorities_changes_no_weights():
     policy = ApexDQNPolicy(spaces.Discrete(3), spaces.Discrete(2), {"seed": 0})
     before = policy.get_weights()
     batch = Fragment(

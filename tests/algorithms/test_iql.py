@@ -14,7 +14,7 @@ from rollax.algorithms.iql import IQLConfig, IQLPolicy
 from tests.algorithms.tables import f32
 
 LINE = spaces.Discrete(3)
-"""Three states, seen as one-hot vectors: a linear actor is a table, and so are linear values."""
+"""Three states, observed as one-hot vectors: a linear actor and linear values are tables."""
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "expectile": 0.9, "beta": 2.0}
 
@@ -103,7 +103,7 @@ class TestContinuous:
         _, stats = self.found(max_weight=2.0)
         assert stats["mean_weight"] == pytest.approx((2 + 1 / math.e) / 2, rel=1e-5)
 
-    def test_only_the_targets_of_critics_follow(self):
+    def test_only_critics_have_targets(self):
         policy = policy_with(BOX, self.actor, self.values, self.critics, self.target_critics, tau=0.25)
         before = {name: np.array(value) for name, value in policy.targets.items()}
         policy.learn_on_batch(rows(actions=f32(0.5, -0.5)[:, None]))
@@ -139,7 +139,7 @@ class TestDiscrete:
         # Q = 0, 0 of the recorded actions, y = 3, 2
         assert stats["critic_loss"] == pytest.approx(2 * (9 + 4) / 2, rel=1e-5)
 
-    def test_masked_actions_have_no_share(self):
+    def test_masked_actions_are_excluded(self):
         space = spaces.Dict({"obs": spaces.Discrete(1), "action_mask": spaces.MultiBinary(3)})
         policy = IQLPolicy(space, spaces.Discrete(3), SMALL)
         policy.set_weights({name: np.zeros_like(value) for name, value in policy.get_weights().items()})
@@ -170,8 +170,8 @@ class TestRefused:
 
 
 @pytest.mark.parametrize("actions", [spaces.Discrete(2), BOX], ids=["discrete", "continuous"])
-def test_it_prefers_what_paid(actions):
-    """In each state the action of the other sign is recorded more often, and pays nothing."""
+def test_learns_the_rewarded_action(actions):
+    """In each state the action of the other sign is recorded more often, and earns nothing."""
     rng, paying = np.random.default_rng(0), np.array([1, 0, 1])
     obs = rng.integers(3, size=512)
     taken = np.where(rng.random(512) < 0.3, paying[obs], 1 - paying[obs])

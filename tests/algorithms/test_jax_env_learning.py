@@ -1,4 +1,4 @@
-"""What is learned in environments in JAX: the scores of the same tasks in Gymnasium, with the same settings."""
+"""Learning in JAX environments: the same scores and settings as for the same tasks in Gymnasium."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_ppo_jax_cartpole(reaches):
 
 
 class WithoutVelocities(JaxEnv):
-    """A CartPole whose observation has the cart's position and the pole's angle."""
+    """CartPole with the cart's position and the pole's angle as observation."""
 
     def __init__(self):
         self.env = CartPole()
@@ -76,6 +76,6 @@ BRAX = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")  # brax warns that it is maintained no longer
+@pytest.mark.filterwarnings("ignore")  # brax warns that it is no longer maintained
 def test_ppo_brax_inverted_pendulum(reaches):
     reaches(PPOTrainer, "jax:brax/inverted_pendulum", 950, 1_500_000, BRAX)

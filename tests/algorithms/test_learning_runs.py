@@ -1,4 +1,4 @@
-"""Published scores within published budgets; `make learning` runs these. The fixture `reaches` says how they count."""
+"""Published scores within published budgets; `make learning` runs these. The fixture `reaches` checks the scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CARTPOLE = {
     "lambda": 0.8,
 }
 
-# As in the zoo, but for gSDE: the deviation is one trained vector and its noise is drawn anew at every step.
+# As in the zoo, but without gSDE: the deviation is one trained vector, with new noise at every step.
 PENDULUM = {
     "num_envs_per_worker": 4,
     "train_batch_size": 4096,
@@ -48,7 +48,7 @@ def test_ppo_pendulum(reaches):
 
 
 def test_ppo_acrobot(reaches):
-    # As in the zoo, but that rewards are not normalized.
+    # As in the zoo, but without normalized rewards.
     config = {
         "num_envs_per_worker": 16,
         "train_batch_size": 4096,
@@ -77,7 +77,7 @@ def test_a3c_cartpole(reaches):
     reaches(A3CTrainer, "CartPole-v1", 450, 200_000, {"num_envs_per_worker": 4, **ITERATION})
 
 
-# With workers the policy that acts lags behind the one that learns, so that V-trace has something to correct.
+# With workers the acting policy lags behind the learned one, which V-trace corrects.
 WORKERS = {"num_workers": 2, "num_envs_per_worker": 10}
 
 

@@ -1,4 +1,4 @@
-"""Small tasks whose solution is known, learned in seconds."""
+"""Small tasks with known solutions, learned in seconds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SPACES = {
 
 
 def greedy_after(trainer, iterations):
-    """The mean reward of a step, of 1 at most."""
+    """The mean reward of a step; at most 1."""
     with trainer:
         for _ in range(iterations):
             trainer.train()
@@ -50,12 +50,12 @@ def greedy_after(trainer, iterations):
 
 
 @pytest.mark.parametrize("space", long_except({"Discrete", "Tuple"}, SPACES))
-def test_ppo_repeats_what_it_sees(space):
+def test_ppo_learns_to_repeat_observations(space):
     trainer = PPOTrainer(env=Echo, config={**PPO, "env_config": {"space": space}})
     assert greedy_after(trainer, 20) > 0.93
 
 
-def test_pg_repeats_what_it_sees():
+def test_pg_learns_to_repeat_observations():
     config = {**ECHO, "env_config": {"space": SPACES["MultiDiscrete"]}, "train_batch_size": 240, "lr": 2e-2}
     assert greedy_after(PGTrainer(env=Echo, config=config), 40) > 0.93
 
@@ -76,7 +76,7 @@ def test_pg_repeats_what_it_sees():
     ],
     ids=["A2C", "A3C", "IMPALA", "APPO", "APPO without V-trace"],
 )
-def test_actor_critics_repeat_what_they_see(name, options, iterations):
+def test_actor_critics_learn_to_repeat_observations(name, options, iterations):
     space = {"space": SPACES["MultiDiscrete"]}
     config = {**ECHO, "env_config": space, "rollout_fragment_length": 8, "lr": 1e-2, **options}
     assert greedy_after(get_trainer_class(name)(env=Echo, config=config), iterations) > 0.93
@@ -86,14 +86,14 @@ def test_actor_critics_repeat_what_they_see(name, options, iterations):
 def test_ppo_learns_from_dicts_and_images(image):
     convolutions = {"conv_filters": [[8, 4, 2]], "conv_dense": 32} if image else {}
     model = {"fcnet_hiddens": (32,), **convolutions}
-    # At the step size of the other tests the convolutions die in a third of all seeds.
+    # At the step size of the other tests the units of the convolutions die with a third of all seeds.
     slower = {"lr_schedule": [[0, 3e-3], [20 * 256, 3e-4]]}
     trainer = PPOTrainer(env=Shown, config={**PPO, **slower, "env_config": {"image": image}, "model": model})
     assert greedy_after(trainer, 20) > 0.93
 
 
 class TestValueOfAnEndlessTask:
-    """Reward 1 for ever has the value 1 / (1 - γ) = 10. The task is cut off every 5 steps, which must not matter."""
+    """Reward 1 at each step has the value 1 / (1 - γ) = 10. Truncation after 5 steps must not change it."""
 
     CONFIG: ClassVar[dict[str, Any]] = {
         "gamma": 0.9,
@@ -107,7 +107,7 @@ class TestValueOfAnEndlessTask:
         "seed": 0,
     }
 
-    # The values of what comes after are those that the learner has by then: a few steps settle them.
+    # Bootstrap values are those of the current learner, so that values converge over a few iterations.
     IMPALA: ClassVar[dict[str, Any]] = {
         **CONFIG,
         "num_sgd_iter": 10,
@@ -122,16 +122,16 @@ class TestValueOfAnEndlessTask:
                 trainer.train()
             return trainer.get_policy().compute_values(np.zeros(1, np.int64))[0]
 
-    def test_is_found(self):
+    def test_is_learned(self):
         assert self.value_after_training(PPOTrainer, self.CONFIG) == pytest.approx(10, rel=0.02)
 
     @pytest.mark.parametrize("trainer_class", [IMPALATrainer, pytest.param(APPOTrainer, marks=pytest.mark.long)])
-    def test_is_found_from_rows_that_stand_for_what_comes_after(self, trainer_class):
+    def test_is_learned_from_bootstrap_rows(self, trainer_class):
         assert self.value_after_training(trainer_class, self.IMPALA) == pytest.approx(10, rel=0.02)
 
-    def test_is_missed_where_truncation_is_taken_for_termination(self):
-        assert self.value_after_training(TruncationIsTheEnd, self.CONFIG) < 5
-        assert self.value_after_training(TruncationIsTheEndOfIMPALA, self.IMPALA) < 5
+    def test_is_missed_if_truncation_counts_as_termination(self):
+        assert self.value_after_training(TruncatingPPO, self.CONFIG) < 5
+        assert self.value_after_training(TruncatingIMPALA, self.IMPALA) < 5
 
 
 class TruncationIsTermination:
@@ -144,7 +144,7 @@ class MistakenPPO(TruncationIsTermination, PPOPolicy):
     pass
 
 
-class TruncationIsTheEnd(PPOTrainer):
+class TruncatingPPO(PPOTrainer):
     policy_class = MistakenPPO
 
 
@@ -152,12 +152,12 @@ class MistakenIMPALA(TruncationIsTermination, IMPALAPolicy):
     pass
 
 
-class TruncationIsTheEndOfIMPALA(IMPALATrainer):
+class TruncatingIMPALA(IMPALATrainer):
     policy_class = MistakenIMPALA
 
 
 @pytest.mark.long
-def test_masked_cartpole_gets_better_and_never_does_what_is_masked():
+def test_masked_cartpole_improves_without_masked_actions():
     config = {
         "num_envs_per_worker": 8,
         "train_batch_size": 256,

@@ -1,4 +1,4 @@
-"""`load_policy`: a checkpoint alone acts on raw observations as its trainer did."""
+"""`load_policy`: a policy from a checkpoint acts on raw observations like its trainer."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def test_filters_observations_and_scales_actions(tmp_path):
         np.testing.assert_array_equal(action, trainer.compute_single_action(obs))
         assert env.action_space.contains(action)
         obs, *_ = env.step(action)
-    # Without its filter it would do something else.
+    # Without its filter the action would differ.
     assert not np.array_equal(
         action,
         trainer.worker.runners["default_policy"].action_map(
             trainer.get_policy().compute_actions(obs[None], explore=False)[0]
         )[0],
     )
-    # Its own random stream goes on where the trainer's was.
+    # Its random stream continues that of the trainer.
     explored = [one.compute_single_action(obs, explore=True) for one in (policy, trainer)]
     np.testing.assert_array_equal(*explored)
 
 
 def test_dict_observations_with_a_mask(tmp_path):
     trainer, path = trained(tmp_path, MaskedCartPole)
-    policy = load_policy(path)  # the environment is not made, so nothing of it must be trusted
+    policy = load_policy(path)  # does not make the environment, so it needs no trusted code
     env = gym.make("CartPole-v1")
     mask = np.array([0, 0, 0, 1, 1, 0, 0, 0, 1, 0], np.int8)
     obs = {"cart": env.reset(seed=0)[0], "action_mask": mask}
@@ -63,7 +63,7 @@ def test_dict_observations_with_a_mask(tmp_path):
     assert all(mask[policy.compute_single_action(obs, explore=True)] for _ in range(30))
 
 
-def test_a_policy_of_another_algorithm_is_known_by_its_name(tmp_path):
+def test_a_policy_of_another_algorithm_is_loaded_by_its_id(tmp_path):
     policies = {"ppo": None, "pg": (PGPolicy, None, None, {"lr": 0.5})}
     multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: "ppo", "policies_to_train": ["ppo"]}
     trainer, path = trained(tmp_path, "CartPole-v1", multiagent=multiagent)
@@ -134,7 +134,7 @@ class TestOneOfSeveral:
         with pytest.raises(CheckpointError, match=r"no such policy(.|\n)*default_policy(.|\n)*\['left', 'right'\]"):
             load_policy(saved[1])
 
-    def test_a_policy_of_ones_own(self, saved):
+    def test_a_user_defined_policy(self, saved):
         trainer, path = saved
         with pytest.raises(
             CheckpointError,
@@ -158,7 +158,7 @@ class TestCustomModel:
         ]
         np.testing.assert_array_equal(*logits)
 
-    def test_is_imported_only_where_it_is_trusted(self, tmp_path):
+    def test_is_imported_only_with_trust_code(self, tmp_path):
         model = {"custom_model": Linear, "custom_model_config": {"scale": 3.0}}
         trainer, path = trained(tmp_path, "CartPole-v1", model=model)
         with pytest.raises(
@@ -185,7 +185,7 @@ class TestCustomModel:
         self.check(load_policy(path, custom_model=Local), trainer)
 
 
-def test_36_a_damaged_checkpoint(tmp_path):
+def test_a_damaged_checkpoint_is_refused(tmp_path):
     _, path = trained(tmp_path, "CartPole-v1")
     arrays = path / "arrays.safetensors"
     arrays.write_bytes(arrays.read_bytes()[:-1])

@@ -1,4 +1,4 @@
-"""MARWIL and BC: losses and gradients against numbers derived by hand; weights, memory, and what is refused."""
+"""MARWIL and BC: losses and gradients against numbers derived by hand; weights, memory, and refused settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(**columns):
 
 
 class TestLoss:
-    """c² = 4 does not move, β = ½.
+    """c² = 4 is constant, β = ½.
 
     row  p(a)   V    G = r + d V(s')    Â    β Â / c     w
      0   1/2    1    3 + 4/2 = 5        4       1        e
@@ -69,8 +69,8 @@ class TestLoss:
         np.testing.assert_allclose(gradients["logits"], [*expected, [0, 0]], rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(gradients["values"], [*(-0.3 * self.advantages / 3), 0], rtol=1e-5)
 
-    def test_the_scale_moves(self):
-        # c² = 4 + ¼ (101/3 - 4), before the weights are computed; and it is part of the weights.
+    def test_scale_is_a_moving_average(self):
+        # c² = 4 + ¼ (101/3 - 4), before the weights are computed. `get_weights` includes it.
         policy = policy_of(**{**self.config, "moving_average_sqd_adv_norm_update_rate": 0.25}, lr=0.0)
         square = 4 + 0.25 * (101 / 3 - 4)
         stats = policy.learn_on_batch(rows())
@@ -108,7 +108,7 @@ class TestLoss:
             with pytest.raises(NonFiniteError, match=r"batch's columns \['rewards'\](.|\n)*lower lr"):
                 policy_of(**self.config, max_weight=limit).learn_on_batch(poisoned)
 
-    def test_large_advantages_are_told_once(self, caplog):
+    def test_large_advantages_are_logged_once(self, caplog):
         policy = policy_of(moving_average_sqd_adv_norm_start=1.0)
         with caplog.at_level(logging.WARNING, "rollax.algorithms"):
             policy.learn_on_batch(rows())
@@ -124,7 +124,7 @@ class TestLoss:
 
 class TestBC:
     def test_loss_and_gradient(self):
-        # It is MARWIL with β = 0, and reads neither rewards nor what came next.
+        # BC is MARWIL with β = 0. It reads neither rewards nor next observations.
         batch = SampleBatch({name: rows()[name] for name in ("obs", "actions", "weights")})
         gradients, stats = policy_of(BCPolicy).compute_gradients(batch)
         loss = -np.mean(np.log([0.5, 0.25, 0.75]))
@@ -152,7 +152,7 @@ class TestBC:
         expected = half_log + (0.04 + 0.36) / 4 - 0.1 * (half_log + 0.5)
         assert stats["policy_loss"] == pytest.approx(expected, rel=1e-5)
 
-    def test_masked_actions_have_no_share(self):
+    def test_masked_actions_are_excluded(self):
         space = spaces.Dict({"obs": spaces.Discrete(1), "action_mask": spaces.MultiBinary(3)})
         policy = BCPolicy(space, spaces.Discrete(3), {"model": {"fcnet_hiddens": ()}, "seed": 0})
         weights = policy.get_weights()
@@ -193,13 +193,13 @@ class TestMemory:
         sizes = {"train_batch_size": 4, "burn_in": 1, "seed": 0}
         return policy_class(spaces.Discrete(3), CHOICE, {"model": model, **sizes, **config})
 
-    def test_what_is_drawn(self):
+    def test_settings_of_sequences(self):
         replayed = self.policy().replayed
         assert replayed is not None
         assert (replayed.length, replayed.burn_in, replayed.columns) == (2, 1, ())  # the state begins with zeros
         assert policy_of().replayed is None
 
-    def test_only_the_rows_to_learn_from_count(self):
+    def test_only_rows_to_learn_from_count(self):
         policy = self.policy()
         gradients, stats = policy.compute_gradients(self.sequences())
         for columns in ({"actions": np.array([0, 0, 1, 1, 1, 1])}, {"rewards": f32(-5, 3, 7, 2, 7, 7)}):
@@ -208,9 +208,9 @@ class TestMemory:
             for name, gradient in gradients.items():
                 np.testing.assert_allclose(gradient, others[name], rtol=1e-5, atol=1e-7)
         _, longer = policy.compute_gradients(self.sequences(obs=np.array([2, 1, 2, 1, 0, 0])))
-        assert longer["policy_loss"] != stats["policy_loss"]  # the rows of burn-in lead to the state
+        assert longer["policy_loss"] != stats["policy_loss"]  # rows of burn-in determine the state
 
-    def test_values_after_a_sequence_are_those_of_its_memory(self):
+    def test_values_after_a_sequence_use_its_memory(self):
         policy = self.policy()
         rows = {"obs": np.array([0, 1, 2]), "state_in": tuple(part[None] for part in policy.memory.initial_state)}
         first = np.asarray(policy._acting.values(policy.params, policy.extra, rows))
@@ -245,14 +245,14 @@ class TestRefused:
         with pytest.raises(ConfigError, match="has no effect: BC"):
             BCConfig(**config)
 
-    def test_gamma_in_bc_is_that_of_estimates(self):
+    def test_gamma_in_bc_without_estimates(self):
         with pytest.raises(ConfigError, match="gamma has no effect: off_policy_estimation_methods"):
             BCConfig(gamma=0.5)
         assert BCConfig(gamma=0.5, input="log", off_policy_estimation_methods=["wis"]).gamma == 0.5
 
 
-def test_it_learns_what_it_is_shown():
-    """The states 0 to 3 with the action 0, 1, 1, 0, of which one in ten is wrong."""
+def test_bc_learns_the_recorded_actions():
+    """States 0 to 3 with the actions 0, 1, 1, 0; one in ten is wrong."""
     rng, right = np.random.default_rng(0), np.array([0, 1, 1, 0])
     obs = rng.integers(4, size=512)
     actions = np.where(rng.random(512) < 0.1, 1 - right[obs], right[obs])
@@ -264,8 +264,8 @@ def test_it_learns_what_it_is_shown():
     np.testing.assert_array_equal(policy.compute_actions(np.arange(4), explore=False)[0], right)
 
 
-def test_marwil_prefers_what_paid():
-    """Every state has both actions; the rarer one pays."""
+def test_marwil_learns_the_rewarded_action():
+    """Every state has both actions; the rarer one is rewarded."""
     rng, paying = np.random.default_rng(0), np.array([0, 1, 1, 0])
     obs = rng.integers(4, size=512)
     actions = np.where(rng.random(512) < 0.3, paying[obs], 1 - paying[obs])

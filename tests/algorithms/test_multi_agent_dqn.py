@@ -1,4 +1,4 @@
-"""DQN for several agents: a buffer, a target network and a γ for each policy, shared variables, what a step is."""
+"""DQN for several agents: buffers, target networks and γ by policy, shared variables, counting of steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LENGTH = 4
 
 
 class Unlike(MultiAgentEnv):
-    """Two agents with spaces of their own. In step k = 0, 1, 2, 3 `small` sees k and earns k + 1; `large` sees
-    [k, k] and earns ten times as much. `large` sits out every second step, and `rare` comes once, at the end."""
+    """Agents with different spaces. In step k = 0, 1, 2, 3 `small` observes k and earns k + 1; `large` observes
+    [k, k], earns ten times as much and acts only in every second step. `rare` appears once, at the end."""
 
     observation_spaces = {
         "small": gym.spaces.Discrete(LENGTH + 1),
@@ -62,7 +62,7 @@ SMALL = {
 
 
 def unlike(**changes):
-    """A config of three policies, one for each agent; `small` counts 3 steps by γ = 0.1, `large` 2 by γ = 0.5."""
+    """A config with a policy for each agent: `small` has n = 3 and γ = 0.1, `large` has n = 2 and γ = 0.5."""
     policies = {
         "small": PolicySpec(config={"gamma": 0.1, "n_step": 3}),
         "large": PolicySpec(config={"gamma": 0.5, "n_step": 2, "num_atoms": 5}),
@@ -73,7 +73,7 @@ def unlike(**changes):
 
 
 def returns_by_observation(trainer, policy_id):
-    """First number observed -> every (return, discount) that the policy's buffer gives for it."""
+    """First number observed -> all (return, discount) in the policy's buffer."""
     drawn = trainer.optimizer.buffers[policy_id].sample(400, np.random.default_rng(0))
     found: dict[int, set] = {}
     for obs, *pair in zip(drawn["obs"], drawn["rewards"].astype(float), drawn["discounts"].astype(float), strict=True):
@@ -89,11 +89,11 @@ class TestPolicies:
             # γ = 0.1: rewards are digits. 1.23, 2.34, then the trajectory ends: 3.4 and 4.
             expected = {0: (1.23, 0.001), 1: (2.34, 0.0), 2: (3.4, 0.0), 3: (4.0, 0.0)}
             assert returns_by_observation(trainer, "small") == {k: {pair} for k, pair in expected.items()}
-            # It acts in the steps 0 and 2 only: 10 + 30 / 2 = 25, and 30; the reward of a step that it sits out is 0.
+            # It acts in steps 0 and 2 only: 10 + 30 / 2 = 25, and 30. Other steps earn 0.
             assert returns_by_observation(trainer, "large") == {0: {(25.0, 0.0)}, 2: {(30.0, 0.0)}}
         assert np.isfinite([stats[policy_id]["q_loss"] for policy_id in ("small", "large")]).all()
 
-    def test_without_rows_one_does_not_learn(self):
+    def test_a_policy_without_rows_does_not_learn(self):
         with DQNTrainer(Unlike, unlike()) as trainer:
             before = trainer.get_weights(["rare"])["rare"]
             assert set(trainer.train()["info"]["learner"]["rare"].values()) <= {None}
@@ -102,7 +102,7 @@ class TestPolicies:
         with DQNTrainer(Unlike, unlike(env_config={"rare_comes": True})) as trainer:
             assert np.isfinite(trainer.train()["info"]["learner"]["rare"]["q_loss"])
 
-    def test_only_those_that_are_to_be_trained_learn_and_are_remembered(self):
+    def test_only_trained_policies_learn_and_have_buffers(self):
         with DQNTrainer(Unlike, unlike(multiagent={"policies_to_train": ["large"]})) as trainer:
             before = trainer.get_weights()
             assert set(trainer.train()["info"]["learner"]) == {"large"}
@@ -125,7 +125,7 @@ class TestSharedVariables:
     shared = {"shared_variables": {"body": {"parts": ["trunk"]}}}
     policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
 
-    def test_both_move_them_and_each_has_a_target_network_of_its_own(self):
+    def test_both_policies_train_them_and_each_has_a_target_network(self):
         config = {**SMALL, "multiagent": {**self.policies, **self.shared}, "target_network_update_freq": 1}
         with DQNTrainer(TwoAgents, config) as trainer:
             trainer.train()
@@ -136,7 +136,7 @@ class TestSharedVariables:
             assert own
             assert all(left.params[name] is right.params[name] for name in shared)
             assert any(not np.array_equal(left.params[name], right.params[name]) for name in own)
-            # Copied after every update of its own policy. `right` learns after `left`, and moves what they share.
+            # Copied after every update of its own policy. `right` learns after `left` and changes the shared variables.
             assert same(right.targets, right.params)
             assert same({n: left.targets[n] for n in own}, {n: left.params[n] for n in own})
             assert any(not np.array_equal(left.targets[name], left.params[name]) for name in shared)
@@ -144,7 +144,7 @@ class TestSharedVariables:
 
 class TestCounting:
     @pytest.mark.parametrize(("count_steps_by", "steps_at_once"), [("env_steps", 4), ("agent_steps", 8)])
-    def test_updates_are_due_by_what_counts(self, count_steps_by, steps_at_once):
+    def test_updates_are_due_by_counted_steps(self, count_steps_by, steps_at_once):
         policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
         config = {**SMALL, "multiagent": policies, "count_steps_by": count_steps_by, "timesteps_per_iteration": 0}
         with DQNTrainer(TwoAgents, {**config, "learning_starts": 10, "training_intensity": 0.75}) as trainer:

@@ -1,4 +1,4 @@
-"""What several policies must learn, each with the environment and the settings of its example (`make learning`)."""
+"""Learning of several policies with the environments and settings of the examples (`make learning`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def weaker_policys_reward(evaluation: dict[str, Any]) -> float:
 
 
 class TestRockPaperScissors:
-    # Most of the reward depends on who is drawn: with 20 episodes that alone would move the mean by 0.7.
+    # Most of the reward depends on the random opponent: with 20 episodes this alone would change the mean by 0.7.
     config = {**rock_paper_scissors.CONFIG, "evaluation_num_episodes": 200}
 
     def test_without_a_memory(self, reaches):
@@ -60,7 +60,7 @@ def test_ppo_tic_tac_toe_by_self_play(reaches):
 
 class TestHierarchicalMaze:
     def test_three_policies(self, reaches):
-        # Counted are the walkers' steps and the top level's choices together.
+        # Steps of walkers and choices of the top level are counted together.
         config = hierarchical_maze.config(evaluation_num_episodes=20)
         reaches(PPOTrainer, Maze, 0.8, 150_000, config, goals_reached)
 

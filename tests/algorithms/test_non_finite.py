@@ -1,4 +1,4 @@
-"""NaN and infinity on their way through `Trainer.train`: named, and nothing is broken by them."""
+"""NaN and infinity in `Trainer.train` raise named errors and break nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONFIG = {"num_envs_per_worker": 4, "train_batch_size": 64, "model": {"fcnet_hid
 PPO = {**CONFIG, "sgd_minibatch_size": 32, "num_sgd_iter": 2}
 
 
-class Spoils(Callbacks):
+class InsertNaN(Callbacks):
     """Puts a NaN into a column of each batch while `column` is set."""
 
     column = None
@@ -24,13 +24,13 @@ class Spoils(Callbacks):
 
 @pytest.mark.parametrize("column", ["obs", "advantages"])
 @pytest.mark.parametrize(("trainer_class", "config"), [(PPOTrainer, PPO), (PGTrainer, CONFIG)])
-def test_32_a_bad_batch_stops_before_the_weights_are_touched(monkeypatch, trainer_class, config, column):
-    with trainer_class("CartPole-v1", {**config, "callbacks": Spoils}) as trainer:
+def test_a_bad_batch_changes_no_weights(monkeypatch, trainer_class, config, column):
+    with trainer_class("CartPole-v1", {**config, "callbacks": InsertNaN}) as trainer:
         trainer.train()
         steps = trainer.get_policy().learner.num_updates
         before = trainer.get_policy().get_weights()
         with monkeypatch.context() as patch:
-            patch.setattr(Spoils, "column", column)
+            patch.setattr(InsertNaN, "column", column)
             with pytest.raises(NonFiniteError) as error:
                 trainer.train()
         message = str(error.value)
@@ -38,7 +38,7 @@ def test_32_a_bad_batch_stops_before_the_weights_are_touched(monkeypatch, traine
         assert "the loss (" in message
         assert f"columns ['{column}']" in message
         assert "fix:" in message
-        if column == "advantages":  # standardized together, so the very first step is spoiled
+        if column == "advantages":  # standardized together, so that the first step is not finite
             assert f"gradient step {steps}:" in message
             for name, value in trainer.get_policy().get_weights().items():
                 np.testing.assert_array_equal(value, before[name])
@@ -47,7 +47,7 @@ def test_32_a_bad_batch_stops_before_the_weights_are_touched(monkeypatch, traine
         assert np.isfinite(list(result["info"]["learner"]["default_policy"].values())).all()
 
 
-def test_31_nan_weights_are_found_as_they_act():
+def test_nan_weights_are_detected_in_acting():
     with PPOTrainer("CartPole-v1", PPO) as trainer:
         trainer.train()
         policy = trainer.get_policy()
@@ -65,7 +65,7 @@ def test_31_nan_weights_are_found_as_they_act():
         assert np.isfinite(trainer.train()["info"]["learner"]["default_policy"]["total_loss"])
 
 
-def test_32_nan_weights_of_the_value_function_are_found_as_they_learn():
+def test_nan_weights_of_the_value_function_are_detected_in_learning():
     with PPOTrainer("CartPole-v1", PPO) as trainer:
         policy = trainer.get_policy()
         weights = policy.get_weights()
@@ -75,14 +75,14 @@ def test_32_nan_weights_of_the_value_function_are_found_as_they_learn():
             trainer.train()
 
 
-def test_32_a_learning_rate_that_explodes_ends_in_a_named_error():
+def test_an_exploding_learning_rate_raises_a_named_error():
     with PPOTrainer("CartPole-v1", {**PPO, "lr": 1e38, "grad_clip": None}) as trainer:
         with pytest.raises(NonFiniteError, match="policy 'default_policy'"):
             [trainer.train() for _ in range(5)]
 
 
-def test_32_weights_that_are_not_finite_are_neither_learned_nor_saved(tmp_path):
-    # Loss and gradients are finite; what the first step would lead to is not.
+def test_non_finite_weights_are_neither_learned_nor_saved(tmp_path):
+    # Loss and gradients are finite; the weights after the first step are not.
     with PPOTrainer("CartPole-v1", {**PPO, "lr": 1e300}) as trainer:
         policy = trainer.get_policy()
         good = policy.get_weights()

@@ -1,4 +1,4 @@
-"""What others have done is learned from: logged actions, and the rows of other policies."""
+"""Learning from the actions of others: logged actions, and rows of other policies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rollax import (
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from tests.algorithms.replayed import (
     CONTINUOUS,
-    OF_DATA,
-    OF_GROUPS,
-    OF_SEARCH,
+    DATA_ALGORITHMS,
+    GROUP_ALGORITHMS,
     REPLAYED,
+    SEARCH_ALGORITHMS,
     SMALL,
-    drawn_of,
     each_algorithm,
+    sample_from_buffers,
 )
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -39,8 +39,8 @@ REPLAYING = {trainer_class.name for trainer_class in REPLAYED}
 
 
 class Logs(ExternalEnv):
-    """Episodes of five steps. Every `asks`-th step asks the policy, where that is above 0; the others are logged, with
-    random actions. Each observation is unlike all others; `did` tells what was done after it."""
+    """Episodes of five steps. Every `asks`-th step, if that is above 0, gets its action from the policy. All other
+    actions are random and logged. Each observation is unique; `did` holds the action that follows it."""
 
     did: ClassVar[dict[tuple, np.ndarray]] = {}
 
@@ -72,22 +72,22 @@ def space_for(trainer_class):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_done():
+def _clear_log():
     Logs.did.clear()
 
 
 class TestLoggedActions:
     @each_algorithm
     @pytest.mark.parametrize("asks", [pytest.param(0, marks=pytest.mark.long), 3])
-    def test_what_is_kept_is_what_was_done(self, trainer_class, asks):
+    def test_buffer_holds_the_logged_actions(self, trainer_class, asks):
         config = {**SMALL, "env_config": {"actions": space_for(trainer_class), "asks": asks}}
-        # Many episodes are read side by side: one poll brings a row of each.
+        # Many episodes run at the same time: one poll returns a row of each.
         config |= {"buffer_size": 8000, "timesteps_per_iteration": 400, "training_intensity": 0.02, "n_step": 1}
-        config["observation_filter"] = "NoFilter"  # rows are known by their observations
+        config["observation_filter"] = "NoFilter"  # observations identify rows
         with trainer_class(Logs, config) as trainer:
             trainer.train()
             stats = trainer.train()["info"]["learner"]["default_policy"]
-            drawn = drawn_of(trainer, 300)
+            drawn = sample_from_buffers(trainer, 300)
             done = np.asarray(trainer.worker.runners["default_policy"].action_map(drawn["actions"]))
         expected = np.array([Logs.did[tuple(obs.tolist())] for obs in drawn["obs"]])
         assert len(np.unique(drawn["obs"], axis=0)) > 40
@@ -96,7 +96,7 @@ class TestLoggedActions:
         assert np.isfinite([value for value in stats.values() if value is not None]).all()
 
     @pytest.mark.long
-    def test_dqn_learns_from_them_what_those_who_acted_did_not_know(self):
+    def test_dqn_learns_a_better_policy_from_random_actions(self):
         # The reward of an action is its number: five random ones earn 7.5, the best 15.
         config = {**SMALL, "gamma": 0.0, "lr": 1e-2, "timesteps_per_iteration": 2000, "train_batch_size": 32}
         config |= {"buffer_size": 5000, "env_config": {"actions": CHOICE}}
@@ -106,16 +106,17 @@ class TestLoggedActions:
             assert trainer.evaluate()["episode_reward_mean"] > 14.5
 
     @pytest.mark.parametrize(
-        "name", [name for name in ALGORITHMS if name not in REPLAYING | OF_GROUPS | OF_DATA | OF_SEARCH]
+        "name",
+        [name for name in ALGORITHMS if name not in REPLAYING | GROUP_ALGORITHMS | DATA_ALGORITHMS | SEARCH_ALGORITHMS],
     )
-    def test_algorithms_that_learn_only_from_their_own_actions_refuse_them(self, name):
+    def test_on_policy_algorithms_refuse_them(self, name):
         config = {"env_config": {"actions": CHOICE}, "train_batch_size": 200, "seed": 0}
         with get_trainer_class(name)(Logs, config) as trainer:
             with pytest.raises(PolicyError, match=r"learns only from its own(.|\n)*log_action(.|\n)*use an off-policy"):
                 trainer.train()
 
     @pytest.mark.parametrize("trains", [False, True])
-    def test_episodes_that_are_only_served_may_log_what_they_like(self, trains):
+    def test_episodes_without_training_may_log_any_actions(self, trains):
         with PPOTrainer(Logs, {"env_config": {"actions": CHOICE, "trains": trains}}) as trainer:
             if trains:
                 with pytest.raises(PolicyError, match="training_enabled=False"):
@@ -127,7 +128,8 @@ class TestLoggedActions:
 
 
 class Duet(ExternalMultiAgentEnv):
-    """`player` asks what to do, and what `teacher` does is logged: always 3. The reward is the number of the action."""
+    """`player` gets its actions from the policy; those of `teacher` are logged and always 3. An action's number is its
+    reward."""
 
     def __init__(self, context):
         super().__init__(OBS, CHOICE)
@@ -147,7 +149,7 @@ class Duet(ExternalMultiAgentEnv):
 class TestLoggedActionsOfOneAgent:
     policies = {"policies": {"player": None, "teacher": None}, "policy_mapping_fn": lambda agent: agent}
 
-    def test_dqn_keeps_them_beside_its_own(self):
+    def test_dqn_stores_them_beside_its_own_actions(self):
         with DQNTrainer(Duet, {**SMALL, "multiagent": self.policies}) as trainer:
             trainer.train()
             drawn = {
@@ -160,7 +162,7 @@ class TestLoggedActionsOfOneAgent:
             assert (batch["rewards"] == batch["actions"]).all()
 
     @pytest.mark.parametrize("trained", ["player", "teacher"])
-    def test_of_a_policy_that_ppo_does_not_train_they_are_none_of_its_business(self, trained):
+    def test_ppo_ignores_those_of_policies_that_it_does_not_train(self, trained):
         multiagent = {**self.policies, "policies_to_train": [trained]}
         config = {"train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1, "multiagent": multiagent}
         with PPOTrainer(Duet, config) as trainer:
@@ -172,8 +174,8 @@ class TestLoggedActionsOfOneAgent:
 
 
 class Lesson(MultiAgentEnv):
-    """Episodes of six steps; the observation is [1 of the teacher and 0 of the student, episode, step]. After three
-    steps the teacher's trajectory is truncated; a step later it begins another. It earns 10 and its action per step."""
+    """Episodes of six steps; the observation is [1 for the teacher or 0 for the student, episode, step]. The teacher
+    earns 10 plus its action per step. Its trajectory is truncated after three steps; one step later another begins."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = CHOICE
@@ -201,14 +203,14 @@ LESSON = ("student", "teacher")
 
 
 class Teacher(Policy):
-    """Does 0, 1, 2, 3, 0, ... by the step; learns nothing."""
+    """Takes the actions 0, 1, 2, 3, 0, ... in turn; learns nothing."""
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
         return (obs_batch[:, 2].astype(np.int64) % 4).tolist(), [], {}
 
 
 class Watching(DQNPolicy):
-    """Learns from its own rows, and from those of all others in its episodes."""
+    """Learns from its own rows and from those of all other agents in its episodes."""
 
     read = ("obs", "rewards", "terminateds", "truncateds", "trajectory_id")
 
@@ -223,7 +225,7 @@ class Watching(DQNPolicy):
 class TestRowsOfOthers:
     @pytest.mark.parametrize("fragment", [1, 4, 60])
     @pytest.mark.parametrize("teacher", [Teacher, DQNPolicy])
-    def test_are_kept_like_its_own(self, fragment, teacher):
+    def test_are_stored_like_its_own(self, fragment, teacher):
         multiagent = {
             "policies": {"student": PolicySpec(Watching, config={"gamma": 0.5}), "teacher": PolicySpec(teacher)},
             "policy_mapping_fn": lambda agent: agent,
@@ -247,7 +249,7 @@ class TestRowsOfOthers:
             np.testing.assert_array_equal(watched["actions"], step % 4)
 
     @pytest.mark.long
-    def test_teach_what_one_has_never_earned_oneself(self):
+    def test_teach_values_of_the_others(self):
         multiagent = {
             "policies": {"student": PolicySpec(Watching), "teacher": PolicySpec(Teacher)},
             "policy_mapping_fn": lambda agent: agent,
@@ -260,5 +262,5 @@ class TestRowsOfOthers:
             steps = np.array([0, 1, 2, 4, 5])
             seats = [np.stack([np.full(5, seat), np.full(5, 50), steps], 1).astype(np.float32) for seat in (0, 1)]
             values = [np.asarray(student.split.merge(student.params, student.extra)(seat)[0]) for seat in seats]
-        assert np.abs(values[0]).max() < 3  # its own steps earn nothing
+        assert np.abs(values[0]).max() < 3  # the student's steps earn nothing
         assert values[1][np.arange(5), steps % 4].min() > 7  # the teacher's 10, 11 or 12

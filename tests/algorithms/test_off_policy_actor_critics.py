@@ -30,7 +30,7 @@ each_algorithm = pytest.mark.parametrize("algorithm", long_except({"SAC"}, ["DDP
 
 
 class Level(gym.Env):
-    """The right action of [-2, 4] is how high the bright part of an image is; beside it in a Dict there is noise."""
+    """The right action in [-2, 4] is the height of the bright part of an image. The Dict's other entry is noise."""
 
     action_space = spaces.Box(-2, 4, (1, 1), np.float32)
     observation_space = spaces.Dict(
@@ -118,7 +118,7 @@ def test_sac_runs_with_discrete_actions(env):
 
 
 @each_algorithm
-def test_after_a_restore_it_goes_on_where_it_was(algorithm, tmp_path):
+def test_restoring_continues_exactly(algorithm, tmp_path):
     config = {
         **SMALL,
         "env_config": {"space": BOX},
@@ -142,7 +142,7 @@ def test_after_a_restore_it_goes_on_where_it_was(algorithm, tmp_path):
 
 @pytest.mark.long
 @each_algorithm
-def test_one_worker_gives_the_numbers_of_none(algorithm, small_ray):
+def test_one_worker_gives_the_same_numbers_as_none(algorithm, small_ray):
     config = {**SMALL, "env_config": {"space": BOX}, "exploration": "OrnsteinUhlenbeckNoise"}
     found = []
     for workers in (0, 1):
@@ -153,10 +153,10 @@ def test_one_worker_gives_the_numbers_of_none(algorithm, small_ray):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("compiles_anew")
+@pytest.mark.usefixtures("cleared_cache")
 @each_algorithm
-def test_compiles_for_a_few_sizes_only(algorithm):
-    # The updates that are due differ from step to step.
+def test_compiles_for_few_sizes_only(algorithm):
+    # The number of due updates differs from step to step.
     config = {**SMALL, "env_config": {"space": BOX}, "training_intensity": 0.7, "timesteps_per_iteration": 0}
     with get_trainer_class(algorithm)(Echo, config) as trainer:
         updates = set()
@@ -185,7 +185,7 @@ def test_compiles_for_a_few_sizes_only(algorithm):
     ],
     ids=["DDPG", "TD3", "SAC", "SAC, discrete", "SAC, images"],
 )
-def test_repeats_what_it_sees(algorithm, env, options):
+def test_learns_to_repeat_observations(algorithm, env, options):
     config = {
         "num_envs_per_worker": 8,
         "rollout_fragment_length": 4,

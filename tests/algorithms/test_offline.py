@@ -54,7 +54,7 @@ def continuous():
 
 
 class Still(gym.Env):
-    """Episodes of four steps in the spaces of the data."""
+    """Episodes of four steps with the spaces of the data."""
 
     observation_space, action_space = OBSERVATIONS, ACTIONS
 
@@ -71,12 +71,12 @@ def drawn_by(trainer, count=64):
     return trainer.optimizer.drawn_from["default_policy"].sample(count, np.random.default_rng(0))
 
 
-def test_bc_has_nothing_to_learn_from_without_data():
+def test_bc_without_data_is_refused():
     with pytest.raises(ConfigError, match="BC learns from recorded data"):
         BCTrainer("CartPole-v1")
 
 
-def test_bc_of_two_agents_with_policies_of_their_own():
+def test_bc_of_two_agents_with_a_policy_each():
     agents = ("left", "right")
     rows = [trajectory(number, 5, agent_id=agent, policy_id=agent) for number in range(3) for agent in agents]
     multiagent = {"policies": dict.fromkeys(agents), "policy_mapping_fn": lambda agent: agent}
@@ -90,7 +90,7 @@ def test_bc_of_two_agents_with_policies_of_their_own():
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_returns_of_marwil_reach_to_the_end_of_the_trajectory(end):
+def test_returns_of_marwil_extend_to_the_end_of_the_trajectory(end):
     # γ = 0.1 lets returns be read as digits: from step t on, t + 1, t + 2, ... up to 5.
     with MARWILTrainer(config={**TINY, "input": recorded(end), "gamma": 0.1}) as trainer:
         drawn = drawn_by(trainer)
@@ -129,7 +129,7 @@ def test_td3bc_standardizes_observations_by_the_data():
     with TD3BCTrainer(config={**TINY, "input": continuous(), "critic_penalty": 0.1}) as trainer:
         drawn = drawn_by(trainer, 2000)
         stats = trainer.train()["info"]["learner"]["default_policy"]
-    # Observations are standardized over all that was recorded, the last ones of the trajectories included.
+    # Observations are standardized over all records, the last ones of trajectories included.
     steps, numbers = np.arange(6), np.arange(4)
     assert set(np.round(drawn["obs"][:, 1], 3)) <= set(np.round((steps - 2.5) / steps.std(), 3).astype(np.float32))
     assert set(np.round(drawn["obs"][:, 0], 3)) == set(np.round((numbers - 1.5) / numbers.std(), 3).astype(np.float32))
@@ -190,9 +190,9 @@ def test_marwil_without_advantages_has_the_same_statistics_from_the_first_result
 
 
 def test_recorded_data_without_a_policy_to_train_is_refused():
-    nobody = {"policies": {"default_policy": None}, "policies_to_train": ()}
+    no_policies = {"policies": {"default_policy": None}, "policies_to_train": ()}
     with pytest.raises(ConfigError, match=r"without a policy that learns(.|\n)*policies_to_train"):
-        DQNTrainer(config={"input": recorded(), "multiagent": nobody})
+        DQNTrainer(config={"input": recorded(), "multiagent": no_policies})
 
 
 @pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
@@ -211,12 +211,12 @@ def test_from_data_to_an_environment_and_back(trainer_class, tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["", 3, True, {"a": 1.7e308, "b": 1.7e308}])
-def test_inputs_that_are_no_data(wrong):
+def test_inputs_that_are_no_data_are_refused(wrong):
     with pytest.raises(ConfigError, match="input"):
         BCTrainer(config={**TINY, "input": wrong})
 
 
-def test_one_policy_of_data_with_different_spaces():
+def test_one_policy_for_data_with_different_spaces_is_refused():
     rows = [trajectory(0, 5, policy_id="left"), trajectory(1, 5, policy_id="right")]
     reader = ListReader(rows)
     reader.observation_spaces = {"left": OBSERVATIONS, "right": spaces.Box(0, 1, (3,))}

@@ -1,7 +1,7 @@
-"""What offline algorithms reach with recorded data alone; `make learning` runs these.
+"""Scores of offline algorithms with recorded data alone; `make learning` runs these.
 
-The data is made in the run, by policies that are trained with a seed of their own; the mean return of its episodes is
-printed beside the scores. A run ends when its greedy evaluation has reached the bar.
+Each run records its data with policies that are trained with a separate seed, and prints the mean return of the data
+beside the scores. A run ends when its greedy evaluation reaches the target.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from rollax import (
     TD3BCTrainer,
 )
 from rollax.data import RecordedTrajectory
-from tests.algorithms.recorded_data import Recordings, at_random, mixed_with, of, played, trained_on
+from tests.algorithms.recorded_data import (
+    Recordings,
+    actions_of,
+    mixed_actions,
+    random_actions,
+    record_episodes,
+    train_and_record,
+)
 from tests.optimizers.recorded import ListReader
 
 pytestmark = pytest.mark.learning
@@ -80,29 +87,29 @@ def learned(capsys, request):
 @pytest.fixture(scope="module")
 def ppo():
     """A policy that balances the pole."""
-    trainer, _ = trained_on(PPOTrainer, cart_pole, 40_000, PPO)
+    trainer, _ = train_and_record(PPOTrainer, cart_pole, 40_000, PPO)
     yield trainer
     trainer.stop()
 
 
 @pytest.fixture(scope="module")
 def half_trained():
-    """All that SAC experienced in the first 5000 steps, in half of which it could not swing the pendulum up."""
-    trainer, data = trained_on(SACTrainer, lambda: gym.make("Pendulum-v1"), 5000, SAC)
+    """All experience of SAC in the first 5000 steps, in half of which it could not swing the pendulum up."""
+    trainer, data = train_and_record(SACTrainer, lambda: gym.make("Pendulum-v1"), 5000, SAC)
     trainer.stop()
     return data
 
 
 def opposite(trainer):
-    """Does the opposite of a trainer's policy in CartPole."""
-    chooses = of(trainer)
-    return lambda obs: 1 - chooses(obs)
+    """The opposite actions of a trainer's policy in CartPole."""
+    act = actions_of(trainer)
+    return lambda obs: 1 - act(obs)
 
 
-def good_and_bad(ppo, shares: Sequence[float], sees=None) -> Recordings:
-    """As many rows of a policy that does the opposite in a small share of the steps as of one with a large share."""
+def good_and_bad(ppo, shares: Sequence[float], seen_part=None) -> Recordings:
+    """As many rows of a policy with a small share of opposite actions as of one with a large share."""
     first, second = (
-        played(cart_pole, mixed_with(of(ppo), opposite(ppo), share, 1), 20_000, seed, sees)
+        record_episodes(cart_pole, mixed_actions(actions_of(ppo), opposite(ppo), share, 1), 20_000, seed, seen_part)
         for share, seed in zip(shares, (100, 200), strict=True)
     )
     return first + second
@@ -110,7 +117,7 @@ def good_and_bad(ppo, shares: Sequence[float], sees=None) -> Recordings:
 
 @each_seed
 def test_bc_cartpole(ppo, learned, seed):
-    data = played(cart_pole, of(ppo), 20_000, 100)
+    data = record_episodes(cart_pole, actions_of(ppo), 20_000, 100)
     assert learned(BCTrainer, "CartPole-v1", {**SMALL, "input": data, "seed": seed}, 5, 350, data.score) >= 350
 
 
@@ -126,7 +133,7 @@ def test_bc_of_two_agents(ppo, learned, seed):
     policies = {"even": None, "odd": None}
     pairs: list[RecordedTrajectory] = []
     for agent, policy_id in enumerate(policies):
-        data = played(cart_pole, of(ppo), 10_000, 300 + agent)
+        data = record_episodes(cart_pole, actions_of(ppo), 10_000, 300 + agent)
         for number, found in enumerate(data.found):
             ends = (found.terminated, found.truncated, str(number))
             pairs.append(RecordedTrajectory(found.columns, *ends, agent, policy_id))
@@ -162,7 +169,9 @@ def test_marwil_with_lstm_stateless_cartpole(ppo, learned, seed):
 def test_discrete_cql_cartpole(ppo, learned, seed):
     # ε = ½: every other action is random.
     actions = gym.spaces.Discrete(2)
-    data = played(cart_pole, mixed_with(of(ppo, explore=False), at_random(actions, 3), 0.5, 4), 50_000, 300)
+    data = record_episodes(
+        cart_pole, mixed_actions(actions_of(ppo, explore=False), random_actions(actions, 3), 0.5, 4), 50_000, 300
+    )
     config = {**SMALL, "input": data, "seed": seed, "model": RELU, "target_network_update_freq": 200, "n_step": 3}
     assert learned(DiscreteCQLTrainer, "CartPole-v1", config, 8, 450, data.score) >= 450
 
@@ -216,7 +225,7 @@ def shortest_way(discount: float = 0.99) -> np.ndarray:
 def test_dqn_offline_then_online_taxi(capsys, request, seed):
     """2000 updates from data, then 16,000 steps: better than these steps alone, or as many updates from data alone."""
     best, actions = shortest_way(), gym.spaces.Discrete(6)
-    data = played(taxi, mixed_with(lambda obs: best[obs], at_random(actions, 3), 0.7, 4), 6000, 300)
+    data = record_episodes(taxi, mixed_actions(lambda obs: best[obs], random_actions(actions, 3), 0.7, 4), 6000, 300)
     online: dict[str, Any] = {
         "lr": 1e-3,
         "train_batch_size": 128,
@@ -235,7 +244,7 @@ def test_dqn_offline_then_online_taxi(capsys, request, seed):
     offline = {**online, "timesteps_per_iteration": 0, "input": data, "updates_per_step": updates // 8}
 
     def scores(config: dict[str, Any], without: int) -> list[float]:
-        """Eight evaluations, one every 2000 steps or 1250 updates, after some iterations that have none."""
+        """Eight evaluations, one every 2000 steps or 1250 updates, after some iterations without evaluation."""
         with DQNTrainer("Taxi-v4", config) as trainer:
             for _ in range(without):
                 trainer.train()

@@ -1,4 +1,4 @@
-"""Algorithms written outside of the library, each in one short file, learn and are stored like the built-in ones."""
+"""Algorithms outside of the library, each in one short file, learn and are restored like built-in ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF = {
 
 
 class Matching(gym.Env):
-    """The action that is the observation earns 1; an episode is five steps."""
+    """An action equal to the observation earns 1; episodes have five steps."""
 
     observation_space = action_space = gym.spaces.Discrete(3)
 
@@ -42,13 +42,13 @@ class Matching(gym.Env):
 
 
 @pytest.mark.parametrize(("module", "lines"), [(own_awr, 60), (own_qr_dqn, 120)])
-def test_they_are_short(module, lines):
+def test_files_are_short(module, lines):
     assert len(Path(module.__file__).read_text(encoding="utf-8").splitlines()) <= lines
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("trainer_class", OF, ids=lambda found: found.name)
-def test_they_learn_and_are_restored(trainer_class, tmp_path):
+def test_learn_and_are_restored(trainer_class, tmp_path):
     config = {**SMALL, **OF[trainer_class], "timesteps_per_iteration": 600}
     with trainer_class(Matching, config) as trainer:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Parametric CartPole: 10 slots, 2 of them valid and reshuffled at each step, an invalid action raises."""
+"""Parametric CartPole: 10 actions, 2 of them valid, in new places at each step; an invalid action raises."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_loss_and_gradient():
     np.testing.assert_array_equal(gradients["values"], 0)
 
 
-def test_returns_stop_at_the_end_of_a_segment():
+def test_returns_end_with_the_segment():
     # γ = 0.1 lets returns be read as digits. A cut segment is not bootstrapped: there is no value function.
     policy = make(gamma=0.1)
     batch = Fragment(
@@ -70,7 +70,7 @@ def test_batches_hold_whole_episodes():
     assert batch.count % 3 == 0
 
 
-def test_one_gradient_step_an_iteration_on_standardized_returns():
+def test_one_gradient_step_per_iteration_on_standardized_returns():
     trainer = PGTrainer(env=Corridor, config={**TABLE, "gamma": 0.5, "train_batch_size": 12, "lr": 0.01})
     policy = trainer.get_policy()
     assert isinstance(policy, PGPolicy)

@@ -10,8 +10,8 @@ from rollax import RainbowTrainer
 
 pytestmark = pytest.mark.learning
 
-# Rainbow's own settings, but for what two cores ask for: smaller images and convolutions, larger steps, a smaller
-# buffer, a target network that follows sooner.
+# Rainbow's settings, except for those that two cores require: smaller images and convolutions, larger step sizes, a
+# smaller buffer, a target network that is updated more often.
 PONG: dict[str, Any] = {
     "env_config": {"screen_size": 42, "repeat_action_probability": 0.0},
     "num_envs_per_worker": 8,

@@ -1,4 +1,4 @@
-"""PPO's whole loss and its gradient by hand, what feeds it, and what changes from one update to the next."""
+"""PPO's loss and gradient by hand, its advantages, and coefficients that change between updates."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class TestLoss:
         # c1 2 (V - G) / 3, and 0 where the limit binds
         np.testing.assert_allclose(gradients["values"], 0.5 * 2 * f32(-2, -0.5, 0, 0) / 3, rtol=1e-5)
 
-    def test_options_leave_their_terms_out(self):
+    def test_options_disable_their_terms(self):
         gradients, stats = self.gradient(kl_coeff=0.0, entropy_coeff=0.0, vf_clip_param=None)
         np.testing.assert_allclose(gradients["logits"], np.array([[0, 0], [0, 0], [1.5, -1.5], [0, 0]]) / 3, atol=1e-6)
         np.testing.assert_allclose(gradients["values"], 0.5 * 2 * f32(-2, -0.5, 10, 0) / 3, rtol=1e-5)
@@ -120,7 +120,7 @@ class TestAdvantages:
         policy.set_weights({**policy.get_weights(), "values": f32(*values)})
 
     def test_bootstraps_by_hand(self):
-        # γ = 0.1 and λ = 1: A_t + V_t reads as digits, the last one is the value that a segment goes on with.
+        # γ = 0.1 and λ = 1: A_t + V_t reads as digits; the last digit is the bootstrap value of the segment.
         policy = make(10, gamma=0.1, **{"lambda": 1.0})
         self.values_of(policy, *[0] * 7, 7, 8, 9)
         batch = Fragment(
@@ -139,7 +139,7 @@ class TestAdvantages:
         np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.4), rtol=1e-6)
 
     @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
-    def test_of_what_a_worker_samples(self, batch_mode):
+    def test_of_batches_of_a_worker(self, batch_mode):
         # Each step earns 1 and leads from state s to s + 1. Episodes of sub-environment 0 terminate in state 3, those
         # of 1 are truncated there. With λ = 0: A = 1 + γ V(s + 1) - V(s), but V(3) counts only where it was truncated.
         config = PPOConfig(
@@ -182,7 +182,7 @@ def experience(policy, rows=16):
     return SampleBatch({"obs": obs, "actions": actions, **columns, **fetches})
 
 
-class TestFromUpdateToUpdate:
+class TestChangesBetweenUpdates:
     def test_kl_coefficient_follows_the_divergence(self):
         policy = make(kl_coeff=0.2, kl_target=0.01, lr=0.5, num_sgd_iter=4, clip_param=0.9)
         expected, seen = 0.2, []
@@ -200,7 +200,7 @@ class TestFromUpdateToUpdate:
         assert seen[0] == 1.5
         assert seen[-1] == 0.5
 
-    def test_without_a_penalty_nothing_adapts(self):
+    def test_kl_coefficient_is_constant_without_a_penalty(self):
         policy = make()
         assert policy.learn_on_batch(experience(policy))["cur_kl_coeff"] == 0
         assert policy.kl_coeff == 0
@@ -216,20 +216,20 @@ class TestFromUpdateToUpdate:
         ("target_kl", "steps", "kl"),
         [(0.0033, 1, 0.004992), (0.0034, 2, 0.019863), (0.0132, 2, 0.019863), (0.014, 3, None), (None, 4, None)],
     )
-    def test_an_update_stops_where_the_divergence_is_above_its_target(self, target_kl, steps, kl):
+    def test_an_update_stops_if_the_divergence_exceeds_its_target(self, target_kl, steps, kl):
         policy = make(2, target_kl=target_kl, lr=0.1, num_sgd_iter=4, clip_param=0.9, grad_clip=None)
         half = np.log(np.full((2, 2), 0.5, np.float32))
         columns = {"action_logp": half[0], "action_dist_inputs": half, "advantages": f32(1, -1)}
         zeros = {"actions": np.zeros(2, np.int64), "value_targets": f32(0, 0)}
         stats = policy.learn_on_batch(SampleBatch({"obs": np.arange(2), **zeros, **columns}))
         assert stats["num_gradient_steps"] == policy.learner.num_updates == steps
-        if kl is not None:  # that of the minibatch at which the update stopped
+        if kl is not None:  # that of the minibatch that stopped the update
             assert stats["kl"] == pytest.approx(kl, abs=2e-6)
         moved = 0.1 * steps * f32(1, -1)
         np.testing.assert_allclose(policy.get_weights()["logits"], [moved, -moved], rtol=1e-2)
 
-    @pytest.mark.usefixtures("compiles_anew")
-    def test_schedules_go_by_the_timestep(self):
+    @pytest.mark.usefixtures("cleared_cache")
+    def test_schedules_depend_on_the_timestep(self):
         policy = make(
             lr_schedule=[[0, 1.0], [100, 0.0]],
             clip_param_schedule=[[0, 0.4], [100, 0.2]],
@@ -260,6 +260,6 @@ class TestFromUpdateToUpdate:
         assert policy.coefficients() == {"lr": 0.1, "clip_param": 0.3, "entropy_coeff": 0.02, "kl_coeff": 0.5}
 
 
-def test_3_a_minibatch_larger_than_the_batch():
+def test_a_minibatch_larger_than_the_batch_is_refused():
     with pytest.raises(ConfigError, match=r"sgd_minibatch_size=512, train_batch_size=256(.|\n)*fix:"):
         PPOConfig(train_batch_size=256, sgd_minibatch_size=512)

@@ -1,4 +1,4 @@
-"""QMIX, VDN and independent Q-learning: losses against numbers derived by hand, and what is refused."""
+"""QMIX, VDN and independent Q-learning: losses against numbers derived by hand, and refused settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollax.batch import Fragment
 from rollax.models.outputs import Outputs
 from tests.algorithms.group_tables import KERNEL, LINE, SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 from tests.algorithms.tables import f32
-from tests.replay.reference import AllOfThem
+from tests.replay.reference import DrawsAll
 
 RNG = np.random.default_rng(0)
 
@@ -76,7 +76,7 @@ class TestLossOfRows:
         expected = np.abs(values - [1 + following / 2, 2])
         np.testing.assert_allclose(policy.learn_on_batch(batch)["td_error"], expected, rtol=1e-5)
 
-    def test_the_mixer_learns_too(self):
+    def test_the_mixer_learns(self):
         policy = policy_with("qmix")
         before = policy.get_weights()
         policy.learn_on_batch(rows())
@@ -88,22 +88,22 @@ class TestLossOfRows:
             "output_bias",
         }
 
-    def test_the_target_network_is_copied_when_it_is_due(self):
+    def test_target_network_is_copied_at_the_set_frequency(self):
         policy = policy_with("vdn", target_network_update_freq=2)
         for update in range(1, 4):
             policy.learn_on_batch(rows())
             assert np.array_equal(policy.targets[KERNEL], policy.params[KERNEL]) == (update == 2)
 
-    def test_members_that_see_their_number_may_differ(self):
+    def test_members_with_agent_ids_may_differ(self):
         policy = QMIXPolicy(LINE, TWO, {**SMALL, "agent_ids": True})
-        # state one-hot, then the number: member 1 is drawn to action 1
+        # state one-hot, then the number: member 1 prefers action 1
         policy = with_table(policy, [[0, 0.5], [0, 0.5], [0, 0.5], [1, 0], [0, 1]])
         actions, _, _ = policy.compute_actions((np.array([0, 1]), np.array([0, 1])), explore=False)
         assert [column.tolist() for column in actions] == [[0, 0], [1, 1]]
 
 
 class Running(nnx.Module):
-    """A table of values, to which the sum of all states seen so far is added."""
+    """A table of values plus the sum of all states observed so far."""
 
     def __init__(self, observation_space, num_outputs, *, rngs):
         self.table = nnx.Param(jnp.zeros((3, num_outputs), jnp.float32))
@@ -120,9 +120,9 @@ class Running(nnx.Module):
 
 
 def trajectory(first_state=(0.0, 0.0), end="terminated"):
-    """Three steps of a pair in the states 0, 1, 2 and 1, 2, 2, with the rewards 1, 2, 3.
+    """Three steps of a pair in states 0, 1, 2 and 1, 2, 2, with rewards 1, 2, 3.
 
-    `end`: what follows is nothing, a limit of time, or a next fragment; in the latter two state 1 is seen last by both.
+    `end`: terminated, truncated, or continued by the next fragment. In the latter two cases both observe state 1 last.
     """
     lefts, rights = np.array([0, 1, 2, 1]), np.array([1, 2, 2, 1])
     before = np.stack([np.cumsum(lefts) - lefts, np.cumsum(rights) - rights], axis=1) + np.array(first_state)
@@ -148,19 +148,19 @@ class TestLossOfSequences:
         policy = QMIXPolicy(LINE, TWO, {**SMALL, "mixer": "vdn", "lr": 0.0, **options, "model": model})
         weights = {name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()}
         policy.set_weights({**weights, "network.table": np.asarray(self.table, np.float32)})
-        asked = policy.replayed
-        buffer = AllOfThem(100, gamma=policy.config.gamma, n_step=policy.config.n_step, columns=asked.columns)
+        replayed = policy.replayed
+        buffer = DrawsAll(100, gamma=policy.config.gamma, n_step=policy.config.n_step, columns=replayed.columns)
         buffer.add(batch)
-        sequences = buffer.sample_sequences(0, asked.length, RNG, burn_in=asked.burn_in, aligned=True)
+        sequences = buffer.sample_sequences(0, replayed.length, RNG, burn_in=replayed.burn_in, aligned=True)
         policy.plan = replace(policy.plan, minibatch_size=None)
         return policy.learn_on_batch(sequences)
 
-    # The sums of the states are 0, 1, 3 for the left one and 1, 3, 5 for the right one. Action 0 is done throughout:
+    # The sums of the states are 0, 1, 3 for `left` and 1, 3, 5 for `right`. All actions are 0:
     #   t  Q of both       Q_tot  best of both            joint best
     #   0  0 + 0, 1 + 1      2    0 + 0.5, 1 + 1             2.5
     #   1  1 + 1, 0 + 3      5    1 + 1, 2 + 3               7
     #   2  0 + 3, 0 + 5      8    2 + 3, 2 + 5              12
-    #   3  (seen last)            1 + 4, 1 + 6              12
+    #   3  (last obs)             1 + 4, 1 + 6              12
     @pytest.mark.long
     @pytest.mark.parametrize(
         ("end", "n_step", "errors"),
@@ -180,26 +180,26 @@ class TestLossOfSequences:
     def test_whole_trajectories(self, end, n_step, errors):
         stats = self.drawn(trajectory(end=end), n_step=n_step)
         np.testing.assert_allclose(stats["q_loss"], np.mean(np.square(errors)), rtol=1e-5)
-        # each transition whose n steps are stored draws the sequence that it is in: one and the same
+        # each transition with n stored steps draws its sequence, which is the same for all
         np.testing.assert_allclose(stats["td_error"], np.abs(errors).sum(), rtol=1e-5)
 
     @pytest.mark.long
     @pytest.mark.parametrize("burn_in", [0, 1])
-    def test_parts_of_trajectories_begin_with_the_state_that_was_acted_on(self, burn_in):
+    def test_parts_of_trajectories_begin_with_the_recorded_state(self, burn_in):
         stats = self.drawn(trajectory(), burn_in=burn_in, model={"max_seq_len": 2})
-        # rows 0 and 1 in the first sequence, which two transitions draw, row 2 in the second
+        # rows 0 and 1 are in the first sequence, drawn by two transitions; row 2 is in the second
         np.testing.assert_allclose(stats["td_error"], [5.5, 5.5, 5.0], rtol=1e-5)
 
-    def test_or_with_one_of_zeros(self):
-        # Row 2 then has the sums 2 and 2: Q_tot = 4, its target still 3. Rows 0 and 1 are not the beginning's matter.
+    def test_parts_of_trajectories_begin_with_zeros_if_set(self):
+        # Row 2 then has the sums 2 and 2: Q_tot = 4, with the same target 3. Rows 0 and 1 do not change.
         stats = self.drawn(trajectory(), zero_init_states=True, model={"max_seq_len": 2})
         np.testing.assert_allclose(stats["td_error"], [5.5, 5.5, 1.0], rtol=1e-5)
 
-    def test_which_burn_in_makes_up_for(self):
+    def test_burn_in_makes_up_for_a_state_of_zeros(self):
         stats = self.drawn(trajectory(), zero_init_states=True, burn_in=2, model={"max_seq_len": 2})
         np.testing.assert_allclose(stats["td_error"], [5.5, 5.5, 5.0], rtol=1e-5)
 
-    def test_the_state_of_a_trajectory_that_began_elsewhere(self):
+    def test_trajectory_with_a_given_first_state(self):
         # Both sums are 10 more: Q_tot and the joint best rise by 20.
         # Errors: 22 - (1 + 27 / 2), 25 - (2 + 32 / 2), 28 - 3
         stats = self.drawn(trajectory(first_state=(10.0, 10.0)))
@@ -239,8 +239,8 @@ class TestRefuses:
         with pytest.raises(ConfigError, match=f"'{key}'(.*\n)+.*a model with memory"):
             QMIXPolicy(LINE, TWO, {**SMALL, key: 1})
 
-    def test_a_state_that_is_not_there(self):
-        # Under its right key the state would be one of the things that the members act on.
+    def test_an_unknown_key_of_the_global_state(self):
+        # With an existing key the members could act on the state.
         member = spaces.Dict({"seen": spaces.Discrete(2), "state": spaces.Discrete(9)})
         group = spaces.Tuple([member] * 2)
         with pytest.raises(ConfigError, match=r"got: +global_state\n +expected: one of \['seen', 'state'\]"):
@@ -250,7 +250,7 @@ class TestRefuses:
 
 
 class TestConfig:
-    def test_chance_falls_as_the_fields_say(self):
+    def test_epsilon_follows_its_settings(self):
         epsilon = QMIXConfig(initial_epsilon=1.0, final_epsilon=0.2, epsilon_timesteps=100).epsilon()
         assert [epsilon(t) for t in (0, 50, 100, 200)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
         epsilon = QMIXConfig(epsilon_schedule=[[10, 0.5], [20, 0.1]]).epsilon()

@@ -1,4 +1,4 @@
-"""Groups that learn to act together; `make learning` runs these. The fixture `reaches` says how they count."""
+"""Groups that learn to cooperate; `make learning` runs these. The fixture `reaches` checks the scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lift(context):
     return paired(Lift(context))
 
 
-# All that is learned from is drawn by lot: as ε falls, VDN would see less and less of what its sum cannot express.
+# All actions are random: with a falling ε, VDN would see ever less of the rewards that its sum cannot express.
 TWO_STEP = {
     "num_envs_per_worker": 8,
     "rollout_fragment_length": 8,
@@ -54,7 +54,7 @@ LIFT = {
     "num_envs_per_worker": 16,
     "rollout_fragment_length": 8,
     "epsilon_timesteps": 60_000,
-    "final_epsilon": 0.15,  # with 0.05 a corner that has not been found by then is not found at all
+    "final_epsilon": 0.15,  # with 0.05 a corner that is not found early is never found
     "learning_starts": 2000,
     "training_intensity": 1 / 32,
     "train_batch_size": 640,  # 32 whole trajectories
@@ -82,5 +82,5 @@ def test_vdn_lift(reaches):
 
 
 def test_independent_lift(learning_run):
-    """What it reaches is shown, not asked for."""
+    """Prints the score without a target."""
     assert np.isfinite(learning_run(QMIXTrainer, lift, 0.72, 200_000, {**LIFT, **INDEPENDENT}).best)

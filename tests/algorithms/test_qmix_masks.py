@@ -1,4 +1,4 @@
-"""Masks of a group's members: each acts and learns within its own, and who is absent counts nothing."""
+"""Action masks of group members: acting, targets, and absent members."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def masked(lefts, rights, masks):
 class TestMasks:
     config = {**SMALL, "mixer": "vdn", "double_q": False, "lr": 0.0}
 
-    def test_each_acts_within_its_own(self):
+    def test_each_member_obeys_its_mask(self):
         policy = QMIXPolicy(MASKED, TWO, {**self.config, "initial_epsilon": 1.0})
         obs = masked([0] * 300, [1] * 300, [[[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 1], [1, 1]]] * 100)
         for explore in (True, False):
@@ -39,37 +39,37 @@ class TestMasks:
         assert set(lefts[2::3]) | set(rights[2::3]) <= {0, 1}
 
     @pytest.mark.long
-    def test_targets_leave_invalid_actions_out(self):
+    def test_targets_exclude_invalid_actions(self):
         policy = with_table(QMIXPolicy(MASKED, TWO, self.config), TABLE, TARGET_TABLE)
         obs = masked([0, 2], [1, 0], np.ones((2, 2, 2)))
-        # The left one may only do action 0 at state 1, worth 2 and not 8: y = 1 + (2 + 7) / 2 = 5.5, Q_tot = 4.5
+        # At state 1 `left` has only action 0, worth 2 and not 8: y = 1 + (2 + 7) / 2 = 5.5, Q_tot = 4.5
         new_obs = masked([1, 0], [2, 0], [[[1, 0], [1, 1]], [[1, 1], [1, 1]]])
         stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
         np.testing.assert_allclose(stats["td_error"], [1.0, 2.0], rtol=1e-5)
 
     @pytest.mark.long
     @pytest.mark.parametrize(("mixer", "errors"), [("vdn", [4.5, 2.0]), (None, [2.25, 1.0])])
-    def test_who_is_absent_counts_nothing(self, mixer, errors):
-        # The right one is gone. Row 0: Q(0, 1) = 0.5 against 1 + 8 / 2 = 5. Row 1: 0 against 2.
+    def test_absent_members_count_nothing(self, mixer, errors):
+        # `right` is absent. Row 0: Q(0, 1) = 0.5 against 1 + 8 / 2 = 5. Row 1: 0 against 2.
         policy = with_table(QMIXPolicy(MASKED, TWO, {**self.config, "mixer": mixer}), TABLE, TARGET_TABLE)
         gone = [[1, 1], [0, 0]]
         obs, new_obs = masked([0, 2], [0, 0], [gone, gone]), masked([1, 0], [0, 0], [gone, gone])
         stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
         np.testing.assert_allclose(stats["td_error"], errors, rtol=1e-5)
 
-    def test_a_mask_that_allows_nothing(self):
+    def test_a_mask_of_zeros_is_refused(self):
         policy = QMIXPolicy(MASKED, TWO, self.config)
         obs = masked([1, 1], [2, 0], [[[1, 1], [1, 0]], [[1, 0], [0, 0]]])
         with pytest.raises(EnvError, match=r"(?s)row 1 of 2, member 1 of 2.*at least one 1"):
             policy.compute_actions(obs)
 
-    def test_of_one_that_is_not_there_is_none(self):
+    def test_absent_members_have_masks_of_zeros(self):
         policy = QMIXPolicy(MASKED, TWO, self.config)
         obs = masked([1], [0], [[[0, 1], [0, 0]]])
         obs[1]["state"][:] = 0
         assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [1]
 
-    def test_of_a_group_that_is_to_act_somebody_has_to_be_there(self):
+    def test_an_acting_group_requires_a_present_member(self):
         policy = QMIXPolicy(MASKED, TWO, self.config)
         obs = masked([0], [0], [[[0, 0], [0, 0]]])
         for member in obs:
@@ -77,7 +77,7 @@ class TestMasks:
         with pytest.raises(EnvError, match="member 0"):
             policy.compute_actions(obs)
 
-    def test_behind_a_filter_one_of_them_has_to_be_there(self):
+    def test_an_acting_group_with_a_filter_requires_a_present_member(self):
         policy = QMIXPolicy(MASKED, TWO, {**self.config, "observation_filter": "MeanStdFilter"})
         obs = masked([1], [2], [[[1, 0], [0, 0]]])
         assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [0]

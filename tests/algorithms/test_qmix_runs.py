@@ -1,4 +1,4 @@
-"""QMIX over environments: several groups, members that come and go, other policies beside; what is learned."""
+"""QMIX in environments: several groups, members that appear and leave, other policies, and learning."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def two_groups(context):
         pytest.param(None, GRU, marks=pytest.mark.long),
     ],
 )
-def test_it_runs(mixer, model):
+def test_runs(mixer, model):
     with QMIXTrainer(lifting, {**SMALL, "mixer": mixer, "model": model, "n_step": 2}) as trainer:
         for _ in range(2):
             stats = trainer.train()["info"]["learner"]["default_policy"]
@@ -62,7 +62,7 @@ def test_it_runs(mixer, model):
 
 @pytest.mark.long
 @each_model
-def test_groups_of_which_members_leave_beside_another_policy(model):
+def test_groups_with_leaving_members_beside_another_policy(model):
     config = {
         **SMALL,
         "mixer": "qmix",
@@ -76,12 +76,12 @@ def test_groups_of_which_members_leave_beside_another_policy(model):
         result = trainer.train()
         buffers, updates = trainer.optimizer.buffers, trainer.optimizer.num_updates
         team = buffers["team"].sample(60, np.random.default_rng(0))
-        # every policy makes the same number of updates, each on as many rows as it learns from at once
+        # every policy makes the same number of updates, each on one training batch
         assert [trainer.get_policy(name).learner.num_updates for name in ("team", "single")] == [updates] * 2
     for name in ("team", "single"):
         assert np.isfinite(result["info"]["learner"][name]["q_loss"])
     assert result["policy_reward_mean"] == {"team": 9.0, "single": 4.0}
-    # In step k = 0, 1, 2, 3 the team earns 3, 3, 2, 1; who has left shows zeros.
+    # In step k = 0, 1, 2, 3 the team earns 3, 3, 2, 1; members that have left have zeros.
     step = ((team["obs"][2]["seen"][:, 0] - 0.25) * 8).round().astype(int)
     np.testing.assert_array_equal(team["rewards"], np.array([3, 3, 2, 1])[step])
     np.testing.assert_array_equal(team["obs"][0]["seen"][:, 0] > 0, step < 2)
@@ -113,7 +113,7 @@ def test_several_groups_with_one_policy():
 
 
 @pytest.mark.parametrize(("mixer", "model"), [("qmix", GRU), pytest.param(None, FLAT, marks=pytest.mark.long)])
-def test_after_a_restore_it_goes_on_where_it_was(tmp_path, model, mixer):
+def test_restoring_continues_exactly(tmp_path, model, mixer):
     config = {**SMALL, "mixer": mixer, "model": model, "store_buffer_in_checkpoints": True}
     with QMIXTrainer(lifting, config) as trainer:
         trainer.train()
@@ -128,7 +128,7 @@ def test_after_a_restore_it_goes_on_where_it_was(tmp_path, model, mixer):
 
 @pytest.mark.usefixtures("small_ray")
 @pytest.mark.long
-def test_one_worker_gives_the_numbers_of_none():
+def test_one_worker_gives_the_same_numbers_as_none():
     weights = []
     for num_workers in (0, 1):
         with QMIXTrainer(lifting, {**SMALL, "model": GRU, "num_workers": num_workers}) as trainer:
@@ -140,9 +140,9 @@ def test_one_worker_gives_the_numbers_of_none():
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("compiles_anew")
+@pytest.mark.usefixtures("cleared_cache")
 def test_few_compilations():
-    # Acting on 2 rows, exploring, one update at a time or two: nothing more, however long it goes on.
+    # Acting on 2 rows, exploring, one update or two at a time: no more compilations in later iterations.
     with QMIXTrainer(lifting, {**SMALL, "model": GRU, "training_intensity": 0.15}) as trainer:
         trainer.train()
         trainer.train()
@@ -176,7 +176,7 @@ TWO_STEP = {
     "num_envs_per_worker": 8,
     "rollout_fragment_length": 8,
     "initial_epsilon": 1.0,
-    "final_epsilon": 1.0,  # what is learned from covers everything
+    "final_epsilon": 1.0,  # experience covers all actions
     "learning_starts": 256,
     "training_intensity": 0.25,
     "train_batch_size": 64,
@@ -192,7 +192,7 @@ TWO_STEP = {
     ("trainer_class", "reward"), [(QMIXTrainer, 8.0), pytest.param(VDNTrainer, 7.0, marks=pytest.mark.long)]
 )
 def test_two_step_game_under_full_exploration(trainer_class, reward):
-    """QMIX can say what state 2 is worth; the best sum of two values makes 6.5 of 8, less than the 7 of state 1."""
+    """QMIX can represent the values of state 2. The best sum of two values gives 6.5 for 8, less than 7 of state 1."""
     with trainer_class(two_step, {**TWO_STEP, "seed": 0}) as trainer:
         trainer.train()
         assert trainer.evaluate(2)["episode_reward_mean"] == reward

@@ -16,7 +16,7 @@ CONFIG = {"train_batch_size": 8, "sgd_minibatch_size": 8, "num_envs_per_worker":
 
 
 @pytest.mark.parametrize("env", [Film, FilmAgents])
-def test_one_film_for_each_episode(env, tmp_path):
+def test_one_video_for_each_episode(env, tmp_path):
     with PPOTrainer(env, CONFIG) as trainer:
         result = trainer.evaluate(3, record_dir=tmp_path / "films")
     assert result["episode_rewards"] == [3, 3, 3]
@@ -66,7 +66,7 @@ def test_a_class_without_settings(tmp_path):
 
 
 @pytest.mark.long
-def test_evaluation_stays_out_of_the_films_of_training(tmp_path):
+def test_evaluation_does_not_change_videos_of_training(tmp_path):
     recorded = record_env(Film, tmp_path / "training", episodes=lambda episode: episode == 1)
     with PPOTrainer(recorded, {**CONFIG, "num_envs_per_worker": 1}) as trainer:
         trainer.train()

@@ -1,4 +1,4 @@
-"""Recurrent policies from start to end: resumed and loaded runs, and tasks that need a memory (`make learning`)."""
+"""Recurrent policies: restored runs, loaded policies, and tasks that require memory (`make learning`)."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def weights_of(trainer: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.long
-def test_going_on_and_resuming_are_the_same_run_and_loaded_policies_act_alike(tmp_path):
+def test_restored_runs_and_loaded_policies_equal_the_trainer(tmp_path):
     with PPOTrainer(StatelessCartPole, SMALL) as trainer, PPOTrainer(StatelessCartPole, SMALL) as again:
         for one in (trainer, again):
             one.train()
         for name, value in weights_of(trainer).items():
             np.testing.assert_array_equal(value, weights_of(again)[name], err_msg=name)
         checkpoint = trainer.save(tmp_path, exact=True)
-        acts_like_it(load_policy(checkpoint), trainer)
+        assert_acts_like(load_policy(checkpoint), trainer)
         again.train()
         again.restore(checkpoint)
         for one in (trainer, again):
@@ -55,8 +55,8 @@ def test_going_on_and_resuming_are_the_same_run_and_loaded_policies_act_alike(tm
         assert trainer.evaluate()["episode_rewards"] == again.evaluate()["episode_rewards"]
 
 
-def acts_like_it(loaded: Any, trainer: PPOTrainer) -> None:
-    """Single actions of a loaded policy and of the trainer, against batches of one with the filter by hand."""
+def assert_acts_like(loaded: Any, trainer: PPOTrainer) -> None:
+    """Compares single actions of a loaded policy and of the trainer with batches of one row, filtered by hand."""
     policy, observation_filter = trainer.get_policy(), trainer.worker.runners["default_policy"].filter
     state = theirs = action = None
     batch, previous, reward = policy.get_initial_state(), 0, 0.0

@@ -14,7 +14,7 @@ from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 
 
-def test_an_unknown_name_names_the_nearest():
+def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'PPO'?"):
         registry.get_trainer_class("PPOO")
     with pytest.raises(ConfigError, match="--run=module:Class"):
@@ -22,11 +22,11 @@ def test_an_unknown_name_names_the_nearest():
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_every_algorithm_is_what_it_is_called(name):
+def test_every_name_belongs_to_its_classes(name):
     trainer_class = registry.get_trainer_class(name)
     assert trainer_class.name == name
     assert registry.get_trainer_class(name.lower()) is trainer_class
-    assert trainer_class.policy_class.config_class is trainer_class.config_class  # so that it may stand alone
+    assert trainer_class.policy_class.config_class is trainer_class.config_class  # for a policy without a trainer
 
 
 def test_modules_are_found_without_being_imported():
@@ -52,7 +52,7 @@ def test_the_config_of_another_algorithm(name, config, said, where):
         registry.get_trainer_class(name)(**given)
 
 
-def test_names_of_other_libraries_lead_to_keys_that_there_are():
+def test_names_of_other_libraries_map_to_existing_keys():
     configs = [registry.get_trainer_class(name).config_class for name in registry.ALGORITHMS]
     keys = {"lambda" if key == "lambda_" else key for config in configs for key in config.model_fields}
     keys |= {f"model.{key}" for key in ModelConfig.model_fields}
@@ -114,7 +114,7 @@ HINTS = [
 
 
 @pytest.mark.parametrize(("algorithm", "name", "hint"), HINTS)
-def test_a_hint_names_what_was_meant(algorithm, name, hint):
+def test_a_hint_names_the_intended_key(algorithm, name, hint):
     config_class = registry.get_trainer_class(algorithm).config_class
     part, _, key = name.rpartition(".")
     with pytest.raises(ConfigError, match="Unknown config key") as error:
@@ -126,7 +126,7 @@ def test_a_hint_names_what_was_meant(algorithm, name, hint):
     "algorithm",
     [pytest.param(name, marks=() if name in ("PPO", "SAC") else pytest.mark.long) for name in registry.ALGORITHMS],
 )
-def test_no_name_of_another_library_is_taken_for_a_typing_error(algorithm):
+def test_names_of_other_libraries_are_no_typing_errors(algorithm):
     config_class = registry.get_trainer_class(algorithm).config_class
     keys = {str(field.validation_alias or key) for key, field in config_class.model_fields.items()}
     for name in SYNONYMS.keys() - keys:

@@ -1,4 +1,4 @@
-"""What algorithms with a replay buffer refuse, by its number in the list of what rollax must survive and refuse."""
+"""Bad input that algorithms with a replay buffer refuse."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.algorithms.envs import TwoAgents
 from tests.algorithms.replayed import SMALL, each_algorithm, env_of
 
 
-class Spoils(Callbacks):
-    """Puts a NaN into the third reward of each batch while `spoils` is set."""
+class InsertNaN(Callbacks):
+    """Puts a NaN into the third reward of each batch while `active` is set."""
 
-    spoils = False
+    active = False
 
     def on_sample_end(self, *, worker, samples):
-        if self.spoils:
+        if self.active:
             samples["rewards"][2] = np.nan
 
 
@@ -47,7 +47,7 @@ class TestConfig:
             ("gamma", 1.01, "0 <= gamma <= 1"),
         ],
     )
-    def test_2_wrong_type_or_out_of_range(self, trainer_class, key, value, expected):
+    def test_wrong_type_or_out_of_range(self, trainer_class, key, value, expected):
         with pytest.raises(ConfigError) as error:
             made(trainer_class, **{key: value})
         message = str(error.value)
@@ -56,24 +56,24 @@ class TestConfig:
         assert expected in message
 
     @pytest.mark.parametrize("key", ["train_batch_size", "n_step"])
-    def test_3_more_than_the_buffer_holds(self, trainer_class, key):
+    def test_more_than_the_buffer_holds(self, trainer_class, key):
         with pytest.raises(ConfigError, match=f"{key} is larger than buffer_size(.|\n)*{key}=501, buffer_size=500"):
             made(trainer_class, **{key: 501})
 
     @pytest.mark.long
-    def test_3_fragments_that_the_buffer_cannot_hold(self, trainer_class):
+    def test_fragments_that_the_buffer_cannot_hold(self, trainer_class):
         with made(trainer_class, rollout_fragment_length=600) as trainer:
             with pytest.raises(ConfigError, match=r"fragment does not fit into the replay buffer(.|\n)*got: *500"):
                 trainer.train()
 
-    def test_7_a_buffer_larger_than_the_memory(self, trainer_class):
+    def test_a_buffer_larger_than_main_memory(self, trainer_class):
         with made(trainer_class, buffer_size=10**13) as trainer:
             with pytest.raises(ConfigError, match=r"more memory than there is(.|\n)*fix:"):
                 trainer.train()
 
 
 @pytest.mark.long
-def test_7_buffers_that_are_larger_than_the_memory_only_together(monkeypatch):
+def test_buffers_together_larger_than_main_memory_are_refused(monkeypatch):
     policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
     with DQNTrainer(TwoAgents, {**SMALL, "multiagent": policies}) as trainer:
         trainer.train()
@@ -91,7 +91,7 @@ def test_7_buffers_that_are_larger_than_the_memory_only_together(monkeypatch):
 @each_algorithm
 class TestNonFinite:
     @pytest.mark.long
-    def test_31_nan_weights_are_found_as_they_act(self, trainer_class):
+    def test_nan_weights_are_detected_in_acting(self, trainer_class):
         with made(trainer_class) as trainer:
             trainer.train()
             weights = trainer.get_policy().get_weights()
@@ -105,12 +105,12 @@ class TestNonFinite:
             assert_learns(trainer)
 
     @pytest.mark.long
-    def test_32_a_nan_is_not_kept(self, trainer_class, monkeypatch):
-        with made(trainer_class, callbacks=Spoils) as trainer:
+    def test_nan_is_not_stored(self, trainer_class, monkeypatch):
+        with made(trainer_class, callbacks=InsertNaN) as trainer:
             trainer.train()
             before = trainer.get_weights()["default_policy"]
             with monkeypatch.context() as patch:
-                patch.setattr(Spoils, "spoils", True)
+                patch.setattr(InsertNaN, "active", True)
                 with pytest.raises(NonFiniteError) as error:
                     trainer.train()
             message = str(error.value)
@@ -121,7 +121,7 @@ class TestNonFinite:
             assert_learns(trainer)
 
     @pytest.mark.long
-    def test_32_a_nan_in_the_target_network_stops_before_the_weights_are_touched(self, trainer_class):
+    def test_nan_in_the_target_network_changes_no_weights(self, trainer_class):
         with made(trainer_class) as trainer:
             trainer.train()
             policy = trainer.get_policy()
@@ -141,7 +141,7 @@ class TestNonFinite:
 
 @pytest.mark.long
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_32_a_learning_rate_that_explodes_ends_in_a_named_error(prioritized):
+def test_an_exploding_learning_rate_raises_a_named_error(prioritized):
     with made(DQNTrainer, lr=1e38, grad_clip=None, prioritized_replay=prioritized) as trainer:
         with pytest.raises(NonFiniteError, match="policy 'default_policy'"):
             [trainer.train() for _ in range(5)]
@@ -162,7 +162,7 @@ def copied(arrays):
 class TestDamagedCheckpoint:
     @pytest.mark.long
     @pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
-    def test_36_is_refused_and_the_run_goes_on(self, trainer_class, damage, tmp_path):
+    def test_is_refused_and_training_continues(self, trainer_class, damage, tmp_path):
         with made(trainer_class, store_buffer_in_checkpoints=True) as trainer:
             trainer.train()
             path = trainer.save(tmp_path)
@@ -186,7 +186,7 @@ class TestDamagedCheckpoint:
 
     @pytest.mark.long
     @pytest.mark.parametrize("stores", [False, True])
-    def test_36_a_buffer_of_another_size_is_refused_and_the_own_one_kept(self, trainer_class, stores, tmp_path):
+    def test_a_buffer_of_another_size_is_refused(self, trainer_class, stores, tmp_path):
         with made(trainer_class, store_buffer_in_checkpoints=True) as trainer:
             trainer.train()
             path = trainer.save(tmp_path)

@@ -1,4 +1,4 @@
-"""Evaluation of algorithms with a replay buffer is greedy, whatever explores; what drives both comes back restored."""
+"""Algorithms with a replay buffer: greedy evaluation with every exploration, and restored targets and schedules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.algorithms.replayed import SMALL, each_algorithm, env_of
 
 
 class Watched(gym.Wrapper):
-    """Writes down what was seen and done, if the config says so."""
+    """Records observations and actions, if the config key `watched` is set."""
 
     seen: ClassVar[list] = []
 
@@ -34,7 +34,7 @@ class Watched(gym.Wrapper):
 
 @pytest.fixture
 def made():
-    """Trainers of an environment that is watched as it is evaluated, `watches` or trained."""
+    """Makes trainers that record evaluation, or training if `watches` is "training"."""
 
     def make(trainer_class, watches="evaluation", **changes):
         base = {"id": env_of(trainer_class)}
@@ -49,7 +49,7 @@ def made():
 
 
 def is_greedy(trainer: Trainer) -> np.ndarray:
-    """[steps] whether what was done is what the policy thinks best."""
+    """[steps] whether each action is the greedy action of the policy."""
     best = [np.array(trainer.compute_single_action(obs)) for obs, _ in Watched.seen]
     assert best
     return np.array(
@@ -57,11 +57,11 @@ def is_greedy(trainer: Trainer) -> np.ndarray:
     )
 
 
-def spread(trainer: Trainer, scale: float) -> None:
-    """Multiplies what noisy layers scale their noise by."""
+def scale_noise(trainer: Trainer, scale: float) -> None:
+    """Multiplies the noise scales of noisy layers."""
     weights = trainer.get_weights()["default_policy"]
-    louder = {n: scale * value if "sigma" in n else value for n, value in weights.items()}
-    trainer.set_weights({"default_policy": louder})
+    scaled = {n: scale * value if "sigma" in n else value for n, value in weights.items()}
+    trainer.set_weights({"default_policy": scaled})
 
 
 @pytest.mark.long
@@ -83,28 +83,28 @@ def test_evaluation_is_greedy(made, trainer_class):
     ],
     ids=["epsilon", "soft", "noisy", "rainbow"],
 )
-class TestExplorationThatIsLoud:
+class TestStrongExploration:
     @pytest.mark.long
-    def test_is_heard_in_training_and_not_in_evaluation(self, made, trainer_class, options):
+    def test_noise_is_used_in_training_only(self, made, trainer_class, options):
         with made(trainer_class, "training", lr=0.0, **options) as trainer:
-            spread(trainer, 1e3)
+            scale_noise(trainer, 1e3)
             trainer.train()
             assert not is_greedy(trainer).all()
         Watched.seen.clear()
         with made(trainer_class, **options) as trainer:
             trainer.train()
-            spread(trainer, 1e3)
+            scale_noise(trainer, 1e3)
             trainer.evaluate()
             assert is_greedy(trainer).all()
             Watched.seen.clear()
             trainer.evaluate()
-            spread(trainer, 0.0)  # the greedy actions are those of the means
+            scale_noise(trainer, 0.0)  # greedy actions use the means
             assert is_greedy(trainer).all()
 
 
 @pytest.mark.long
 @each_algorithm
-def test_targets_and_schedules_come_back(made, trainer_class, tmp_path):
+def test_targets_and_schedules_are_restored(made, trainer_class, tmp_path):
     with made(trainer_class, store_buffer_in_checkpoints=True, lr_schedule=[[0, 1e-3], [200, 1e-4]]) as trainer:
         trainer.train()
         trainer.train()

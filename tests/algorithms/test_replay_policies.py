@@ -1,4 +1,4 @@
-"""Which policies a trainer with a replay buffer trains, with which keys of their own, and what it refuses."""
+"""Policies that a trainer with a replay buffer trains, keys of their specs, and refused ones."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.algorithms.replayed import SMALL
 
 
 def two(left: Any = None, right: Any = None, **multiagent: Any) -> dict[str, Any]:
-    """The config of a run of two policies."""
+    """A config with two policies."""
     policies = {"policies": {"left": left, "right": right}, "policy_mapping_fn": lambda agent: agent}
     return {**SMALL, "multiagent": {**policies, **multiagent}}
 
 
 class Counting(Policy):
-    """Acts at random, and counts what it is given to learn from."""
+    """Acts at random, and counts the batches that it learns from."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -38,7 +38,7 @@ class Counting(Policy):
 
 
 class TestPolicies:
-    def test_a_users_own_is_called_for_each_update(self):
+    def test_a_user_defined_policy_is_called_for_each_update(self):
         with DQNTrainer(TwoAgents, two(Counting)) as trainer:
             trainer.train()
             policy: Any = trainer.get_policy("left")
@@ -46,14 +46,14 @@ class TestPolicies:
             assert len(policy.given) > 3
 
     @pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
-    def test_one_that_learns_from_fresh_samples_is_refused(self, trainer_class):
+    def test_on_policy_ones_are_refused(self, trainer_class):
         message = r"cannot learn from replayed experience(.|\n)*policy 'left', class PPOPolicy(.|\n)*policies_to_train"
         with pytest.raises(PolicyError, match=message + r"(.|\n)*two-trainers\.md"):
             trainer_class(TwoAgents, two(PPOPolicy))
         trainer_class(TwoAgents, two(PPOPolicy, policies_to_train=["right"])).stop()
 
     @pytest.mark.parametrize("name", ["PPO", "IMPALA", "A3C"])
-    def test_one_that_learns_from_replay_is_refused_where_nothing_is_replayed(self, name):
+    def test_policies_with_replay_are_refused_without_a_buffer(self, name):
         multiagent = two(DQNPolicy)["multiagent"]
         message = r"where nothing is replayed(.|\n)*policy 'left', class DQNPolicy(.|\n)*policies_to_train"
         with pytest.raises(PolicyError, match=message):
@@ -91,15 +91,15 @@ class TestKeys:
         spec = PolicySpec(config={key: value, "n_step": 2, "gamma": 0.5, "train_batch_size": 4})
         with pytest.raises(ConfigError, match=rf"policies\['right'\], config key '{key}'(.|\n)*set {key} in the tr"):
             DQNTrainer(TwoAgents, two(None, spec))
-        DQNTrainer(TwoAgents, {**two(None, spec), key: value}).stop()  # nothing contradicts it
+        DQNTrainer(TwoAgents, {**two(None, spec), key: value}).stop()  # no contradiction
 
-    def test_those_of_shards_too(self):
+    def test_those_of_shards_are_refused_in_a_spec(self):
         with pytest.raises(ConfigError, match="config key 'updates_per_draw'"):
             ApexDQNTrainer(TwoAgents, two((None, None, None, {"updates_per_draw": 7})))
 
 
 @pytest.mark.long
-def test_of_a_row_that_is_drawn_again_the_last_error_is_that_of_the_last_update():
+def test_a_row_drawn_again_has_the_error_of_its_last_update():
     box = gym.spaces.Box(-1, 1, (2,), np.float32)
     config = {"train_batch_size": 2, "lr": 0.01, "seed": 0, "model": {"fcnet_hiddens": (8,)}}
     policy = DQNPolicy(box, gym.spaces.Discrete(2), config)
@@ -115,5 +115,5 @@ def test_of_a_row_that_is_drawn_again_the_last_error_is_that_of_the_last_update(
         }
     )
     first, second, third = np.abs(policy.learn_on_batch(drawn)["td_error"]).reshape(3, 2)
-    # Both rows of an update find the same error, and every update makes it smaller.
+    # Both rows of an update have the same error, and every update decreases it.
     assert first[0] == first[1] > second[0] == second[1] > third[0] == third[1]

@@ -1,4 +1,4 @@
-"""What a restore leaves of a replay buffer, taken over or refused, and when learning goes on."""
+"""The replay buffer and the number of updates after a restore."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def updates(trainer: Trainer) -> int:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Checkpoints of 40 steps, by algorithm, with what is kept and without."""
+    """Checkpoints of 40 steps, by algorithm, with and without the buffer."""
     found = {}
     for trainer_class in (DQNTrainer, ApexDQNTrainer):
         for stores in (False, True):
@@ -38,16 +38,16 @@ def saved(tmp_path_factory):
 
 
 @both
-class TestOneThatFits:
+class TestFittingCheckpoint:
     @pytest.mark.long
-    def test_without_what_was_kept_learning_waits_again(self, trainer_class, saved):
+    def test_without_the_buffer_learning_waits_for_learning_starts(self, trainer_class, saved):
         with Trainer.from_checkpoint(saved[trainer_class, False], buffer_size=300) as trainer:
             assert rows(trainer) == {"default_policy": 0}
             assert [(trainer.train(), updates(trainer))[1] for _ in range(2)] == [5, 10]  # 20 steps, then 20 beyond
 
     @pytest.mark.long
     @pytest.mark.parametrize("stores", [False, True])
-    def test_what_another_run_has_kept_is_given_up(self, trainer_class, saved, stores):
+    def test_rows_of_another_run_are_dropped(self, trainer_class, saved, stores):
         with trainer_class("CartPole-v1", {**CONFIG, "n_step": 1}) as trainer:
             for _ in range(3):
                 trainer.train()
@@ -56,7 +56,7 @@ class TestOneThatFits:
             assert updates(trainer) == 5
 
     @pytest.mark.long
-    def test_another_intensity_acts_from_there_on(self, trainer_class, saved):
+    def test_another_intensity_holds_after_the_restore(self, trainer_class, saved):
         with Trainer.from_checkpoint(saved[trainer_class, True], training_intensity=1.0) as trainer:
             trainer.train()
             assert updates(trainer) == 5 + 20
@@ -67,12 +67,12 @@ class TestOneThatFits:
 
 @pytest.mark.long
 @both
-def test_one_that_is_refused_leaves_all_as_it_was(trainer_class, tmp_path):
+def test_a_refused_checkpoint_changes_nothing(trainer_class, tmp_path):
     config = {**CONFIG, "n_step": 1, "store_buffer_in_checkpoints": True, "multiagent": POLICIES}
     with trainer_class(TwoAgents, config) as saved:
         saved.train()
         path = saved.save(tmp_path)
-    # Weights of `left` fit, so that they are taken over before those of `right` are refused.
+    # Weights of `left` fit, so that they are restored before those of `right` are refused.
     unlike = {"left": None, "right": PolicySpec(config={"model": {"fcnet_hiddens": (9,)}})}
     with trainer_class(TwoAgents, {**config, "multiagent": {**POLICIES, "policies": unlike}, "seed": 4}) as trainer:
         for _ in range(2):
@@ -87,7 +87,7 @@ def test_one_that_is_refused_leaves_all_as_it_was(trainer_class, tmp_path):
 
 @pytest.mark.long
 @both
-def test_of_policies_that_do_not_learn_any_more_nothing_is_taken_over(trainer_class, tmp_path):
+def test_buffers_of_policies_that_no_longer_learn_are_not_restored(trainer_class, tmp_path):
     config = {**CONFIG, "n_step": 1, "store_buffer_in_checkpoints": True, "multiagent": POLICIES}
     with trainer_class(TwoAgents, config) as trainer:
         trainer.train()

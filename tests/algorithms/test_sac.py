@@ -12,14 +12,14 @@ from rollax.algorithms.sac import SACConfig, SACPolicy
 from tests.algorithms.tables import f32
 
 LINE = spaces.Discrete(3)
-"""Three states, seen as one-hot vectors: a linear actor is a table, and so is a linear critic."""
+"""Three states, observed as one-hot vectors: a linear actor and a linear critic are tables."""
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1, "initial_alpha": 0.5}
 HALF = np.arctanh(0.5)
 
 
 class Middle(np.random.Generator):
-    """A random generator all of whose numbers are the median."""
+    """A random generator that always returns the median."""
 
     def __init__(self):
         super().__init__(np.random.PCG64(0))
@@ -67,7 +67,7 @@ def rows(**columns):
 
 
 class TestContinuous:
-    """α = ½. All noise is the median, so the actor does tanh(mean), with log π = -½ log 2π - log(1 - a²) at σ = 1.
+    """α = ½. All noise is the median, so the action is tanh(mean), with log π = -½ log 2π - log(1 - a²) at σ = 1.
 
     state  mean   a     log π
       0     0     0    -0.918939
@@ -131,7 +131,7 @@ class TestContinuous:
             np.testing.assert_allclose(policy.params["log_alpha"], np.log(0.5) - step, rtol=1e-5)
 
     @pytest.mark.long
-    def test_only_the_targets_of_critics_follow(self):
+    def test_only_critics_have_targets(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics, tau=0.25)
         before = {name: np.array(value) for name, value in policy.targets.items()}
         policy.learn_on_batch(rows(actions=f32(0.2, -0.4)[:, None]))
@@ -139,7 +139,7 @@ class TestContinuous:
             followed = 0.25 * np.array(policy.params[name]) + 0.75 * before[name]
             np.testing.assert_allclose(value, followed if name.startswith("critics") else before[name], rtol=1e-5)
 
-    def test_its_noise_is_its_own_at_every_use(self):
+    def test_noise_is_new_at_every_use(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics)
         batch = rows(actions=f32(0.2, -0.4)[:, None])
         columns = [policy.train_columns(batch) for _ in range(2)]
@@ -190,7 +190,7 @@ class TestDiscrete:
         np.testing.assert_allclose(stats["entropy"], (0.693147 + 0.562335) / 2, rtol=1e-5)
         np.testing.assert_allclose(gradients["log_alpha"], -(0.679284 - 0.627741), rtol=1e-3)
 
-    def test_invalid_actions_count_for_nothing(self):
+    def test_invalid_actions_are_excluded(self):
         space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "state": LINE})
         obs = {"action_mask": np.array([[1, 1, 0], [0, 1, 0]], np.int8), "state": np.array([0, 1])}
         new_obs = {"action_mask": np.array([[0, 1, 1], [1, 1, 1]], np.int8), "state": np.array([1, 2])}
@@ -200,9 +200,9 @@ class TestDiscrete:
         policy = policy_with(spaces.Discrete(3), actor, critics, targets, space)
         batch = rows(obs=obs, new_obs=new_obs, actions=np.array([1, 1]))
         gradients, stats = policy.compute_gradients(batch)
-        # Row 0 goes on as above: of actions 1 and 2 with ¼ and ¾, worth (2, 1).
+        # Row 0 bootstraps as above, from actions 1 and 2 with ¼ and ¾, worth (2, 1).
         np.testing.assert_allclose(stats["mean_target"], (1.765584 + 2) / 2, rtol=1e-5)
-        # Two valid actions, equally likely, worth (1, 0); one valid action, worth 3, without any entropy.
+        # Two valid actions, equally likely, worth (1, 0); one valid action, worth 3, without entropy.
         np.testing.assert_allclose(stats["actor_loss"], (-0.846574 - 3) / 2, rtol=1e-5)
         np.testing.assert_allclose(gradients["actor.head.kernel"][0], [-0.125, 0.125, 0], rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(gradients["actor.head.kernel"][1:], 0)
@@ -226,7 +226,7 @@ class TestRefuses:
         with pytest.raises(ConfigError, match="not continuous"):
             SACPolicy(LINE, spaces.Discrete(2), {**SMALL, "exploration": "GaussianNoise"})
 
-    def test_models_that_it_cannot_have(self):
+    def test_unsupported_models(self):
         with pytest.raises(ConfigError, match=r"model\.use_gru"):
             SACPolicy(LINE, BOX, {**SMALL, "model": {"use_gru": True}})
 

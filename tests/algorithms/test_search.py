@@ -1,4 +1,4 @@
-"""ARS and ES from configs to checkpoints: the same numbers everywhere, one step by hand, and what is refused."""
+"""ARS and ES: the same numbers with any number of workers, steps by hand, checkpoints, and refused settings."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ each_trainer = pytest.mark.parametrize("trainer_class", [ARSTrainer, ESTrainer])
 
 
 def after(trainer_class, iterations=3, env=Drift, **config):
-    """All that a few iterations lead to."""
+    """Results, weights and filters after a few iterations."""
     with trainer_class(env, {**SMALL, **config}) as trainer:
         return state_after(trainer, iterations)
 
 
 def state_after(trainer, iterations):
     results = [trainer.train() for _ in range(iterations)]
-    told = [(r["episode_reward_mean"], r["timesteps_total"], r["info"]["learner"]) for r in results]
-    return told, trainer.get_weights(), trainer.worker.get_filters()
+    summary = [(r["episode_reward_mean"], r["timesteps_total"], r["info"]["learner"]) for r in results]
+    return summary, trainer.get_weights(), trainer.worker.get_filters()
 
 
 def assert_same(found, expected):
     np.testing.assert_equal(found, expected)
 
 
-class TestTheSameNumbers:
+class TestSameNumbers:
     @pytest.mark.long
     @each_trainer
     def test_with_any_number_of_sub_environments(self, trainer_class):
@@ -91,15 +91,15 @@ class TestTheSameNumbers:
             state_after(trainer, 2)
             path = trainer.save(tmp_path)
             trainer.evaluate(2)
-            told = state_after(trainer, 3)
-        assert_same(told[1:], expected[1:])
+            summary = state_after(trainer, 3)
+        assert_same(summary[1:], expected[1:])
         for changes in ({}, {"num_envs_per_worker": 7}):
             with Trainer.from_checkpoint(path, trust_code=True, **changes) as trainer:
                 assert_same(state_after(trainer, 3)[1:], expected[1:])
 
     @pytest.mark.long
     @each_trainer
-    def test_after_a_restore_into_a_trainer_that_has_trained(self, trainer_class, monkeypatch, tmp_path):
+    def test_after_a_restore_into_a_trained_trainer(self, trainer_class, monkeypatch, tmp_path):
         settings = {**SMALL, "lr": 1.0, "noise_stdev": 0.5}
         with trainer_class(Drift, {**settings, "seed": 7}) as trainer:
             state_after(trainer, 2)
@@ -108,13 +108,13 @@ class TestTheSameNumbers:
         found = []
         for num_workers in (0, 2):
             with trainer_class(Drift, {**settings, "num_workers": num_workers}) as trainer:
-                state_after(trainer, 3)  # with workers: they have the weights of version 3, as the update that follows
+                state_after(trainer, 3)  # workers have weights of version 3, like the next update
                 trainer.restore(path)
                 found.append(state_after(trainer, 1)[1:])
         assert_same(*found)
 
     @pytest.mark.long
-    def test_another_seed_after_a_restore_is_another_run(self, tmp_path):
+    def test_another_seed_after_a_restore_gives_another_run(self, tmp_path):
         paths = {}
         for seed in (0, None):
             with ARSTrainer(Drift, {**SMALL, "seed": seed}) as trainer:
@@ -143,7 +143,7 @@ class TestTheSameNumbers:
 
 
 class Images(gym.Env):
-    """The brighter half of an image is the right action."""
+    """The right action is the number of the brighter half of an image."""
 
     observation_space = spaces.Box(0, 255, (8, 8, 1), np.uint8)
     action_space = spaces.Discrete(2)
@@ -165,7 +165,7 @@ class Images(gym.Env):
 
 
 class Constant(gym.Env):
-    """One step; the reward is minus the squared distance of the action from 0.5."""
+    """Episodes of one step; the reward is minus the squared distance of the action from 0.5."""
 
     observation_space = spaces.Box(1, 1, (1,), np.float32)
     action_space = spaces.Box(-2, 2, (1,), np.float32)
@@ -193,7 +193,7 @@ class TestSteps:
                 assert statistics["return_mean"] == pytest.approx(returns.mean(), rel=1e-4)
                 assert statistics["weight_norm"] == pytest.approx(abs(theta), rel=1e-4)
 
-    def test_ars_with_a_filter_as_a_loop_of_one_environment(self):
+    def test_ars_with_a_filter_equals_a_loop_over_one_environment(self):
         env, theta = Drift({}), np.zeros((3, 2), np.float32)
         seen = acted_on = np.zeros((0, 3))
         with ARSTrainer(Drift, {**SMALL, "lr": 0.1, "noise_stdev": 0.2, "directions_used": 3}) as trainer:
@@ -216,7 +216,7 @@ class TestSteps:
                 np.testing.assert_allclose(trainer.get_weights()["default_policy"]["head.kernel"], theta, rtol=1e-4)
 
     def test_es_by_hand(self):
-        # Adam's first step is lr along the sign of -g + c θ; θ = 0. The second step has weight decay too.
+        # Adam's first step is lr along the sign of -g + c θ; θ = 0. The second step also has weight decay.
         config = {**RAW, "model": {"fcnet_hiddens": ()}, "lr": 0.05, "noise_stdev": 0.2, "action_noise_std": 0.0}
         with ESTrainer(Constant, {**config, "l2_coeff": 0.5}) as trainer:
             theta = m = v = 0.0
@@ -248,7 +248,7 @@ class TestSteps:
             assert trainer.train()["timesteps_total"] > 0
             assert trainer.evaluate(2)["episodes"] == 2
 
-    def test_equal_returns_move_nothing_but_by_weight_decay(self):
+    def test_equal_returns_change_weights_by_weight_decay_only(self):
         with ARSTrainer("CartPole-v1", {**SMALL, "clip_rewards": 1e-30}) as trainer:
             trainer.optimizer.weights(np.ones((5, 2)))
         with ESTrainer(Same, {**SMALL, "l2_coeff": 0.0}) as trainer:
@@ -256,7 +256,7 @@ class TestSteps:
             trainer.train()
             assert_same(trainer.get_weights(), before)
 
-    def test_an_offset_of_rewards_changes_what_is_learned_from_alone(self):
+    def test_reward_offset_changes_the_learned_return_only(self):
         plain = after(ARSTrainer, 1)
         other = after(ARSTrainer, 1, reward_offset=-1.0)
         (reward, steps, statistics), (other_reward, other_steps, other_statistics) = plain[0][0], other[0][0]
@@ -300,7 +300,7 @@ class TestResults:
         assert second["info"]["generation"] == 2
         assert second["timers"]["sample_s"] > 0
 
-    def test_filters_count_each_observation_once_also_after_a_restore(self, tmp_path):
+    def test_filters_count_each_observation_once(self, tmp_path):
         with ARSTrainer(Drift, SMALL) as trainer:
             steps = [trainer.train()["timesteps_total"] for _ in range(2)][-1]
             assert trainer.worker.get_filters()["default_policy"]["count"] == steps
@@ -310,7 +310,7 @@ class TestResults:
             steps = [trainer.train()["timesteps_total"] for _ in range(2)][-1]
             assert trainer.worker.get_filters()["default_policy"]["count"] == steps
 
-    def test_evaluations_are_greedy_and_apart(self):
+    def test_evaluations_are_greedy_and_separate(self):
         config = {**SMALL, "evaluation_interval": 2, "evaluation_num_episodes": 3, "action_noise_std": 0.5}
         with ESTrainer(Constant, config) as trainer:
             assert trainer.train()["evaluation"] is None
@@ -339,31 +339,31 @@ class TestResults:
 
 
 class TestLostWorkers:
-    """Directions that a worker has not evaluated are evaluated by another."""
+    """Another worker evaluates the directions of a lost worker."""
 
     @pytest.mark.parametrize("recreated", [True, False])
     def test_they_are_evaluated_again(self, monkeypatch, recreated):
         expected = after(ARSTrainer, 2)
         lost = []
 
-        def mortal_workers(config, worker_class, arguments):
+        def failing_workers(config, worker_class, arguments):
             actors = workers_here(config, worker_class, arguments)
 
-            class Mortal(LocalActors):
+            class Failing(LocalActors):
                 def call(self, handle, method, *rest):
                     if method == "play_candidates" and handle.worker_index == 2 and not lost:
                         lost.append(rest[0].indices.tolist())
-                        handle.play_candidates(*rest)  # it dies before it has answered
+                        handle.play_candidates(*rest)  # it dies before it answers
                         return super().call(Dead(), "die")
                     return super().call(handle, method, *rest)
 
-            return Mortal(actors._start)
+            return Failing(actors._start)
 
         class Dead:
             def die(self):
                 raise ProcessLostError("killed")
 
-        monkeypatch.setattr(worker_set, "ray_workers", mortal_workers)
+        monkeypatch.setattr(worker_set, "ray_workers", failing_workers)
         rules = {} if recreated else {"recreate_failed_workers": False, "ignore_worker_failures": True}
         assert_same(after(ARSTrainer, 2, num_workers=3, **rules), expected)
         assert lost == [[2, 3]]
@@ -372,13 +372,13 @@ class TestLostWorkers:
         monkeypatch.setattr(worker_set, "ray_workers", workers_here)
         expected = after(ARSTrainer, 2)
         with ARSTrainer(Drift, {**SMALL, "num_workers": 2}) as trainer:
-            told, *_ = state_after(trainer, 1)
+            summary, *_ = state_after(trainer, 1)
             optimizer = trainer.optimizer
             optimizer.generation -= 1
             optimizer.remote.request(1, "play_candidates", optimizer.request(np.arange(5)))  # as after an interrupt
             optimizer.generation += 1
             found = state_after(trainer, 1)
-        assert_same((told + found[0], *found[1:]), expected)
+        assert_same((summary + found[0], *found[1:]), expected)
 
 
 class TestRequests:
@@ -434,7 +434,7 @@ class TestRefused:
         with pytest.raises(ConfigError, match=r"'action_noise_std'(.|\n)*0.5, for Discrete\(2\)"):
             ESTrainer("CartPole-v1", {**SMALL, "action_noise_std": 0.5})
 
-    def test_noise_size_is_accepted(self):
+    def test_noise_table_size_is_accepted(self):
         with ESTrainer(Drift, {**SMALL, "noise_size": 250_000_000}) as trainer:
             assert trainer.config.noise_size == 250_000_000
 
@@ -451,7 +451,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("num_workers", [0, 2])
     def test_several_agents(self, monkeypatch, num_workers):
-        # At once, and not as a failure of the workers, which would be restarted.
+        # Raised at once, not as a failure of workers, which would be restarted.
         monkeypatch.setattr(worker_set, "ray_workers", workers_here)
         with pytest.raises(EnvError, match="Several agents, for an algorithm of one agent"):
             ARSTrainer(lambda context: Two(), {**SMALL, "num_workers": num_workers})

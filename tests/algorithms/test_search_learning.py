@@ -1,7 +1,7 @@
-"""What ARS and ES learn within published budgets; `make learning` runs these.
+"""Scores of ARS and ES within published budgets; `make learning` runs these.
 
-A search succeeds with some seeds and fails with others (70 % of 100 seeds in the paper of ARS), so the median over
-three seeds counts where a line says so, and the fixture `reaches` elsewhere.
+A search succeeds with some seeds and fails with others (70 % of 100 seeds in the paper of ARS). Some tests therefore
+check the median over three seeds, with the fixture `median_reaches`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ MOUNTAIN_CAR = {"num_directions": 16, "lr": 0.02, "noise_stdev": 0.05, "num_envs
 
 
 def test_ars_pendulum(reaches):
-    # With rectifiers, as in RL Zoo: with tanh most seeds stay below -500. Its own step sizes (N = 4, b = 1, ν = 0.1,
-    # lr = 0.018) reach the target with some seeds only.
+    # With rectifiers, as in RL Zoo: with tanh most seeds stay below -500. The step sizes of RL Zoo (N = 4, b = 1,
+    # ν = 0.1, lr = 0.018) reach the target with some seeds only.
     config = {
         **RAW,
         "num_directions": 8,
@@ -68,7 +68,7 @@ def test_ars_swimmer(median_reaches):
 
 
 def test_ars_half_cheetah(median_reaches):
-    # V2-t of the paper, appendix A; its bar is 3430.
+    # V2-t of the paper, appendix A; its target is 3430.
     config = {"num_directions": 32, "directions_used": 4, "lr": 0.02, "noise_stdev": 0.03, "num_envs_per_worker": 64}
     config |= OF_PAPER
     median_reaches(ARSTrainer, "HalfCheetah-v5", 3430, 12_000_000, config)

@@ -1,4 +1,4 @@
-"""TD3BC: the actor's loss against numbers derived by hand; the rest is tested with TD3."""
+"""TD3BC: the actor's loss against numbers derived by hand. Tests of TD3 cover the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollax.algorithms.ddpg import TD3Policy
 from rollax.algorithms.td3_bc import TD3BCConfig, TD3BCPolicy
 from rollax.batch import Fragment
 from tests.algorithms.replayed import SMALL as REPLAYED
-from tests.algorithms.replayed import drawn_of
+from tests.algorithms.replayed import sample_from_buffers
 from tests.algorithms.tables import f32
 
 LINE = spaces.Discrete(3)
@@ -69,7 +69,7 @@ def test_the_critics_are_those_of_td3():
     assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
 
 
-class TestTheCriticsPenalty:
+class TestCriticPenalty:
     def test_targets(self):
         # Row 0: π(1) = (0, -0.2), recorded (0.5, 0.4): distance 0.25 + 0.36; Q⁻ = -4: y = 1 + ½ (-4 - 0.3 · 0.61).
         # Row 1 terminated.
@@ -79,7 +79,7 @@ class TestTheCriticsPenalty:
         _, stats = found(target_noise=0.0, critic_penalty=0.3, rows={**columns, "acts_next": f32(0, 0)})
         assert stats["mean_target"] == pytest.approx((1 - 2 + 2) / 2, rel=1e-5)
 
-    def test_next_actions_are_those_of_the_same_trajectory(self):
+    def test_next_actions_are_of_the_same_trajectory(self):
         policy = TD3BCPolicy(LINE, BOX, {**SMALL, "critic_penalty": 0.3})
         columns = {
             "obs": np.array([0, 1, 2]),
@@ -93,11 +93,11 @@ class TestTheCriticsPenalty:
         np.testing.assert_array_equal(fragment["new_actions"][0], [2, 3])
 
     @pytest.mark.long
-    def test_it_is_drawn_from_the_buffer(self):
+    def test_next_actions_come_from_the_buffer(self):
         config = {**REPLAYED, "critic_penalty": 0.3, "random_steps": 0}
         with TD3BCTrainer("Pendulum-v1", config) as trainer:
             trainer.train()
-            drawn = drawn_of(trainer, 8)
+            drawn = sample_from_buffers(trainer, 8)
         assert drawn["new_actions"].shape == (8, 1)
         assert set(drawn["acts_next"].tolist()) <= {0.0, 1.0}
 
@@ -108,7 +108,7 @@ class TestTheCriticsPenalty:
 
 @pytest.mark.long
 def test_layer_normalization():
-    # Of one hidden layer of two units, whose outputs after the activation are standardized: (x - mean) / deviation.
+    # One hidden layer of two units. Its outputs after the activation are standardized: (x - mean) / deviation.
     normed = {"critic_layer_norm": True}
     policy = TD3BCPolicy(LINE, BOX, {**SMALL, "model": {"fcnet_hiddens": (2,), "fcnet_activation": "tanh"}, **normed})
     weights = policy.get_weights()
@@ -126,8 +126,8 @@ def test_refused():
 
 
 @pytest.mark.long
-def test_it_prefers_what_paid_near_what_was_recorded():
-    """One state, actions in [0, 0.5], of which larger ones pay more: the best is near 0.5, not near 1."""
+def test_learns_the_best_action_near_recorded_ones():
+    """One state and actions in [0, 0.5]; larger ones earn more. The best action is near 0.5, not near 1."""
     rng = np.random.default_rng(0)
     actions = rng.uniform(0, 0.5, (512, 1)).astype(np.float32)
     columns = {

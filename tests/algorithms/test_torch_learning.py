@@ -1,4 +1,4 @@
-"""PG, PPO, DQN and SAC in PyTorch reach what those in JAX reach, with as many samples; `make learning` runs these."""
+"""PG, PPO, DQN and SAC in PyTorch reach the scores of JAX with as many samples; `make learning` runs these."""
 
 from __future__ import annotations
 

@@ -32,30 +32,30 @@ def numbers(result):
 
 
 class TestConfig:
-    def test_dict_and_typed_are_the_same(self):
+    def test_dict_and_typed_config_are_equal(self):
         with make() as one, PPOTrainer("CartPole-v1", PPOConfig(**CONFIG)) as other:
             assert one.config == other.config
             assert numbers(one.train()) == numbers(other.train())
 
-    def test_env_may_stand_in_the_config(self):
+    def test_env_may_be_given_in_the_config(self):
         with PPOTrainer(config={**CONFIG, "env": "CartPole-v1"}) as trainer:
             assert trainer.config.env == "CartPole-v1"
         with pytest.raises(ConfigError, match=r"No environment(.|\n)*PPOTrainer\(env='CartPole-v1'\)"):
             PPOTrainer(config=CONFIG)
 
-    def test_1_unknown_key(self):
+    def test_unknown_key(self):
         with pytest.raises(ConfigError, match=r"Unknown config key 'num_sgd_iters'(.|\n)*did you mean 'num_sgd_iter'"):
             make(num_sgd_iters=3)
 
-    def test_2_wrong_type(self):
+    def test_wrong_type(self):
         with pytest.raises(ConfigError, match=r"'gamma' \(PPOConfig\)\n.*got:.*1.5 .*\n.*0 <= gamma <= 1"):
             make(gamma=1.5)
 
-    def test_3_incompatible_sizes(self):
+    def test_incompatible_sizes(self):
         with pytest.raises(ConfigError, match="sgd_minibatch_size=128, train_batch_size=64"):
             make(sgd_minibatch_size=128)
 
-    def test_4_unregistered_env(self):
+    def test_unregistered_env(self):
         register_env("tests/registered-pole", lambda context: gym.make("CartPole-v1"))
         for wrong, right in [("CartPol-v1", "CartPole-v1"), ("tests/registered-pol", "tests/registered-pole")]:
             with pytest.raises(
@@ -63,13 +63,13 @@ class TestConfig:
             ):
                 make(wrong)
 
-    def test_5_env_path_that_does_not_import(self):
+    def test_env_path_that_does_not_import(self):
         with pytest.raises(ConfigError, match=r"does not import(.|\n)*no_such_module:Env(.|\n)*ModuleNotFoundError"):
             make("no_such_module:Env")
         with pytest.raises(ConfigError, match=r"does not import(.|\n)*AttributeError(.|\n)*'Nothing'"):
             make("tests.algorithms.envs:Nothing")
 
-    def test_8_changed_after_the_trainer_was_built(self):
+    def test_changed_after_the_trainer_was_built(self):
         given = dict(CONFIG)
         with PPOTrainer("CartPole-v1", given) as trainer:
             given["lr"] = 7.0
@@ -86,7 +86,7 @@ class TestConfig:
 
 class TestResult:
     def test_keys_are_always_the_same(self):
-        # 4 steps of each pole, which stands for 8 at least: the first iterations end no episode.
+        # Each iteration has 4 steps of each pole, and episodes have at least 8: the first iterations end no episode.
         with make(train_batch_size=16, sgd_minibatch_size=16, evaluation_interval=5) as trainer:
             results = [trainer.train() for _ in range(10)]
         for result in results:
@@ -133,7 +133,7 @@ class TestDeterminism:
             return results, trainer.get_policy().get_weights()
 
     @pytest.mark.long
-    def test_one_seed_one_run(self):
+    def test_same_seed_gives_the_same_run(self):
         (results, weights), (again, weights_again) = (
             self.run(observation_filter="MeanStdFilter", evaluation_interval=2) for _ in range(2)
         )
@@ -141,7 +141,7 @@ class TestDeterminism:
         for name, value in weights.items():
             np.testing.assert_array_equal(value, weights_again[name])
 
-    def test_other_seeds_other_runs(self):
+    def test_other_seeds_give_other_runs(self):
         learner = [self.run(seed=seed)[0][0]["info"]["learner"] for seed in (5, 6, None, None)]
         assert all(learner[i] != learner[j] for i in range(4) for j in range(i))
 
@@ -162,8 +162,8 @@ class TestDeterminism:
 
 class TestCompilations:
     @pytest.mark.long
-    @pytest.mark.usefixtures("compiles_anew")
-    def test_none_after_the_first_iterations(self, caplog):
+    @pytest.mark.usefixtures("cleared_cache")
+    def test_no_compilations_after_the_first_iterations(self, caplog):
         import jax
 
         with make(evaluation_interval=2) as trainer:
@@ -177,11 +177,11 @@ class TestCompilations:
                     trainer.train()
                 trainer.compute_single_action(np.zeros(4, np.float32))
             compiled = [record.message for record in caplog.records if record.message.startswith("Compiling")]
-            # How many episodes are cut off in a fragment varies, and with it the bucket of values to compute.
+            # The number of truncated episodes in a fragment varies, and with it the bucket of values to compute.
             assert len(compiled) == trainer.get_policy().compilations() - warm <= 1
 
     @pytest.mark.long
-    @pytest.mark.usefixtures("compiles_anew")
+    @pytest.mark.usefixtures("cleared_cache")
     def test_batches_of_varying_size(self):
         config = {"num_envs_per_worker": 4, "train_batch_size": 100, "model": {"fcnet_hiddens": (8,)}, "seed": 0}
         with PGTrainer(env="CartPole-v1", config=config) as trainer:
@@ -204,7 +204,7 @@ class TestEvaluate:
         assert (result["episode_reward_min"], result["episode_reward_max"]) == (min(rewards), max(rewards))
         assert result["episode_len_mean"] == pytest.approx(np.mean(rewards))
 
-    def test_is_greedy_and_in_envs_of_its_own(self):
+    def test_is_greedy_and_in_separate_envs(self):
         made = []
 
         class Pole(gym.Wrapper):
@@ -218,13 +218,13 @@ class TestEvaluate:
             policy = trainer.get_policy()
             rng = policy.acting_rng.bit_generator.state["state"]["state"].copy()
             trainer.evaluate()
-            assert made == [0, 1, 2, 3, 0, 1, 2]  # as many as episodes, at most
+            assert made == [0, 1, 2, 3, 0, 1, 2]  # at most as many as episodes
             trainer.evaluate(7)
             assert len(made) == 7
             np.testing.assert_array_equal(policy.acting_rng.bit_generator.state["state"]["state"], rng)
 
-    def test_plays_what_the_policy_says(self):
-        # A policy that always pushes to the left; exploring, it would do so in half of the steps.
+    def test_takes_the_actions_of_the_policy(self):
+        # The greedy policy always pushes to the left; with exploration only half of its actions would.
         with make() as trainer:
             policy = trainer.get_policy()
             weights = policy.get_weights()
@@ -237,26 +237,26 @@ class TestEvaluate:
             explored.get_policy().set_weights(weights)
             assert explored.evaluate(10)["episode_reward_max"] > 11
 
-    def test_in_its_interval(self):
+    def test_at_its_interval(self):
         with make(evaluation_interval=2) as trainer:
             evaluations = [trainer.train()["evaluation"] for _ in range(4)]
         assert [None if e is None else e["episodes"] for e in evaluations] == [None, 3, None, 3]
 
-    def test_one_that_raises_leaves_the_time_of_its_iteration(self):
+    def test_an_error_keeps_the_time_of_the_iteration(self):
         with make(evaluation_interval=1, evaluation_config={"env_config": {"no_such": 1}}) as trainer:
             with pytest.raises(ConfigError):
                 trainer.train()
             assert (trainer.iteration, trainer.optimizer.steps) == (1, 64)
             assert trainer.time_total_s > 0
 
-    def test_a_model_that_does_not_take_the_trained_weights(self):
+    def test_a_model_that_does_not_fit_the_trained_weights(self):
         message = r"evaluation_config does not fit(.|\n)*Weights of another model(.|\n)*'model'"
         with pytest.raises(ConfigError, match=message):
             make(evaluation_config={"model": {"fcnet_hiddens": (8, 8)}})
         with make(evaluation_config={"model": {**CONFIG["model"], "fcnet_activation": "relu"}}) as trainer:
             assert trainer.evaluate(1)["episodes"] == 1
 
-    def test_config_of_its_own(self):
+    def test_evaluation_config(self):
         lengths = []
 
         def pole(context):
@@ -287,7 +287,7 @@ class TestSingleActions:
             weights["policy_head.bias"][:] = [0.25, 0]
             policy.set_weights(weights)
             action = trainer.compute_single_action(np.zeros(3, np.float32))
-            # The policy's [-1, 1] stands for the torques [-2, 2].
+            # The policy's [-1, 1] is mapped to the torques [-2, 2].
             np.testing.assert_allclose(action, [0.5])
             assert action.dtype == np.float32
             action, state, fetches = trainer.compute_single_action(np.zeros(3, np.float32), state=[])
@@ -314,7 +314,7 @@ class TestSingleActions:
                     call("other")
 
 
-def test_an_env_that_is_none():
+def test_an_env_of_none_is_refused():
     with pytest.raises(EnvError, match="No environment"):
         make(lambda context: None)
 

@@ -1,4 +1,4 @@
-"""`Trainer` with several policies: which learn, results by policy, weights and filters from one to another."""
+"""`Trainer` with several policies: trained policies, results by policy, copied weights and filters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestMultiAgent:
         return PPOTrainer(env=TwoAgents, config={**self.CONFIG, **config})
 
     @pytest.mark.long
-    def test_weights_without_the_filter_that_belongs_to_them(self, caplog):
+    def test_weights_without_their_filter_are_logged(self, caplog):
         with self.make(observation_filter="MeanStdFilter") as trainer:
             trainer.train()
             weights, filters = trainer.get_weights(), trainer.worker.get_filters()
@@ -45,7 +45,7 @@ class TestMultiAgent:
             trainer.set_weights({"right": weights["left"]})
             assert not caplog.records
 
-    def test_only_those_to_train_learn(self):
+    def test_only_policies_to_train_learn(self):
         with self.make() as trainer:
             before = trainer.worker.get_weights()
             results = [trainer.train() for _ in range(2)]
@@ -58,7 +58,7 @@ class TestMultiAgent:
         for result in results:
             assert set(result["info"]["learner"]) == {"left", "spare"}
             assert set(result["info"]["learner"]["left"]) == PPO_STATS
-            assert result["info"]["learner"]["spare"] == dict.fromkeys(PPO_STATS)  # it has never seen anything
+            assert result["info"]["learner"]["spare"] == dict.fromkeys(PPO_STATS)  # it has no experience
             assert result["policy_reward_mean"] == {"left": 5, "right": 50, "spare": None}
             assert result["episode_reward_mean"] == 55
 
@@ -95,7 +95,7 @@ class TestMultiAgent:
             assert TwoAgents.open_envs == before + 4
         assert TwoAgents.open_envs == before
 
-    def test_12_a_mapping_to_no_policy(self):
+    def test_mapping_to_an_unknown_policy(self):
         multiagent = {**self.CONFIG["multiagent"], "policy_mapping_fn": lambda agent_id: "nobody"}
         with self.make(multiagent=multiagent) as trainer:
             with pytest.raises(
@@ -103,12 +103,12 @@ class TestMultiAgent:
             ):
                 trainer.train()
 
-    def test_13_no_policy_spec(self):
+    def test_invalid_policy_spec(self):
         multiagent = {"policies": {"left": "PPO"}, "policy_mapping_fn": lambda agent_id: "left"}
         with pytest.raises(PolicyError, match=r"No policy spec(.|\n)*multiagent.policies\['left'\](.|\n)*PPO"):
             self.make(multiagent=multiagent)
 
-    def test_14_spaces_that_are_not_the_env_s(self):
+    def test_spaces_that_differ_from_the_env(self):
         space = gym.spaces.Box(0, 1, (3,), np.float32)
         multiagent = {"policies": {"left": (None, space, None, {})}, "policy_mapping_fn": lambda agent_id: "left"}
         with pytest.raises(
@@ -116,12 +116,12 @@ class TestMultiAgent:
         ):
             self.make(multiagent=multiagent)
 
-    def test_15_training_no_policy(self):
+    def test_no_policy_to_train(self):
         with pytest.raises(ConfigError, match=r"policies_to_train'(.|\n)*lef(.|\n)*'left'"):
             self.make(multiagent={**self.CONFIG["multiagent"], "policies_to_train": ["lef"]})
 
 
-def test_weights_go_from_trainer_to_trainer():
+def test_weights_are_copied_between_trainers():
     multiagent = {"policies": {"a": None, "b": None}, "policy_mapping_fn": lambda agent: "a"}
     one, other = (PPOTrainer("CartPole-v1", {"seed": seed, "multiagent": multiagent}) for seed in (1, 2))
     other.set_weights(one.get_weights(["b"]))

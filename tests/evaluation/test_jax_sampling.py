@@ -23,7 +23,7 @@ def varying(agents: int) -> list[dict]:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("compiles_anew")
+@pytest.mark.usefixtures("cleared_cache")
 def test_compilations_do_not_grow_with_the_numbers_of_ready_agents():
     worker = make(lambda c: Scripted([varying(20)], c.vector_index), num_envs_per_worker=2, rollout_fragment_length=50)
     policy = worker.get_policy()

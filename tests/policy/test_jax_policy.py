@@ -113,7 +113,7 @@ class TestActing:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("compiles_anew")
+@pytest.mark.usefixtures("cleared_cache")
 def test_the_logarithms_of_given_actions_compile_for_few_numbers_of_rows():
     policy = make()
     whole = policy.compute_actions(seen(9))
@@ -491,7 +491,7 @@ class TestState:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("compiles_anew")
+@pytest.mark.usefixtures("cleared_cache")
 def test_compilations_are_few_whatever_the_sizes():
     policy = make(sgd_minibatch_size=16, num_sgd_iter=1)
     for rows in range(1, 41):

@@ -256,7 +256,7 @@ class TestSequences:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("compiles_anew")
+@pytest.mark.usefixtures("cleared_cache")
 def test_compilations_are_bounded_whatever_the_lengths_of_episodes():
     policy = make()
     random = np.random.default_rng(0)

@@ -145,7 +145,7 @@ class TestArrays:
         assert np.abs(policies["b"].extra["norm.mean"]).max() > 0
 
     @pytest.mark.long
-    @pytest.mark.usefixtures("compiles_anew")
+    @pytest.mark.usefixtures("cleared_cache")
     def test_acting_after_others_have_learned_compiles_nothing_anew(self, three):
         for _ in range(3):
             for each in (three["a"], three["b"]):

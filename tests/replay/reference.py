@@ -11,7 +11,7 @@ from rollax import SampleBatch
 from rollax.replay.uniform import UniformReplay
 
 
-class AllOfThem(UniformReplay):
+class DrawsAll(UniformReplay):
     """Draws every transition once, in the order of slots."""
 
     def _draw(self, count, rng):
@@ -19,7 +19,7 @@ class AllOfThem(UniformReplay):
 
 
 def everything(buffer: UniformReplay) -> SampleBatch:
-    """All transitions of an `AllOfThem`."""
+    """All transitions of an `DrawsAll`."""
     return buffer.sample(0, np.random.default_rng(0))
 
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax.replay.frames import StackedFrames
-from tests.replay.reference import AllOfThem, Reference, everything
+from tests.replay.reference import DrawsAll, Reference, everything
 from tests.replay.streams import Row, TrajectoryStream, batch_of
 
 
-def compare(buffer: AllOfThem, reference: Reference, axis: int = 0) -> None:
+def compare(buffer: DrawsAll, reference: Reference, axis: int = 0) -> None:
     """Both hold the same transitions."""
     expected = reference.transitions()
     assert len(buffer) == len(expected)
@@ -47,7 +47,7 @@ def batches(trajectories: TrajectoryStream, rng: np.random.Generator, rows_at_mo
 @given(seed=st.integers(0, 10**6), envs=st.integers(1, 4), n_step=st.integers(1, 4), capacity=st.integers(12, 80))
 def test_transitions(seed: int, envs: int, n_step: int, capacity: int) -> None:
     rng = np.random.default_rng(seed)
-    buffer, reference = AllOfThem(capacity, gamma=0.9, n_step=n_step), Reference(capacity, n_step, 0.9)
+    buffer, reference = DrawsAll(capacity, gamma=0.9, n_step=n_step), Reference(capacity, n_step, 0.9)
     for rows in batches(TrajectoryStream(envs, rng), rng, capacity):
         buffer.add(batch_of(rows))
         reference.add(rows)
@@ -67,7 +67,7 @@ def test_stacked_frames(seed: int, envs: int, n_step: int, stack: int, padding: 
     rng = np.random.default_rng(seed)
     capacity = int(rng.integers(60, 90))
     frames = StackedFrames(stack, axis)
-    buffer = AllOfThem(capacity, gamma=0.9, n_step=n_step, frames=frames)
+    buffer = DrawsAll(capacity, gamma=0.9, n_step=n_step, frames=frames)
     reference = Reference(capacity, n_step, 0.9, stack)
     for rows in batches(TrajectoryStream(envs, rng, stack=stack, padding=padding), rng, capacity // 4):
         batch = batch_of(rows)

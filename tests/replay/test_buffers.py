@@ -15,7 +15,7 @@ from rollax.batch import Fragment
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
-from tests.replay.reference import AllOfThem, everything
+from tests.replay.reference import DrawsAll, everything
 from tests.replay.streams import TrajectoryStream, batch_of, fragment_of
 from tests.replay.test_windows import rows
 
@@ -47,7 +47,7 @@ def structured(count: int, trajectory: int = 0) -> Fragment:
 
 @pytest.mark.parametrize("frames", [None, StackedFrames(2, 0, path=("eyes", 0))])
 def test_trees_and_dtypes(frames: StackedFrames | None):
-    buffer = AllOfThem(50, gamma=0.5, columns=["action_logp"], frames=frames)
+    buffer = DrawsAll(50, gamma=0.5, columns=["action_logp"], frames=frames)
     batch = structured(5)
     # The same keys in another order are the same tree.
     batch["obs"] = {key: batch["obs"][key] for key in reversed(batch["obs"])}
@@ -134,7 +134,7 @@ def test_a_restored_buffer_goes_on_alike(kind: type[UniformReplay], stack: int, 
 
 @pytest.mark.parametrize("frames", [None, StackedFrames(2, 0, path=("eyes", 0))])
 def test_trees_are_saved_and_restored(frames: StackedFrames | None):
-    buffer, restored = (AllOfThem(50, columns=["action_logp"], frames=frames) for _ in range(2))
+    buffer, restored = (DrawsAll(50, columns=["action_logp"], frames=frames) for _ in range(2))
     buffer.add(structured(5))
     restored.set_state(stored(buffer.get_state()))
     ours, theirs = everything(buffer), everything(restored)

@@ -10,7 +10,7 @@ from rollax.batch import Fragment
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
-from tests.replay.reference import AllOfThem, everything
+from tests.replay.reference import DrawsAll, everything
 from tests.replay.streams import fragment_of
 
 
@@ -32,7 +32,7 @@ def trajectory(stacks: list[str], *, number: int = 1, terminated: bool = True) -
     return fragment_of(batch)
 
 
-def stacks_in(buffer: AllOfThem) -> list[str]:
+def stacks_in(buffer: DrawsAll) -> list[str]:
     """The stacks of all transitions; each has gone with an action of the same letters."""
     drawn = everything(buffer)
     assert (drawn["obs"][:, :, 0, 0] == drawn["actions"]).all()
@@ -51,7 +51,7 @@ def stacks_in(buffer: AllOfThem) -> list[str]:
     ],
 )
 def test_slots(stacks: list[str], slots: int):
-    exact, smaller = (AllOfThem(size, frames=StackedFrames(3)) for size in (slots, slots - 1))
+    exact, smaller = (DrawsAll(size, frames=StackedFrames(3)) for size in (slots, slots - 1))
     exact.add(trajectory(stacks))
     assert stacks_in(exact) == sorted(stacks)
     with pytest.raises(Exception, match=f"at least {slots}"):
@@ -60,7 +60,7 @@ def test_slots(stacks: list[str], slots: int):
 
 def test_transitions_go_with_their_oldest_image():
     # Six slots. abc takes those of a, b and itself; bcd and cde one each, def (seen only) the sixth.
-    buffer = AllOfThem(6, frames=StackedFrames(3))
+    buffer = DrawsAll(6, frames=StackedFrames(3))
     buffer.add(trajectory(["abc", "bcd", "cde", "def"], terminated=False))
     assert stacks_in(buffer) == ["abc", "bcd", "cde"]
     buffer.add(trajectory(["xxx"], number=2))  # over a, which abc is made of
@@ -81,7 +81,7 @@ def test_late_errors_do_not_bring_back_what_has_lost_an_image():
 def test_an_end_whose_images_are_overwritten_is_not_gone_on_from():
     # Eight slots: aaa lies at 0 and aab, seen only at first, at 1; abc, seen last, at 5; what other trajectories did,
     # between and after. Then the first goes on: abc would outlive the batch, but not the images a and b of it.
-    buffer = AllOfThem(8, frames=StackedFrames(3))
+    buffer = DrawsAll(8, frames=StackedFrames(3))
     buffer.add(trajectory(["aaa", "aab"], terminated=False))
     buffer.add(trajectory(["vvv", "vvw", "vwx"], number=2))
     buffer.add(trajectory(["aab", "abc"], terminated=False))
@@ -95,7 +95,7 @@ def test_images_that_other_trajectories_bring_count_too():
     # Eight slots: the first trajectory takes 0 to 4, its end cde is made of 2 to 4, and another trajectory takes the
     # rest. A batch of two rows then needs three slots for xyz alone: 0 to 2. So c, d and e are kept anew beside it,
     # and 0 to 5 overwritten: with 5 goes vvv, of which vvw and vwx are made too.
-    buffer = AllOfThem(8, frames=StackedFrames(3))
+    buffer = DrawsAll(8, frames=StackedFrames(3))
     buffer.add(trajectory(["aaa", "aab", "abc", "bcd", "cde"], terminated=False))
     buffer.add(trajectory(["vvv", "vvw", "vwx"], number=2))
     buffer.add(SampleBatch.concat_samples([trajectory(["cde"]), trajectory(["xyz"], number=3)]))
@@ -133,7 +133,7 @@ def test_the_axis_of_the_stack_is_where_it_was():
     for axis in (0, 1, 2, -1, -2, -3):
         batch = trajectory(["aab", "abc"])
         batch = with_obs(batch, np.ascontiguousarray(np.moveaxis(batch["obs"], 1, axis + 1 if axis >= 0 else axis)))
-        buffer = AllOfThem(9, frames=StackedFrames(3, axis))
+        buffer = DrawsAll(9, frames=StackedFrames(3, axis))
         buffer.add(batch)
         drawn = everything(buffer)
         assert drawn["obs"].tolist() == batch["obs"].tolist()

@@ -8,7 +8,7 @@ import pytest
 from rollax import BatchError
 from rollax.batch import Fragment
 from rollax.replay.uniform import UniformReplay
-from tests.replay.reference import AllOfThem
+from tests.replay.reference import DrawsAll
 from tests.replay.test_windows import rows
 
 RNG = np.random.default_rng(0)
@@ -22,7 +22,7 @@ def stateful(*segments: str, **settings: int) -> Fragment:
     return batch
 
 
-def drawn(buffer: AllOfThem, length: int, burn_in: int = 0) -> dict[int, tuple]:
+def drawn(buffer: DrawsAll, length: int, burn_in: int = 0) -> dict[int, tuple]:
     """First digit to learn from -> digits observed, rewards, and text: . burn-in, r learned, b bootstrap, - padding."""
     batch = buffer.sample_sequences(0, length, RNG, burn_in=burn_in)
     found = {}
@@ -41,7 +41,7 @@ def drawn(buffer: AllOfThem, length: int, burn_in: int = 0) -> dict[int, tuple]:
 
 
 def test_where_they_end():
-    buffer = AllOfThem(100, columns=["state_in"])
+    buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("123|", "67/", "9"))
     assert drawn(buffer, 2) == {
         1: ([1, 2, 3], [1, 2, 0], "rrb"),  # the row after the last to learn from: 3's own reward is not its business
@@ -54,7 +54,7 @@ def test_where_they_end():
 
 
 def test_across_fragments_and_burn_in():
-    buffer = AllOfThem(100, columns=["state_in"])
+    buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("12"))
     buffer.add(stateful("345/"))
     assert drawn(buffer, 2, burn_in=2) == {
@@ -68,7 +68,7 @@ def test_across_fragments_and_burn_in():
 
 def test_burn_in_does_not_reach_what_has_been_overwritten():
     # Six slots: 1 to 5 and the 6 seen last; then 67| takes over the place of 6, and 7 takes that of 1.
-    buffer = AllOfThem(6, columns=["state_in"])
+    buffer = DrawsAll(6, columns=["state_in"])
     buffer.add(stateful("12345"))
     buffer.add(stateful("67|"))
     found = drawn(buffer, 1, burn_in=3)
@@ -109,7 +109,7 @@ def test_nothing_to_draw_from():
 
 def test_a_trajectory_that_was_truncated_has_ended():
     # 3| bears the number of the trajectory that was truncated after 2, having seen 3.
-    buffer = AllOfThem(100, columns=["state_in"])
+    buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("12/"))
     buffer.add(stateful("3|"))
     assert drawn(buffer, 1, burn_in=2)[3] == ([3, 0, 0, 0], [3, 0, 0, 0], "r---")
@@ -119,7 +119,7 @@ def test_a_trajectory_that_was_truncated_has_ended():
 def test_aligned_with_the_beginning_of_a_trajectory():
     # 12345/ in parts of two: 12, 34, 5; both transitions of a part draw it. Trajectories do not mix: 67| and 9 have
     # their own.
-    buffer = AllOfThem(100, columns=["state_in"])
+    buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("123", "67|"))
     buffer.add(stateful("45/", "9"))
     batch = buffer.sample_sequences(0, 2, RNG, aligned=True)
@@ -133,7 +133,7 @@ def test_aligned_with_the_beginning_of_a_trajectory():
 
 def test_aligned_where_the_beginning_is_overwritten():
     # Six slots: 1 has been overwritten; of the parts 12, 34, 56, 7 the first has 2 only.
-    buffer, restored = AllOfThem(6, columns=["state_in"]), AllOfThem(6, columns=["state_in"])
+    buffer, restored = DrawsAll(6, columns=["state_in"]), DrawsAll(6, columns=["state_in"])
     buffer.add(stateful("12345"))
     buffer.add(stateful("67|"))
     restored.set_state(buffer.get_state())
@@ -144,7 +144,7 @@ def test_aligned_where_the_beginning_is_overwritten():
 
 
 def test_burn_in_before_an_aligned_part():
-    buffer = AllOfThem(100, columns=["state_in"])
+    buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("12345|"))
     batch = buffer.sample_sequences(0, 2, RNG, burn_in=1, aligned=True)
     observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 4)
@@ -153,7 +153,7 @@ def test_burn_in_before_an_aligned_part():
 
 def test_returns_of_n_steps_end_where_the_sequence_ends():
     # γ = 0.1: returns read as digits. Three rows of 12345/ from 2 on, the 5 after them only to be valued.
-    buffer = AllOfThem(100, gamma=0.1, n_step=2)
+    buffer = DrawsAll(100, gamma=0.1, n_step=2)
     buffer.add(rows("12345/"))
     batch = buffer.sample_sequences(0, 3, RNG)
     at = slice(4, 8)
@@ -169,7 +169,7 @@ def test_returns_of_n_steps_end_where_the_sequence_ends():
 def test_rows_of_aligned_sequences_count_the_same():
     # Trajectories of three rows in parts of two, 12 and 3: a draw of every transition has 12 twice and 3 once. Weights
     # are in proportion 1/2, 1/2, 1, and their mean over 1, 2, 1, 2, 3 is 1: each row counts 5/3 in all.
-    buffer = AllOfThem(100, columns=["state_in"])
+    buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("123/", "456/"))
     batch = buffer.sample_sequences(0, 2, RNG, aligned=True)
     rows, weights = (batch["obs"][:, 0] * 10).round().astype(int), batch["weights"]

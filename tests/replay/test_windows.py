@@ -7,7 +7,7 @@ import pytest
 
 from rollax import SampleBatch
 from rollax.batch import Fragment
-from tests.replay.reference import AllOfThem, everything
+from tests.replay.reference import DrawsAll, everything
 
 
 def rows(*trajectories: str, trajectory_ids: list[int] | None = None, start: int = 1) -> Fragment:
@@ -35,7 +35,7 @@ def rows(*trajectories: str, trajectory_ids: list[int] | None = None, start: int
     return Fragment(arrays, ends, {"obs": np.array(after, np.float32)})
 
 
-def drawn(buffer: AllOfThem) -> list[tuple]:
+def drawn(buffer: DrawsAll) -> list[tuple]:
     """(obs, reward, new_obs, discount) of all transitions, by obs; observations as their digit, -1 after the end."""
     if not len(buffer):
         return []
@@ -52,9 +52,9 @@ def drawn(buffer: AllOfThem) -> list[tuple]:
     return sorted(tuple(row) for row in columns.astype(np.float64).round(4).tolist())
 
 
-def buffer_of(*batches: Fragment, n_step: int | None = 3, capacity: int = 100) -> AllOfThem:
+def buffer_of(*batches: Fragment, n_step: int | None = 3, capacity: int = 100) -> DrawsAll:
     """A buffer with these batches in it."""
-    buffer = AllOfThem(capacity, gamma=0.1, n_step=n_step)
+    buffer = DrawsAll(capacity, gamma=0.1, n_step=n_step)
     for batch in batches:
         buffer.add(batch)
     return buffer
