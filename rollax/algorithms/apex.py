@@ -31,8 +31,8 @@ def worker_scale(base: float, alpha: float, worker_index: int, num_workers: int)
 class _InitialPriorities(JaxPolicy):
     """Computes the initial priorities of rows where they are sampled, with the network that acts.
 
-    Source: Algorithm 1, line 10. Deviations: a row whose n steps lead beyond the fragment has an error of as many steps
-    as there are; the buffer draws it with all n.
+    Source: Algorithm 1, line 10. Deviations: for a row whose n steps exceed the fragment, the error has only the steps
+    inside of it; the buffer draws the row with all n.
     """
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:

@@ -2,7 +2,7 @@
 
 Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: PPO's clipped surrogate (arXiv:1707.06347, Eq. 7) on V-trace
 advantages, with a target policy π' between the behaviour policy μ and the trained policy π. V-trace corrects for
-π'/μ, and the surrogate's ratio is π / max(π', μ/2), which is min(μ/π', 2) π/μ. The target takes over the weights of π
+π'/μ, and the surrogate's ratio is π / max(π', μ/2), which is min(μ/π', 2) π/μ. The target copies the weights of π
 every `target_update_frequency` updates. Deviations: values are those of the learning network; an update is K gradient
 steps on one batch that is then dropped, not drawn from a circular buffer. The optional penalty is KL(π' || π).
 

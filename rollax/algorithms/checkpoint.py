@@ -167,7 +167,7 @@ def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path) -> None:
         with taking_over(path):
             trainer.set_state(stored["state"])
     except BaseException:
-        # The workers may have changed in part; weights of another model, for example, are noticed only then.
+        # The workers may be partly changed: weights of another model, for example, are refused only while they are set.
         trainer.workers.set_state(before)
         raise
     trainer.recorded_in = path.resolve().parent.parent, trainer.iteration
@@ -215,7 +215,7 @@ def refuse_untrusted(
     """Refuses a stored config with code, or a Ray cluster, that is neither given nor trusted, or was not stored."""
     values = decode_config(config, trust="everything" if trust_code else "nothing")
     values = {**values, **given}
-    if missing := sorted(missing_code(values), key=lambda code: code.path is not None):  # trust finds only the others
+    if missing := sorted(missing_code(values), key=lambda code: code.path is not None):  # trust needs a path
         keys = dict.fromkeys(code.key.split(".")[0].split("[")[0] for code in missing)
         raise untrusted(path, missing[0], ", ".join(f"{key}=..." for key in keys))
     if values.get("ray_address") is not None and "ray_address" not in given and not trust_code:

@@ -123,7 +123,7 @@ class DQNPolicy(JaxPolicy):
 
     @cached_property
     def support(self) -> np.ndarray | None:
-        """The returns that the atoms stand for; None if the values are plain numbers."""
+        """The returns of the atoms; None if the values are plain numbers."""
         config = self.config
         if config.num_atoms == 1:
             return None
@@ -206,7 +206,7 @@ class DQNPolicy(JaxPolicy):
         assert isinstance(self.action_space, spaces.Discrete)
         actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - int(self.action_space.start)
         logits = out.aux["logits"]
-        values = chosen(expected_values(logits, self.support), actions)  # of invalid actions too, which may be given
+        values = chosen(expected_values(logits, self.support), actions)  # unmasked: a given action may be invalid
         target = batch[_TARGET]
         if self.support is None:
             errors = values - target

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Evaluates a trainer's policies as they are at each call; see `Trainer.evaluate` and `Trainer.record`."""
+    """Evaluates a trainer's current policies; see `Trainer.evaluate` and `Trainer.record`."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -41,7 +41,7 @@ class Evaluator:
         return self._result(self._worker, self._count(num_episodes))
 
     def evaluate_recorded(self, num_episodes: int | None, folder: Path) -> EvaluationResult:
-        """As `evaluate`, in environments whose frames are written as videos into a folder."""
+        """Like `evaluate`, and writes a video of each episode into a folder."""
         from rollax.env.recording import RecordedEnv, RecordingCreator
 
         total = self._count(num_episodes)
@@ -64,7 +64,7 @@ class Evaluator:
         """Writes this many episodes as a data set into a folder."""
         check_count(num_episodes, "record(num_episodes=...)")
         folder = Path(out)
-        # Files that are there may be of an earlier call: the same seeds would write its episodes again.
+        # Existing files may be from an earlier call; the same seeds would repeat its episodes.
         config = self._config(recording=sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0)
         envs = min(self._trainer.config.num_envs_per_worker, int(num_episodes))
         output = {"output": str(out), **({"output_infos": True} if infos else {})}
@@ -99,7 +99,7 @@ class Evaluator:
         worker.set_timestep(self._trainer.optimizer.steps)
 
     def _check_weights_fit(self, evaluation: TrainerConfig) -> None:
-        """Refuses policies of evaluation that do not take the trained weights: the first evaluation may come late."""
+        """Refuses evaluation policies that do not fit the trained weights, before a possibly late first evaluation."""
         trained = self._trainer.worker.policies
         arguments = worker_arguments(evaluation, self._trainer.policy_class)
         specs = specs_of(arguments["policy_cls_or_specs"])
@@ -115,7 +115,7 @@ class Evaluator:
         return RolloutWorker(**worker_arguments(config, self._trainer.policy_class), record=False)
 
     def _config(self, recording: int = 0) -> TrainerConfig:
-        """The config of evaluation; `recording` numbers those that are made at the same iteration."""
+        """The config of evaluation; `recording` is the number of a recording within its iteration."""
         config = self._trainer.config.for_evaluation()
         envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
         # Separate random streams: evaluation does not replay training episodes. They depend on the time of the first

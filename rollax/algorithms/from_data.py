@@ -1,4 +1,4 @@
-"""What a trainer that learns from recorded data does otherwise: its optimizer, its spaces, its evaluation."""
+"""Learning from recorded data: the trainer's optimizer, its spaces, and its evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def steps_the_env(config: TrainerConfig) -> bool:
 
 
 def optimizer_class_of(trainer_class: type[Trainer], config: TrainerConfig) -> type[Optimizer]:
-    """The optimizer of an algorithm: that of recorded data, where there is some.
+    """The optimizer class of an algorithm, or the one for recorded data if the config has some.
 
     Raises:
         ConfigError: an algorithm that learns from recorded data has none, or one of another optimizer has some.

@@ -1,4 +1,4 @@
-"""IQL: implicit Q-learning, which never asks for the value of an action that is not in the data.
+"""IQL: implicit Q-learning, which never evaluates an action that is not in the data.
 
 Source: Kostrikov et al. (2021), arXiv:2110.06169: with A = min_i Q⁻_i(s, a) - V(s) the state value minimizes the
 expectile loss |τ - 1{A < 0}| A² (Eq. 5), the critics (Q_i(s, a) - r - γ V(s'))² (Eq. 6), and the actor

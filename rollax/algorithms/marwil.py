@@ -90,7 +90,7 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
 
 
 class MARWILPolicy(JaxPolicy):
-    """An actor that imitates, and a critic that says how good the recorded actions were."""
+    """An actor that imitates, and a critic that the returns of recorded actions are compared with."""
 
     config_class = MARWILConfig
     statistics = (
@@ -245,4 +245,4 @@ class BCTrainer(MARWILTrainer):
     name = "BC"
     config_class = BCConfig
     policy_class = BCPolicy
-    optimizer_class = BatchReplayOptimizer  # its own actions teach it nothing
+    optimizer_class = BatchReplayOptimizer  # it cannot learn from its own actions

@@ -1,4 +1,4 @@
-"""What algorithms with a critic of states share: value and entropy terms of the loss, and an adaptive KL penalty."""
+"""Shared by algorithms with a state-value critic: value and entropy terms of the loss, an adaptive KL penalty."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class Trainer:
     """Trains the policies of one algorithm.
 
     Args:
-        env: an id, a registered name, `module:Class`, a class, or a creator function; may stand in the config instead.
-            Recorded data (`input`) can be learned from without one.
+        env: an id, a registered name, `module:Class`, a class, or a creator function; may be in the config instead. Not
+            required with recorded data (`input`).
         config: a dict with the algorithm's keys, or its typed config.
     Raises:
         ConfigError, SpaceError, EnvError, PolicyError: the config, a space, the environment or a policy is wrong.
@@ -50,7 +50,7 @@ class Trainer:
     config_class: ClassVar[type[TrainerConfig]]
     policy_class: ClassVar[type[Policy]]
     optimizer_class: ClassVar[type[Optimizer]]
-    """How samples become updates."""
+    """The optimizer, which turns samples into updates."""
 
     learns = True
     """False in a trainer that was opened for evaluation only."""
@@ -155,9 +155,9 @@ class Trainer:
     ) -> FitResult:
         """Trains until a stop condition is reached, as `rollax train` does: with progress, results and checkpoints.
 
-        Ctrl-C or SIGTERM ends training after the running iteration, which does not wait for clients any more, and the
-        run is saved; a second one raises KeyboardInterrupt at once. An error in an iteration is raised here, and the
-        files written so far stay.
+        Ctrl-C or SIGTERM ends training after the running iteration, which then no longer waits for clients, and saves
+        the run; a second one raises KeyboardInterrupt at once. An error in an iteration is raised here, and the files
+        written so far are kept.
 
         Args:
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
@@ -214,7 +214,7 @@ class Trainer:
         """Ends iterations at a number of steps while the block runs, as `fit` does with its stop conditions.
 
         An iteration ends with the step of the optimizer that reaches the number, however long iterations are otherwise.
-        Where it learns from recorded data, that step has only the updates that are left.
+        With recorded data the last step has only the remaining updates.
 
         Args:
             timesteps_total: as in the results of `train`; infinity sets no limit.
@@ -229,7 +229,7 @@ class Trainer:
             self.optimizer.stop_at, self._evaluation_interval = before
 
     def stop_waiting(self) -> None:
-        """The running iteration, or else the next one, ends early where it would wait for clients that play.
+        """Ends the running or the next iteration early instead of waiting for external clients.
 
         Signal handlers may call it.
         """
@@ -240,8 +240,8 @@ class Trainer:
 
         Args:
             num_episodes: their exact number; None for `evaluation_num_episodes`.
-            record_dir: a folder into which an MP4 of each episode is written, in the place of earlier ones with the
-                same names; None writes none.
+            record_dir: a folder for an MP4 of each episode; replaces earlier ones with the same names. None writes
+                none.
         Returns:
             Means and extremes, `episode_rewards`, and with `record_dir` the paths under `videos`. Without an
             environment there are no episodes, only the estimates of `off_policy_estimation_methods`.
@@ -329,7 +329,7 @@ class Trainer:
     def save(self, directory: str | Path, *, exact: bool = False) -> Path:
         """Writes a checkpoint folder `checkpoint_<iteration>` into `directory` and returns its path.
 
-        `exact` also ends the running episodes, so that going on and restoring are the same run, bit for bit.
+        `exact` also ends the running episodes, so that continuing and restoring give the same run, bit for bit.
 
         Raises:
             CheckpointError: writing failed; no incomplete checkpoint is left.
@@ -360,7 +360,7 @@ class Trainer:
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, learn: bool = True, **changes: Any) -> Self:
         """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` takes any algorithm's.
 
-        What a subclass stores in addition goes through its `get_state` and `set_state`.
+        A subclass stores additional state through its `get_state` and `set_state`.
 
         Args:
             learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers.
