@@ -106,7 +106,7 @@ def _encoder_of(
 
 
 def _check_32_bits(space: spaces.Box, path: Path) -> None:
-    """SpaceError for integers that are declared beyond those of JAX, which would wrap without a word."""
+    """Raises SpaceError for a space of integers beyond 32 bits, which JAX would wrap silently."""
     if space.dtype is None or space.dtype.kind not in "iu" or space.dtype.itemsize < 8:
         return
     of_dtype, of_jax = np.iinfo(space.dtype.name), np.iinfo(np.int32 if space.dtype.kind == "i" else np.uint32)

@@ -1,4 +1,4 @@
-"""What a default model is made of for an observation space and a config, for JAX and PyTorch. It imports neither."""
+"""The parts of a default model for an observation space and a config, in JAX and PyTorch. It imports neither."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollax.models.embeddings import EMBEDDINGS
 from rollax.spaces import ACTION_MASK, Path, leaves, path_text
 
 HIDDEN_GAIN = math.sqrt(2)
-# A small head makes the first policy almost uniform, whatever is seen (Andrychowicz et al. 2020, arXiv:2006.05990).
+# A small head makes the first policy almost uniform (Andrychowicz et al. 2020, arXiv:2006.05990).
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
 
@@ -65,7 +65,7 @@ def not_encodable(space: spaces.Space, path: Path) -> SpaceError:
 
 
 def one_hot_values(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[tuple[int, ...], np.ndarray]:
-    """The sizes of the choices of a space, and the value that each of their concatenated one-hot codes stands for."""
+    """The sizes of the choices of a space, and the value of each element of their concatenated one-hot codes."""
     sizes, starts = (space.n, space.start) if isinstance(space, spaces.Discrete) else (space.nvec, space.start)
     sizes = tuple(int(n) for n in np.ravel(sizes))
     ranges = [np.arange(start, start + size) for start, size in zip(np.ravel(starts), sizes, strict=True)]
@@ -90,7 +90,7 @@ class UnitInterval:
         return cls(low, 1.0 / (high - low), integer)
 
     def scaled(self, x: Any, *, from_floats: bool) -> Any:
-        """The mapped numbers, of float32 ones `x` that were floats before or integers."""
+        """The mapped numbers of float32 numbers `x`; `from_floats` if the column had floats before the cast."""
         # Floats in a space of integers come from an observation filter, which has scaled them.
         if self.integer and from_floats:
             return x

@@ -15,7 +15,7 @@ from rollax.importing import path_of
 from rollax.models.outputs import Outputs, initial_state_of, is_recurrent
 from rollax.spaces import bounds, walk
 
-# A model hardly has this size elsewhere, so a transposed output is noticed.
+# An unusual size, so that a transposed output is detected.
 _ROWS = 13
 _STEPS = 3
 

@@ -1,4 +1,4 @@
-"""Actors and critics: shapes for every space, members that differ, and weights that no gradient reaches."""
+"""Actors and critics: shapes for every space, ensembles, and frozen weights."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_observations_are_encoded_once_for_several_actions():
 
 
 class WithActions(nnx.Module):
-    """The sum of what is encoded, and of the actions."""
+    """The sum of encoded observations and actions."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -84,14 +84,14 @@ class WithActions(nnx.Module):
         return Outputs(self.encoder(obs).sum(axis=1, keepdims=True) + actions.sum(axis=(1, 2))[:, None])
 
 
-def test_a_squashed_actor_stays_inside():
+def test_outputs_of_a_squashed_actor_are_bounded():
     actor = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
     model = ActorWithCritics(actor, Ensemble([actor]), squashed=True)
     squashed, plain = jax.jit(lambda obs: (model(obs).policy, actor(obs).policy))(np.full((3, 4), 1e3, np.float32))
     np.testing.assert_allclose(squashed, np.tanh(plain), rtol=1e-5)
 
 
-def test_values_depend_on_every_number_of_an_action_and_differ_between_members():
+def test_values_depend_on_all_action_elements_and_on_the_member():
     critics = Ensemble([ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=rngs) for rngs in (nnx.Rngs(0), nnx.Rngs(1))])
     members = [ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=nnx.Rngs(seed)) for seed in (0, 1)]
 
@@ -109,14 +109,14 @@ def test_values_depend_on_every_number_of_an_action_and_differ_between_members()
     assert (np.abs(by_actions) > 0).all()
 
 
-def test_the_first_temperature():
+def test_initial_temperature():
     actor = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
     model = ActorWithCritics(actor, Ensemble([actor]), initial_alpha=0.25)
     assert model.log_alpha is not None
     np.testing.assert_allclose(np.exp(model.log_alpha[...]), 0.25, rtol=1e-6)
 
 
-def test_no_gradient_reaches_what_is_frozen_but_goes_through_it():
+def test_frozen_weights_get_no_gradient_but_pass_it_on():
     critic = ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=nnx.Rngs(0))
     graph, state = nnx.split(critic)
     obs, actions = np.ones((1, 4), np.float32), np.full((1, 2, 3), 0.3, np.float32)

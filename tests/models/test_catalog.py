@@ -23,7 +23,7 @@ IMAGE = spaces.Box(0, 255, (7, 7, 3), np.uint8)
 
 
 class TwoLinears(nnx.Module):
-    """A custom model that breaks its interface as asked."""
+    """A custom model that breaks its interface in the way `how`."""
 
     def __init__(self, observation_space, num_outputs, *, rngs, width=4, how="right"):
         self.width, self.how = width, how
@@ -144,7 +144,7 @@ class TestCustomModel:
         assert model.width == 7
 
     def test_import_path(self):
-        # A path of the package: the name of a test module depends on how the tests are run.
+        # A path in the package, since the name of a test module depends on how the tests are run.
         config = ModelConfig(
             custom_model="rollax.models.networks:ActorCritic",
             custom_model_config={"config": ModelConfig(fcnet_hiddens=())},
@@ -186,15 +186,15 @@ class TestCustomModel:
             ("rollax.models.networks:ActorCritik", r"does not import(.|\n)*did you mean 'ActorCritic'"),
         ],
     )
-    def test_what_is_no_model_is_refused(self, model, message):
+    def test_other_objects_are_refused_as_models(self, model, message):
         with pytest.raises(ConfigError, match=message):
             custom(model)
 
-    def test_arguments_that_the_constructor_does_not_take(self):
+    def test_unknown_constructor_arguments_are_refused(self):
         with pytest.raises(ConfigError, match=r"cannot be built(.|\n)*'wdith'"):
             custom(TwoLinears, wdith=7)
 
-    def test_errors_inside_the_constructor_stay_as_they_are(self):
+    def test_errors_inside_the_constructor_are_not_changed(self):
         class Broken(nnx.Module):
             def __init__(self, observation_space, num_outputs, *, rngs):
                 raise TypeError("mine")
@@ -233,12 +233,12 @@ class TestOtherState:
         np.testing.assert_allclose(other_2["norm"]["mean"][...], [0.875] * 3)
         np.testing.assert_allclose(other_2["norm"]["var"][...], [1] * 3)
 
-        # Acting uses the statistics and drops nothing: (obs - 7/8) W + b, where a new BatchNorm scales by 1.
+        # Acting uses the statistics, without dropout: (obs - 7/8) W + b, since a new BatchNorm scales by 1.
         policy: Any = params["policy"]
         expected = (obs - 0.875) @ policy["kernel"][...] + policy["bias"][...][None]
         np.testing.assert_allclose(act(params, other_2, obs).policy, expected, rtol=1e-4, atol=1e-5)
 
-    def test_checking_leaves_the_model_as_it_was(self):
+    def test_checking_does_not_change_the_model(self):
         model = custom(NormAndDropout)
         fresh = NormAndDropout(BOX, 5, rngs=nnx.Rngs(0))
         assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), nnx.state(model), nnx.state(fresh)))

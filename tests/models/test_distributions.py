@@ -1,4 +1,4 @@
-"""What holds for every action distribution, and which distribution a space gets."""
+"""Properties of all action distributions, and the distribution of each space."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def some_noise(dist, seed=1):
 
 
 def inside(space, actions):
-    """Whether every row of the columns is in the space; of a Box, whose bounds no distribution knows, finite."""
+    """Whether every row of the columns is in the space; for a Box, whose bounds are unknown, whether it is finite."""
     if isinstance(space, spaces.Dict):
         return all(inside(part, actions[key]) for key, part in space.spaces.items())
     if isinstance(space, spaces.Tuple):
@@ -88,7 +88,7 @@ def test_samples_and_modes_lie_in_the_space_for_any_noise(case):
 
 
 @pytest.mark.long
-def test_rows_do_not_mix(case):
+def test_rows_are_independent(case):
     _, dist = case
     inputs, others, noise = some_inputs(dist), some_inputs(dist, seed=2), some_noise(dist)
     actions = compiled(dist.sample)(inputs, noise)
@@ -107,7 +107,7 @@ def test_rows_do_not_mix(case):
         )
 
 
-def test_sample_and_logp_is_sample_and_logp(case):
+def test_sample_and_logp_equals_sample_then_logp(case):
     _, dist = case
     inputs, noise = some_inputs(dist, scale=0.3), some_noise(dist)
     actions, logp = compiled(dist.sample_and_logp)(inputs, noise)
@@ -116,7 +116,7 @@ def test_sample_and_logp_is_sample_and_logp(case):
         actions,
         compiled(dist.sample)(inputs, noise),
     )
-    # A squashed action near 1 is rounded to a multiple of 2**-24, and 1 - a², whose logarithm is taken, feels that.
+    # A squashed action near 1 is rounded to a multiple of 2**-24, which changes log(1 - a²).
     squashed = isinstance(dist, SquashedGaussian)
     sound = np.abs(np.asarray(actions)).max(axis=(1, 2)) < 0.99 if squashed else np.full(ROWS, True)
     assert sound.mean() > 0.5
@@ -180,7 +180,7 @@ def test_distributions_are_static_arguments(case):
 
 
 def test_wrong_shapes_are_refused(case, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the library's own check is what is tested
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that the library's own check is tested
     _, dist = case
     inputs, noise = some_inputs(dist), some_noise(dist)
     actions = compiled(dist.sample)(inputs, noise)
@@ -201,7 +201,7 @@ def test_wrong_shapes_are_refused(case, monkeypatch):
                 call(*arguments)
 
 
-def test_the_parts_of_a_joint_add_up():
+def test_logp_entropy_and_kl_of_a_joint_are_sums():
     # Weights 1:3, so p = 1/4, 3/4; and N(1, 2²). With c = log(2π)/2 = 0.918939, log 2 = 0.693147:
     #   logp(second, 2) = log 3/4 - (1/2)²/2 - log 2 - c = -0.287682 - 0.125 - 0.693147 - 0.918939 = -2.024768
     #   H = 0.562335 + (1/2 + c + log 2) = 2.674421;  KL to (1/2, N(0, 1)) = (log 2 - 0.562335) + 1.306853 = 1.437665

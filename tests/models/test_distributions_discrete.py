@@ -84,7 +84,7 @@ def test_categorical_sample_frequencies():
     assert (np.abs(np.bincount(actions) / draws - p) < 5 * np.sqrt(p * (1 - p) / draws)).all()
 
 
-def test_a_choice_that_does_not_exist_is_improbable():
+def test_a_choice_out_of_range_is_improbable():
     # A zero in a padding row is out of range when the space starts elsewhere: it must be neither likely nor NaN.
     dist = Categorical(3, start=4)
     logits, actions = np.ones((3, 3), np.float32), np.array([0, 3, 7])
@@ -95,7 +95,7 @@ def test_a_choice_that_does_not_exist_is_improbable():
     np.testing.assert_allclose(logp, [MASKED_LOGIT, -2 * log(2)], rtol=1e-6)
 
 
-def test_a_masked_categorical_is_the_smaller_categorical():
+def test_a_masked_categorical_equals_a_smaller_one():
     dist = Categorical(4)
     logits, allowed = np.log(np.array([[1.0, 70.0, 2.0, 5.0]], np.float32)), np.array([[1, 0, 1, 1]])
 
@@ -117,7 +117,7 @@ def test_a_masked_categorical_is_the_smaller_categorical():
     assert logp[0] == 0.0
 
 
-def test_gradients_through_a_mask_are_finite_and_zero_where_it_forbids():
+def test_gradients_through_a_mask_are_finite_and_zero_for_masked_actions():
     dist = Categorical(4)
     logits = np.log(np.array([[1.0, 70.0, 2.0, 5.0]], np.float32))
     allowed = np.array([[1.0, 0.0, 1.0, 1.0]], np.float32)
@@ -148,7 +148,7 @@ def test_a_masked_choice_is_never_drawn(size):
     assert allowed[np.arange(rows), jax.jit(dist.mode)(masked)].all()
 
 
-def test_broken_logits_and_full_masks_still_give_actions_in_range():
+def test_non_finite_logits_and_full_masks_give_actions_in_range():
     # The policy refuses both with a message; until then nothing may index out of range.
     noise = np.array([[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]], np.float32)
     for nvec in ((3, 3), (2, 3)):

@@ -38,7 +38,7 @@ def test_diag_gaussian_numbers():
     np.testing.assert_allclose(kl, [1.306853], rtol=1e-6)
     np.testing.assert_allclose(other_kl, [0.443147], rtol=1e-6)
     np.testing.assert_allclose(mode, [[[1.0], [0.0]]])
-    # Φ(1) = 0.841345, so the first is one deviation above its mean; 0.5 is the mean.
+    # Φ(1) = 0.841345: the first number is one deviation above its mean. 0.5 gives the mean.
     np.testing.assert_allclose(drawn, [[[3.0], [0.0]]], rtol=1e-5, atol=1e-6)
 
 
@@ -80,7 +80,7 @@ def test_gaussians_agree_with_scipy():
     np.testing.assert_allclose(squashed, expected - np.log(1 - np.tanh(actions) ** 2).sum(-1), rtol=1e-3)
 
 
-def test_the_tails_of_the_normal_numbers_are_exact():
+def test_tails_of_normal_noise_are_exact():
     noise = np.concatenate([2.0 ** -np.arange(1, 25), 1 - 2.0 ** -np.arange(1, 25)]).astype(np.float32)
     inputs = np.zeros((len(noise), 2), np.float32)
     z = jax.jit(DiagGaussian(()).sample)(inputs, noise[:, None])
@@ -147,7 +147,7 @@ def test_squashed_entropy_is_within_its_documented_error(mean, std, error):
 
 
 def test_squashed_actions_at_the_bounds_have_a_finite_density():
-    # They count as ±(1 - 1e-6): u = 7.254; for N(0, 1) logp = -u²/2 - c - log(1 - (1 - 1e-6)²), the last 13.122363.
+    # Clipped to ±(1 - 1e-6): u = 7.254; for N(0, 1) logp = -u²/2 - c - log(1 - (1 - 1e-6)²), the last 13.122363.
     dist = SquashedGaussian(())
     u = atanh(1 - 1e-6)
     logp = jax.jit(dist.logp)(jnp.zeros((2, 2)), jnp.array([1.0, -1.0]))
@@ -163,8 +163,8 @@ def test_squashed_actions_at_the_bounds_have_a_finite_density():
         assert np.isfinite(gradient).all()
 
 
-def test_saturated_means_are_drawn_back():
-    # The entropy gradient of SAC, d(-logp)/d mean = d log(1 - tanh²(u))/du = -2 tanh(u), trajectories on where tanh is
+def test_saturated_means_have_a_gradient():
+    # The entropy gradient of SAC, d(-logp)/d mean = d log(1 - tanh²(u))/du = -2 tanh(u), does not vanish where tanh is
     # flat.
     dist = SquashedGaussian(())
     gradient = jax.jit(jax.grad(lambda x: -dist.sample_and_logp(x, jnp.array([[0.5]]))[1][0]))(jnp.array([[20.0, 0.0]]))

@@ -66,7 +66,7 @@ class TestFeatures:
         assert encoder.features == 15
         assert not encoder.images_only
 
-    def test_a_single_flat_leaf_passes_untouched(self):
+    def test_a_single_flat_leaf_is_unchanged(self):
         obs = jnp.asarray([[1.0, 2.0]])
         assert encoder_of(spaces.Box(-1, 1, (2,), np.float32))(obs) is obs
 
@@ -104,7 +104,7 @@ class TestMasks:
         inner = spaces.Dict(action_mask=spaces.MultiBinary(3), x=spaces.Discrete(2))
         assert encoder_of(spaces.Dict(obs=inner)).features == 5
 
-    def test_nothing_but_a_mask_is_refused(self):
+    def test_only_a_mask_is_refused(self):
         with pytest.raises(SpaceError, match="No features"):
             encoder_of(spaces.Dict(action_mask=spaces.MultiBinary(3)))
 
@@ -136,7 +136,7 @@ class TestImages:
     @pytest.mark.parametrize(
         "space", [image((3, 3, 2)), image((128,)), image((84, 84), 1, np.float32), image((2, 8, 8, 3), 1, np.float32)]
     )
-    def test_what_is_no_image_is_flattened(self, space):
+    def test_other_boxes_are_flattened(self, space):
         assert ImageLayout.of(space) is None
         assert encoder_of(space).features == np.prod(space.shape)
 
@@ -151,7 +151,7 @@ class TestImages:
             assert got.dtype == jnp.float32
             np.testing.assert_allclose(got, last / 255, rtol=1e-6)
 
-    def test_stacked_color_frames_lie_side_by_side(self):
+    def test_stacked_color_frames_become_channels(self):
         frames = np.random.default_rng(0).integers(0, 256, (1, 2, 8, 6, 3), np.uint8)
         got = pixels_of(image((2, 8, 6, 3)), frames)
         np.testing.assert_allclose(got, np.concatenate([frames[:, 0], frames[:, 1]], axis=-1) / 255, rtol=1e-6)
@@ -169,7 +169,7 @@ class TestImages:
             (image((5, 5, 1), 1, np.bool_), True, 1),
         ],
     )
-    def test_pixels_go_from_the_bounds_to_the_unit_interval(self, space, value, expected):
+    def test_pixels_are_scaled_from_the_bounds_to_the_unit_interval(self, space, value, expected):
         column = np.full((1, *space.shape), value, space.dtype)
         np.testing.assert_allclose(pixels_of(space, column), np.full(column.shape, expected), rtol=1e-6)
 
@@ -190,7 +190,7 @@ def pixels_of(space: spaces.Box, column: np.ndarray) -> jax.Array:
     return ImageEncoder(space, layout, SMALL, rngs=nnx.Rngs(0)).pixels(jnp.asarray(column))
 
 
-def test_an_unsupported_leaf_says_where_it_is():
+def test_error_of_an_unsupported_leaf_has_its_place():
     with pytest.raises(SpaceError, match=r"where: +observation_space, key 'x', element 1"):
         encoder_of(spaces.Dict(x=spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])))
 

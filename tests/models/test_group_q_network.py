@@ -1,4 +1,4 @@
-"""Mixers: numbers by hand, and that the joint value never falls where a member's value rises."""
+"""Mixers: numbers by hand, and a joint value that is monotonic in the members' values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_by_hand():
     np.testing.assert_allclose(slopes, [[4 + 2 * np.exp(-3), 2 + 0.5 * np.exp(-3)]], rtol=1e-5)
 
 
-def test_the_last_bias_has_a_hidden_layer():
+def test_last_bias_has_a_hidden_layer():
     # state 3: hidden (ReLU) of (3, -3) is (3, 0); V = 3 · 2 + 0 · 5 + 1
     mixer = filled(qmixer(state_features=1, embed=2), output_bias=([[2], [5]], [1]))
     mixer.output_bias.hidden.layers[0].kernel[...] = jnp.array([[1.0, -1.0]])
@@ -61,7 +61,7 @@ def test_the_last_bias_has_a_hidden_layer():
 
 @cache
 def slopes_of(members, hypernet_hiddens):
-    """The gradient of the joint value in the members' values, of (parameters, values, state)."""
+    """A function (values, parameters, state) -> gradient of the joint value in the members' values."""
     graph = nnx.graphdef(qmixer(members=members, hypernet_hiddens=hypernet_hiddens))
     return jax.jit(jax.grad(lambda values, params, state: nnx.merge(graph, params)(values, state).sum()))
 
@@ -73,7 +73,7 @@ def slopes_of(members, hypernet_hiddens):
     hypernet_hiddens=st.sampled_from([(), (5,)]),
     scale=st.floats(0.01, 100),
 )
-def test_it_never_falls_where_a_value_rises(seed, members, hypernet_hiddens, scale):
+def test_joint_value_is_monotonic(seed, members, hypernet_hiddens, scale):
     mixer = qmixer(members=members, hypernet_hiddens=hypernet_hiddens, seed=seed)
     rng = np.random.default_rng(seed)
     values = (scale * rng.normal(size=(6, members))).astype(np.float32)
@@ -84,14 +84,14 @@ def test_it_never_falls_where_a_value_rises(seed, members, hypernet_hiddens, sca
 
 
 @pytest.mark.long
-def test_it_depends_on_the_state():
+def test_joint_value_depends_on_the_state():
     values, states = np.ones((2, 2), np.float32), np.eye(2, 3, dtype=np.float32)
     slopes = slopes_of(2, ())(values, nnx.state(qmixer()), states)
     assert not np.allclose(slopes[0], slopes[1])
 
 
 @pytest.mark.parametrize("hypernet_hiddens", [(), (5,)])
-def test_rows_do_not_mix(hypernet_hiddens):
+def test_rows_are_independent(hypernet_hiddens):
     mixer = qmixer(hypernet_hiddens=hypernet_hiddens)
     rng = np.random.default_rng(0)
     values, states = (rng.normal(size=(4, features)).astype(np.float32) for features in (2, 3))
@@ -101,7 +101,7 @@ def test_rows_do_not_mix(hypernet_hiddens):
         rows = [slice(row, row + 1) for row in range(4)]
         return mixer(values, states), jnp.concatenate([mixer(values[row], states[row]) for row in rows])
 
-    # A value near 0 is a difference of numbers near 1: some processors round it in the seventh decimal.
+    # A value near 0 is a difference of numbers near 1, which some processors round at the seventh decimal.
     np.testing.assert_allclose(*both(values, states), rtol=1e-5, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""What members of a group see, what their mixer sees, and that members are an axis of their network."""
+"""Inputs of members and of the mixer of a group, and members as batch rows of their network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUP = spaces.Tuple([MEMBER] * 3)
 
 
 def observed(rows=5, seed=0):
-    """Columns of rows in which all members tell the same state, and have an action."""
+    """Columns of rows in which all members observe the same state and have a valid action."""
     GROUP.seed(seed)
     values = [GROUP.sample() for _ in range(rows)]
     for value in values:
@@ -42,7 +42,7 @@ def view_of(space=GROUP, state_key="state", agent_ids=True):
     return GroupView.of(space, ACTIONS, state_key, agent_ids)
 
 
-def test_what_a_member_sees():
+def test_inputs_of_a_member():
     view, obs = view_of(), observed()
     columns, numbers = jax.tree.map(np.asarray, view.seen(obs))
     assert columns.keys() == {"place", "kind"}
@@ -54,10 +54,10 @@ def test_what_a_member_sees():
     assert len(view_of(agent_ids=False).seen(obs)) == 1
 
 
-def test_the_state_is_that_of_a_member_that_is_there():
+def test_state_comes_from_a_present_member():
     view, obs = view_of(), observed()
     expected = {name: column.copy() for name, column in obs[0]["state"].items()}
-    # zeros of who is absent: the first member in rows 0 and 1, the second in row 1
+    # zeros of absent members: the first one in rows 0 and 1, the second one in row 1
     for member, rows in ((0, [0, 1]), (1, [1])):
         obs[member]["action_mask"][rows] = 0
         for column in obs[member]["state"].values():
@@ -69,7 +69,7 @@ def test_the_state_is_that_of_a_member_that_is_there():
     assert np.asarray(view.valid(obs))[1, :2].all()
 
 
-def test_without_masks_the_one_that_is_not_zero_tells_the_state():
+def test_without_masks_state_comes_from_a_member_that_is_not_zero():
     member = spaces.Dict({"place": MEMBER["place"], "state": spaces.Discrete(9)})
     space = spaces.Tuple([member] * 3)
     state = [np.array([0, 4, 0]), np.array([7, 0, 0]), np.array([7, 4, 0])]
@@ -77,7 +77,7 @@ def test_without_masks_the_one_that_is_not_zero_tells_the_state():
     assert np.asarray(jax.jit(view_of(space).state)(obs)).tolist() == [7, 4, 0]
 
 
-def test_without_a_state_all_that_is_seen_stands_for_it():
+def test_without_a_state_key_all_observations_are_the_state():
     view, obs = view_of(state_key=None), observed()
     assert view.hidden == ("action_mask",)
     assert view.state_space(GROUP).spaces[0].spaces.keys() == {"place", "kind", "state"}
@@ -89,8 +89,8 @@ def test_without_a_state_all_that_is_seen_stands_for_it():
 
 @pytest.mark.parametrize("mixer", ["qmix", "vdn", None])
 @pytest.mark.parametrize("memory", [{}, {"use_gru": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}])
-def test_members_are_a_batch_of_the_network(mixer, memory):
-    # Each member's values are those of the network on what it sees alone, with its own memory.
+def test_members_are_batch_rows_of_the_network(mixer, memory):
+    # Each member's values equal those of the network for its observations alone, with its own memory.
     config = ModelConfig(fcnet_hiddens=(8,), lstm_cell_size=4, **memory)
     view, obs = view_of(), observed(6)
     model = make_group_model(view, GROUP, ACTIONS, config, mixer=mixer, rngs=nnx.Rngs(0))
@@ -138,7 +138,7 @@ def test_members_are_a_batch_of_the_network(mixer, memory):
     assert first.shape == (6, 3 if mixer is None else 1)
 
 
-def test_members_do_not_see_the_state_but_their_mixer_does():
+def test_only_the_mixer_observes_the_state():
     config = ModelConfig(fcnet_hiddens=(8,))
     model = make_group_model(view_of(), GROUP, ACTIONS, config, mixer="qmix", rngs=nnx.Rngs(0))
     obs, other = observed(), observed()

@@ -77,7 +77,7 @@ class TestForwardByHand:
             np.testing.assert_allclose(dist_inputs, [[5.5, 3], [1.5, 1], [0, 4]], rtol=1e-6)
             np.testing.assert_allclose(values, [15.75, 1.75, 15.25], rtol=1e-6)
 
-    def test_layers_of_its_own(self):
+    def test_separate_layers(self):
         model = self.tiny()
         assert model.value_trunk is not None
         set_weights(model.value_trunk.mlp.layers[0], [[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])
@@ -185,7 +185,7 @@ class TestInitialization:
         np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-6)
 
     @pytest.mark.long
-    def test_orthogonal_favours_no_sign(self):
+    def test_orthogonal_has_random_signs(self):
         corners = [float(orthogonal(1.0)(jax.random.key(seed), (2, 2))[0, 0]) for seed in range(200)]
         # A uniform angle: the mean of cos is 0 and of its square 1/2, with standard errors 0.05 and 0.025.
         assert abs(np.mean(corners)) < 0.2
@@ -217,7 +217,7 @@ class TestInitialization:
         assert all(same)
         assert not any(other)
 
-    def test_no_two_layers_are_alike(self):
+    def test_layers_differ(self):
         model = model_of(CARTPOLE)
         assert model.value_trunk is not None
         policy, value = model.policy_trunk.mlp.layers[1].kernel[...], model.value_trunk.mlp.layers[1].kernel[...]
@@ -232,7 +232,7 @@ class TestCompiled:
         assert counts == {"dot_general": 6, "add": 6, "tanh": 4, "reshape": 6, "squeeze": 1}
         assert reshaped == [1] * 6  # biases only
 
-    def test_images_are_bytes_until_they_are_inside(self):
+    def test_images_are_passed_as_bytes(self):
         jaxpr = forward_jaxpr(
             nnx.eval_shape(lambda: model_of(ATARI, vf_share_layers=True)), np.zeros((2, 84, 84, 4), np.uint8)
         )
@@ -260,7 +260,7 @@ class TestCompiled:
         for a, b in zip(*(output[:2] for output in outputs), strict=True):
             np.testing.assert_array_equal(a, b)
 
-    def test_rows_do_not_see_each_other(self):
+    def test_rows_are_independent(self):
         model, obs = model_of(MIXED, **SMALL), sampled(MIXED, 5)
         graphdef, state = nnx.split(model)
         forward = jax.jit(lambda state, obs: nnx.merge(graphdef, state)(obs))
@@ -282,7 +282,7 @@ class TestCompiled:
             assert np.isfinite(gradient).all(), path
             assert np.abs(gradient).max() > 0, path
 
-    def test_the_value_leaves_the_policy_alone_unless_they_share(self):
+    def test_value_gradients_reach_policy_layers_only_if_shared(self):
         for share in (False, True):
             graphdef, params = nnx.split(model_of(CARTPOLE, fcnet_hiddens=(4,), vf_share_layers=share))
             obs = sampled(CARTPOLE, 3)
@@ -296,14 +296,14 @@ class TestCompiled:
         assert hash(first) == hash(second)
         assert first == second
 
-    def test_parameters_are_all_the_state_there_is(self):
+    def test_parameters_are_the_only_state(self):
         _, params, rest = nnx.split(model_of(MIXED, free_log_std=True, **SMALL), nnx.Param, ...)
         assert len(jax.tree.leaves(rest)) == 0
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [((3, 2), 1), ((4, 4), 2), ((2, 3), 3)])
-def test_convolutions_on_the_cpu_are_those_of_flax(kernel, stride):
+def test_convolutions_on_the_cpu_equal_those_of_flax(kernel, stride):
     rng = np.random.default_rng(0)
     images = rng.normal(size=(3, 9, 11, 5)).astype(np.float32)
     network = CNN((9, 11, 5), [(7, kernel, stride)], 6, "linear", rngs=nnx.Rngs(0))
@@ -357,7 +357,7 @@ def critic_values(columns: dict, model: CentralCritic | None = None) -> np.ndarr
 
 
 @pytest.mark.parametrize("name", CRITIC_INPUTS)
-def test_each_part_counts_in_its_own_row(name):
+def test_each_input_changes_its_own_row(name):
     columns, model = critic_columns(), critic()
     before = critic_values(columns, model)
     assert before.shape == (ROWS,)
@@ -367,18 +367,18 @@ def test_each_part_counts_in_its_own_row(name):
     assert changed.tolist() == [False, False, True, False, False]
 
 
-def test_the_others_have_their_places():
+def test_order_of_the_others_matters():
     columns = critic_columns()
     swapped = {**columns, "other": jax.tree.map(lambda leaf: leaf[:, ::-1], columns["other"])}
     assert np.abs(critic_values(swapped) - critic_values(columns)).min() > 1e-6
 
 
-def test_the_number_of_layers_does_not_grow_with_the_agents():
+def test_number_of_layers_is_independent_of_the_agents():
     few, many = (nnx.to_flat_state(nnx.state(critic(agents), nnx.Param)) for agents in (2, 100))
     assert [path for path, _ in few] == [path for path, _ in many]
 
 
-def test_a_model_may_bring_its_own():
+def test_a_model_may_define_its_own_critic():
     own = SimpleNamespace(critic="its own")
     assert with_critic(own, CRITIC_SPACE, ModelConfig(), rngs=nnx.Rngs(0)).critic == "its own"
     model = with_critic(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), CRITIC_SPACE, ModelConfig(), rngs=nnx.Rngs(0))

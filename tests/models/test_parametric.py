@@ -1,4 +1,4 @@
-"""Parametric actions: a head over embeddings, spaces that do not fit, and policies that never choose an empty slot."""
+"""Parametric actions: the head over embeddings, refused spaces, and policies with empty slots."""
 
 from __future__ import annotations
 
@@ -87,28 +87,28 @@ class TestHead:
         np.testing.assert_allclose(probabilities, uniform, atol=0.02)
         assert np.all(probabilities[~valid] == 0)
 
-    def test_it_is_there_only_for_embeddings(self):
+    def test_head_exists_only_with_embeddings(self):
         names = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model_of(), nnx.Param))}
         assert {name for name in names if name.startswith("policy_head")} == {
             f"policy_head.{layer}.{part}" for layer in ("intent", "key") for part in ("kernel", "bias")
         }
         plain = ActorCritic(SEEN, SLOTS, ModelConfig(), rngs=nnx.Rngs(0))
         assert isinstance(plain.policy_head, nnx.Linear)
-        # Below the top they are features like any other.
+        # At deeper levels embeddings are ordinary features.
         nested = ActorCritic(spaces.Dict({"in": SPACE}), SLOTS, ModelConfig(), rngs=nnx.Rngs(0))
         assert isinstance(nested.policy_head, nnx.Linear)
 
 
 @pytest.mark.parametrize("policy_class", [PPOPolicy, PGPolicy])
 class TestPolicies:
-    def test_an_empty_slot_is_never_chosen(self, policy_class):
+    def test_empty_slots_are_never_chosen(self, policy_class):
         policy, obs = policy_class(SPACE, spaces.Discrete(SLOTS, start=2), {"seed": 0}), observations(300)
         for explore in (True, False):
             actions, _, _ = policy.compute_actions(obs, explore=explore)
             assert obs["action_mask"][np.arange(300), actions - 2].all()
 
 
-def test_what_is_in_empty_slots_does_not_matter():
+def test_content_of_empty_slots_does_not_matter():
     obs, policy = observations(50), PPOPolicy(SPACE, ACTIONS, {"seed": 0})
     noise = np.random.default_rng(1).uniform(-1, 1, obs["avail_actions"].shape).astype(np.float32)
     other = {**obs, "avail_actions": np.where(obs["action_mask"][..., None] == 1, obs["avail_actions"], noise)}

@@ -1,4 +1,4 @@
-"""`QNetwork`: values, distributions, dueling streams, noise, and values of described actions."""
+"""`QNetwork`: values, distributions, dueling streams, noise, and values of actions with embeddings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_dueling_streams():
     np.testing.assert_allclose(*both(OBS), rtol=1e-5, atol=1e-6)
 
 
-def test_values_of_described_actions_go_with_their_embeddings():
+def test_values_of_parametric_actions_follow_their_embeddings():
     space = spaces.Dict(
         {
             "action_mask": spaces.MultiBinary(4),
@@ -80,7 +80,7 @@ class TestNoisyLinear:
         np.testing.assert_array_equal(layer(OBS), layer(OBS))
 
     @pytest.mark.long
-    def test_every_call_draws_anew_for_all_rows_at_once(self):
+    def test_every_call_draws_one_noise_for_all_rows(self):
         layer = self.layer()
         same_rows = jnp.ones((4, 3))
         first, second = layer(same_rows), layer(same_rows)
@@ -88,7 +88,7 @@ class TestNoisyLinear:
         assert not np.allclose(first, second)
 
     @pytest.mark.long
-    def test_the_noise_is_as_wide_as_it_says(self):
+    def test_scale_of_the_noise(self):
         # x = 0 leaves b + σ f(ε): f(ε) has variance E|ε| = √(2/π), and σ = 0.6 / √3
         layer = self.layer()
         draws = np.array([layer(jnp.zeros((1, 3)))[0] for _ in range(400)]) - layer.bias[...]

@@ -1,4 +1,4 @@
-"""LSTM, GRU and the default model with memory: by hand, against loops in NumPy, and step by step against sequences."""
+"""LSTM, GRU and the default model with memory: by hand, against loops in NumPy, and sequences against single steps."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TestSequences:
         np.testing.assert_allclose(state, last, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize(("cell", "parts"), [(LSTM, 2), (GRU, 1)])
-    def test_gradients_flow_through_all_steps_of_a_sequence_and_into_no_other(self, cell, parts):
+    def test_gradients_flow_through_one_whole_sequence_only(self, cell, parts):
         layer, state = cell(2, 4, rngs=nnx.Rngs(3)), tuple(jnp.asarray(self.STATE[:parts]))
 
         def last_of_the_second(x):
@@ -150,7 +150,7 @@ class TestModel:
         ],
         ids=str,
     )
-    def test_sequences_give_what_single_steps_give(self, config, width):
+    def test_sequences_equal_single_steps(self, config, width):
         model = model_of(**config)
         run = compiled(model)
         (initial,) = model.initial_state()
@@ -167,7 +167,7 @@ class TestModel:
         np.testing.assert_allclose(state[0], state_out[0], rtol=1e-4, atol=1e-6)
 
     @pytest.mark.long
-    def test_inputs_of_memory_are_those_that_are_asked_for(self):
+    def test_memory_inputs_are_those_of_the_config(self):
         for names in ([], ["action"], ["reward"], ["action", "reward"]):
             model = model_of(**{f"lstm_use_prev_{name}": True for name in names})
             assert model.memory_inputs == tuple(f"prev_{name}s" for name in names)
@@ -177,7 +177,7 @@ class TestModel:
                 first, second = (np.asarray(run(c)[0]) for c in (columns, {**columns, f"prev_{name}s": changed}))
                 assert (np.abs(first - second).max() > 1e-6) == (name in names)
 
-    def test_actor_and_critic_have_memories_of_their_own_unless_they_share_layers(self):
+    def test_actor_and_critic_share_memory_only_with_shared_layers(self):
         state = np.random.default_rng(0).normal(size=(2, 16)).astype(np.float32)
         columns, run = columns_of(2, 1), compiled(model_of())
         before, changed_critic, changed_actor = (
@@ -210,8 +210,8 @@ class TestModel:
         np.testing.assert_array_equal(np.asarray(dist_inputs)[:, 2:], 0)
 
 
-class Remembering(nnx.Module):
-    """A memory of two parts, one of integers, and as wrong as `how` says."""
+class Recurrent(nnx.Module):
+    """A memory of two parts, one of integers, which breaks its interface in the way `how`."""
 
     def __init__(self, observation_space, num_outputs, *, rngs, how=""):
         self.head, self.how = nnx.Linear(3, num_outputs, rngs=rngs), how
@@ -237,10 +237,10 @@ class Remembering(nnx.Module):
 
 class TestCustomModels:
     def build(self, how: str = "") -> Any:
-        config = ModelConfig(custom_model=Remembering, custom_model_config={"how": how})
+        config = ModelConfig(custom_model=Recurrent, custom_model_config={"how": how})
         return make_model(SEEN, ACTIONS, 4, config, nnx.Rngs(0))
 
-    def test_right_ones_pass(self):
+    def test_correct_ones_pass(self):
         assert is_recurrent(self.build())
 
     @pytest.mark.parametrize(

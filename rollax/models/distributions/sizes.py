@@ -1,4 +1,4 @@
-"""What distributions are made from, and their sizes: the part that is the same in JAX and in PyTorch."""
+"""Parameters and sizes of distributions, shared by JAX and PyTorch."""
 
 from __future__ import annotations
 
