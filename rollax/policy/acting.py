@@ -98,7 +98,7 @@ class Acting:
     def traced_actions(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any, explore: bool
     ) -> tuple[Any, Any, tuple]:
-        """`(actions, packed, state_out)`, with all that is fetched in `packed`; traced by JAX."""
+        """`(actions, packed, state_out)`, with all fetched columns in `packed`; traced by JAX."""
         model = self._split.merge(params, extra, learning=explore and self._noisy, noise_seed=noise_seed)
         out = self.forward(model, columns)
         exploration = self._exploration
@@ -148,7 +148,7 @@ class Acting:
 
 
 def _precise(output: jax.Array) -> jax.Array:
-    """As float32 what is in half precision, in which log-probabilities and errors would be inexact."""
+    """Arrays of half precision as float32, because log-probabilities and errors would be inexact."""
     return output.astype(jnp.float32) if output.dtype.itemsize < 4 else output
 
 

@@ -1,4 +1,4 @@
-"""What compiled functions read of a policy, and a policy that has nothing else, so that equal policies share them."""
+"""The constants of a policy, which compiled functions read, so that equal policies share the functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from rollax.config import TrainerConfig
 
-# Of the fields that all algorithms have, the others say how a run samples, learns and reports.
+# The other fields of all algorithms configure how a run samples, learns and reports.
 _READ = frozenset({"accept_off_policy_actions", "gamma", "model"})
 
 
@@ -23,7 +23,7 @@ def constants_of(policy: Any) -> dict[str, Any]:
 
 
 def policy_of(policy_class: type, constants: dict[str, Any]) -> Any:
-    """A policy with these attributes alone; it holds no variables and outlives the policy that they are from.
+    """A policy with these attributes only; it holds no variables, and may be kept longer than the original policy.
 
     Reading another attribute raises AttributeError.
     """

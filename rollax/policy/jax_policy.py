@@ -78,8 +78,8 @@ class JaxPolicy(ModelPolicy):
             steps=lambda: self._learning.steps,
         )
 
-    # Compiled functions are looked up when they are first needed, for then the policy is complete: a subclass may set
-    # attributes after `super().__init__`.
+    # Compiled functions are looked up at first use, when the policy is complete: a subclass may set attributes after
+    # `super().__init__`.
 
     @cached_property
     def _acting(self) -> Acting:
@@ -217,11 +217,11 @@ class JaxPolicy(ModelPolicy):
         return self._acting.greedy(params, extra, columns)
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
-        # The parameters that have chosen are not known.
+        # The parameters that acted are not known.
         return {} if self._noisy else super().behaviour(actions, fetches, explore)
 
     def act_greedily(self, obs_batch: Any) -> Any:
-        """The greedy actions of `compute_actions` for a policy without memory, in half of the time: nothing else."""
+        """Only the greedy actions of `compute_actions`, in half of the time; for a policy without memory."""
         rows = trees.length(obs_batch)
         size = acting_bucket(rows)
         self.check_masks(obs_batch)

@@ -1,4 +1,4 @@
-"""`ModelPolicy`: what policies with a model and a loss share, in JAX and in PyTorch. It imports neither."""
+"""`ModelPolicy`: the base of policies with a model and a loss, in JAX and PyTorch. It imports neither."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
         targets: of the plan.
         where: the policy class, for errors.
     Raises:
-        PolicyError: such a parameter, whose target would stay as it is.
+        PolicyError: such a parameter, whose target would be constant.
     """
     averaged = getattr(targets, "parts", frozenset())
     for name, attributes in owners.items():

@@ -25,11 +25,11 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
         (MASK, None, False),
     ],
 )
-def test_whether_there_is_a_mask_of_choices(observed, acted, expected) -> None:
+def test_whether_spaces_have_a_mask_of_choices(observed, acted, expected) -> None:
     assert masks_choices(observed, acted) is expected
 
 
-def test_which_actions_masks_allow() -> None:
+def test_actions_that_masks_allow() -> None:
     # Entries of a mask: the choices 5, 6 of the Discrete, then 0, 1 and 0, 1, 2 of the MultiDiscrete.
     space = spaces.Tuple([spaces.Discrete(2, start=5), BOX, spaces.MultiDiscrete([2, 3])])
     mask = np.array([[1, 0, 0, 1, 1, 0, 1]] * 4)
@@ -40,8 +40,8 @@ def test_which_actions_masks_allow() -> None:
         assert are_allowed(other, actions, space).tolist() == [(other > 0).any(), False, False, False]
 
 
-class Added(gym.Env):
-    """Its masks are to be added to logits: -1e9 excludes an action."""
+class AdditiveMasks(gym.Env):
+    """Masks that are added to logits: -1e9 excludes an action."""
 
     observation_space = spaces.Dict({"x": BOX, "action_mask": spaces.Box(-np.inf, 0, (3,), np.float32)})
     action_space = spaces.Discrete(3)
@@ -53,9 +53,9 @@ class Added(gym.Env):
         return self.reset()[0], 0.0, True, False, {}
 
 
-def test_masks_to_be_added_to_logits_are_refused() -> None:
-    policy = PPOPolicy(Added.observation_space, Added.action_space, {"model": {"fcnet_hiddens": (4,)}})
-    seen = {key: value[None] for key, value in Added().reset()[0].items()}
-    for act in (lambda: policy.compute_actions(seen), lambda: check_env(Added)):
+def test_additive_masks_are_refused() -> None:
+    policy = PPOPolicy(AdditiveMasks.observation_space, AdditiveMasks.action_space, {"model": {"fcnet_hiddens": (4,)}})
+    seen = {key: value[None] for key, value in AdditiveMasks().reset()[0].items()}
+    for act in (lambda: policy.compute_actions(seen), lambda: check_env(AdditiveMasks)):
         with pytest.raises(EnvError, match="An action mask allows no action"):
             act()

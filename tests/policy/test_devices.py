@@ -1,4 +1,4 @@
-"""A learner with eight devices learns what one with a single device learns; checked in a process that has eight."""
+"""A learner with eight devices learns the same as with one device; checked in a process with eight devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEVICES = 8
 
 
 def rows(policy: Any, seed: int) -> Any:
-    return experience(policy, 41, seed)  # room for 44, which 8 does not divide
+    return experience(policy, 41, seed)  # padded to 44, which 8 does not divide
 
 
 def sequences(policy: Any, seed: int) -> Any:
@@ -72,10 +72,10 @@ def assert_close(left: Any, right: Any, what: str) -> None:
         np.testing.assert_allclose(left[name], right[name], rtol=1e-3, atol=2e-5, err_msg=f"{what}: {name}")
 
 
-def learns_the_same(kind: str) -> None:
+def check_learns_the_same(kind: str) -> None:
     one, eight, batches = one_and_eight(kind)
     one.compute_actions(seen(5), explore=False)
-    sharing.forget()  # what the other compiles to act does not count as its own
+    sharing.forget()  # functions that the other one compiled must not count
     compilations = 0
     for number, batch in enumerate(batches):
         actions = [policy.compute_actions(seen(5), explore=False)[0] for policy in (one, eight)]
@@ -90,11 +90,11 @@ def learns_the_same(kind: str) -> None:
         if number:
             assert eight.compilations() == compilations, kind
         compilations = eight.compilations()
-        # What comes from elsewhere is put where it belongs.
+        # Gradients from elsewhere are placed on the devices.
         eight.set_state(eight.get_state())
 
 
-def shares_rows_out_and_acts_on_one() -> None:
+def check_rows_are_distributed_and_one_device_acts() -> None:
     _, policy, (batch, *_) = one_and_eight("minibatches")
     placed, shardings, by_row, loss = [], [], policy.learner.devices.by_row, policy.loss
 
@@ -126,7 +126,7 @@ def shares_rows_out_and_acts_on_one() -> None:
         assert leaf.is_fully_replicated
 
 
-def stops_before_what_is_not_finite() -> None:
+def check_stops_before_a_non_finite_step() -> None:
     one, eight, (batch, *_) = one_and_eight("minibatches")
     batch["advantages"][3] = np.nan
     messages = []
@@ -139,12 +139,12 @@ def stops_before_what_is_not_finite() -> None:
 
 
 def check(kinds: list[str]) -> None:
-    """All of it; an AssertionError says what is not so."""
+    """All checks."""
     warnings.simplefilter("error")
     for kind in kinds:
-        learns_the_same(kind)
-    shares_rows_out_and_acts_on_one()
-    stops_before_what_is_not_finite()
+        check_learns_the_same(kind)
+    check_rows_are_distributed_and_one_device_acts()
+    check_stops_before_a_non_finite_step()
 
 
 @pytest.mark.parametrize("kinds", [["minibatches"], pytest.param([*KINDS], marks=pytest.mark.long)], ids=["one", "all"])

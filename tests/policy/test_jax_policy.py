@@ -1,4 +1,4 @@
-"""`JaxPolicy` as PPO and PG use it: acting, masks, numbers that are not finite, weights and state, compilations."""
+"""`JaxPolicy` with PPO and PG: acting, masks, learning, non-finite numbers, weights and state, compilations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def seen(rows, seed=0):
 
 
 def experience(policy, rows, seed=0):
-    """A postprocessed batch: what the policy itself did, with random advantages and targets."""
+    """A postprocessed batch of the policy's own actions, with random advantages and targets."""
     random = np.random.default_rng(seed)
     obs = seen(rows, seed)
     actions, _, fetches = policy.compute_actions(obs)
@@ -66,12 +66,12 @@ class TestActing:
         np.testing.assert_allclose(fetches["action_logp"], expected, rtol=1e-5)
         np.testing.assert_allclose(fetches["vf_preds"], policy.compute_values(seen(5)), rtol=1e-5)
 
-    def test_only_the_columns_that_somebody_reads(self):
+    def test_fetches_only_columns_that_are_read(self):
         policy = PGPolicy(SEEN, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0})
         _, _, fetches = policy.compute_actions(seen(2))
         assert set(fetches) == {"action_logp"}
 
-    def test_rows_do_not_depend_on_how_many_there_are(self):
+    def test_rows_do_not_depend_on_their_number(self):
         one = [make().compute_actions(seen(7)[i : i + 1], explore=False) for i in range(7)]
         actions, _, fetches = make().compute_actions(seen(7), explore=False)
         np.testing.assert_array_equal(actions, np.concatenate([a for a, _, _ in one]))
@@ -79,7 +79,7 @@ class TestActing:
         np.testing.assert_allclose(fetches["action_dist_inputs"], together, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(actions, fetches["action_dist_inputs"].argmax(1) + 2)
 
-    def test_one_seed_one_stream(self):
+    def test_same_seed_gives_the_same_stream(self):
         first, second, other = make(), make(), make(seed=4)
         for _ in range(3):
             np.testing.assert_array_equal(first.compute_actions(seen(64))[0], second.compute_actions(seen(64))[0])
@@ -103,7 +103,7 @@ class TestActing:
         with pytest.raises(ConfigError, match="'gama'"):
             make(gama=1)
 
-    def test_free_log_std_is_for_boxes(self):
+    def test_free_log_std_requires_a_box(self):
         box = spaces.Box(-1, 1, (2, 2), np.float32)
         policy = make(action_space=box, model={"free_log_std": True})
         np.testing.assert_array_equal(policy.get_weights()["log_std"], np.zeros(4))
@@ -114,7 +114,7 @@ class TestActing:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cleared_cache")
-def test_the_logarithms_of_given_actions_compile_for_few_numbers_of_rows():
+def test_log_probabilities_of_given_actions_compile_for_few_sizes():
     policy = make()
     whole = policy.compute_actions(seen(9))
     expected = policy.fetches_of(whole[0], whole[2])["action_logp"]
@@ -130,7 +130,7 @@ class TestMask:
     def space(self, entries):
         return spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(entries)})
 
-    def test_what_is_masked_is_never_done(self):
+    def test_masked_actions_are_never_taken(self):
         policy = make(self.space(4))
         random = np.random.default_rng(0)
         mask = random.integers(0, 2, (300, 4)).astype(np.int8)
@@ -140,18 +140,18 @@ class TestMask:
             actions, _, fetches = policy.compute_actions(obs, explore=explore)
             assert mask[np.arange(300), actions - 2].all()
             np.testing.assert_array_equal(jax.nn.softmax(fetches["action_dist_inputs"])[mask == 0], 0.0)
-        # The mask of the caller is not touched by padding.
+        # Padding does not change the caller's mask.
         assert obs["action_mask"] is mask
         assert len(mask) == 300
 
-    def test_of_one_valid_action_it_is_certain(self):
+    def test_a_single_valid_action_is_certain(self):
         obs = {"x": seen(3), "action_mask": np.eye(4, dtype=np.int8)[:3]}
         actions, _, fetches = make(self.space(4)).compute_actions(obs)
         np.testing.assert_array_equal(actions, [2, 3, 4])
         np.testing.assert_array_equal(fetches["action_logp"], 0.0)
 
     @pytest.mark.long
-    def test_learning_leaves_masked_actions_out(self):
+    def test_learning_excludes_masked_actions(self):
         policy = make(self.space(4), entropy_coeff=0.01, kl_coeff=0.2)
         obs = {"x": seen(16), "action_mask": np.tile(np.array([1, 0, 1, 0], np.int8), (16, 1))}
         actions, _, fetches = policy.compute_actions(obs)
@@ -217,7 +217,7 @@ class TestNoisyAndHalf:
         assert np.isfinite([stats["entropy"], stats["kl"], stats["total_loss"]]).all()
         assert {value.dtype for value in policy.params.values()} == {jnp.dtype(jnp.bfloat16)}
 
-    def test_a_noisy_model_knows_the_probabilities_of_its_greedy_actions_only(self):
+    def test_probabilities_of_a_noisy_model_require_greedy_actions(self):
         policy = DQNPolicy(SEEN, CHOICES, {"noisy": True, "seed": 0})
         assert policy.action_probabilities(seen(3), explore=False).sum() == 3
         with pytest.raises(PolicyError, match="noisy model are not known"):
@@ -285,7 +285,7 @@ class TestLearning:
         other.apply_gradients(gradients)
         learned = policy.learn_on_batch(batch)
         for name, value in policy.get_weights().items():
-            # Adam divides small gradients by themselves, and with them the difference between two compiled sums.
+            # Adam divides by the size of gradients, which enlarges rounding differences of small ones.
             np.testing.assert_allclose(value, other.get_weights()[name], rtol=1e-3, atol=1e-6)
         for name, value in stats.items():
             np.testing.assert_allclose(learned[name], value, rtol=1e-4, atol=1e-6)
@@ -301,8 +301,8 @@ class TestLearning:
         assert not np.array_equal(before["policy_head.kernel"], policy.get_weights()["policy_head.kernel"])
 
     @pytest.mark.long
-    def test_gradients_bring_batch_statistics_and_random_streams(self):
-        # A3C: the worker's model stays as it is; the driver's has afterwards what learning itself leaves there.
+    def test_gradients_include_batch_statistics_and_random_streams(self):
+        # A3C: the worker's model does not change; the driver's ends up as after learning the batch itself.
         config = {"model": {"custom_model": Stateful}, "num_sgd_iter": 1, "sgd_minibatch_size": 16}
         policy, worker, alone = make(**config), make(**config), make(**config)
         batch, before = experience(worker, 16), worker.get_weights()
@@ -331,7 +331,7 @@ class Stateful(nnx.Module):
 
 
 class TestOwnLoss:
-    """What `loss` of a subclass may not return."""
+    """Refused return values of a subclass's `loss`."""
 
     def learned(self, change):
         class Own(PPOPolicy):
@@ -350,7 +350,7 @@ class TestOwnLoss:
             (lambda loss, stats: (0.0, stats), "float, dict"),
         ],
     )
-    def test_no_number_and_statistics(self, change, got):
+    def test_other_return_values(self, change, got):
         with pytest.raises(PolicyError, match=rf"no pair of a number(.|\n)*class Own, loss\n +got: +({got})\n"):
             self.learned(change)
 
@@ -367,28 +367,28 @@ class TestOwnLoss:
 
 
 class TestNotFinite:
-    def spoiled(self, policy):
+    def with_nan(self, policy):
         weights = policy.get_weights()
         weights["policy_head.bias"][:] = np.nan
         policy.set_weights(weights)
 
     @pytest.mark.parametrize("explore", [True, False])
     @pytest.mark.parametrize("action_space", [CHOICES, SEEN, spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)])
-    def test_31_nan_logits_are_refused_as_they_act(self, action_space, explore):
+    def test_nan_logits_are_refused_in_acting(self, action_space, explore):
         policy = make(action_space=action_space)
         policy.name = "left"
-        self.spoiled(policy)
+        self.with_nan(policy)
         with pytest.raises(NonFiniteError, match=r"'left', row 0 of 3, at timestep 0(.|\n)*NaN weights"):
             policy.compute_actions(seen(3), explore=explore)
 
-    def test_31_the_row_is_named(self):
+    def test_the_row_is_named(self):
         obs = seen(3)
         obs[1, 2] = np.nan
         with pytest.raises(NonFiniteError, match="row 1 of 3"):
             make().compute_actions(obs)
 
     @pytest.mark.long
-    def test_32_nothing_is_lost_when_a_batch_is_bad(self):
+    def test_a_bad_batch_changes_nothing(self):
         policy, twin = make(num_sgd_iter=1), make(num_sgd_iter=1)
         policy.name = "left"
         good = experience(policy, 8)
@@ -407,7 +407,7 @@ class TestNotFinite:
             for name, value in policy.get_weights().items():
                 np.testing.assert_array_equal(value, before[name])
         assert policy.learner.num_updates == 1
-        # As if nothing had happened, but for the shuffles drawn in vain.
+        # The same as without the bad batch, except for the shuffles that it drew.
         twin.learning_rng.bit_generator.state = policy.learning_rng.bit_generator.state
         for one in (policy, twin):
             one.compute_actions(seen(5))
@@ -416,23 +416,23 @@ class TestNotFinite:
             np.testing.assert_array_equal(value, twin.get_weights()[name])
 
     @pytest.mark.long
-    def test_32_the_terms_of_the_loss_are_named(self):
+    def test_terms_of_the_loss_are_named(self):
         policy = make()
         batch = experience(policy, 8)
         batch["value_targets"][:] = np.inf
         with pytest.raises(NonFiniteError, match=r"the loss \((vf_explained_var, )?vf_loss\)"):
             policy.learn_on_batch(batch)
 
-    def test_32_nan_weights_are_found_while_learning(self):
+    def test_nan_weights_are_detected_in_learning(self):
         policy = make()
         batch = experience(policy, 8)
-        self.spoiled(policy)
+        self.with_nan(policy)
         with pytest.raises(NonFiniteError, match="gradient step 0"):
             policy.learn_on_batch(batch)
 
 
 class TestState:
-    def test_weights_that_were_read_do_not_change(self):
+    def test_returned_weights_do_not_change(self):
         policy = make()
         weights = policy.get_weights()
         copies = {name: value.copy() for name, value in weights.items()}
@@ -441,7 +441,7 @@ class TestState:
             np.testing.assert_array_equal(value, copies[name])
 
     @pytest.mark.parametrize("config", [{}, {"model": {"custom_model": Stateful}}])
-    def test_goes_on_bit_for_bit(self, config):
+    def test_restoring_continues_exactly(self, config):
         policy, other = make(kl_coeff=0.2, **config), make(kl_coeff=0.2, seed=99, **config)
         policy.learn_on_batch(experience(policy, 16))
         policy.timestep = 16
@@ -454,7 +454,7 @@ class TestState:
             np.testing.assert_array_equal(value, other.get_weights()[name])
 
     @pytest.mark.long
-    def test_batch_statistics_travel_with_the_weights(self):
+    def test_batch_statistics_are_part_of_the_weights(self):
         policy, other = (make(model={"custom_model": Stateful}, seed=seed) for seed in (1, 2))
         before = policy.get_weights()["norm.mean"]
         policy.learn_on_batch(experience(policy, 16))
@@ -462,12 +462,12 @@ class TestState:
         other.set_weights(policy.get_weights())
         answers = [one.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"] for one in (policy, other)]
         np.testing.assert_array_equal(*answers)
-        # Acting uses the statistics, and neither moves them nor drops anything.
+        # Acting uses the statistics without changing them, and has no dropout.
         np.testing.assert_array_equal(
             answers[0], policy.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"]
         )
 
-    def test_hyperparameters_are_the_new_ones(self):
+    def test_state_does_not_replace_hyperparameters(self):
         old = make(kl_coeff=0.2, kl_target=1e-9)
         old.learn_on_batch(experience(old, 16))
         assert old.kl_coeff == pytest.approx(0.3)
@@ -492,7 +492,7 @@ class TestState:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cleared_cache")
-def test_compilations_are_few_whatever_the_sizes():
+def test_compilations_are_few_for_all_sizes():
     policy = make(sgd_minibatch_size=16, num_sgd_iter=1)
     for rows in range(1, 41):
         policy.compute_actions(seen(rows))
@@ -509,6 +509,6 @@ def test_compilations_are_few_whatever_the_sizes():
     assert policy.compilations() == expected + 1
 
 
-def test_what_is_no_gradient_of_the_model():
+def test_gradients_of_other_names_are_refused():
     with pytest.raises(PolicyError, match=r"apply_gradients(.|\n)*unknown: \['x'\]"):
         make().apply_gradients({"x": np.ones(1)})

@@ -18,7 +18,7 @@ from rollax.policy.minibatches import Minibatches
 
 
 def squared_error(params, targets, extra, batch, mask, coefficients):
-    """A linear fit, weighted; also counts the rows it saw."""
+    """A weighted linear fit, which also counts steps and rows."""
     errors = (batch["inputs"]["x"] @ params["w"] + params["b"] - batch["y"]) ** 2
     loss = coefficients["weight"] * masked_mean(errors, mask)
     seen = {"steps": extra["steps"] + 1}
@@ -42,7 +42,7 @@ def data(rows):
 
 def padded(x, y, rows):
     extra = rows - len(x)
-    # What stands in the padding must not matter.
+    # The content of padding must not matter.
     return {
         "inputs": {"x": np.concatenate([x, np.full((extra, 3), 1e3, np.float32)])},
         "y": np.concatenate([y, np.full(extra, -1e3, np.float32)]),
@@ -97,7 +97,7 @@ class TestLearner:
         assert learner.num_updates == end == learner.variables.extra["steps"]
         for name, value in before[end].items():
             np.testing.assert_allclose(learner.variables.params[name], value, rtol=1e-6)
-        # Means over the minibatches of the epoch that it stopped in.
+        # Means over the minibatches of the epoch in which it stopped.
         means = {name: np.mean([stats[name] for stats in seen[end - end % 3 :]]) for name in seen[0]}
         assert update.statistics == pytest.approx(means, rel=1e-5)
         assert update.error is None
@@ -133,7 +133,7 @@ class TestLearner:
         assert "policy 'p', gradient step 2: the loss (loss), the gradient of b, the gradient of w" in message
         assert "columns ['y']" in message
 
-    def test_a_gradient_without_a_bound_is_found_though_the_loss_has_one(self):
+    def test_an_infinite_gradient_of_a_finite_loss_is_detected(self):
         def loss(params, targets, extra, batch, mask, coefficients):
             # The slope of a square root at 0 is infinite.
             return jnp.sqrt(jnp.abs(params["w"])).sum() + masked_mean(batch["y"], mask), ({}, extra)
@@ -154,7 +154,7 @@ class TestLearner:
             learner.apply(bad, 0.1, where="policy 'p'")
         assert learner.variables is before
 
-    def test_optimizer_state_goes_out_and_in(self):
+    def test_optimizer_state_is_saved_and_restored(self):
         params, extra = start()
         learner, other = (Learner(squared_error, optax.scale_by_adam(), params, extra) for _ in range(2))
         gradient = {"w": np.ones(3, np.float32), "b": np.float32(2)}
@@ -168,7 +168,7 @@ class TestLearner:
             other.set_state({"x": np.zeros(3)}, 1, {}, where="policy 'p'")
 
     @pytest.mark.parametrize("lr", [1e300, 1e30])
-    def test_a_step_that_is_too_long_is_not_made(self, lr):
+    def test_a_step_to_non_finite_parameters_is_not_made(self, lr):
         # Loss and gradient are finite; the parameters after the second step would not be.
         params, extra = start()
         plan = Minibatches.draw(np.random.default_rng(1), 8, 4, 1)
@@ -183,7 +183,7 @@ class TestLearner:
             np.testing.assert_array_equal(learner.variables.params[name], value)
 
     def test_one_assignment_ends_an_update(self, monkeypatch):
-        # Whatever raises before it leaves all as it was, and nothing that was there before is used up.
+        # An error before the assignment changes nothing, and no earlier buffer is donated.
         params, extra = start()
         learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
         plan = Minibatches.draw(np.random.default_rng(1), 8, 4, 2)
@@ -222,7 +222,7 @@ class TestMicrobatches:
     def test_equal_one_big_batch(self, micro):
         whole_gradients, whole_stats, (whole, expected), _ = self.learned(None)
         gradients, stats, (update, variables), seen = self.learned(micro)
-        # Nothing larger than a microbatch is ever differentiated.
+        # Only batches of the size of a microbatch are differentiated.
         assert seen == {((micro,), (micro,), (micro, 3))}
         for name, value in expected.params.items():
             np.testing.assert_allclose(gradients[name], whole_gradients[name], rtol=1e-5, atol=1e-6)
@@ -231,11 +231,11 @@ class TestMicrobatches:
             np.testing.assert_allclose(stats[name], whole_stats[name], rtol=1e-5)
             np.testing.assert_allclose(update.statistics[name], whole.statistics[name], rtol=1e-4)
 
-    def test_those_without_rows_leave_the_state_as_it_is(self):
-        # 17 rows in minibatches of 7, 7 and 3 are in parts of 3: three, three and one with rows; two epochs.
+    def test_empty_ones_do_not_change_the_state(self):
+        # 17 rows in minibatches of 7, 7 and 3, in parts of 3: three, three and one with rows; two epochs.
         assert self.learned(3)[2][1].extra["steps"] == 2 * (3 + 3 + 1)
 
-    def test_one_that_is_not_finite_is_found(self):
+    def test_non_finite_ones_are_detected(self):
         params, extra = start()
         x, y = data(8)
         y[6] = np.inf
@@ -246,7 +246,7 @@ class TestMicrobatches:
         np.testing.assert_array_equal(learner.variables.params["b"], 0.25)
 
 
-def pulled(params, targets, extra, batch, mask, coefficients):
+def target_loss(params, targets, extra, batch, mask, coefficients):
     """A loss whose gradient is the mean of y + target."""
     return masked_mean(params["w"] * (batch["y"] + targets["w"]), mask), ({}, extra)
 
@@ -267,7 +267,9 @@ class TestTargets:
     PLAN = np.array([[0], [1], [0], [1]], np.int32)
 
     def learner(self):
-        return Learner(pulled, optax.identity(), {"w": jnp.array(1.0, jnp.float32)}, {}, updated_targets=every_other)
+        return Learner(
+            target_loss, optax.identity(), {"w": jnp.array(1.0, jnp.float32)}, {}, updated_targets=every_other
+        )
 
     def learn(self, learner, rows, y=Y):
         return learner.learn({"y": y}, Minibatches(rows, len(rows), 0, len(y)), {"lr": 0.5}, where="policy 'p'")
@@ -275,20 +277,20 @@ class TestTargets:
     def values(self, learner):
         return float(learner.variables.params["w"]), float(learner.targets["w"])
 
-    def test_move_after_each_step_as_the_hook_says(self):
+    def test_are_updated_after_each_step_by_the_hook(self):
         learner = self.learner()
         np.testing.assert_array_equal(learner.targets["w"], 1.0)
         self.learn(learner, self.PLAN)
         assert self.values(learner) == (-13.5, -3.5)
 
     @pytest.mark.parametrize("first", [1, 2, 3])
-    def test_steps_are_counted_over_all_calls(self, first):
+    def test_steps_are_counted_across_calls(self, first):
         learner = self.learner()
         self.learn(learner, self.PLAN[:first])
         self.learn(learner, self.PLAN[first:])
         assert self.values(learner) == (-13.5, -3.5)
 
-    def test_are_read_and_moved_by_gradients_from_here_or_elsewhere(self):
+    def test_are_used_and_updated_with_applied_gradients(self):
         learner = self.learner()
         for step in range(4):
             plan = Minibatches(self.PLAN[step:], 1, 0, 2)
@@ -296,18 +298,18 @@ class TestTargets:
             learner.apply({"w": np.array(gradients["w"])}, 0.5, where="")
         assert self.values(learner) == (-13.5, -3.5)
 
-    def test_are_kept_where_a_step_is_not_finite(self):
+    def test_are_not_changed_by_a_non_finite_step(self):
         learner = self.learner()
         update = self.learn(learner, np.array([[0], [1], [2], [1]], np.int32), np.float32([2, 5, np.nan]))
         assert "gradient step 2" in str(update.error)
         assert self.values(learner) == (-3.5, 6.5)
 
-    def test_of_a_loss_without_any_there_are_none(self):
+    def test_loss_without_targets_has_none(self):
         params, extra = start()
         assert Learner(squared_error, optax.scale_by_adam(), params, extra).targets == {}
 
 
-class TestWhatStepsAreTold:
+class TestCoefficients:
     def learned(self, loss, params, coefficients, steps=3):
         learner = Learner(loss, optax.identity(), params, {})
         plan = Minibatches(np.zeros((steps, 1), np.int32), steps, 0, 1)
@@ -329,8 +331,8 @@ class TestWhatStepsAreTold:
         applied = learner.variables.params
         assert (float(applied["a.x.w"]), float(applied["b.w"])) == (-1.0, 2.0)
 
-    def test_the_loss_knows_how_many_steps_came_before(self):
-        # The gradient is 10 to the power of that, and the step size 1: digits from behind.
+    def test_loss_receives_the_number_of_earlier_steps(self):
+        # The gradient is 10 to the power of the number of steps, with step size 1: digits from right to left.
         def loss(params, targets, extra, batch, mask, coefficients):
             before = 10.0 ** coefficients["num_updates"]
             return masked_mean(-params["w"] * before * jnp.ones_like(mask), mask), ({"before": before}, extra)

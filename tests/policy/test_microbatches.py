@@ -1,4 +1,4 @@
-"""A policy that looks at few rows at a time learns what it would learn from all of them at once."""
+"""A policy learns the same from microbatches as from whole batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_A_MEAN = "vf_explained_var"
 
 
 def watched(policy: Any, micro: int | None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of rows that its loss is compiled for."""
+    """The sizes for which its loss is compiled."""
     sizes, loss = [], policy.loss
 
     def spy(model: Any, out: Any, batch: Any, mask: Any, coefficients: Any) -> Any:
@@ -36,14 +36,14 @@ def compared(whole: Any, parts: Any, batch: Any) -> None:
         np.testing.assert_allclose(got[name], stats[name], rtol=1e-4, atol=1e-6, err_msg=name)
     stats, got = whole.learn_on_batch(batch), parts.learn_on_batch(batch)
     for name, value in whole.get_weights().items():
-        # Adam divides small gradients by themselves, and with them the difference between two sums.
+        # Adam divides by the size of gradients, which enlarges rounding differences of small ones.
         np.testing.assert_allclose(parts.get_weights()[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
     for name in stats.keys() - {_NOT_A_MEAN}:
         np.testing.assert_allclose(got[name], stats[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.long
-def test_of_rows(monkeypatch):
+def test_microbatches_of_rows(monkeypatch):
     # 21 rows: minibatches of 8, 8 and 5, in parts of 3, 3 and 2, and 3 and 2 with an empty one.
     whole, parts = (make(kl_coeff=0.3, entropy_coeff=0.01) for _ in range(2))
     sizes = watched(parts, 3, monkeypatch)
@@ -52,7 +52,7 @@ def test_of_rows(monkeypatch):
 
 
 @pytest.mark.long
-def test_of_sequences_weighs_by_the_rows_in_them(monkeypatch):
+def test_microbatches_of_sequences_are_weighted_by_rows(monkeypatch):
     # Sequences of at most 4 rows: of 4, 2; 2; 4, 4, 1; 3. Minibatches of 5 of them, and of 2, in parts of 2.
     whole, parts = (recurrent.make(sgd_minibatch_size=20) for _ in range(2))
     sizes = watched(parts, 11, monkeypatch)
@@ -61,7 +61,7 @@ def test_of_sequences_weighs_by_the_rows_in_them(monkeypatch):
 
 
 @pytest.mark.long
-def test_of_fewer_rows_than_a_sequence_has_are_one_sequence(monkeypatch):
+def test_microbatches_hold_at_least_one_sequence(monkeypatch):
     policy: Any = recurrent.make(PPOPolicy)
     sizes = watched(policy, 1, monkeypatch)
     policy.learn_on_batch(recurrent.experience(policy, [6, 2]))
@@ -69,7 +69,7 @@ def test_of_fewer_rows_than_a_sequence_has_are_one_sequence(monkeypatch):
 
 
 @pytest.mark.long
-def test_as_large_as_the_minibatch_is_none_at_all(monkeypatch):
+def test_microbatches_as_large_as_the_minibatch_have_no_effect(monkeypatch):
     policies = [make(), make()]
     sizes = watched(policies[1], 8, monkeypatch)
     batch = experience(policies[0], 16)

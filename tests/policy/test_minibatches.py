@@ -1,4 +1,4 @@
-"""The minibatch plan and the sizes that batches are padded to."""
+"""The plan of minibatches, and the sizes to which batches are padded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TestPlan:
             assert sorted(orders[-1]) == list(range(rows))
             padding = steps.ravel()[rows:]
             assert (padding < 0).all()
-            # As an index it takes the first rows of the epoch.
+            # As an index, padding takes the first rows of the epoch.
             assert np.arange(plan.capacity)[padding].tolist() == np.resize(orders[-1], len(padding)).tolist()
         assert (plan.rows[plan.steps :] < 0).all()
         if rows > 4:
@@ -42,14 +42,14 @@ class TestPlan:
         assert plan.rows.tolist() == [[0, 1], [2, 3], [4, -5]] * 2
         assert random.random() == np.random.default_rng(0).random()
 
-    def test_its_shape_depends_on_the_bucket_alone(self):
+    def test_shape_depends_on_the_bucket_only(self):
         random = np.random.default_rng(0)
         shapes = {Minibatches.draw(random, rows, 32, 3).rows.shape for rows in range(113, 129)}
         assert shapes == {(12, 32)}
 
     @pytest.mark.parametrize(("size", "shape"), [(5, (4, 3, 2)), (None, (1, 5, 2)), (4, (6, 2, 2)), (2, (10, 2))])
     def test_microbatches_are_consecutive_parts_of_a_minibatch(self, size, shape):
-        # 9 rows, for which there is room for 10; minibatches of 5 take three parts of 2, one of them half full.
+        # 9 rows, padded to 10; minibatches of 5 have three parts of 2, one of them half full.
         plan, whole = (
             Minibatches.draw(np.random.default_rng(0), 9, size, 1 if size is None else 2, microbatch_size=micro)
             for micro in (2, None)
@@ -90,5 +90,5 @@ def test_standardized():
     # mean 2, deviation sqrt(2/3)
     np.testing.assert_allclose(standardized(np.float32([1, 2, 3])), np.array([-1, 0, 1]) / np.sqrt(2 / 3), rtol=1e-6)
     assert standardized(np.float32([1, 2])).dtype == np.float32
-    # Float32 misses the mean of these; dividing what is left by itself would make large numbers of nothing.
+    # Float32 rounds the mean of these; dividing the rounding errors by their deviation would give large numbers.
     np.testing.assert_array_equal(standardized(np.full(1001, 0.1, np.float32)), 0)

@@ -1,4 +1,4 @@
-"""Networks, optimizers and arrays of a policy's own survive a checkpoint, or saving and restoring say why not."""
+"""Checkpoints store networks, optimizers and arrays of user-defined policies, or refuse them with a reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ATTRIBUTES = {"target", "nets", "nnx_optimizer", "scale", "scale_state", "best",
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A checkpoint, the arrays that were the policy's own then, and what the next iteration learned."""
+    """A checkpoint, the policy's own arrays at that time, and the statistics of the next iteration."""
     with CuriousTrainer("CartPole-v1", {**CONFIG, "seed": 5, "novelty": 0.25}) as trainer:
         trainer.train()
         path = trainer.save(tmp_path_factory.mktemp("saved"), exact=True)
@@ -42,18 +42,18 @@ def same(one, other):
 
 
 @pytest.mark.long
-def test_a_restored_run_goes_on_bit_for_bit(saved):
+def test_restoring_continues_exactly(saved):
     path, own, info = saved
     assert own.keys() == ATTRIBUTES
     assert own["nnx_optimizer"]["['step'].value"] == 1
-    with CuriousTrainer.from_checkpoint(path, seed=9) as trainer:  # all of it would begin otherwise
+    with CuriousTrainer.from_checkpoint(path, seed=9) as trainer:  # another seed changes all initial values
         same(own_arrays(trainer.get_policy()), own)
     with Trainer.from_checkpoint(path, trust_code=True) as trainer:
         assert type(trainer) is CuriousTrainer
         assert trainer.train()["info"] == info
 
 
-def test_load_policy_has_it_too(saved):
+def test_load_policy_restores_it(saved):
     path, own, _ = saved
     obs = np.random.default_rng(0).uniform(-1, 1, (5, 4)).astype(np.float32)
     actions = []
@@ -70,14 +70,14 @@ def test_load_policy_has_it_too(saved):
 
 
 class TestOnItsOwn:
-    def test_modules_stay_the_objects_that_they_are(self):
+    def test_modules_keep_their_identity(self):
         policy, other = Holder(net=linear(0), nets=[linear(1)]), Holder(net=linear(2), nets=[linear(3)])
         net = other.net
         set_own_arrays(other, own_arrays(policy))
         assert other.net is net
         same(own_arrays(other), own_arrays(policy))
 
-    def test_what_is_not_state(self):
+    def test_other_attributes_are_no_state(self):
         policy = Holder(
             table=np.ones(3), count=5, text="x", optimizer=optax.adam(1.0), act=jnp.sin, cases={1: 2, "a": 3}, none=None
         )
@@ -87,7 +87,7 @@ class TestOnItsOwn:
     @pytest.mark.parametrize(
         ("attributes", "arrays", "said"),
         [
-            ({}, {"net": {}}, r"got: +\['net'\]\n +expected: \[\]"),  # made only later, where it was saved
+            ({}, {"net": {}}, r"got: +\['net'\]\n +expected: \[\]"),  # saved by a policy that made it later
             ({"w": jnp.ones(2)}, {}, r"got: +\[\]\n +expected: \['w'\]"),
             ({"w": jnp.ones(2)}, {"w": {"": np.ones(3)}}, r"attribute w than(.|\n)*\(3,\)(.|\n)*\(2,\)"),
             ({"w": [jnp.ones(2)]}, {"w": {"[1]": np.ones(2)}}, r"attribute w than(.|\n)*\[1\](.|\n)*\[0\]"),

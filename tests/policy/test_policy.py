@@ -1,4 +1,4 @@
-"""The abstract policy: what a user's own one, in plain NumPy, must write and what it inherits."""
+"""The abstract policy: methods that a user-defined policy in plain NumPy must implement, and inherited ones."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ SEEN, CHOICES = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(5)
 
 
 class Threshold(Policy):
-    """Takes few arguments, returns lists, and has a plain number for a weight."""
+    """Takes few arguments, returns lists, and has a plain number as its weight."""
 
     def __init__(self, observation_space, action_space, config=None):
         super().__init__(observation_space, action_space, config)
@@ -39,7 +39,7 @@ class Listed(Policy):
         return [{"a": 1, "b": 2}], state_batches, {}
 
 
-def test_compute_actions_must_be_written():
+def test_compute_actions_is_abstract():
     with pytest.raises(TypeError, match="compute_actions"):
         Policy(SEEN, CHOICES)  # pyright: ignore[reportAbstractUsage]
 
@@ -66,7 +66,7 @@ def test_state_is_weights_and_timestep():
     assert (other.limit, other.timestep) == (0.25, 12)
 
 
-def test_weights_that_nobody_takes_are_refused():
+def test_weights_without_set_weights_are_refused():
     policy = Nested(SEEN, CHOICES)
     policy.set_weights(policy.get_weights())
     with pytest.raises(PolicyError, match=r"does not implement set_weights(.|\n)*class Nested"):
@@ -74,7 +74,7 @@ def test_weights_that_nobody_takes_are_refused():
 
 
 @pytest.mark.parametrize("method", ["learn_on_batch", "compute_gradients", "apply_gradients"])
-def test_what_is_not_implemented_says_so(method):
+def test_missing_methods_raise_named_errors(method):
     policy = Threshold(SEEN, CHOICES)
     policy.name = "fixed"
     with pytest.raises(
@@ -104,12 +104,12 @@ BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
         (PolicySpec(Threshold, config={"lr": 0.1}), PolicySpec(Threshold, config={"lr": 0.1})),
     ],
 )
-def test_a_spec_is_made_from(given, expected):
+def test_values_that_make_a_spec(given, expected):
     assert PolicySpec.of(given, "p") == expected
 
 
 @pytest.mark.parametrize("given", ["PPO", 3, (), [None, BOX, TWO, {}], ("PPO",), (None, BOX, TWO, 1), (None,) * 5, int])
-def test_13_refuses_what_is_no_spec(given):
+def test_other_values_are_refused_as_specs(given):
     with pytest.raises(
         PolicyError, match=r"No policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*fix:"
     ):

@@ -1,4 +1,4 @@
-"""What is too large for the memory there is is named before any of it is taken."""
+"""Models and batches larger than main memory are refused before they are allocated."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_is_refused(observations, actions, config, says):
     assert says in str(error.value)
 
 
-def test_the_bound_is_the_memory_there_is(monkeypatch):
-    # The largest layer has 64 × 1000 weights of 4 bytes, four times. An image is convolved: it counts for no layer, but
-    # each of 32 rows has its 2000 bytes and 16 more. So has a fragment of 4 steps, which is smaller.
+def test_the_limit_is_the_available_memory(monkeypatch):
+    # The largest layer has 64 × 1000 weights of 4 bytes, four times. Images are convolved, so that they count for no
+    # layer, but each of 32 rows has their 2000 bytes and 16 more. A fragment of 4 such rows is smaller.
     image = spaces.Box(0, 255, (10, 20, 10), np.uint8)
     config = DQNConfig(model={"fcnet_hiddens": (64,)}, num_atoms=10)  # pyright: ignore[reportArgumentType]
     layer, batch = 64 * 1000 * 4 * 4, 32 * 2016
@@ -51,7 +51,7 @@ def test_the_bound_is_the_memory_there_is(monkeypatch):
         size_checks.check_sizes(image, TWO, config, "")
 
 
-def test_it_is_asked_before_the_model_is_made(monkeypatch):
+def test_sizes_are_checked_before_the_model_is_made(monkeypatch):
     monkeypatch.setattr(DQNPolicy, "make_exploration", lambda self: pytest.fail("too late"))
     with pytest.raises(ConfigError, match="A layer of"):
         DQNPolicy(BOX, spaces.Discrete(VAST))
@@ -65,7 +65,7 @@ def test_integers_have_64_bits(key):
     assert PPOConfig(seed=2**63 - 1).seed == 2**63 - 1
 
 
-def test_no_more_processes_and_environments_than_can_be_numbered():
+def test_numbers_of_processes_and_environments_are_limited():
     for config in ({"num_workers": 2**15}, {"num_envs_per_worker": 2**20 + 1}):
         with pytest.raises(ConfigError, match="out of range"):
             PPOConfig(**config)

@@ -1,4 +1,4 @@
-"""Acting and learning draw from two streams of one seed, so that it does not matter which process acts."""
+"""Acting and learning have separate random streams from one seed, so that any process may act."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.policy.test_jax_policy import experience, make, seen
 
 
 @pytest.mark.long
-def test_acting_does_not_change_what_is_learned():
+def test_acting_does_not_change_learning():
     batch = experience(make(seed=9), 24)
     busy, idle = make(), make()
     for _ in range(3):
@@ -25,12 +25,12 @@ def test_acting_does_not_change_what_is_learned():
 
 
 def test_learning_does_not_change_the_noise_of_acting():
-    policy, other = make(lr=0.0), make(lr=0.0)  # the weights stay
+    policy, other = make(lr=0.0), make(lr=0.0)  # constant weights
     policy.learn_on_batch(experience(make(seed=9), 24))
     np.testing.assert_array_equal(policy.compute_actions(seen(64))[0], other.compute_actions(seen(64))[0])
 
 
-def test_the_streams_differ_and_each_follows_the_seed():
+def test_streams_differ_and_depend_on_the_seed():
     draws = [make(seed=seed) for seed in (3, 3, 4)]
     acting, learning = ([getattr(policy, name).random() for policy in draws] for name in ("acting_rng", "learning_rng"))
     assert acting[0] == acting[1] != acting[2]
@@ -38,15 +38,15 @@ def test_the_streams_differ_and_each_follows_the_seed():
     assert acting[0] != learning[0]
 
 
-def test_seeds_that_differ_in_their_high_bits_alone_give_other_weights():
+def test_high_bits_of_seeds_change_the_weights():
     kernels = [make(seed=seed).get_weights() for seed in (1, 2**32 + 1, 2**40 + 1)]
     names = [name for name, value in kernels[0].items() if value.ndim == 2]
     for first, second in ((0, 1), (0, 2), (1, 2)):
         assert all((kernels[first][name] != kernels[second][name]).any() for name in names)
 
 
-def test_the_acting_state_alone_takes_over_where_another_acts():
-    # One that learns and one that acts for it, as in another process, are together like one that does both.
+def test_acting_state_is_taken_from_another_process():
+    # One policy that learns and one that acts, as in another process, equal a single policy that does both.
     whole, driver, worker = make(), make(), make()
     for seed in range(3):
         batch = experience(whole, 24, seed)
@@ -62,7 +62,7 @@ def test_the_acting_state_alone_takes_over_where_another_acts():
 
 
 class Counting(Policy):
-    """Its actions count up."""
+    """Actions 0, 1, 2, ... in turn."""
 
     count = 0
 
@@ -78,7 +78,7 @@ class Counting(Policy):
 
 
 class Plain(Counting):
-    """Nothing of it goes on."""
+    """Without an acting state."""
 
     get_acting_state = Policy.get_acting_state
     set_acting_state = Policy.set_acting_state

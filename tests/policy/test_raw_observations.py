@@ -1,4 +1,4 @@
-"""Whoever acts with a policy is told which part of an observation does not fit, and how it should be."""
+"""Errors of raw observations that do not fit their space name the part, and the expected value."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def test_nested():
         (spaces.Tuple([BOX, BOX]), ([0, 1],), "a tuple of 2"),
     ],
 )
-def test_what_does_not_fit(space, obs, said):
+def test_observations_that_do_not_fit_are_refused(space, obs, said):
     with pytest.raises(EnvError, match=said):
         columns_of_one(space, obs, "here")
 
 
 @pytest.mark.parametrize(("space", "number"), [(BOX, np.nan), (BOX, np.inf), (UNBOUNDED, np.nan)])
-def test_what_is_not_finite(space, number):
+def test_non_finite_observations_are_refused(space, number):
     with pytest.raises(NonFiniteError, match=r"infinite observation.\n +where: +here, element 0\n"):
         columns_of_one(spaces.Tuple([space]), [[0, number]], "here")
 
 
-def test_a_list_is_as_its_rows():
+def test_a_list_equals_its_rows():
     found = columns_of(SEEN, [FITS, {**FITS, "kind": 0}], "here")
     assert {key: column.tolist() for key, column in found.items()} == {
         "pos": [[0.5, -1], [0.5, -1]],

@@ -1,4 +1,4 @@
-"""Policies with memory: acting, sequences as the units of learning, and padding that counts for nothing."""
+"""Policies with memory: acting, sequences as units of learning, and padding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
 from rollax.policy.recurrent_columns import RecurrentColumns
-from tests.models.test_recurrent import Remembering
+from tests.models.test_recurrent import Recurrent
 
 SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
 MASKED = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
@@ -65,14 +65,14 @@ def assert_close(left: dict, right: dict) -> None:
 
 
 class TestActing:
-    def test_nothing_remembered_is_the_initial_state(self):
+    def test_state_is_the_initial_state_by_default(self):
         policy = make(model=INPUTS)
         obs = np.ones((3, 3), np.float32)
         zero = [np.zeros((3, 16), np.float32)]
         begun = policy.compute_actions(obs, explore=False)
-        told = policy.compute_actions(obs, zero, np.zeros(3, np.int64), np.zeros(3), explore=False)
-        np.testing.assert_array_equal(begun[2]["action_dist_inputs"], told[2]["action_dist_inputs"])
-        np.testing.assert_array_equal(begun[1][0], told[1][0])
+        given = policy.compute_actions(obs, zero, np.zeros(3, np.int64), np.zeros(3), explore=False)
+        np.testing.assert_array_equal(begun[2]["action_dist_inputs"], given[2]["action_dist_inputs"])
+        np.testing.assert_array_equal(begun[1][0], given[1][0])
         assert begun[1][0].shape == (3, 16)
         assert np.abs(begun[1][0]).min() > 0
 
@@ -90,7 +90,7 @@ class TestActing:
         with pytest.raises(PolicyError, match=r"recurrent state of the wrong(.|\n)*\(2, 16\)"):
             make().compute_actions(np.zeros((2, 3), np.float32), state)
 
-    def test_values_need_to_know_what_is_remembered(self):
+    def test_values_require_the_memory(self):
         policy = make()
         obs, state = np.ones((2, 3), np.float32), np.ones((2, 16), np.float32)
         with pytest.raises(PolicyError, match=r"value of an observation depends(.|\n)*state_in(.|\n)*fragment\.after"):
@@ -98,7 +98,7 @@ class TestActing:
         values = policy.compute_values(obs, {"state_in": (state,)})
         np.testing.assert_allclose(values, policy.compute_actions(obs, [state])[2]["vf_preds"], rtol=1e-5)
 
-    def test_single_actions_hand_the_state_on(self):
+    def test_single_actions_return_the_next_state(self):
         policy = make(model=INPUTS)
         rows = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
         state, action, reward = None, None, None
@@ -111,9 +111,9 @@ class TestActing:
             assert (action, fetches["action_logp"]) == (actions[0], expected["action_logp"][0])
             previous, rewards, reward = actions, np.array([2.5], np.float32), 2.5
 
-    def test_states_of_any_shape_and_type_keep_them(self):
+    def test_states_keep_their_shape_and_dtype(self):
         policy = make(
-            model={"use_lstm": False, "custom_model": Remembering, "lstm_cell_size": 64, "fcnet_hiddens": (64, 64)}
+            model={"use_lstm": False, "custom_model": Recurrent, "lstm_cell_size": 64, "fcnet_hiddens": (64, 64)}
         )
         count = np.array([2**24 + 1, 7], np.int32)  # the first is no float32
         state = [np.ones((2, 2, 2), np.float32), count]
@@ -123,7 +123,7 @@ class TestActing:
 
 
 class TestSequences:
-    def test_gradient_is_that_of_all_rows_played_one_by_one(self):
+    def test_gradient_equals_that_of_single_steps(self):
         policy = make(PGPolicy, model={**INPUTS, "max_seq_len": 32})
         batch = experience(policy, [3, 7, 1])
 
@@ -155,38 +155,38 @@ class TestSequences:
 
     @pytest.mark.long
     @pytest.mark.parametrize("cls", [PPOPolicy, PGPolicy])
-    def test_what_stands_in_the_padding_counts_for_nothing(self, cls, monkeypatch):
+    def test_content_of_padding_does_not_matter(self, cls, monkeypatch):
         policy = make(cls, MASKED)
         batch = experience(policy, [3, 5, 1])
         clean, clean_stats = policy.compute_gradients(batch)
         cut = RecurrentColumns.sequences
 
-        def littered(self: RecurrentColumns, columns: Any, batch: SampleBatch) -> tuple[dict, int]:
+        def fill_padding(self: RecurrentColumns, columns: Any, batch: SampleBatch) -> tuple[dict, int]:
             columns, units = cut(self, columns, batch)
             padding = np.arange(4) >= columns["seq_lens"][:, None]
             assert padding.sum() == 4 * 4 - 9
 
-            def litter(leaf: np.ndarray) -> np.ndarray:
+            def fill(leaf: np.ndarray) -> np.ndarray:
                 leaf = leaf.copy()
                 leaf[padding] = 1 if leaf.dtype.kind in "bi" else 123.0
                 return leaf
 
             per_sequence = ("state_in", "seq_lens")
-            return {k: v if k in per_sequence else jax.tree.map(litter, v) for k, v in columns.items()}, units
+            return {k: v if k in per_sequence else jax.tree.map(fill, v) for k, v in columns.items()}, units
 
-        monkeypatch.setattr(RecurrentColumns, "sequences", littered)
+        monkeypatch.setattr(RecurrentColumns, "sequences", fill_padding)
         dirty, dirty_stats = policy.compute_gradients(batch)
         assert_close(clean, dirty)
         assert_close(clean_stats, dirty_stats)
 
     @pytest.mark.long
-    def test_gradients_flow_over_max_seq_len_and_no_further(self):
+    def test_gradients_flow_over_max_seq_len_only(self):
         policy = make(PGPolicy, model={"max_seq_len": 3})
         batch = experience(policy, [7])
         policy_long = make(PGPolicy, model={"max_seq_len": 8})
 
         def rows_behind(policy: Any) -> list[bool]:
-            """The rows whose observations the outputs of row 5 depend on, padding included."""
+            """For each row, padding included, whether the outputs of row 5 depend on its observation."""
             columns, _ = sequences_of(policy, batch)
             length = policy.config.model.max_seq_len
 
@@ -202,9 +202,9 @@ class TestSequences:
         assert rows_behind(policy_long) == [True] * 6 + [False] * 2
 
     @pytest.mark.parametrize("known", ["trajectory_id", "terminateds"])
-    def test_cut_where_trajectories_end_and_after_max_seq_len_with_the_state_of_sampling(self, known):
-        # Trajectories 0 and 1 are of one episode, as of an agent that has ended and come back, or of two that still go
-        # on.
+    def test_sequences_end_with_trajectories_or_at_max_seq_len(self, known):
+        # Trajectories 0 and 1 are of one episode: of an agent that has ended and returned, or of two agents that still
+        # act.
         policy = make()
         batch = experience(policy, [6, 2, 9], episodes=[0, 0, 1])
         batch[{"trajectory_id": "terminateds", "terminateds": "trajectory_id"}[known]][:] = 0
@@ -219,7 +219,7 @@ class TestSequences:
             np.testing.assert_array_equal(columns["obs"][sequence, length:], 0)
 
     @pytest.mark.long
-    def test_minibatches_are_whole_sequences_and_each_is_used_once_per_epoch(self, monkeypatch):
+    def test_minibatches_use_whole_sequences_once_per_epoch(self, monkeypatch):
         policy, plans = make(), []
         learn = policy.learner.learn
 
@@ -236,7 +236,7 @@ class TestSequences:
         assert [sorted(epoch[epoch >= 0].tolist()) for epoch in used] == [list(range(6))] * 2
 
     @pytest.mark.long
-    def test_a_minibatch_holds_one_sequence_at_least(self):
+    def test_a_minibatch_has_at_least_one_sequence(self):
         policy = make(sgd_minibatch_size=2)
         stats = policy.learn_on_batch(experience(policy, [6, 2]))
         assert np.isfinite(stats["total_loss"])
@@ -257,7 +257,7 @@ class TestSequences:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cleared_cache")
-def test_compilations_are_bounded_whatever_the_lengths_of_episodes():
+def test_compilations_are_bounded_for_all_episode_lengths():
     policy = make()
     random = np.random.default_rng(0)
     for _ in range(25):  # 40 rows in 10 to 40 sequences: of 16, 32 and 64 at most
@@ -269,7 +269,7 @@ def test_compilations_are_bounded_whatever_the_lengths_of_episodes():
 
 
 def experience_of(trajectories: list[int]) -> SampleBatch:
-    """Trajectories of these lengths, of random numbers."""
+    """Random trajectories of these lengths."""
     random, rows = np.random.default_rng(0), sum(trajectories)
     ids = np.repeat(np.arange(len(trajectories)), trajectories)
     return SampleBatch(
@@ -286,7 +286,7 @@ def experience_of(trajectories: list[int]) -> SampleBatch:
 
 
 class Echoes(nnx.Module):
-    """A memory of the last observation, whose weights are a table."""
+    """A memory of the last observation, with a table as weights."""
 
     def __init__(self, observation_space, num_outputs, *, rngs):
         self.weights = nnx.Param(jnp.ones((3, num_outputs)))
@@ -333,7 +333,7 @@ def test_previous_actions_and_rewards_of_other_rows_are_refused():
         )
 
 
-def test_the_same_fragment_twice_is_no_longer_trajectory():
+def test_a_repeated_fragment_is_not_one_trajectory():
     policy = make()
     batch = experience(policy, [6])
     batch["t"] = np.arange(6)

@@ -1,4 +1,4 @@
-"""Policies of one kind share what is compiled: the second compiles nothing, and no other policy is affected."""
+"""Equal policies share compiled functions: the second one compiles nothing, and other policies are not affected."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_kept():
+def clear_cache():
     sharing.forget()
 
 
 @contextmanager
 def counted() -> Iterator[list[str]]:
-    """The functions that JAX traces or compiles meanwhile."""
+    """The functions that JAX traces or compiles in the block."""
     found: list[str] = []
     active = True
 
-    def heard(event: str, duration: float, **about: object) -> None:
+    def record(event: str, duration: float, **about: object) -> None:
         if active and event.endswith(("jaxpr_trace_duration", "backend_compile_duration")):
             found.append(f"{event} {about.get('fun_name')}")
 
-    jax.monitoring.register_event_duration_secs_listener(heard)
+    jax.monitoring.register_event_duration_secs_listener(record)
     try:
         yield found
     finally:
@@ -63,7 +63,7 @@ def observations(rows=8):
 
 
 def used(policy, rows=8):
-    """What a policy returns for acting and learning on made-up rows, and its weights afterwards."""
+    """Results of acting and learning on random rows, and the weights afterwards."""
     random = np.random.default_rng(2)
     obs = observations(rows)
     actions, _, fetches = policy.compute_actions(obs)
@@ -85,7 +85,7 @@ LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in ("SAC", "DQN, par
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["PPO", "DDPG", *LONG])
-def test_the_second_compiles_nothing_and_gives_the_same(kind):
+def test_a_second_policy_compiles_nothing_and_gives_the_same(kind):
     alone = used(make(kind, seed=1))
     sharing.forget()
     used(make(kind, seed=2))
@@ -97,7 +97,7 @@ def test_the_second_compiles_nothing_and_gives_the_same(kind):
     equal(together, alone)
 
 
-def test_other_policies_are_left_alone():
+def test_other_policies_do_not_change():
     first, second = make(seed=1), make(seed=2)
     used(first)
     weights, state = first.get_weights(), copy.deepcopy(first.get_state())
@@ -114,7 +114,7 @@ def test_other_policies_are_left_alone():
         pytest.param({"model": {"fcnet_hiddens": (7,), "fcnet_activation": "relu"}}, marks=pytest.mark.long),
     ],
 )
-def test_another_config_is_another_loss(changes):
+def test_another_config_gives_another_loss(changes):
     *_, plain, _ = used(make())
     *_, changed, _ = used(make(**changes))
     sharing.forget()
@@ -123,7 +123,7 @@ def test_another_config_is_another_loss(changes):
 
 
 class Scaled(PGPolicy):
-    """A loss that reads an attribute which the constructor sets."""
+    """A loss that reads an attribute set by the constructor."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -146,7 +146,7 @@ class ScaledByAll(PGPolicy):
 
 
 @pytest.mark.long
-def test_an_attribute_of_a_users_class_that_differs():
+def test_different_attributes_of_a_user_defined_class():
     losses = []
     for scale in (1.0, 3.0, 1.0):
         policy = Scaled(OBS, CHOICES, {**LAYERS, "seed": 1})
@@ -157,7 +157,7 @@ def test_an_attribute_of_a_users_class_that_differs():
     assert losses[2] == losses[0] != 0
 
 
-def test_a_variable_that_a_users_class_reads(monkeypatch):
+def test_a_changed_global_variable_of_a_user_defined_class(monkeypatch):
     losses = []
     for scale in (1.0, 3.0):
         monkeypatch.setitem(globals(), "SCALE", scale)
@@ -167,7 +167,7 @@ def test_a_variable_that_a_users_class_reads(monkeypatch):
 
 
 @pytest.mark.long
-def test_a_loss_that_replaces_that_of_one_policy():
+def test_a_loss_replaced_in_one_policy():
     first, second = make("A2C", seed=1), make("A2C", seed=1)
     plain = second.loss
 
@@ -182,7 +182,7 @@ def test_a_loss_that_replaces_that_of_one_policy():
 
 
 @pytest.mark.long
-def test_an_attribute_that_somebody_sets():
+def test_an_attribute_set_by_the_user():
     first, second = make("DQN", seed=1), make("DQN", seed=1)
     first.something, second.something = 1, 2
     used(first)
@@ -191,8 +191,8 @@ def test_an_attribute_that_somebody_sets():
     assert any("_run_plan" in name for name in compiled)
 
 
-def test_an_attribute_that_somebody_sets_later():
-    """The second policy acts for other numbers of rows, so the function is traced again."""
+def test_an_attribute_changed_after_acting():
+    """The second policy acts on another number of rows, so that the function is traced again."""
     soft = {"exploration": "SoftQ", "temperature": 0.01}
     alone = make("DQN", seed=1, **soft).compute_actions(observations(3))
     sharing.forget()
@@ -204,7 +204,7 @@ def test_an_attribute_that_somebody_sets_later():
 
 
 @pytest.mark.long
-def test_what_is_kept_keeps_no_policy():
+def test_cached_functions_hold_no_policy():
     policy = make()
     used(policy)
     refs = [weakref.ref(policy), weakref.ref(policy.learner), *map(weakref.ref, policy.params.values())]
@@ -216,7 +216,7 @@ def test_what_is_kept_keeps_no_policy():
 
 
 @pytest.mark.long
-def test_more_kinds_than_are_kept(monkeypatch):
+def test_more_kinds_than_the_cache_holds(monkeypatch):
     monkeypatch.setattr(sharing, "_KEPT", 3)
     first = make("A2C", seed=1)
     before = used(first)[-1]
@@ -228,7 +228,7 @@ def test_more_kinds_than_are_kept(monkeypatch):
     del policy
     gc.collect()
     assert len(sharing._made) == 3
-    # That of the first is dropped, but the policy still has it.
+    # The cache has dropped the function of the first policy, which still holds it.
     assert [ref() is None for ref in functions] == [False, True, True, False]
     with counted() as compiled:
         used(first)
@@ -239,7 +239,7 @@ def test_more_kinds_than_are_kept(monkeypatch):
     equal(used(make("A2C", seed=1))[-1], before)
 
 
-def test_a_policy_of_constants_has_nothing_else():
+def test_a_policy_made_of_constants_has_no_other_attributes():
     policy = make()
     other = policy_of(PPOPolicy, constants_of(policy))
     assert other.config.vf_loss_coeff == policy.config.vf_loss_coeff

@@ -1,4 +1,4 @@
-"""Variables shared between policies: one set of arrays, an optimizer each, stored once; and what is refused."""
+"""Variables shared between policies: one set of arrays, an optimizer for each policy, checkpoints, refused configs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def experience(of: PPOPolicy, rows: int = 16) -> SampleBatch:
 
 @pytest.fixture
 def three() -> dict[str, PPOPolicy]:
-    """a and b share their policy's trunk, with heads of different widths; c shares nothing."""
+    """`a` and `b` share their policy trunk, with heads of different widths; `c` shares nothing."""
     policies = {"a": policy(2), "b": policy(4, seed=1), "c": policy(2, seed=2)}
     groups = {"trunk": SharedParts(parts=("policy_trunk",), policies=("a", "b"))}
     SharedVariables(groups, policies)
@@ -62,7 +62,7 @@ def assert_shared(a: PPOPolicy, b: PPOPolicy, names=TRUNK) -> None:
 
 
 class TestArrays:
-    def test_at_the_start_they_are_the_first_policys(self, three):
+    def test_initial_values_are_those_of_the_first_policy(self, three):
         assert_shared(three["a"], three["b"])
         np.testing.assert_array_equal(three["b"].params[TRUNK[1]], policy(2).params[TRUNK[1]])
         np.testing.assert_array_equal(
@@ -76,7 +76,7 @@ class TestArrays:
         rows = experience(one)
         while interrupts.at(line, lambda: one.learn_on_batch(rows)):
             learned = one.params[TRUNK[1]]
-            three[other].on_new_variables()  # what learning does first
+            three[other].on_new_variables()  # the first step of learning
             assert three[other].params[TRUNK[1]] is learned
             assert_shared(three["a"], three["b"])
             line += 1
@@ -137,7 +137,7 @@ class TestArrays:
         assert_shared(policies["b"], policies["a"])
         assert_shared(policies["b"], policies["c"])
 
-    def test_state_that_is_not_trained_is_shared_too(self):
+    def test_state_that_is_not_trained_is_shared(self):
         policies = {key: policy(2, seed, model={"custom_model": Normalized}) for seed, key in enumerate("ab")}
         SharedVariables({"all of it": SharedParts(parts=("norm",))}, policies)
         policies["a"].learn_on_batch(experience(policies["a"]))
@@ -146,7 +146,7 @@ class TestArrays:
 
     @pytest.mark.long
     @pytest.mark.usefixtures("cleared_cache")
-    def test_acting_after_others_have_learned_compiles_nothing_anew(self, three):
+    def test_acting_after_updates_of_others_compiles_nothing(self, three):
         for _ in range(3):
             for each in (three["a"], three["b"]):
                 each.learn_on_batch(experience(each))
@@ -188,7 +188,7 @@ class TestRefused:
         text = self.check(("policy_trunk.mpl",))
         assert "policy_trunk.mlp" in text.split("fix:")[1]
         assert "'left'" in text
-        # No half of a name.
+        # Part of a name does not match.
         assert "policy_trunk" in self.check(("policy_tru",)).split("fix:")[1]
 
     def test_other_shapes(self):
@@ -227,7 +227,7 @@ class TestRefused:
 
 
 class Pair(MultiAgentEnv):
-    """Two agents, who see noise; episodes of four steps."""
+    """Two agents that observe noise; episodes of four steps."""
 
     observation_space = SEEN
     possible_agents = ("a", "b")
@@ -301,7 +301,7 @@ class TestInTraining:
         worker.set_weights({"a": {name: value + 1 for name, value in weights["a"].items()}})
         np.testing.assert_array_equal(worker.policies["b"].params[TRUNK[0]], other[TRUNK[0]] + 1)
 
-    def test_a_policy_that_does_not_learn_acts_with_what_the_other_learns(self):
+    def test_a_policy_that_does_not_learn_acts_with_updated_variables(self):
         with PPOTrainer(Pair, {**CONFIG, "multiagent": {**MULTIAGENT, "policies_to_train": ["a"]}}) as trainer:
             before = trainer.get_policy("b").get_weights()
             trainer.train()

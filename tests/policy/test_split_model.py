@@ -9,7 +9,7 @@ from rollax.policy.split_model import SplitModel
 
 
 class Noisy(nnx.Module):
-    """Dropout, batch statistics, a list, and a part called `value`: all that a name or a mode may stumble over."""
+    """Dropout, batch statistics, a list, and a part called `value`: difficult cases for names and modes."""
 
     def __init__(self, rngs):
         self.value = nnx.Linear(2, 2, rngs=rngs)
@@ -58,7 +58,7 @@ def test_names_are_the_attributes(split, params, extra):
     assert not any(value.weak_type for value in (params | extra).values())
 
 
-def test_acting_is_the_same_every_time_and_leaves_no_trace(split, params, extra):
+def test_acting_is_deterministic_and_changes_nothing(split, params, extra):
     model = split.merge(params, extra)
     first = model(X)
     np.testing.assert_array_equal(first, split.merge(params, extra)(X))
@@ -66,7 +66,7 @@ def test_acting_is_the_same_every_time_and_leaves_no_trace(split, params, extra)
         np.testing.assert_array_equal(value, extra[name])
 
 
-def test_learning_drops_out_and_moves_the_statistics(split, params, extra):
+def test_learning_uses_dropout_and_updates_statistics(split, params, extra):
     model = split.merge(params, extra, learning=True)
     out = model(X)
     assert (np.asarray(out) == 0).any()
@@ -77,7 +77,7 @@ def test_learning_drops_out_and_moves_the_statistics(split, params, extra):
     assert not np.array_equal(out, split.merge(params, after, learning=True)(X))
 
 
-def test_inside_a_compiled_function(split, params, extra):
+def test_works_inside_a_compiled_function(split, params, extra):
     @jax.jit
     def step(params, extra):
         model = split.merge(params, extra, learning=True)

@@ -1,4 +1,4 @@
-"""Acting with many parameter vectors at once: equal to acting with each alone, bit for bit, however many there are."""
+"""Acting with many parameter vectors at once: bit for bit equal to acting with each alone, for any number of them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def same(a, b):
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=() if k in ("linear", "MLP") else pytest.mark.long) for k in KINDS]
 )
-def test_the_number_of_others_and_the_place_do_not_matter(kind):
+def test_number_and_order_of_vectors_do_not_matter(kind):
     policy, vectors, obs = made(kind)
     together = acted(policy, vectors, obs, len(vectors))
     for slots in (1, 3, BLOCK, BLOCK + 5):
@@ -72,7 +72,7 @@ def test_the_number_of_others_and_the_place_do_not_matter(kind):
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=() if k in ("MLP", "masked") else pytest.mark.long) for k in KINDS]
 )
-def test_the_actions_are_those_of_the_policy_with_these_parameters(kind):
+def test_actions_equal_those_of_the_policy(kind):
     policy, vectors, obs = made(kind)
     together = acted(policy, vectors, obs, BLOCK)
     for slot in range(0, BLOCK, 5):

@@ -1,4 +1,4 @@
-"""Target parameters of a `JaxPolicy`: what the loss sees of them, and where they go."""
+"""Target parameters of a `JaxPolicy`: their columns, updates, state, and refused ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TAU, PARTS = 0.25, ("policy_trunk", "value_trunk", "policy_head", "value_head")
 
 
 class Distilled(PPOPolicy):
-    """Its values go after the product of what they are and what the target says."""
+    """Its values learn the product of the current values and those of the target."""
 
     def make_plan(self) -> UpdatePlan:
         return replace(super().make_plan(), targets=polyak_average(TAU, PARTS, interval=2))
@@ -45,12 +45,12 @@ def make(**config: Any) -> Distilled:
     return Distilled(SEEN, CHOICES, {**SMALL, **config})
 
 
-def test_a_part_that_the_model_does_not_have():
-    class Unmoved(Distilled):
+def test_parts_without_an_update_are_refused():
+    class WithoutUpdates(Distilled):
         def make_plan(self) -> UpdatePlan:
             return replace(super().make_plan(), targets=polyak_average(TAU, (*PARTS, "critic")))
 
-    policy = Unmoved(SEEN, CHOICES, SMALL)
+    policy = WithoutUpdates(SEEN, CHOICES, SMALL)
     with pytest.raises(PolicyError, match=r"never move(.|\n)*got: +\['critic'\](.|\n)*value_trunk"):
         policy.learn_on_batch(experience(policy, 24))
 
@@ -65,7 +65,7 @@ def assert_equal(left: Any, right: Any, **tolerance: float) -> None:
         np.testing.assert_allclose(left[name], right[name], err_msg=name, **{"rtol": 0, **tolerance})
 
 
-def moved(policy: Any) -> Any:
+def updated(policy: Any) -> Any:
     """The policy after an update, so that its targets are not its parameters."""
     policy.learn_on_batch(experience(policy, 24))
     assert not np.array_equal(policy.targets["value_head.kernel"], policy.params["value_head.kernel"])
@@ -73,8 +73,8 @@ def moved(policy: Any) -> Any:
 
 
 @pytest.mark.long
-def test_columns_are_those_of_both_models_and_no_gradient_flows_through_them():
-    policy = moved(make())
+def test_columns_use_both_models_without_gradients():
+    policy = updated(make())
     batch = experience(policy, 13)
     obs = jnp.asarray(batch["obs"])
 
@@ -89,7 +89,7 @@ def test_columns_are_those_of_both_models_and_no_gradient_flows_through_them():
     assert stats["seen"] == 13
 
 
-def test_move_inside_the_update_as_the_hook_says():
+def test_are_updated_inside_the_update_by_the_hook():
     # 8 rows in minibatches of 4, once: two steps, and the target moves after the second.
     policy = make(sgd_minibatch_size=4, num_sgd_iter=1)
     before = arrays(policy.targets)
@@ -101,18 +101,18 @@ def test_move_inside_the_update_as_the_hook_says():
     assert_equal(arrays(policy.targets), after, rtol=1e-6, atol=1e-7)
 
 
-def test_with_memory_the_columns_are_of_rows():
+def test_columns_have_one_row_each_with_memory():
     policy: Any = Distilled(SEEN, CHOICES, {**SMALL, "model": LSTM})
     batch = trajectories(policy, [3, 7, 1])
     _, stats = policy.compute_gradients(batch)
     assert stats["seen"] == 11  # of 5 sequences of 4
-    # The target is the model itself, and the states are those of sampling: v·v + clip.
+    # The target equals the model, and states are those of sampling: v·v + clip.
     np.testing.assert_allclose(stats["wanted"], np.mean(batch["vf_preds"] ** 2) + 0.2, rtol=1e-4)
 
 
 @pytest.mark.long
-def test_are_no_weights_but_go_into_the_state_and_out():
-    policy = moved(make())
+def test_are_part_of_the_state_and_not_of_the_weights():
+    policy = updated(make())
     assert policy.get_weights().keys() == policy.params.keys()
     state, other = policy.get_state(), make(seed=99)
     saved = arrays(state["targets"])
@@ -121,52 +121,52 @@ def test_are_no_weights_but_go_into_the_state_and_out():
     stats = [one.learn_on_batch(experience(one, 16, seed=1)) for one in (policy, other)]
     assert stats[0] == stats[1]
     assert_equal(arrays(policy.targets), arrays(other.targets))
-    assert_equal(state["targets"], saved)  # what was read does not change
+    assert_equal(state["targets"], saved)  # returned arrays do not change
 
 
-def test_of_another_model_are_refused():
-    state = moved(make()).get_state()
+def test_targets_of_another_model_are_refused():
+    state = updated(make()).get_state()
     del state["targets"]["value_head.bias"]
     with pytest.raises(PolicyError, match=r"another model(.|\n)*'default_policy', target parameters"):
         make().set_state(state)
 
 
-def test_reading_the_state_makes_none():
-    # Whoever shares variables with it may still move them before its own first update.
-    policy, other = make(), moved(make(seed=99))
+def test_reading_the_state_creates_no_targets():
+    # A policy with shared variables may still change them before its own first update.
+    policy, other = make(), updated(make(seed=99))
     other.set_state(policy.get_state())
     for one in (policy, other):
-        moved_meanwhile = {name: np.array(value) + 1 for name, value in one.params.items()}
-        one.params = {name: jnp.array(value) for name, value in moved_meanwhile.items()}
-        assert_equal(arrays(one.targets), moved_meanwhile)
+        moved_values = {name: np.array(value) + 1 for name, value in one.params.items()}
+        one.params = {name: jnp.array(value) for name, value in moved_values.items()}
+        assert_equal(arrays(one.targets), moved_values)
 
 
-def test_new_weights_are_a_new_start():
-    policy, other = moved(make()), make(seed=99)
+def test_new_weights_reset_the_targets():
+    policy, other = updated(make()), make(seed=99)
     policy.set_weights(other.get_weights())
     assert_equal(arrays(policy.targets), other.get_weights())
 
 
-def test_without_them_there_is_nothing_to_hold():
+def test_policy_without_targets_has_no_arrays_for_them():
     policy = PGPolicy(SEEN, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0})
     assert policy.targets == policy.get_state()["targets"] == {}
 
 
-def test_are_not_shared_but_begin_as_what_is():
+def test_are_not_shared_but_start_as_shared_variables():
     policies = {"a": make(seed=1), "b": make(seed=2)}
     SharedVariables({"all": SharedParts(parts=("policy_head", "value_head"))}, policies)
     a, b = policies["a"], policies["b"]
     assert_equal(arrays(b.targets), b.get_weights())
     np.testing.assert_array_equal(b.targets["value_head.kernel"], a.params["value_head.kernel"])
-    before = arrays(moved(b).targets)
-    moved(a)
+    before = arrays(updated(b).targets)
+    updated(a)
     np.testing.assert_array_equal(b.params["value_head.kernel"], a.params["value_head.kernel"])
     assert_equal(arrays(b.targets), before)
-    moved(b)
+    updated(b)
 
 
 class SharedEncoder(nnx.Module):
-    """Actor and critic with one encoder, whose name is that in the actor."""
+    """Actor and critic with one encoder, which is named as part of the actor."""
 
     def __init__(self, observation_space: Any, num_outputs: int, *, rngs: nnx.Rngs) -> None:
         encoder = nnx.Linear(3, 4, rngs=rngs)

@@ -1,4 +1,4 @@
-"""Means over parts against means over the whole."""
+"""Means over parts against means over all rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NUMBERS = np.float32([1, 2, 6, np.nan, 7])
 def part(state, rows):
     mask = rows >= 0
     count = mask.sum().astype(jnp.float32)
-    # 0 / 0 where no row is valid: not every loss looks after that.
+    # 0 / 0 if no row is valid, which not every loss avoids.
     return {"mean": jnp.where(mask, jnp.asarray(NUMBERS)[rows], 0).sum() / count, "rows": count}, state + 1, count
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_weighs_by_valid_rows_and_leaves_empty_parts_out(compiled):
+def test_weights_by_valid_rows_and_skips_empty_parts(compiled):
     #   part    rows      mean   valid rows
     #    0    0, 1, 2      3         3
     #    1    4, -, -      7         1         means (3·3 + 1·7) / 4 = 4  and  (3·3 + 1·1) / 4 = 2.5
@@ -30,11 +30,11 @@ def test_weighs_by_valid_rows_and_leaves_empty_parts_out(compiled):
     assert (float(means["mean"]), float(means["rows"]), int(state)) == (4.0, 2.5, 2)
 
 
-def test_of_nothing_is_zero():
+def test_mean_of_no_rows_is_zero():
     means, state = weighted_mean(part, jnp.int32(5), jnp.full((2, 3), -1))
     assert (float(means["mean"]), float(means["rows"]), int(state)) == (0.0, 0.0, 5)
 
 
-def test_what_is_not_finite_in_a_valid_row_stays_so():
+def test_non_finite_valid_rows_give_non_finite_means():
     means, _ = weighted_mean(part, jnp.int32(0), jnp.array([[0, 1], [3, -1]]))
     assert np.isnan(means["mean"])

@@ -180,7 +180,7 @@ class TwoLinears(nn.Module):
         return wrong[self.how]() if self.how in wrong else Outputs(outputs, values)
 
 
-class Remembering(TwoLinears):
+class Recurrent(TwoLinears):
     """A model with memory that breaks its interface as asked."""
 
     def initial_state(self):
@@ -219,11 +219,11 @@ class TestOutputs:
     )
     def test_a_state_of_another_shape_is_named(self, how, message):
         with pytest.raises(PolicyError, match=message):
-            make(model={"custom_model": Remembering, "custom_model_config": {"how": how}})
-        assert make(model={"custom_model": Remembering}).memory.present
+            make(model={"custom_model": Recurrent, "custom_model_config": {"how": how}})
+        assert make(model={"custom_model": Recurrent}).memory.present
 
     def test_an_initial_state_in_numpys_default_type(self):
-        class Plain(Remembering):
+        class Plain(Recurrent):
             def initial_state(self):
                 return (np.zeros(2),)
 

@@ -53,7 +53,7 @@ class Exploration(ABC):
         return np.zeros((rows, 0), np.float32)
 
     def advance(self, noise: Any, state: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The noise [B, K] and the next state, from what was drawn and the state of B rows; traced by JAX.
+        """The noise [B, K] and the next state, from the drawn numbers and the state of B rows; traced by JAX.
 
         By default both are unchanged.
         """

@@ -61,7 +61,7 @@ class EpsilonGreedy(ValueExploration):
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         greedy, valid = fetches[CHOICE].T
         epsilon = self.epsilon(timestep)
-        with np.errstate(divide="ignore"):  # an action of the environment's own may have probability 0
+        with np.errstate(divide="ignore"):  # a logged action may have probability 0
             return {SampleBatch.ACTION_LOGP: np.log((1 - epsilon) * greedy + epsilon / valid).astype(np.float32)}
 
     def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Noise of continuous actions: its size, its state and its bounds; and random actions for the first steps."""
+"""Noise of continuous actions: its scale, state and bounds; and random actions in the first steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def drawn(exploration, outputs, timestep=0, state=(), rng=None):
 
 
 class Normal(np.random.Generator):
-    """A random generator whose next normal numbers are known."""
+    """A random generator that returns given normal numbers."""
 
     def __init__(self, *numbers):
         super().__init__(np.random.PCG64(0))
@@ -48,7 +48,7 @@ def test_deterministic():
 
 
 class TestGaussianNoise:
-    def test_how_large(self):
+    def test_scale(self):
         exploration = GaussianNoise(Deterministic(SHAPE), SHAPE, Schedule(0.1))
         actions, state = drawn(exploration, jnp.full((20_000, 2), 0.25))
         assert state == []
@@ -57,7 +57,7 @@ class TestGaussianNoise:
         np.testing.assert_allclose(actions.std(axis=0), 0.1, rtol=0.03)
         assert abs(np.corrcoef(actions[:, 0, 0], actions[:, 1, 0])[0, 1]) < 0.03
 
-    def test_follows_its_schedule_and_stays_inside(self):
+    def test_follows_its_schedule_and_is_clipped(self):
         exploration = GaussianNoise(Deterministic(SHAPE), SHAPE, Schedule([[0, 2.0], [100, 0.0]]))
         normal = [[1.0, -1.0]]
         for timestep, expected in ((0, [1.0, -1.0]), (50, [1.0, -0.5]), (75, [1.0, 0.0]), (100, [0.5, 0.5])):
@@ -83,8 +83,8 @@ class TestOrnsteinUhlenbeckNoise:
         np.testing.assert_allclose(second[..., 0], [[-0.05, 0.2], [0.3, 0.15]], rtol=1e-6)
         np.testing.assert_allclose(state[0], [[-0.5, 2], [3, 1.5]])
 
-    def test_spreads_as_far_as_it_should(self):
-        # The variance settles at σ² / (1 - (1 - θ)²).
+    def test_stationary_variance(self):
+        # The variance converges to σ² / (1 - (1 - θ)²).
         exploration = OrnsteinUhlenbeckNoise(Deterministic((1,)), (1,), Schedule(1.0), theta=0.5, sigma=0.3)
         rng, state = np.random.default_rng(0), [np.zeros((20_000, 1), np.float32)]
         for _ in range(12):
@@ -92,7 +92,7 @@ class TestOrnsteinUhlenbeckNoise:
         assert state[0].std() == pytest.approx(0.3 / np.sqrt(1 - 0.25), rel=0.03)
 
 
-def test_noise_around_a_distribution_leaves_it_its_own():
+def test_noise_of_scale_0_keeps_the_distribution():
     inner = FromDistribution(SquashedGaussian(SHAPE))
     exploration = OrnsteinUhlenbeckNoise(inner, SHAPE, Schedule(0.0))
     outputs = jnp.array([[0.1, -0.2, -1.0, 0.5]])
@@ -106,12 +106,12 @@ def test_noise_around_a_distribution_leaves_it_its_own():
     np.testing.assert_array_equal(logp, expected)
 
 
-def test_uniform_then_as_inside():
+def test_uniform_first_then_the_inner_exploration():
     exploration = RandomAtFirst(Deterministic((2, 1)), BOX, 10)
     outputs = jnp.full((10_000, 2), 0.75)
     actions, _ = drawn(exploration, outputs, 9)
     assert actions.shape == (10_000, 2, 1)
-    # Quarters of [-1, 1], whatever the bounds are.
+    # Quarters of [-1, 1], for any bounds.
     counts = np.histogram(actions[:, 0, 0], bins=[-1, -0.5, 0, 0.5, 1])[0]
     np.testing.assert_allclose(counts / 10_000, 0.25, atol=0.02)
     assert abs(np.corrcoef(actions[:, 0, 0], actions[:, 1, 0])[0, 1]) < 0.04
@@ -120,7 +120,7 @@ def test_uniform_then_as_inside():
     np.testing.assert_array_equal(exploration.mode(outputs), actions)
 
 
-def test_only_valid_choices_all_equally_likely():
+def test_valid_choices_are_equally_likely():
     exploration = RandomAtFirst(FromDistribution(Categorical(4, -1)), spaces.Discrete(4, start=-1), 10)
     outputs = exploration.mask(jnp.array([[9.0, -9.0, 0.0, 5.0]]), jnp.array([[1, 1, 0, 1]]))
     actions, _ = drawn(exploration, jnp.repeat(outputs, 9000, 0), 0)
@@ -130,7 +130,7 @@ def test_only_valid_choices_all_equally_likely():
     assert 0 not in actions
 
 
-def test_walks_go_on_meanwhile():
+def test_noise_state_advances_in_random_steps():
     inner = OrnsteinUhlenbeckNoise(Deterministic((2, 1)), (2, 1), Schedule(1.0))
     exploration = RandomAtFirst(inner, BOX, 10)
     state = [np.repeat(part[None], 3, axis=0) for part in exploration.initial_state()]

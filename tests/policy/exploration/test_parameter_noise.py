@@ -1,4 +1,4 @@
-"""Disturbed parameters: what acts, when it changes, how far it goes; numbers by hand."""
+"""Parameter noise: acting parameters, new directions, and adaptation of σ; numbers by hand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestDistances:
         expected = (0.25 * math.log(0.5) + 0.75 * math.log(1.5)) / 2
         assert softmax_distance(values, perturbed) == pytest.approx(expected)
 
-    def test_invalid_actions_count_for_nothing(self):
+    def test_invalid_actions_are_excluded(self):
         values = np.array([[0.0, 1.0, -1e30]], np.float32)
         perturbed = np.array([[1.0, 0.0, -1e30]], np.float32)
         assert softmax_distance(values, perturbed) == pytest.approx(softmax_distance(values[:, :2], perturbed[:, :2]))
@@ -69,13 +69,13 @@ class TestAdaptation:
         noise = noise_with(distance)
         acted(noise)
         noise.after_fragment(rows(120), PARAMS, lambda params: None, 0)
-        assert noise.sigma == pytest.approx(0.1 * factor**2)  # 20 steps are left over
+        assert noise.sigma == pytest.approx(0.1 * factor**2)  # 20 steps remain
         noise.after_fragment(rows(29), PARAMS, lambda params: None, 0)
         assert noise.sigma == pytest.approx(0.1 * factor**2)
         noise.after_fragment(rows(1), PARAMS, lambda params: None, 0)
         assert noise.sigma == pytest.approx(0.1 * factor**3)
 
-    def test_the_distance_is_that_of_what_acted(self):
+    def test_distance_uses_the_acting_parameters(self):
         seen = []
         noise = noise_with()
         perturbed = acted(noise)
@@ -83,27 +83,27 @@ class TestAdaptation:
         np.testing.assert_array_equal(seen[0]["kernel"], PARAMS["kernel"])
         np.testing.assert_allclose(seen[1]["kernel"], perturbed["kernel"])
 
-    def test_the_limit_is_that_of_the_timestep(self):
+    def test_limit_depends_on_the_timestep(self):
         noise = ParameterNoise(noise_with().inner, lambda a, b: 0.5, lambda timestep: 1.0 - timestep / 100, 0.1)
         acted(noise)
         noise.after_fragment(rows(50), PARAMS, lambda params: None, 0)
         noise.after_fragment(rows(50), PARAMS, lambda params: None, 80)
         assert noise.sigma == pytest.approx(0.1)
 
-    def test_nothing_adapts_to_greedy_actions(self):
+    def test_greedy_actions_do_not_change_sigma(self):
         noise = noise_with()
         noise.after_fragment(rows(500), PARAMS, lambda params: None, 0)
         assert noise.sigma == 0.1
 
 
 class TestDirection:
-    def test_it_is_normal_and_scaled(self):
+    def test_direction_is_normal_and_scaled(self):
         params = {"kernel": np.full((200, 300), 7.0, np.float32)}
         off = (acted(noise_with(sigma=0.5), params=params)["kernel"] - 7.0) / 0.5
         assert abs(off.mean()) < 0.02
         assert abs(off.std() - 1.0) < 0.02
 
-    def test_it_stays_while_parameters_change(self):
+    def test_direction_is_constant_while_parameters_change(self):
         noise = noise_with()
         first = acted(noise)
         moved = {name: value + 1.0 for name, value in PARAMS.items()}
@@ -112,21 +112,21 @@ class TestDirection:
             np.testing.assert_allclose(second[name] - moved[name], first[name] - PARAMS[name], atol=1e-6)
 
     @pytest.mark.parametrize(("fragments", "changes"), [([(3, 0)], False), ([(3, 1)], False), ([(4, 1), (3, 1)], True)])
-    def test_it_changes_when_as_many_trajectories_have_ended_as_go_on(self, fragments, changes):
-        # Of 3 trajectories with one that ended two go on; of 4 trajectories with one that ended three.
+    def test_direction_changes_when_as_many_trajectories_have_ended_as_continue(self, fragments, changes):
+        # Of 3 trajectories with one that ended two continue, of 4 with one that ended three.
         noise = noise_with()
         first = acted(noise)
         for trajectories, ended in fragments:
             noise.after_fragment(rows(12, trajectories, ended), PARAMS, lambda params: None, 0)
         assert np.array_equal(acted(noise, seed=5)["kernel"], first["kernel"]) != changes
 
-    def test_with_one_trajectory_it_changes_after_each(self):
+    def test_direction_changes_after_each_single_trajectory(self):
         noise = noise_with()
         first = acted(noise)
         noise.after_fragment(rows(12, 2, 1), PARAMS, lambda params: None, 0)
         assert not np.array_equal(acted(noise, seed=5)["kernel"], first["kernel"])
 
-    def test_state_brings_it_back(self):
+    def test_state_is_restored(self):
         noise, other = noise_with(), noise_with(sigma=3.0)
         acted(noise)
         noise.after_fragment(rows(170, 9, 2), PARAMS, lambda params: None, 0)
@@ -145,7 +145,7 @@ class TestPolicy:
             config.setdefault("parameter_noise", 0.5)
         return DQNPolicy(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), config)
 
-    def test_it_acts_greedily_with_other_parameters(self):
+    def test_acts_greedily_with_perturbed_parameters(self):
         policy = self.make()
         obs = np.random.default_rng(0).uniform(-1, 1, (64, 3)).astype(np.float32)
         actions = [policy.compute_actions(obs)[0] for _ in range(2)]
@@ -156,7 +156,7 @@ class TestPolicy:
         values = policy.split.merge(perturbed, policy.extra)(obs).policy
         np.testing.assert_array_equal(actions[0], np.argmax(values, axis=1))
 
-    def test_the_scale_is_part_of_the_state(self):
+    def test_scale_is_part_of_the_state(self):
         policy, other = self.make(), self.make(seed=9, parameter_noise=0.1)
         obs = np.random.default_rng(0).uniform(-1, 1, (64, 3)).astype(np.float32)
         policy.compute_actions(obs)
@@ -167,7 +167,7 @@ class TestPolicy:
         assert other.exploration.sigma == policy.exploration.sigma
         np.testing.assert_array_equal(other.compute_actions(obs)[0], policy.compute_actions(obs)[0])
 
-    def test_the_state_of_another_exploration_is_no_obstacle(self):
+    def test_state_of_another_exploration_is_ignored(self):
         policy, plain = self.make(), self.make(exploration="EpsilonGreedy")
         policy.set_state(plain.get_state())
         plain.set_state(policy.get_state())
@@ -182,7 +182,7 @@ def test_masked_actions():
 
 
 @pytest.mark.long
-def test_it_goes_as_far_as_epsilon_allows_and_learns():
+def test_noise_matches_epsilon_and_dqn_learns():
     config = {
         "env_config": {"space": spaces.Discrete(4)},
         "num_envs_per_worker": 8,

@@ -1,4 +1,4 @@
-"""Exploration on values of discrete actions: who is greedy, how often, and that invalid actions stay out."""
+"""Exploration on values of discrete actions: frequencies of actions, and invalid actions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TestEpsilonGreedy:
         assert set(drawn(exploration, VALUES, 100)) == {1}
         assert exploration.mode(VALUES).tolist() == [1]
 
-    def test_how_often(self):
+    def test_frequencies(self):
         # ε = 0.4: each of four has 0.1, the best 0.6 more
         found = frequencies(drawn(EpsilonGreedy(Discrete(4), Schedule(0.4)), VALUES))
         np.testing.assert_allclose(found, [0.1, 0.7, 0.1, 0.1], atol=0.01)
@@ -46,7 +46,7 @@ class TestEpsilonGreedy:
         shares = [np.mean(drawn(exploration, VALUES, timestep=t) != 1) for t in (0, 50, 100)]
         np.testing.assert_allclose(shares, [0.75, 0.375, 0.0], atol=0.02)
 
-    def test_actions_begin_where_the_space_does(self):
+    def test_actions_begin_at_the_start_of_the_space(self):
         exploration = EpsilonGreedy(Discrete(4, start=-2), Schedule(1.0))
         assert set(drawn(exploration, VALUES, 200)) == {-2, -1, 0, 1}
         assert exploration.mode(VALUES).tolist() == [-1]
@@ -54,7 +54,7 @@ class TestEpsilonGreedy:
 
 
 class TestSoftQ:
-    def test_how_often(self):
+    def test_frequencies(self):
         # τ = 2, values 2 ln k: probabilities proportional to k = 1, 2, 3, 4
         values = 2 * jnp.log(jnp.array([[1.0, 2.0, 3.0, 4.0]]))
         found = frequencies(drawn(SoftQ(Discrete(4), 2.0), values))
@@ -81,14 +81,14 @@ def group_actions(exploration, values, rows=20_000):
     return np.stack(actions, axis=1)
 
 
-def test_the_best_of_each_member():
+def test_best_action_of_each_member():
     assert [int(column[0]) for column in group(0.0).mode(GROUP_VALUES)] == [1, 0, 1]
     assert [int(column[0]) for column in group(0.0, start=3).mode(GROUP_VALUES)] == [4, 3, 4]
     assert (group_actions(group(0.0), GROUP_VALUES, 50) == [1, 0, 1]).all()
 
 
 def test_members_explore_independently():
-    # ε = 0.4: each is off its best in 0.2 of the rows, two of them at once in 0.04, independently
+    # ε = 0.4: each differs from its best action in 0.2 of the rows; two of them at once in 0.04, independently
     off = group_actions(group(0.4), GROUP_VALUES) != [1, 0, 1]
     np.testing.assert_allclose(off.mean(axis=0), [0.2] * 3, atol=0.01)
     for a, b in ((0, 1), (1, 2), (0, 2)):
@@ -103,7 +103,7 @@ def test_only_valid_actions_of_each_member():
     np.testing.assert_allclose(actions[:, 2].mean(), 0.5, atol=0.02)
 
 
-def test_what_is_fetched_is_the_mean_of_the_values():
+def test_fetched_value_is_the_mean_over_members():
     exploration = group(0.0, start=1)
     actions = (jnp.array([1]), jnp.array([2]), jnp.array([2]))  # values 0, 1, 2
     assert exploration.fetches(GROUP_VALUES, actions)["q_value"].tolist() == [[1.0]]
