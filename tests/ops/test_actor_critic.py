@@ -18,7 +18,7 @@ from rollax.ops.actor_critic import smoothed_actions, td_target, temperature_los
 @pytest.fixture(scope="module")
 def rlax():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it imports uses deprecated names
+        warnings.simplefilter("ignore")  # its imports use deprecated names
         return importlib.import_module("rlax")
 
 
@@ -33,7 +33,7 @@ class TestTarget:
         # 1 + 4/2, 2 + 0 (terminated), 3 - 4/4
         np.testing.assert_allclose(jax.jit(td_target)(self.rewards, self.discounts, self.values), [3, 2, 2])
 
-    def test_is_that_of_rlax(self, rlax):
+    def test_equals_rlax(self, rlax):
         values = array(0.5, -1, 2)
         errors = jax.vmap(rlax.td_learning)(values, self.rewards, self.discounts, self.values)
         ours = td_target(self.rewards, self.discounts, self.values) - values

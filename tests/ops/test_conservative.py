@@ -70,5 +70,5 @@ class TestMultiplier:
         gradients = jax.jit(jax.grad(lambda x, gap: sum(loss(x, gap)), argnums=(0, 1)))(log_alpha, jnp.float32(7))
         np.testing.assert_allclose(gradients, (-4, 0), rtol=1e-6)
 
-    def test_it_is_bounded(self):
+    def test_weight_is_bounded(self):
         np.testing.assert_allclose(multiplier_loss(jnp.float32(50), jnp.float32(0), threshold=0.0)[0], 1e6)

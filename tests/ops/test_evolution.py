@@ -1,4 +1,4 @@
-"""Random search of a vector: weights and steps by hand, and problems whose solution is known."""
+"""Random search of a vector: weights and steps by hand, and problems with known solutions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestRanks:
         values = np.array([np.nan, -np.inf, 1.0, np.inf, -9.0])
         np.testing.assert_array_equal(centered_ranks(values), [-0.25, -0.25, 0.5, -0.25, 0.25])
 
-    def test_their_sum_is_zero(self):
+    def test_sum_of_ranks_is_zero(self):
         values = np.random.default_rng(0).integers(0, 5, 40).astype(float)
         assert centered_ranks(values).sum() == pytest.approx(0, abs=1e-12)
 
@@ -54,7 +54,7 @@ class TestESWeights:
         np.testing.assert_array_equal(centered_ranks(sums), np.zeros((2, 2)))
         np.testing.assert_array_equal(ars_weights(sums), [0, 0])
         assert np.ptp(centered_ranks(np.array([1.0, 1 + 1e-9]))) == 1  # more than rounding
-        outlier = np.array([[1.0, 2], [3, 4], [5, -1e30]])  # does not make ties of the others
+        outlier = np.array([[1.0, 2], [3, 4], [5, -1e30]])  # must not turn the others into ties
         np.testing.assert_allclose(centered_ranks(outlier), np.array([[-3, -1], [1, 3], [5, -5]]) / 10)
 
     def test_by_hand(self):
@@ -85,7 +85,7 @@ class TestESWeights:
         np.testing.assert_array_equal(es_weights(returns[:, ::-1], shaping), -es_weights(returns, shaping))
 
     @pytest.mark.parametrize("wrong", [np.zeros(4), np.zeros((4, 3)), np.zeros((0, 2))])
-    def test_a_wrong_shape(self, wrong):
+    def test_wrong_shapes_are_refused(self, wrong):
         for weights in (es_weights, ars_weights):
             with pytest.raises(ShapeError, match=r"\(N, 2\)"):
                 weights(wrong)
@@ -105,7 +105,7 @@ class TestARSWeights:
         np.testing.assert_allclose(ars_weights(self.RETURNS), np.array([-2, 8, 0, -9]) / (4 * deviation))
 
     def test_one_direction(self):
-        # The population's deviation of two numbers is half of their distance: the weight is ±2, whatever they are.
+        # The population's deviation of two numbers is half of their distance: the weight is always ±2.
         assert ars_weights(np.array([[10.0, 4]])) == [2]
         assert ars_weights(np.array([[4.0, 4.25]])) == [-2]
 
@@ -131,7 +131,7 @@ class TestARSWeights:
 
 
 class TestDirections:
-    def test_a_function_of_its_number(self):
+    def test_directions_depend_on_their_numbers(self):
         first = direction(3, 5, 7, 100)
         np.testing.assert_array_equal(direction(3, 5, 7, 100), first)
         np.testing.assert_array_equal(direction(3, 5, 7, 40), first[:40])
@@ -158,7 +158,7 @@ class TestDirections:
     def test_a_large_seed(self):
         assert not np.array_equal(direction(2**100, 0, 0, 5), direction(2**100 + 1, 0, 0, 5))
 
-    def test_their_weighted_sum(self):
+    def test_weighted_sum_of_directions(self):
         expected = 2 * direction(0, 4, 1, 3).astype(np.float64) - 3 * direction(0, 4, 2, 3)
         np.testing.assert_array_equal(gradient_estimate(np.array([0.0, 2, -3]), 0, 4, 3), expected.astype(np.float32))
 
@@ -183,7 +183,7 @@ class TestSearch:
         es = start_search(theta, **settings, weights=lambda r: es_weights(r, "identity"), l2_coeff=0.5)
         np.testing.assert_allclose(tell(es, [[5.0, 3]]).theta, theta + 0.25 * (epsilon - 0.5 * theta), rtol=1e-6)
 
-    def test_equal_returns_move_nothing_but_by_weight_decay(self):
+    def test_equal_returns_change_theta_by_weight_decay_only(self):
         settings = {"num_directions": 4, "noise_stdev": 0.1, "lr": 0.5, "weights": es_weights}
         still = tell(start_search([1.0, -2], **settings), np.full((4, 2), 7.0))
         np.testing.assert_array_equal(still.theta, [1, -2])
@@ -240,7 +240,7 @@ class TestSearch:
 
 @pytest.mark.long
 def test_a_linear_quadratic_regulator():
-    """ARS finds the gains that the Riccati equation gives."""
+    """ARS finds the gains of the Riccati equation."""
     # x' = A x + B u, cost Σ x'x + u'u over 60 steps from each unit vector; u = -K x.
     a, b = np.array([[1.01, 0.1], [0.0, 1.01]]), np.array([[0.0], [0.1]])
     riccati = scipy.linalg.solve_discrete_are(a, b, np.eye(2), np.eye(1))
@@ -272,6 +272,6 @@ def test_a_linear_quadratic_regulator():
         *({"l2_coeff": -0.1}, {"l2_coeff": np.nan}, {"theta": [np.nan]}),
     ],
 )
-def test_a_search_that_could_not_begin(wrong):
+def test_invalid_starts_are_refused(wrong):
     with pytest.raises(ConfigError, match=rf"start_search\({next(iter(wrong))}\)"):
         start_search(**{"theta": [0.0], "num_directions": 2, "noise_stdev": 0.1, "lr": 0.1, **wrong})

@@ -26,17 +26,17 @@ class TestWeights:
     advantages = array(0, 1, -2, 400)
 
     def test_numbers(self):
-        # β = ½: e^0, e^0.5, e^-1, and e^200, of which 100 is left
+        # β = ½: e^0, e^0.5, e^-1, and e^200, which is limited to 100
         weights = jax.jit(lambda a: advantage_weights(a, beta=0.5, max_weight=100.0))(self.advantages)
         np.testing.assert_allclose(weights, [1, np.exp(0.5), np.exp(-1), 100], rtol=1e-6)
 
     def test_without_a_limit(self):
         np.testing.assert_allclose(advantage_weights(array(0, 30), beta=0.5), [1, np.exp(15)], rtol=1e-6)
 
-    def test_beta_of_0_weights_all_alike(self):
+    def test_beta_of_0_gives_equal_weights(self):
         np.testing.assert_array_equal(advantage_weights(self.advantages, beta=0.0), 1)
 
-    def test_they_are_constant(self):
+    def test_weights_are_constant(self):
         gradient = jax.jit(jax.grad(lambda a: advantage_weights(a, beta=0.5).sum()))(array(1, -2))
         np.testing.assert_array_equal(gradient, 0)
 
@@ -60,7 +60,7 @@ class TestExpectile:
         np.testing.assert_allclose(loss(self.errors), 3.7 / 3, rtol=1e-6)
         np.testing.assert_allclose(jax.jit(jax.grad(loss))(self.errors), [1.2, -0.2 / 3, 0, 0], rtol=1e-6)
 
-    def test_its_minimum_is_the_expectile(self):
+    def test_minimum_is_the_expectile(self):
         # Of 0 and 1, equally likely: τ (1 - e) = (1 - τ) e, so e = τ.
         targets, mask = array(0, 1), array(1, 1)
         for expectile in (0.1, 0.5, 0.9):

@@ -22,13 +22,13 @@ def test_masked_mean(compiled):
     np.testing.assert_allclose(jax.grad(mean)(x, mask), mask / 3)
 
 
-def test_padding_may_hold_anything():
+def test_padding_may_contain_any_number():
     x, mask = jnp.array([1.0, jnp.nan, jnp.inf, 2.0]), jnp.array([1.0, 0.0, 0.0, 1.0])
     assert masked_mean(x, mask) == 1.5
     assert jax.grad(masked_mean)(x, mask).tolist() == [0.5, 0, 0, 0.5]
 
 
-def test_nothing_valid_gives_zero_and_no_gradient():
+def test_no_valid_entry_gives_zero_without_gradient():
     x, mask = jnp.array([1.0, 2.0]), jnp.zeros(2)
     assert masked_mean(x, mask) == 0
     assert jax.grad(masked_mean)(x, mask).tolist() == [0, 0]

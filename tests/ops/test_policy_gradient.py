@@ -32,7 +32,7 @@ def test_clipped_surrogate(wrap):
     #    0     1.5    2    3.0      2.4      2.4   clip binds from above
     #    1     0.5   -1   -0.5     -0.8     -0.8   clip binds from below
     #    2     1.0    3    3.0      3.0      3.0   inside
-    #    3     1.5   -2   -3.0     -2.4     -3.0   outside, but the clip would help: it does not bind
+    #    3     1.5   -2   -3.0     -2.4     -3.0   outside, but the clipped term is larger: it does not bind
     #    4     0.5    4    2.0      3.2      2.0   the same below
     #    5     9.0    9     –        –        –    padding
     #   loss -(2.4 - 0.8 + 3 - 3 + 2)/5 = -0.72; gradient in logp -r A / 5 where nothing binds: [0, 0, -3, 3, -2, 0]/5
@@ -63,7 +63,7 @@ def test_clipped_surrogate_agrees_with_rlax(rlax):
         np.testing.assert_allclose(mine, reference, rtol=1e-5, atol=1e-7)
 
 
-def test_clipped_surrogate_survives_enormous_ratios_and_broken_padding():
+def test_clipped_surrogate_is_finite_with_enormous_ratios_and_nan_padding():
     # e^200 overflows: where the clip binds (A > 0) the row counts 1.2 A and has no gradient. The padding's ratio is
     # e^(+inf), and its advantage NaN.
     logp, old_logp = jnp.array([0.0, 0.0, jnp.inf]), jnp.array([-200.0, 0.0, 0.0])
@@ -112,7 +112,7 @@ def test_adapted_kl_coeff(wrap, kl, expected):
     assert wrap(lambda kl: adapted_kl_coeff(0.2, kl, target=0.01))(jnp.float32(kl)) == pytest.approx(expected)
 
 
-def test_a_kl_coefficient_can_always_grow_again():
+def test_kl_coefficient_stays_above_zero():
     coeff = 1e-3
     for _ in range(200):
         coeff = float(adapted_kl_coeff(coeff, 0.0, target=0.01))

@@ -49,7 +49,7 @@ class TestQTarget:
     next_values = jnp.array([[1.0, 4.0], [6.0, 2.0], [8.0, 9.0]])
 
     @each_way
-    def test_with_itself_as_selector(self, way):
+    def test_target_network_as_selector(self, way):
         # 1 + 0.5 * max(1, 4) = 3;  2 + 0.5 * 6 = 5;  the third has terminated: 3
         target = way(q_target)(self.rewards, self.discounts, self.next_values, self.next_values)
         np.testing.assert_allclose(target, [3, 5, 3])
@@ -63,7 +63,7 @@ class TestQTarget:
         gradient = jax.jit(jax.grad(lambda v: q_target(self.rewards, self.discounts, v, v).sum()))(self.next_values)
         np.testing.assert_array_equal(gradient, np.zeros((3, 2)))
 
-    def test_like_rlax(self, rlax):
+    def test_equals_rlax(self, rlax):
         rng = np.random.default_rng(0)
         rewards, discounts = rng.normal(size=(2, 7)).astype(np.float32)
         next_values, selector, values = rng.normal(size=(3, 7, 4)).astype(np.float32)
@@ -99,14 +99,14 @@ class TestProjected:
     @each_way
     def test_between_atoms(self, way):
         # row 0: r = 0.25, γ = 1: atoms at 0.25, 1.25, 2 (2.25 clipped). p = (.5, .5, 0):
-        #   0.25 -> .75 on 0, .25 on 1; 1.25 -> .75 on 1, .25 on 2, each times .5: (.375, .5, .125)
-        # row 1: terminated, r = 2: all on the last atom, whatever p is
+        #   0.25 -> .75 to 0, .25 to 1; 1.25 -> .75 to 1, .25 to 2, each times .5: (.375, .5, .125)
+        # row 1: terminated, r = 2: all on the last atom, for any p
         # row 2: r = -5: all on the first one
         probabilities = jnp.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.2, 0.3, 0.5]])
         result = way(projected)(probabilities, array(0.25, 2, -5), array(1, 0, 1), self.support)
         np.testing.assert_allclose(result, [[0.375, 0.5, 0.125], [0, 0, 1], [1, 0, 0]], atol=1e-7)
 
-    def test_like_rlax(self, rlax):
+    def test_equals_rlax(self, rlax):
         rng = np.random.default_rng(1)
         support = jnp.linspace(-3, 5, 11)
         probabilities = rng.dirichlet(np.ones(11), size=6).astype(np.float32)
@@ -120,8 +120,8 @@ class TestProjected:
 
         np.testing.assert_allclose(*both(probabilities, rewards, discounts), atol=1e-6)
 
-    def test_the_mean_moves_with_it(self):
-        # Inside the support nothing is cut off, so E[r + γ Z] = r + γ E[Z].
+    def test_mean_is_projected_exactly(self):
+        # Inside the support nothing is clipped, so that E[r + γ Z] = r + γ E[Z].
         support = jnp.linspace(-10, 10, 51)
         probabilities = jnp.array(np.random.default_rng(2).dirichlet(np.ones(51), size=4), jnp.float32)
         rewards, discounts = array(1, -1, 0.5, 0), array(0.5, 0.3, 0.1, 0.7)
@@ -146,7 +146,7 @@ def test_categorical_entropy(way):
     probabilities = jnp.array([[0.5, 0.5], [0.0, 1.0], [0.25, 0.75]])
     expected = [np.log(2), 0, np.log(4) - 0.75 * np.log(3)]
     np.testing.assert_allclose(way(categorical_entropy)(probabilities), expected, rtol=1e-6, atol=1e-7)
-    # It is the least that the cross-entropy with them can be.
+    # It is the minimum of the cross-entropy with these probabilities.
     least = categorical_cross_entropy(probabilities[2:], jnp.log(probabilities[2:]))
     np.testing.assert_allclose(least, expected[2:], rtol=1e-6)
 

@@ -53,7 +53,7 @@ def test_explained_variance(wrap):
 
 @COMPILED
 def test_explained_variance_of_constant_targets(wrap):
-    # The mean of a thousand 0.1 is not exactly 0.1 in float32: the rounding must not be taken for variance.
+    # The mean of a thousand 0.1 is not exactly 0.1 in float32: rounding must not count as variance.
     constant, mask = jnp.full(1000, 0.1), jnp.ones(1000)
     other = jnp.arange(1000) / 1000
     ev = wrap(explained_variance)

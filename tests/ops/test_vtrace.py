@@ -42,7 +42,7 @@ ROWS: dict[str, Any] = {
     "discounts": np.array([0.5, 0, NAN, 0.5, NAN, 0.5, 0.5, 0.5, NAN], np.float32),
     "rewards": np.array([2, 3, NAN, 2, NAN, 1, 1, NAN, NAN], np.float32),
     "values": np.array([2, 4, NAN, 1, NAN, 2, 4, 8, NAN], np.float32),
-    "bootstrap": np.array([0, 0, 1, 0, 0, 0, 0, 1, 0], bool),  # what padding says does not matter
+    "bootstrap": np.array([0, 0, 1, 0, 0, 0, 0, 1, 0], bool),  # the value in padding does not matter
     "mask": np.array([1, 1, 0, 1, 0, 1, 1, 1, 0], np.float32),
 }
 
@@ -60,7 +60,7 @@ def test_by_hand(wrap):
 
 @COMPILED
 def test_lambda_by_hand(wrap):
-    # λ = 1/2 halves c and what the advantage takes of v' - V':
+    # λ = 1/2 halves c and the share of v' - V' in the advantage:
     #   row 5: x = 2 + (1/2)/4 = 17/8, A = 3 (1 + (4 + 1/4)/2 - 2) = 27/8
     #   row 3: x = 2 + (17/8)/4 = 81/32, A = 2 + (2 + 17/16)/2 - 1 = 81/32
     #   row 0: x = 1 + (-2)/8 = 3/4, A = (2 + (4 - 1)/2 - 2)/2 = 3/4
@@ -69,7 +69,7 @@ def test_lambda_by_hand(wrap):
     np.testing.assert_allclose(advantages, [0.75, -3, 0, 81 / 32, 0, 27 / 8, 0.5, 0, 0], rtol=1e-6)
 
 
-def test_nothing_is_differentiated():
+def test_results_are_constant():
     rows = arrays()
     floats = {name: column for name, column in rows.items() if column.dtype == jnp.float32}
 
@@ -96,7 +96,7 @@ def test_shapes_that_would_broadcast_are_refused(name, monkeypatch):
         vtrace(**{**rows, name: rows[name][:4]})
 
 
-def test_no_rows_at_all():
+def test_no_rows():
     targets, advantages = compiled({name: column[:0] for name, column in ROWS.items()}, {})
     assert targets.shape == advantages.shape == (0,)
 
@@ -107,7 +107,7 @@ compiled = jax.jit(lambda rows, limits: vtrace(**rows, **limits))
 
 
 def random_segment(rng: np.random.Generator, length: int) -> Segment:
-    """T rows and the T + 1 values at them and after."""
+    """T rows, and T + 1 values: those of the rows and of the next observation."""
     return {
         "log_rhos": rng.normal(size=length),
         "discounts": np.where(rng.random(length) < 0.2, 0.3, 0.9),
@@ -117,7 +117,7 @@ def random_segment(rng: np.random.Generator, length: int) -> Segment:
 
 
 def flat(rng: np.random.Generator, segments: list[Segment], ends: list[bool], padding: float) -> tuple[Segment, list]:
-    """The segments one after another, with padding here and there, and where each one's rows lie."""
+    """The concatenated segments, with random padding, and the positions of each segment's rows."""
     rows: dict[str, list] = {name: [] for name in ROWS}
     places = []
     for segment, terminates in zip(segments, ends, strict=True):
@@ -146,7 +146,7 @@ def flat(rng: np.random.Generator, segments: list[Segment], ends: list[bool], pa
 def sum_of_the_paper(
     segment: Segment, terminates: bool, rho_bar: float, pg_rho_bar: float, c_bar: float, lambda_: float
 ):
-    """Eq. 1 as it stands: for each s a sum over t, in it a product over i."""
+    """Eq. 1 literally: for each s a sum over t of a product over i."""
     rhos, rewards, values = np.exp(segment["log_rhos"]), segment["rewards"], segment["values"]
     discounts = np.append(segment["discounts"][:-1], 0.0 if terminates else segment["discounts"][-1])
     length = len(rewards)
@@ -217,7 +217,7 @@ def test_agrees_with_rlax(rlax, lambda_):
 
 
 @pytest.mark.parametrize("lambda_", [1.0, 0.6, 0.0])
-def test_on_policy_it_is_generalized_advantage_estimation(lambda_):
+def test_on_policy_equals_generalized_advantage_estimation(lambda_):
     rng = np.random.default_rng(1)
     segments = [random_segment(rng, length) for length in (5, 1, 9)]
     for segment in segments:
