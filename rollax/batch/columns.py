@@ -1,4 +1,4 @@
-"""Columns of batches: what they may be made from, which rows an index names, and what batches refuse."""
+"""Columns of batches: conversion of values, indices of rows, and checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Fragment`: the rows of one policy, trajectory by trajectory, and what came after each."""
+"""`Fragment`: the rows of one policy in trajectory segments, and the row after each segment."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class Fragment(SampleBatch):
     Args:
         columns: as for `SampleBatch`.
         ends: [P] the position of each segment's last row, ascending.
-        after: columns of P rows, under the names of columns of the fragment: what these would have held one row after
-            each segment. `obs` is the observation that followed the last row, also where the episode ended there; a
-            policy with memory also has `state_in`, `prev_actions` and `prev_rewards`, and a critic that sees more than
-            the actor has `critic_obs`.
+        after: columns of P rows, by names of the fragment's columns: their values one row after each segment. `obs` is
+            the observation after the last row, also if the episode ended there; a policy with memory also has
+            `state_in`, `prev_actions` and `prev_rewards`, and a critic that sees more than the actor has `critic_obs`.
         env_steps: as for `SampleBatch`.
     Raises:
         BatchError: the last row ends no segment, or `after` has another number of rows than there are segments.
@@ -70,7 +69,7 @@ class Fragment(SampleBatch):
 
     @property
     def goes_on(self) -> np.ndarray:
-        """[P] true where a segment does not end in a termination, so that what came after it has a value.
+        """[P] true where a segment does not end in a termination, so that its next observation has a value.
 
         Raises:
             BatchError: an episode terminates inside a segment.
@@ -87,7 +86,7 @@ class Fragment(SampleBatch):
         return ~ended
 
     def following(self, name: str) -> trees.Tree:
-        """[N] the column one row later: of a segment's last row, what came after the segment."""
+        """[N] the column one row later; for a segment's last row, from `after`."""
         following = trees.index(self[name], np.minimum(np.arange(len(self)) + 1, len(self) - 1))
         trees.put(following, self.ends, self.after[name])
         return following
@@ -99,10 +98,10 @@ class Fragment(SampleBatch):
     def transitions(self, n_step: int | None, gamma: float) -> SampleBatch:
         """[N] transitions of n steps, one from each row on, as a replay buffer draws them; see `n_step_windows`.
 
-        A row whose n steps lead beyond the fragment has as many steps as there are; with None all have.
+        If the n steps of a row exceed the fragment, or are None, it has all steps up to the end of its segment.
         """
         rows, size = np.arange(len(self)), len(self)
-        following, positions = rows + 1, np.arange(size + len(self.ends))  # behind the rows what came after segments
+        following, positions = rows + 1, np.arange(size + len(self.ends))  # after the rows, those of `after`
         following[self.ends] = positions[size:]
         flags = self[self.TERMINATEDS], self[self.TRUNCATEDS], positions >= size
         windows = n_step_windows(rows, following, self[self.REWARDS], *flags, n_step=n_step, gamma=gamma)
@@ -129,13 +128,13 @@ class Fragment(SampleBatch):
         return [self[start:end] for start, end in zip(self.starts.tolist(), (self.ends + 1).tolist(), strict=True)]
 
     def with_bootstrap_rows(self) -> SampleBatch:
-        """A copy with a row more after each segment that goes on, for a learner that values it with its own weights.
+        """A copy with a bootstrap row after each segment that does not terminate, whose value the learner computes.
 
-        The new rows hold what `after` holds and the ids of the trajectory; all else is 0. `bootstrap` is true on them.
+        A bootstrap row has the columns of `after` and the ids of the trajectory; all others are 0. `bootstrap` is true.
         """
         goes_on = np.flatnonzero(self.goes_on)
         ends, rows = self.ends[goes_on], np.arange(len(self))
-        old_rows = rows + np.searchsorted(ends, rows)  # each moves by the number of earlier segments that go on
+        old_rows = rows + np.searchsorted(ends, rows)  # shifted by the earlier bootstrap rows
         new_rows = old_rows[ends] + 1
         size = len(self) + len(ends)
         columns = {}
@@ -157,7 +156,7 @@ class Fragment(SampleBatch):
         return Fragment(copied.to_dict(), self.ends.copy(), after, env_steps=copied._env_steps)
 
     def __getitem__(self, key: str | slice) -> Any:
-        """A column; or, of a slice, a fragment of views, whose last segment is followed by the row that is cut off."""
+        """A column; or, of a slice, a fragment of views, whose `after` ends with the next row if a segment is cut."""
         part = super().__getitem__(key)
         if not isinstance(key, slice):
             return part

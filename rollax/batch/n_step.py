@@ -1,4 +1,4 @@
-"""Returns of n steps, over rows that follow each other in any way."""
+"""n-step returns over rows in any order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def n_step_windows(
     n_step: int | None,
     gamma: float,
 ) -> Windows:
-    """Discounted rewards of `n_step` steps from each row on, and the observation that is to be valued after them.
+    """Discounted rewards of `n_step` steps from each row on, and the observation after them, whose value is added.
 
     Source: Sutton (1988), "Learning to predict by the methods of temporal differences", in the form of Hessel et al.
         (2018), section "Multi-step learning", arXiv:1710.02298: R_t = Σ_{k<n} γ^k r_{t+k}, to which the learner adds
@@ -41,10 +41,10 @@ def n_step_windows(
 
     Args:
         rows: [K] positions of rows.
-        following: [positions] the position of what came next; not read where the trajectory terminated.
+        following: [positions] the position of the next row or observation; not read where the trajectory terminated.
         rewards: [positions] r.
         terminated: [positions]; truncated: [positions]: the trajectory ended with this row.
-        observed: [positions] true where there is only an observation: no step has been made there.
+        observed: [positions] true where there is only an observation, without a step.
         n_step: n, at least 1; None: all steps up to the end of the trajectory. `rows` then hold, once each, every row
             that is reached from one of them.
         gamma: γ.

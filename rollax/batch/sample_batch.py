@@ -31,7 +31,7 @@ class SampleBatch(MutableMapping[str, Any]):
     sequences of equal length, each with `seq_lens[i]` real rows and then padding, and `seq_lens` and `state_in` have
     one row per sequence.
 
-    The column `bootstrap` is true on rows for what came after a trajectory segment: no step was made there.
+    The column `bootstrap` is true for rows that hold the observation after a trajectory segment, without a step.
 
     Args:
         columns: the columns by name. Lists of plain numbers become arrays; `infos` becomes an array of objects.
@@ -277,7 +277,7 @@ class SampleBatch(MutableMapping[str, Any]):
 
     @staticmethod
     def concat_samples(batches: Iterable[Any]) -> Any:
-        """The rows of all the batches, one after another: a SampleBatch, or a MultiAgentBatch where they are such.
+        """The rows of all the batches, one after another: a SampleBatch, or of MultiAgentBatches a MultiAgentBatch.
 
         Several batches are copied; a single one comes back with the same arrays.
 

@@ -1,4 +1,4 @@
-"""Which columns may hold NaN and infinity."""
+"""Columns that may contain NaN and infinity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from rollax.batch.finite import first_not_finite
 
 
-def test_infinity_is_allowed_in_observations_alone():
+def test_infinity_is_allowed_in_observations_only():
     column = np.array([[1.0, 2.0], [3.0, np.inf], [np.nan, 4.0]], np.float32)
     assert first_not_finite("obs", column[:2]) is None
     assert first_not_finite("obs", column).row == 2

@@ -1,4 +1,4 @@
-"""Fragments: what comes next, how they are cut and joined, and bootstrap rows."""
+"""Fragments: next rows, slices, concatenation, and bootstrap rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def observed(column: Any) -> list[int]:
     return column["place"][:, 0].astype(int).tolist()
 
 
-def test_where_segments_are():
+def test_positions_of_segments():
     batch = fragment()
     assert batch.starts.tolist() == [0, 2, 3, 6]
     assert batch.last.tolist() == [0, 1, 1, 0, 0, 1, 1]
@@ -49,7 +49,7 @@ def test_where_segments_are():
     np.testing.assert_allclose(batch.discounts(0.9), np.float32([0.9, 0.9, 0, 0.9, 0.9, 0.9, 0]))
 
 
-def test_what_follows_each_row():
+def test_next_rows():
     batch = fragment()
     assert observed(batch.following("obs")) == [1, 10, 11, 4, 5, 12, 13]
     assert batch.following("prev_rewards").tolist() == [-1, -10, -11, -4, -5, -12, -13]
@@ -61,7 +61,7 @@ def test_what_follows_each_row():
     ("rows", "ends", "after"),
     [
         (slice(0, 3), [1, 2], [10, 11]),
-        (slice(3, 5), [1], [5]),  # cut off before row 5, which is what came next
+        (slice(3, 5), [1], [5]),  # cut before row 5, which comes next
         (slice(1, 4), [0, 1, 2], [10, 11, 4]),
         (slice(6, None), [0], [13]),
         (slice(2, 2), [], []),
@@ -74,7 +74,7 @@ def test_a_slice_is_a_fragment(rows: slice, ends: list[int], after: list[int]):
     assert part["actions"].tolist() == fragment()["actions"][rows].tolist()
 
 
-def test_segments_put_together_are_the_fragment():
+def test_concatenated_segments_equal_the_fragment():
     batch = fragment()
     segments = batch.segments()
     assert [len(segment) for segment in segments] == [2, 1, 3, 1]
@@ -98,7 +98,7 @@ def test_a_copy_shares_nothing():
     assert copy.env_steps == 4
 
 
-def test_what_is_no_fragment_is_refused():
+def test_invalid_fragments_are_refused():
     columns = {"obs": np.arange(3)}
     with pytest.raises(BatchError, match="last row of a fragment ends no segment"):
         Fragment(columns, [1], {"obs": np.zeros(1)})
@@ -107,7 +107,7 @@ def test_what_is_no_fragment_is_refused():
     assert len(Fragment({"obs": np.zeros(0)}, [], {"obs": np.zeros(0)}).segments()) == 0
 
 
-def test_what_bootstrap_rows_hold():
+def test_content_of_bootstrap_rows():
     batch = fragment()
     longer = batch.with_bootstrap_rows()
     assert np.flatnonzero(longer["bootstrap"]).tolist() == [2, 7]
@@ -128,20 +128,20 @@ def test_what_bootstrap_rows_hold():
             assert longer[name].dtype == column.dtype, name
 
 
-def test_the_batch_itself_stays():
+def test_adding_bootstrap_rows_does_not_change_the_fragment():
     batch = fragment()
     batch.with_bootstrap_rows()
     assert len(batch) == 7
     assert "bootstrap" not in batch
 
 
-def test_where_every_segment_terminates_there_are_none():
+def test_no_bootstrap_rows_after_terminations():
     longer = fragment()[2:3].with_bootstrap_rows()
     assert longer["bootstrap"].tolist() == [False]
     assert longer["actions"].tolist() == [3]
 
 
-def test_nobody_counts_them():
+def test_bootstrap_rows_are_not_counted():
     longer = fragment().with_bootstrap_rows()
     assert (len(longer), longer.agent_steps, longer.env_steps) == (9, 7, 4)
     twice: Any = SampleBatch.concat_samples([longer, longer])
@@ -157,10 +157,10 @@ def test_nobody_counts_them():
     assert (twice.agent_steps, twice.env_steps) == (4, 4)
 
 
-def test_sequences_of_a_cut_segment_run_into_them_and_end_there():
+def test_sequences_of_a_cut_segment_end_with_bootstrap_rows():
     longer = fragment().with_bootstrap_rows()
-    # The trajectory goes on in the next fragment. Its first row saw what the bootstrap row saw: it begins a new
-    # sequence.
+    # The trajectory continues in the next fragment. Its first row has the observation of the bootstrap row and begins
+    # a new sequence.
     following = SampleBatch(fragment()[:2].to_dict())
     following["bootstrap"] = np.zeros(2, bool)
     both: Any = SampleBatch.concat_samples([longer[:3], following])
@@ -168,7 +168,7 @@ def test_sequences_of_a_cut_segment_run_into_them_and_end_there():
     assert padded.seq_lens is not None
     assert padded.seq_lens.tolist() == [3, 2]
     assert padded["obs"]["place"][:, 0].tolist() == [0, 1, 10, 0, 0, 1, 0, 0]
-    # After a truncation the state that goes with the row is its own.
+    # After a truncation the bootstrap row has its own state.
     padded = longer[4:8].sequences(4)
     assert padded.seq_lens is not None
     assert padded.seq_lens.tolist() == [3, 1]

@@ -7,7 +7,7 @@ import pytest
 
 from rollax.batch.n_step import n_step_windows
 
-# 0 → 1 → 2 → 3, where 3 was only observed; 4 → 5, which terminated; 6, truncated, → 7, observed; in no order of places.
+# 0 → 1 → 2 → 3, where 3 was only observed; 4 → 5, which terminated; 6, truncated, → 7, only observed.
 FOLLOWING = np.array([1, 2, 3, -1, 5, -1, 7, -1])
 REWARDS = np.array([1.0, 2.0, 3.0, np.nan, 4.0, 5.0, 6.0, np.nan])
 TERMINATED, TRUNCATED = np.arange(8) == 5, np.arange(8) == 6
@@ -45,7 +45,7 @@ def test_no_rows():
 
 
 def test_up_to_the_end_of_the_trajectory_by_hand():
-    #   4 → 5 terminated: 4.5, 5; 6 truncated: 6 and the value of 7; 0 → 1 → 2 → 3 may go on
+    #   4 → 5 terminated: 4.5, 5; 6 truncated: 6 and the value of 7; 0 → 1 → 2 → 3 may continue
     expected = {
         6: (True, 6, 0.1, 7),
         0: (False, 1.23, 1e-3, 3),
@@ -62,16 +62,16 @@ def test_up_to_the_end_of_the_trajectory_by_hand():
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
-def test_up_to_the_end_is_as_many_steps_as_the_longest_trajectory_has(gamma):
+def test_up_to_the_end_equals_as_many_steps_as_the_longest_trajectory(gamma):
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 40, size=25)
-    starts = np.cumsum(np.append(0, lengths + 1))[:-1]  # behind each trajectory a place for what followed
+    starts = np.cumsum(np.append(0, lengths + 1))[:-1]  # one position after each trajectory for its last observation
     size = int((lengths + 1).sum())
     observed, terminated, truncated = np.zeros((3, size), bool)
     observed[starts + lengths] = True
     kind = rng.integers(3, size=25)
     terminated[(starts + lengths - 1)[kind == 0]] = True
-    truncated[(starts + lengths - 1)[kind == 1]] = True  # the others may go on
+    truncated[(starts + lengths - 1)[kind == 1]] = True  # the others may continue
     rows = rng.permutation(np.flatnonzero(~observed))
     given = rows, np.arange(size) + 1, rng.random(size), terminated, truncated, observed
     whole, steps = (n_step_windows(*given, n_step=n, gamma=gamma) for n in (None, 100))

@@ -1,4 +1,4 @@
-"""Columns of rows: lengths checked, nothing copied unasked, episodes and sequences cut where trajectories end."""
+"""Columns of rows: checked lengths, views and copies, and cuts into episodes and sequences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_length_is_rows_and_the_views_are_columns():
     assert batch.mask().tolist() == [True] * 5
 
 
-def test_a_missing_column_is_a_key_error_that_names_what_is_there():
+def test_a_missing_column_is_a_key_error_with_the_existing_names():
     with pytest.raises(MissingColumnError, match=r"got: +actions\n.*one of \['obs', 'rewards'\]") as caught:
         rows(2)["actions"]
     assert isinstance(caught.value, KeyError)
@@ -97,14 +97,14 @@ def test_lists_of_numbers_are_rows_and_lists_of_arrays_are_structure():
         ({"obs": [[1, 2], [3]]}, "does not make an array"),
         ({"obs": [{"a": 1}, {"a": 2}]}, "does not make an array"),
         ({"rewards": np.zeros(2), "actions": []}, r"'actions'\n.*0 rows"),
-        # 2 sequences: 7 rows do not divide, 6 rows give 3 each where 4 are real, state_in wants 2.
+        # 2 sequences: 7 rows do not divide, 6 rows give 3 each instead of 4 real ones, state_in requires 2.
         ({"seq_lens": [3, 2], "rewards": np.zeros(7)}, "7 rows\n.*2 sequences, each of 3"),
         ({"seq_lens": [3, 4], "rewards": np.zeros(6)}, "6 rows\n.*2 sequences, each of 4"),
         ({"seq_lens": np.zeros(0, int), "rewards": np.zeros(6)}, "6 rows\n.*0 sequences"),
         ({"rewards": np.zeros(8), "state_in": np.zeros((8, 5)), "seq_lens": [3, 4]}, r"8 rows\n.*2 rows, one per seq"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(columns: dict[str, Any], message: str):
+def test_columns_of_wrong_length_are_refused(columns: dict[str, Any], message: str):
     with pytest.raises(BatchError, match=message):
         SampleBatch(columns)
 
@@ -133,7 +133,7 @@ def test_a_slice_holds_views_and_rows_hold_copies():
 
 
 @pytest.mark.parametrize("index", [[5], [-6], [0.5], [[1]], [True, False], 3])
-def test_an_index_that_chooses_no_rows_is_refused(index: Any):
+def test_invalid_indices_are_refused(index: Any):
     with pytest.raises(BatchError, match="does not choose rows"):
         rows(5).rows(index)
 
@@ -262,7 +262,7 @@ def test_sequences_without_flags_or_agents_follow_the_episodes():
     assert len(batch.sequences(9)) == 18
 
 
-def test_sequences_do_not_run_from_one_copy_of_a_fragment_into_the_next():
+def test_sequences_end_between_copies_of_a_fragment():
     fragment = SampleBatch({"eps_id": [4, 4], "t": [5, 8]})
     assert SampleBatch.concat_samples([fragment, fragment]).sequences(10)["seq_lens"].tolist() == [2, 2]
 
@@ -274,7 +274,7 @@ def test_sequences_of_no_rows():
     assert (len(padded), padded.max_seq_len, padded.mask().tolist()) == (0, 0, [])
 
 
-def test_a_padded_batch_is_not_taken_apart():
+def test_a_padded_batch_cannot_be_split():
     padded = recurrent_rows().sequences(4)  # lengths 4 1 1 3: rows 0-3, 4, 5, 6-8
     assert padded["seq_lens"].tolist() == [4, 1, 1, 3]
     with pytest.raises(BatchError, match="Splitting by episode"):
@@ -303,7 +303,7 @@ def test_padded_batches_concatenate_when_padded_alike():
         SampleBatch.concat_samples([padded, recurrent_rows().sequences(3)])
 
 
-def test_sequences_undo_to_the_same_rows():
+def test_unpadded_sequences_equal_the_rows():
     rng = np.random.default_rng(0)
     for max_seq_len in (1, 2, 7):
         lengths = rng.integers(1, 12, size=40)
@@ -350,7 +350,7 @@ def test_multi_agent_batches_concatenate_by_policy():
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])  # noqa: S301
-def test_batches_travel_between_processes(again: Any):
+def test_batches_are_sent_between_processes(again: Any):
     batch = MultiAgentBatch({"car": recurrent_rows().sequences(4)}, env_steps=6)
     there = again(batch)
     assert there.env_steps == there["car"].env_steps == 6
