@@ -24,7 +24,7 @@ from rollax.processes.failures import FailureRules
 from rollax.replay.shard import BufferOfSize, Errors, ReplayShard, ShardSettings
 from rollax.state import count, section
 
-_POLL_S = 0.05  # the longest wait of a step for any one of workers, shards and learner
+_POLL_S = 0.05  # the longest wait of a step for workers, shards or the learner
 _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
 
 
@@ -37,7 +37,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     from shards that have rows of it: policies that are spread unevenly over the workers get fewer updates.
 
     The learner makes only updates that are due. Sampling pauses while an update is due and the queue is full: the
-    learner is behind by at most the queue and the fragments already requested. The learner rests between two steps.
+    learner is behind by at most the queue and the fragments already requested. The learner pauses between two steps.
     Without remote workers a step samples and learns in turn, in the caller's thread, with one shard in this process.
 
     Source: Horgan et al. (2018), arXiv:1803.00933, Algorithms 1 and 2. Deviations: the bounds above; shards are drawn
@@ -90,11 +90,11 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         rows = {policy_id: self.rows_of_update(policy) for policy_id, policy in self.policies.items()}
         settings = ShardSettings(buffers, capacities, rows, self.config.prioritized_replay_beta, self.config.seed)
         for index in range(1, len(capacities) + 1):
-            ReplayShard(settings, index)  # raises here what it would raise in its process; it takes no memory yet
+            ReplayShard(settings, index)  # raises errors here that it would raise in its process; takes no memory yet
         return settings
 
     def step(self) -> Stats:
-        """Passes on samples, draws, errors and weights until as many more fragments are stored as there are workers."""
+        """Passes on samples, draws, errors and weights until as many new fragments are stored as there are workers."""
         if not self.remote:
             return self._serial_step()
         self._begin()
@@ -127,7 +127,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         return {"replay": {"rows": self.shards.rows, "num_updates": self.num_updates, "shards": health}}
 
     def get_state(self) -> dict[str, Any]:
-        """The progress of the updates, and the contents of the shards where the config stores them."""
+        """The progress of the updates, and the contents of the shards if the config stores them."""
         self._return_errors()
         choices = self.shards.choices.bit_generator.state
         state = {"num_updates": self.num_updates, "due": self._due.get_state(), "choices": choices}
@@ -163,12 +163,12 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     def _broadcast_newest(self) -> None:
         super()._broadcast_newest()
         if self._due.updates <= self.num_updates and self.steps - self._synced_steps >= self._steps_per_sync:
-            # Nothing is learned, so that no update brings the timestep and the filters to the workers.
+            # Without updates no broadcast of weights brings the timestep and the filters to the workers.
             self._synced_steps = self.steps
             self._publish(self._version, self.local_worker.get_weights())
 
     def _serial_step(self) -> Stats:
-        """Sample, store, make the updates that are due."""
+        """Samples, stores, and makes the updates that are due."""
         self.local_worker.set_timestep(self.steps)
         self._count_asked()
         rollout = self._awaited(self.local_worker.sample_fragment)
@@ -202,7 +202,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         """Waits until a worker, a shard or the learner has something to pass on."""
         self._learner.check()
         if self._is_behind() and not self.shards.draws_under_way:
-            self._learner.wait_for_update(_POLL_S)  # there is room for another draw then
+            self._learner.wait_for_update(_POLL_S)  # makes room for another draw
             return
         with self.timings.measured("wait_s"):
             self.shards.wait(self.remote.references, _POLL_S)
@@ -237,7 +237,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             self.shards.give_errors(*self._learned.popleft())
 
     def _request_fragments(self) -> None:
-        """Requests more of workers that have delivered, unless the learner or the shards have to catch up first."""
+        """Requests more from workers that have replied, unless the learner or the shards have to catch up first."""
         if self._is_behind() or self.shards.adds_under_way >= _ADDS_AHEAD * self.shards.count:
             return
         paused, self._paused = self._paused, []
@@ -245,7 +245,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             self.remote.request(index, "sample_apart")
 
     def _request_draw(self) -> bool:
-        """Requests a draw; False where nothing is stored yet."""
+        """Requests a draw; False if nothing is stored yet."""
         requested = self.shards.request_draw(self.config.updates_per_draw)
         self._requested += self.config.updates_per_draw * requested
         if not requested and not self.shards.adds_under_way:
@@ -263,7 +263,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         return self._is_due() and not self._has_room()
 
     def _learn_from(self, drawn: Drawn) -> None:
-        """The updates of one draw; in the learner's thread where there are remote workers."""
+        """The updates of one draw; with remote workers in the learner's thread."""
         errors: dict[str, tuple[Any, Any]] = {}
         with self.timings.measured("learn_s"):
             for policy_id, policy in self.policies.items():

@@ -30,9 +30,9 @@ class AsyncSamplesOptimizer(Optimizer):
     """Remote workers always sample, and a thread learns from what they send; neither waits for the other.
 
     Samples come from policies that are some updates old. The lag is bounded by the requests in flight and the queue,
-    both of fixed size, and is reported. When the queue is full, sampling waits; no sample is dropped. The learner rests
-    between two steps, so that everything may be read and written then. Without remote workers a step samples and learns
-    in turn, in the caller's thread.
+    both of fixed size, and is reported. When the queue is full, sampling waits; no sample is dropped. Between two steps
+    the learner is paused, and its state may be read and written. Without remote workers a step samples and learns in
+    turn, in the caller's thread.
 
     Source: Espeholt et al. (2018), arXiv:1802.01561, section 3.
     """
@@ -56,7 +56,7 @@ class AsyncSamplesOptimizer(Optimizer):
         self.replayed_steps = 0
 
     def step(self) -> Stats:
-        """Passes on samples and weights until one more train batch has been learned from."""
+        """Passes on samples and weights until the learner has finished one more train batch."""
         self.local_worker.set_timestep(self.steps)
         if not self.remote:
             return self._serial_step()
@@ -152,7 +152,7 @@ class AsyncSamplesOptimizer(Optimizer):
         return [self._recent[place] for place in self._rng.integers(len(self._recent), size=count)]
 
     def _learn_from(self, train_batch: _TrainBatch) -> None:
-        """One update of each policy; in the learner's thread where there are remote workers."""
+        """One update of each policy; with remote workers in the learner's thread."""
         batches = [rollout.batch for rollout in (*train_batch.rollouts, *train_batch.replayed)]
         self._learn(MultiAgentBatch.concat_samples(batches))
         for rollout in train_batch.rollouts:

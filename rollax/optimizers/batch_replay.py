@@ -1,4 +1,4 @@
-"""`BatchReplayOptimizer`: learns from recorded data, and from fresh experience beside or after it."""
+"""`BatchReplayOptimizer`: learns from recorded data, also together with fresh experience or before it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _MOST_BYTES_DRAWN = 64 << 20  # in one compiled call
 class BatchReplayOptimizer(SyncReplayOptimizer):
     """Draws from recorded data (`input`), from replay buffers with fresh experience, or from both.
 
-    Recorded data alone: a step makes `updates_per_step` updates, or the fewer ones up to `offline_timesteps` or
-    `stop_at`, and no environment is stepped. The unit of `timesteps_total` is then the row learned from: an update
-    counts as `train_batch_size` steps. So do schedules.
+    Recorded data alone: a step makes `updates_per_step` updates, or fewer if `offline_timesteps` or `stop_at` comes
+    first, and no environment is stepped. The unit of `timesteps_total` is then a row that was learned from: an update
+    counts as `train_batch_size` steps. Schedules use the same unit.
 
-    Fresh experience beside it (`{"sampler": 0.5, "runs/*": 0.5}`): steps are those of `SyncReplayOptimizer`; each row
-    of an update is drawn from one of the sources, chosen by weight. `buffer_size` bounds the fresh rows only. Until
-    there are some, all rows are recorded ones.
+    With fresh experience (`{"sampler": 0.5, "runs/*": 0.5}`): steps are those of `SyncReplayOptimizer`; each row of an
+    update is drawn from one of the sources, chosen by weight. `buffer_size` bounds the fresh rows only. All rows are
+    recorded ones until fresh rows are stored.
 
-    Offline first (`then_online`): recorded data alone for `offline_timesteps` rows, then with fresh experience beside
-    it. `learning_starts` and `training_intensity` count steps of the environment from there on.
+    Offline first (`then_online`): recorded data alone for `offline_timesteps` rows, then together with fresh
+    experience. `learning_starts` and `training_intensity` count steps of the environment from then on.
 
     Attributes:
         data: the recorded data.
-        drawn_from: policy id -> what is drawn from.
+        drawn_from: policy id -> the buffers that updates draw from.
     Raises:
         ConfigError: there is no `input`.
     """
@@ -91,7 +91,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             self.env_steps += at_once * max(rows)
             self.agent_steps += at_once * sum(rows)
             self._offline_steps += at_once * self._steps_of(rows)
-        self._due.begin(self.num_updates)  # what steps of the environment make due counts from here on
+        self._due.begin(self.num_updates)  # steps of the environment make updates due from here on
         return dict(self.stats)
 
     def report(self) -> dict[str, Any]:

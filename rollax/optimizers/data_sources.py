@@ -1,4 +1,4 @@
-"""Recorded data in replay buffers: a source of experience beside the sampler."""
+"""Recorded data in replay buffers, a source of experience in addition to the sampler."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTOR
 
 
 class RecordedData:
-    """The data sets of a config, each in buffers of its own, filled once and in the order of the files.
+    """The data sets of a config, each in separate buffers, filled once and in the order of the files.
 
     Args:
-        config: of the trainer.
+        config: the trainer's config.
         worker: has the policies; their observation filters get the statistics of the data.
         policies: policy id -> policy that learns.
         buffer_of: policy -> a factory of its buffers.
     Attributes:
         parts: policy id -> the buffers of its rows, one for each data set that has some, with their weights.
         rows: policy id -> transitions.
-        trajectories: in all data sets.
-        fingerprint: of the data as it is learned from.
+        trajectories: number of trajectories in all data sets.
+        fingerprint: checksum of the rows as they are stored.
     Raises:
         ConfigError: a policy has no rows, the data is larger than the memory that it may take, or `input_folder` is
             inside the data.
@@ -81,7 +81,7 @@ class RecordedData:
     def _filled(self, source: Any) -> dict[str, UniformReplay]:
         """Policy id -> a buffer with its rows of a data set."""
         buffers = {policy_id: self._buffer_of(policy) for policy_id, policy in self._policies.items()}
-        # The columns that buffers store are known to them alone.
+        # Only the buffers know which columns they store.
         columns = {policy_id: make(1).columns for policy_id, make in buffers.items()}
         with reading(source, **self._config.input_config) as reader:
             fragments = RecordedFragments(
@@ -127,7 +127,7 @@ class RecordedData:
         self.fingerprint = zlib.crc32(str(of_source).encode(), self.fingerprint)
 
     def _described(self, policy_id: str, columns: tuple[str, ...]) -> dict[str, Any]:
-        """All settings that decide about the rows of a policy, as JSON values."""
+        """All settings that determine the rows of a policy, as JSON values."""
         policy, runner = self._policies[policy_id], self._worker.runners[policy_id]
         spaces = space_to_json(policy.observation_space), space_to_json(policy.action_space)
         return {"spaces": spaces, "columns": columns, **runner.settings}
@@ -175,7 +175,7 @@ class RecordedData:
                 )
 
     def _filtering(self, policy_id: str) -> Callable[[SampleBatch], SampleBatch]:
-        """Filters the observations of drawn batches by the present statistics."""
+        """Filters the observations of drawn batches with the current statistics."""
         observation_filter = self._worker.runners[policy_id].filter
 
         def filtered(batch: SampleBatch) -> SampleBatch:

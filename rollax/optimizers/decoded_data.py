@@ -1,4 +1,4 @@
-"""Recorded data that was decoded into column files, and whether it can be used again."""
+"""Recorded data that is decoded into column files, and the checks before they are used again."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class DecodedData:
     """A data set in a folder of its own inside `input_folder`.
 
     It is used again while the files of the data have the same names, sizes and times of change, and the settings that
-    decide about rows are the same. Data that comes from a reader or a function is decoded for every run.
+    determine the rows are the same. Data from a reader or a function is decoded for every run.
 
     Args:
         folder: `input_folder`.
-        source: of the data.
-        settings: for reading it.
-        described: policy id -> all settings that decide about its rows, as JSON values.
+        source: source of the data.
+        settings: settings of the reader.
+        described: policy id -> all settings that determine its rows, as JSON values.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DecodedData:
         self._path = folder / f"data-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
     def opened(self, fragments: RecordedFragments) -> Decoded | None:
-        """What is there already; None where it is missing, damaged, or of other data."""
+        """The existing columns; None if they are missing, damaged, or of other data."""
         about = read_about(self._path)
         if about is None or self._files is None or about.get("files") != _as_json(self._files):
             return None
@@ -102,7 +102,7 @@ def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) ->
     """A checksum of the rows of a fragment and of those before it, the same for data in memory and on disk.
 
     Args:
-        columns: those that are stored; how each row ended counts in any case.
+        columns: the stored columns; flags of terminations and truncations are always included.
     """
     names = sorted({*columns, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS})
     for tree in (*(fragment[name] for name in names), fragment.after[SampleBatch.OBS]):
@@ -112,7 +112,7 @@ def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) ->
 
 
 def check_folder(folder: str, source: Any, key: Literal["input_folder", "output"]) -> None:
-    """Refuses a folder inside of a source that this run writes: the next run would read what it has written as data."""
+    """Refuses to write into a folder inside a source, because the next run would read the written files as data."""
     if isinstance(source, str | Path):
         outer, inner = Path(os.path.realpath(source)), Path(os.path.realpath(folder))
         if inner.is_relative_to(outer) if os.path.exists(source) else _begins(inner.parts, outer.parts):

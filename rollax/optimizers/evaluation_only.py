@@ -10,9 +10,9 @@ from rollax.optimizers.optimizer import Optimizer, Stats
 
 
 class EvaluationOnly(Optimizer):
-    """Learns nothing: it needs no recorded data, no replay buffer and no remote workers.
+    """Does not learn, and requires no recorded data, no replay buffer and no remote workers.
 
-    The state of the optimizer that was saved is kept as it is, and saved again.
+    The state of the saved optimizer is kept unchanged, and saved again.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -30,7 +30,7 @@ class EvaluationOnly(Optimizer):
         )
 
     def get_state(self) -> dict[str, Any]:
-        """The state that `set_state` got."""
+        """The state that was passed to `set_state`."""
         return self._state
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`LearnerThread`: learns from a queue of batches beside the thread that samples."""
+"""`LearnerThread`: learns from a queue of batches while another thread samples."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rollax.optimizers.optimizer import Timings
 
 
 class LearnerThread:
-    """Learns from one batch after another, except while it rests.
+    """Learns from one batch after another, except while it is paused.
 
-    While it rests, as it does at first, the owner may read and write all that learning changes. An exception of
+    While it is paused, as it is at first, the owner may read and write all state of learning. An exception of
     learning is raised once in the owner's thread; learning then continues with the next batch. The thread starts with
     the first `resume`, also after `stop`. Up to `queue_size` batches wait.
     """
@@ -26,8 +26,8 @@ class LearnerThread:
         self._batches: deque[Any] = deque()
         self._changed = threading.Condition()
         self._resting, self._learning = True, False
-        self.error: BaseException | None = None  # of learning; `check` is still to raise it
-        self._free_since = 0.0  # time.perf_counter() of the last rest's or batch's end
+        self.error: BaseException | None = None  # of learning, until `check` raises it
+        self._free_since = 0.0  # time.perf_counter() at the end of the last pause or batch
         self.updates = 0  # batches learned from
         self._thread: threading.Thread | None = None
 
@@ -35,7 +35,7 @@ class LearnerThread:
         return len(self._batches)
 
     def put(self, batch: Any, timeout_s: float) -> bool:
-        """Adds a batch to the queue; False where there was no room within the time. Raises what learning raised."""
+        """Adds a batch to the queue; False if there was no room within the time. Raises an exception of learning."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._batches) < self._size or self.error, timeout_s)
             self.check()
@@ -68,7 +68,7 @@ class LearnerThread:
             self._changed.notify_all()
 
     def rest(self) -> None:
-        """Waits until the current batch is learned from, and pauses the thread."""
+        """Waits for the end of the current batch, and pauses the thread."""
         with self._changed:
             self._resting = True
             self._changed.wait_for(lambda: not self._learning)

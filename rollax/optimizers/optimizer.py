@@ -1,4 +1,4 @@
-"""`Optimizer`: what all policy optimizers share, such as workers, policies, counters and statistics."""
+"""`Optimizer`: the base of all policy optimizers, with workers, policies, counters and statistics."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
 Found = TypeVar("Found")
 MOST_EPISODES = 1_000_000
-"""The most episodes that wait to be taken from an optimizer without a trainer: half a GB."""
-_POLL_S = 0.05  # between two looks at whether to go on waiting
+"""The most episodes that an optimizer without a trainer keeps for its user: half a GB."""
+_POLL_S = 0.05  # between two checks while waiting
 _SECONDS = ("sample_s", "wait_s", "learn_s", "learner_wait_s", "broadcast_s")
 
 
 class Tally:
-    """The mean and the largest of numbers, of which none is kept."""
+    """A running mean and maximum, without the numbers themselves."""
 
     def __init__(self) -> None:
         self._count = self._sum = 0
@@ -39,7 +39,7 @@ class Tally:
 
     @property
     def mean(self) -> float | None:
-        """None without a number."""
+        """The mean; None without numbers."""
         return self._sum / self._count if self._count else None
 
     def add(self, number: int) -> None:
@@ -48,16 +48,15 @@ class Tally:
 
 
 class Timings:
-    """Where the time of an iteration went, and the policy lag of its samples; sums and means since the last `take`.
+    """The times of an iteration, and the policy lag of its samples; sums and means since the last `take`.
 
-    `sample_s`: what all workers together spent sampling (and on gradients, where they compute them); `wait_s`: the
-    driver waited for them; `learn_s`: updates; `learner_wait_s`: a learner thread had nothing to learn from;
-    `broadcast_s`: broadcasting weights.
+    `sample_s`: sampling of all workers together (and gradients, if they compute them); `wait_s`: the driver's wait for
+    them; `learn_s`: updates; `learner_wait_s`: a learner thread's wait for batches; `broadcast_s`: weight broadcasts.
 
     Attributes:
-        lags: of each fragment that was learned from, the updates made since its weights.
-        queue_depths: train batches that waited for the learner, at each one added.
-        dropped_steps: environment steps that were sampled but not learned from, as too old or too many.
+        lags: for each fragment that was learned from, the updates since its weights.
+        queue_depths: train batches in the learner's queue whenever one is added.
+        dropped_steps: environment steps that were sampled but dropped, as too old or too many.
     """
 
     def __init__(self) -> None:
@@ -70,7 +69,7 @@ class Timings:
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
-        """Adds what its block takes to one of the sums."""
+        """Adds the duration of its block to one of the sums."""
         started = time.perf_counter()
         try:
             yield
@@ -78,7 +77,7 @@ class Timings:
             self.add(name, time.perf_counter() - started)
 
     def take(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """`(timers, queue)` since the last call: seconds by name; and lag and depth, None where there were none."""
+        """`(timers, queue)` since the last call: seconds by name; and lag and depth, None without numbers."""
         seconds, lags, depths = self._seconds, self.lags, self.queue_depths
         dropped, self.dropped_steps = self.dropped_steps, 0
         self._seconds = dict.fromkeys(_SECONDS, 0.0)
@@ -100,24 +99,24 @@ class Optimizer(ABC):
 
     Args:
         local_worker: holds the policies that learn; without remote workers it also samples.
-        remote_workers: those that sample: a `RemoteWorkers`, or Ray actors of `RolloutWorker.as_remote()`.
-        config: of the optimizer's `config_class`, or a dict of its keys; None: the config of the local worker.
+        remote_workers: the workers that sample: a `RemoteWorkers`, or Ray actors of `RolloutWorker.as_remote()`.
+        config: an object of the optimizer's `config_class`, or a dict of its keys; None: the local worker's config.
     Attributes:
         policies: policy id -> policy to train.
-        env_steps, agent_steps: learned from so far.
+        env_steps, agent_steps: steps learned from so far.
         stats: policy id -> statistics of its last update; the values of a policy without data are None.
         stop_at: steps after which the run ends; an iteration ends there too.
-        waits: false for a step that ends with a WaitEndedError where it would wait for others to play.
+        waits: if false, a step ends with a WaitEndedError instead of waiting for external clients.
     Raises:
         ConfigError: the config is not of the optimizer's `config_class`.
         PolicyError: a policy to train cannot learn from the samples of this optimizer.
     """
 
     config_class: ClassVar[type[TrainerConfig]] = TrainerConfig
-    """The fields that it reads."""
+    """The config class with the fields that it reads."""
 
     gives_fragments: ClassVar[bool] = False
-    """Whether policies learn from fragments as they were sampled, not from draws of a replay buffer."""
+    """Whether policies learn from sampled fragments, not from draws of a replay buffer."""
 
     rests_between_steps: ClassVar[bool] = True
     """Whether remote workers sample only during a step. Otherwise runs with them depend on timing."""
@@ -175,7 +174,7 @@ class Optimizer(ABC):
 
     @property
     def version(self) -> int:
-        """The version of the weights that act: the number of steps that have changed them."""
+        """The version of the acting weights: the number of steps that have changed them."""
         return self._version if self.remote else self.local_worker.version
 
     @version.setter
@@ -183,7 +182,7 @@ class Optimizer(ABC):
         self._version = self.local_worker.version = version
 
     def begin_exactly(self) -> None:
-        """Drops what a checkpoint does not hold, so that a restored run equals the continued one.
+        """Drops state that a checkpoint does not hold, so that a restored run equals the continued one.
 
         Raises:
             ConfigError: they would differ; nothing has changed then.
@@ -200,7 +199,7 @@ class Optimizer(ABC):
             )
 
     def rest(self) -> None:  # noqa: B027  most have no thread
-        """Waits until no other thread learns; one may after an interrupted step."""
+        """Waits until no other thread learns, as one may after an interrupted step."""
 
     def report(self) -> dict[str, Any]:
         """Further entries of `info` in the results."""
@@ -215,7 +214,7 @@ class Optimizer(ABC):
         return list(episodes)
 
     def forget(self) -> None:
-        """Drops what no result has reported yet: episodes, times and statistics, none of which a checkpoint holds."""
+        """Drops unreported episodes, times and statistics, which a checkpoint does not hold."""
         self.take_episodes()
         self.timings.take()
         self.stats: Stats = {i: dict.fromkeys(policy.statistics) for i, policy in self.policies.items()}
@@ -228,7 +227,7 @@ class Optimizer(ABC):
         return rollout.env_steps if self.config.count_steps_by == "env_steps" else rollout.agent_steps
 
     def _broadcast(self) -> None:
-        """Publishes weights and filters: remote workers act with them from their next request on."""
+        """Publishes weights and filters, with which remote workers act from their next request on."""
         self.local_worker.set_timestep(self.steps)
         if self.remote:
             self._version += 1
@@ -260,18 +259,18 @@ class Optimizer(ABC):
         return self.remote.sample_in_background if self.remote else self.local_worker.samples_in_background
 
     def _check_waits(self) -> None:
-        """Called where no samples have come for a while."""
+        """Called if no samples have arrived for a while."""
         if not self.waits and self._samples_in_background:
             raise WaitEndedError
 
     def _awaited(self, sample: Callable[[], Found | None]) -> Found:
-        """What a method of the local worker returns, once it is not empty."""
+        """The first result of a method of the local worker that is not empty."""
         while not (found := sample()):
             self._check_waits()
         return found
 
     def _replies(self) -> list[Reply]:
-        """The replies of remote workers that have come; waits for at least one."""
+        """The replies of remote workers that have arrived; waits for at least one."""
         with self.timings.measured("wait_s"):
             while not (replies := self.remote.collect(_POLL_S)) and self.remote.pending:
                 self._check_waits()
@@ -280,7 +279,7 @@ class Optimizer(ABC):
     def _gather(self, requests: int) -> list[Rollout]:
         """`requests` fragments of each worker, in the order of request and worker.
 
-        Of workers that sample in the background, those that come first, at least one: some may have nobody who plays.
+        For workers that sample in the background, the first ones to arrive, at least one: some may have no clients.
         """
         if self.remote.sample_in_background:
             for index in self.remote.short_of(1):
@@ -294,12 +293,12 @@ class Optimizer(ABC):
             while self.remote.requests_under_way:
                 for index, rollout in self.remote.collect():
                     of_worker[index].append(rollout)
-        # A worker that is left out brings fewer; one with requests of an interrupted step brings more.
+        # A worker that is left out returns fewer; one with requests of an interrupted step returns more.
         rounds = zip_longest(*(rollouts for _, rollouts in sorted(of_worker.items())))
         return [rollout for rollouts in rounds for rollout in rollouts if rollout is not None]
 
     def _trained_on(self, rollout: Rollout) -> None:
-        """Counts a fragment that is learned from."""
+        """Counts the steps of a fragment as learned from."""
         self.env_steps += rollout.env_steps
         self.agent_steps += rollout.agent_steps
         newest = self._version if self.remote else self.local_worker.version
@@ -316,7 +315,7 @@ class Optimizer(ABC):
         )
 
     def _check_learn_from_fragments(self) -> None:
-        # A worker whose config has replay too was set up so on purpose.
+        # If the worker's config has replay, too, the user has chosen it.
         for policy_id, policy in self.policies.items():
             if isinstance(policy.config, ReplayFields) and not isinstance(self.local_worker.config, ReplayFields):
                 raise PolicyError(

@@ -1,4 +1,4 @@
-"""`ReplayOptimizer`: the buffers, the updates due, and the checks that all optimizers with replay share."""
+"""`ReplayOptimizer`: the base of optimizers with replay: buffers, due updates, and checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ReplayOptimizer(Optimizer):
     """Learns from draws of replay buffers, one for each policy to train.
 
     Each step stored after the first `learning_starts` makes exactly `training_intensity` updates due; see `UpdatesDue`.
-    Steps after which there is nothing to draw make none due.
+    Steps make no updates due while nothing can be drawn.
 
     Without `store_buffer_in_checkpoints` a restored run begins with empty buffers, and waits for `learning_starts`
     steps again.
@@ -46,8 +46,8 @@ class ReplayOptimizer(Optimizer):
         """Returns a factory of the buffers of a policy, with `columns` beside those that the policy requires.
 
         Raises:
-            PolicyError: the policy's config does not say over how many steps it learns.
-            ConfigError: its observations are not stacked as the config says.
+            PolicyError: the policy's config has no `n_step`.
+            ConfigError: its observations are not stacked along `frame_stack_axis`.
         """
         config = self.config
         if not hasattr(policy.config, "n_step"):
@@ -99,10 +99,10 @@ def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
 
 
 def random_state(state: Mapping[str, Any], key: str, others: str, generator: np.random.Generator) -> Any:
-    """The stored state of a generator; its present one where the key is that of `others`.
+    """The stored state of a generator; its current one if the state has the key of `others` instead.
 
-    Shards (`choices`) and buffers (`rng`) take over each other's states: a run goes from recorded data alone to an
-    environment, or back.
+    Optimizers with shards (`choices`) and with buffers (`rng`) restore each other's states, when a run changes from
+    recorded data alone to an environment, or back.
     """
     if others in state and key not in state:
         return generator.bit_generator.state

@@ -1,4 +1,4 @@
-"""`ReplayShards`: adds and draws under way in the shards of a replay memory."""
+"""`ReplayShards`: requests to the shards of a replay memory."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Drawn(NamedTuple):
 class ReplayShards(ActorPool):
     """The shards of a replay memory, by index from 1.
 
-    The fragments of a worker all go to one shard, so that the steps of a trajectory stay together. Shards are drawn
-    from in proportion to the priorities in them: rows are as likely to be drawn as if one buffer held them all.
+    All fragments of a worker are sent to one shard, so that the steps of a trajectory stay together. Shards are drawn
+    in proportion to their priorities: each row has the same probability as in a single buffer with all rows.
 
-    A shard that is restarted is empty. What a shard raises is raised here, and is no failure of the shard. `seed` is
-    that of `choices`, the random generator that chooses shards.
+    A restarted shard is empty. Exceptions in a shard are raised here, and do not count as failures of the shard.
+    `seed` is the seed of `choices`, the random generator that chooses shards.
     """
 
     def __init__(self, actors: Actors, count: int, rules: FailureRules, seed: int | None = None) -> None:
@@ -61,7 +61,7 @@ class ReplayShards(ActorPool):
 
     @property
     def draws_under_way(self) -> int:
-        """Draws that are still to be collected."""
+        """Draws that are not collected yet."""
         return sum(call.method == "draw" for call in self.pending) + len(self._arrived)
 
     @property
@@ -75,7 +75,7 @@ class ReplayShards(ActorPool):
     def add(self, worker_index: int, rows: Any) -> None:
         """Sends a fragment's rows, or a reference to them, to the shard of its worker.
 
-        Raises a WorkerError where no shard is left.
+        Raises a WorkerError if no shard is left.
         """
         there = sorted(self._live)
         if not len(self):
@@ -84,7 +84,7 @@ class ReplayShards(ActorPool):
             self.send(there[(max(worker_index, 1) - 1) % len(there)], "add", rows, raises=True)
 
     def request_draw(self, updates: int) -> bool:
-        """Requests the rows of `updates` updates from a shard; False where nothing is stored yet."""
+        """Requests the rows of `updates` updates from a shard; False if nothing is stored yet."""
         chances = self._chances()
         if not chances:
             return False
@@ -99,7 +99,7 @@ class ReplayShards(ActorPool):
                 self.send(index, "update_priorities", errors, raises=True)
 
     def collect(self) -> list[Drawn]:
-        """The draws that have come; raises what a shard raised, and the errors of `ActorPool.ready`."""
+        """The draws that have arrived; raises exceptions of shards, and the errors of `ActorPool.ready`."""
         raised: list[Exception] = []
         for call in self.ready(0.0):
             if call.lost:
@@ -113,22 +113,22 @@ class ReplayShards(ActorPool):
                 self._report(call.state, contents)
             else:
                 self._report(call.state, call.value)
-        if raised:  # only now: the outcomes of the other calls are recorded
+        if raised:  # only after the outcomes of the other calls are recorded
             raise raised[0]
         arrived, self._arrived = self._arrived, []
         return arrived
 
     def take_lost_draws(self) -> int:
-        """Draws that were lost with their shards since the last call."""
+        """The number of draws lost with their shards since the last call."""
         lost, self._lost_draws = self._lost_draws, 0
         return lost
 
     def wait(self, others: Sequence[Any], timeout_s: float) -> None:
-        """Waits until one call is over, of the shards or of `others`, or the time has passed."""
+        """Waits for the end of one call, of the shards or of `others`, or until the time has passed."""
         self._wait([*self.references, *others], 1, timeout_s)
 
     def get_state(self) -> list[dict[str, Any]]:
-        """The states of the shards, in their order; a WorkerError where one cannot be called."""
+        """The states of the shards, in their order; raises a WorkerError if one cannot be called."""
         return self._call_every("get_state", dict.fromkeys(self._starts, ()))
 
     def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -150,19 +150,19 @@ class ReplayShards(ActorPool):
             self._report(self._live[index].state, contents)
 
     def empty(self) -> None:
-        """Empties all shards. One that fails meanwhile is empty after its restart."""
+        """Empties all shards. A shard that fails in the call is empty after its restart."""
         for index, contents in self.call_all("empty", raises=True).items():
             if index in self._live:
                 self._live[index].state.contents = contents
 
     def forget_all(self) -> None:
-        """Drops all adds and draws under way, and those that are lost."""
+        """Drops all running and lost requests."""
         self._arrived.clear()
         self._lost_draws = 0
         self.forget()
 
     def _chances(self) -> dict[int, float]:
-        """Shard -> probability that it is drawn from: the mean over the policies of its share of their priorities."""
+        """Shard -> its probability: the mean over the policies of its share of their priorities."""
         contents = {index: self._live[index].state.contents for index in sorted(self._live)}
         chances = dict.fromkeys(contents, 0.0)
         for policy_id in sorted({policy_id for each in contents.values() for policy_id in each.rows}):
@@ -174,7 +174,7 @@ class ReplayShards(ActorPool):
         return {index: chance / total for index, chance in chances.items() if chance > 0}
 
     def _call_every(self, method: str, arguments_of: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """The results of a method of each shard; raises a WorkerError where one has failed."""
+        """The results of a method of each shard; raises a WorkerError if one has failed."""
         before = {index: actor.state for index, actor in self._live.items()}
         values = self.call_each(method, arguments_of, raises=True)
         same = {index for index, actor in self._live.items() if actor.state is before.get(index)}
@@ -196,20 +196,20 @@ class ReplayShards(ActorPool):
 
 
 def shard_capacities(buffer_size: int, num_shards: int, num_workers: int) -> list[int]:
-    """The capacity of each shard, in proportion to the workers that it serves: all rows stay equally long."""
+    """The capacity of each shard, in proportion to its workers, so that all rows are kept equally long."""
     shards = min(num_shards, num_workers)
     workers = [len(range(shard, num_workers, shards)) for shard in range(shards)]
     return [max(buffer_size * count // num_workers, 1) for count in workers]
 
 
 def shard_actors(settings: ShardSettings, *, remote: bool) -> Actors:
-    """Shards in this process, or in Ray actors on its node, because the learner reads most of what they hold."""
+    """Shards in this process, or in Ray actors on its node, because the learner reads most of their rows."""
     if not remote:
         return LocalActors(lambda index, restarts: ReplayShard(settings, index, restarts))
     from rollax.processes.cluster import started_ray
     from rollax.processes.ray_actors import RayActors, actor_class
 
     ray = started_ray("num_replay_shards")
-    # No CPU: they work for the learner while it waits for them, or learns.
+    # No CPU reserved: they work for the learner while it waits for them, or while it learns.
     made, stored = actor_class(ray, ReplayShard, num_cpus=0, near=True), ray.put(settings)
     return RayActors(ray, lambda index, restarts: made.remote(stored, index, restarts))

@@ -24,14 +24,14 @@ from rollax.policy.searched_policy import SearchedPolicy
 from rollax.state import count
 
 log = logging.getLogger("rollax.optimizers")
-_EPISODES_AT_ONCE = 2  # per sub-environment; with 1, many would rest until the longest episode of a request ends
+_EPISODES_AT_ONCE = 2  # per sub-environment; with 1, many would be idle until the longest episode of a request ends
 
 
 class SearchOptimizer(Optimizer):
     """Each step is one generation: N directions, whose candidates are played, and one step of the parameters.
 
     Numbers depend on the seed alone, not on the workers, their sub-environments, or the order of results: a direction
-    is a function of (seed, generation, number), episodes have seeds of their own, and returns and statistics are joined
+    is a function of (seed, generation, number), each episode has its own seed, and returns and statistics are joined
     in the order of the directions. A remote worker plays a few directions for each request. Directions of a worker that
     is lost are evaluated again. Observation statistics change between generations only.
 
@@ -70,7 +70,7 @@ class SearchOptimizer(Optimizer):
                 fix="leave multiagent out, or derive the policy's class from SearchedPolicy",
             )
         self._policy = policy
-        # Here, because what a worker raises in a step is taken for a failure of its process.
+        # Checked here, because an exception of a worker in a step counts as a failure of its process.
         if self.remote:
             num_envs = max(self.remote.call_all("apply", _prepared, raises=True).values(), default=1)
         else:
@@ -90,7 +90,7 @@ class SearchOptimizer(Optimizer):
         return 0.0
 
     def request(self, indices: NDArray) -> Candidates:
-        """What is asked of a worker."""
+        """The request for some directions, for one worker."""
         config = self.config
         return Candidates(
             seed=self._seed,
@@ -125,16 +125,16 @@ class SearchOptimizer(Optimizer):
         with self.timings.measured("wait_s"):
             while len(missing):
                 results += self._requested(missing)
-                # Those of a worker that was left out are requested of the others.
+                # Other workers get the directions of a worker that was left out.
                 missing = np.setdiff1d(missing, np.concatenate([part.indices for part in results] or [missing[:0]]))
         return results
 
     def _requested(self, indices: NDArray) -> list[CandidateReturns]:
-        """The returns of these directions; those of a worker that is left out meanwhile are missing."""
+        """The returns of these directions, without those of a worker that is left out during the call."""
         workers = len(self.remote)
         if not workers:
             raise self.remote.failures.unavailable()
-        # Small shares, because `sample_timeout_s` limits each, and a faster worker takes more of them.
+        # Small shares, because each is limited by `sample_timeout_s`, and faster workers get more of them.
         size = min(self._directions_at_once, -(-len(indices) // workers))
         shares = deque(np.split(indices, range(size, len(indices), size)))
         results: list[CandidateReturns] = []
@@ -162,7 +162,7 @@ class SearchOptimizer(Optimizer):
         }
 
     def _record(self, order: list[tuple[CandidateReturns, int]]) -> None:
-        """Counts steps, and takes over episodes and statistics of observations, in the order of the directions."""
+        """Counts steps, and adds episodes and statistics of observations, in the order of the directions."""
         observation_filter = self.local_worker.runners[self._policy_id].filter
         for part in {id(part): part for part, _ in order}.values():
             self.timings.add("sample_s", part.sample_s)
@@ -186,7 +186,7 @@ class SearchOptimizer(Optimizer):
         return {"generation": self.generation, **drawn}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; a seed of the config stays.
+        """Restores what `get_state` returned; a seed in the config is kept.
 
         Raises:
             CheckpointError: a value is missing or wrong; nothing has changed then.
@@ -203,6 +203,6 @@ def adds_to_actions(policy: SearchedPolicy) -> bool:
 
 
 def _prepared(worker: RolloutWorker) -> int:
-    """Makes what plays candidates in a worker; returns the number of its sub-environments."""
+    """Makes the runner of candidates in a worker; returns the number of its sub-environments."""
     worker.prepare_candidates()
     return worker.env.num_envs

@@ -25,9 +25,9 @@ _MOST_UPDATES = 1024  # in one compiled call
 
 
 class SyncReplayOptimizer(ReplayOptimizer):
-    """Each step stores a fragment of each worker, and makes the updates that are due by then.
+    """Each step stores a fragment of each worker, and then makes the due updates.
 
-    An update includes each policy that has rows to draw; a policy whose experience comes late does not catch up. A
+    An update includes each policy that has rows to draw; a policy with late experience does not catch up. A
     policy that learns in minibatches makes all updates of a step in one call, with rows drawn before the first of them.
     A policy without `minibatch_size` is called once per update, with rows drawn for it.
 
@@ -35,7 +35,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     Attributes:
         buffers: policy id -> replay buffer of fresh experience.
-        drawn_from: policy id -> what updates draw from: its buffer, here.
+        drawn_from: policy id -> the buffer that updates draw from.
     """
 
     config_class = ReplayFields
@@ -71,7 +71,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
             self._update(min(due, _MOST_UPDATES))
             due -= _MOST_UPDATES
             if self._samples_in_background:
-                break  # updates that are due stay due; what was sampled meanwhile is stored first
+                break  # due updates stay due; new samples are stored first
         return dict(self.stats)
 
     def _store(self, batch: MultiAgentBatch) -> None:
@@ -119,7 +119,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         return {"replay": {"rows": rows, "num_updates": self.num_updates}}
 
     def get_state(self) -> dict[str, Any]:
-        """The number of updates, the random state, and the buffers where the config stores them."""
+        """The number of updates, the random state, and the buffers if the config stores them."""
         state = {
             "num_updates": self.num_updates,
             "ahead": dict(self._ahead),

@@ -1,4 +1,4 @@
-"""`SyncSamplesOptimizer`: broadcast, gather, learn."""
+"""`SyncSamplesOptimizer`: broadcasts weights, samples, learns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SyncSamplesOptimizer(Optimizer):
     """Each step samples a train batch with the current weights and learns from it.
 
     Fragments are joined in the order of the workers, not of arrival: runs with the same seed and number of workers have
-    the same numbers. Where others play (`PolicyServerEnv`), fragments are joined in the order of arrival.
+    the same numbers. With external clients (`PolicyServerEnv`), fragments are joined in the order of arrival.
     """
 
     gives_fragments = True
@@ -47,13 +47,13 @@ class SyncSamplesOptimizer(Optimizer):
         return rollouts
 
     def _round(self, wanted: int) -> list[Rollout]:
-        """At least `wanted` fragments: the same number of each worker."""
+        """At least `wanted` fragments, the same number from each worker."""
         if not self.remote:
             return [self._awaited(self.local_worker.sample_fragment)]
         return self._gather(-(-wanted // len(self.remote)))
 
     def _is_new(self, rollout: Rollout) -> bool:
-        """Whether a fragment is learned from; one that was requested for an earlier step may be too old."""
+        """Whether a fragment is used; one that was requested for an earlier step may be too old."""
         is_new = not (self._samples_in_background and self.local_worker.is_too_old(rollout.version, self.version))
         if not is_new:
             self._sampled(rollout)

@@ -1,4 +1,4 @@
-"""`UpdatesDue`: how many updates the stored steps have made due."""
+"""`UpdatesDue`: the number of updates that stored steps have made due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollax.state import count, number
 class UpdatesDue:
     """Each stored step after the first `learning_starts` makes `training_intensity` updates due.
 
-    Updates that are due stay due; a change of the settings acts on later steps.
+    Due updates stay due; a change of the settings affects later steps only.
     """
 
     learning_starts: int
@@ -27,7 +27,7 @@ class UpdatesDue:
 
     @property
     def updates(self) -> int:
-        """All updates due since the run began, those made included."""
+        """All updates due since the run began, including those already made."""
         return int(self._exactly(self.training_intensity))
 
     def begin(self, made: int, *, stored: int = 0) -> None:
@@ -38,7 +38,7 @@ class UpdatesDue:
         self.stored += steps
 
     def skip(self, made: int) -> None:
-        """Skips the updates that are due beyond those made, as there is nothing to draw."""
+        """Skips the due updates that are not made, because nothing can be drawn."""
         self.begin(made, stored=self.stored)
 
     def get_state(self) -> dict[str, Any]:

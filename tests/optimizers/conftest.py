@@ -1,4 +1,4 @@
-"""What the tests of `AsyncReplayOptimizer` share."""
+"""Fixtures of the tests of `AsyncReplayOptimizer`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import pytest
 from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.optimizers import async_replay
 from rollax.processes.failures import FailureRules
-from tests.optimizers.replay_stand_ins import SMALL, MortalShards, RowActors, Rows, RowWorker
+from tests.optimizers.replay_stand_ins import SMALL, FailingShards, RowActors, RowOptimizer, RowWorker
 from tests.optimizers.stand_ins import learner_threads
 
 
 @pytest.fixture
 def make(monkeypatch):
-    """Makes optimizers over so many workers, with shards in this process, and ends them."""
-    monkeypatch.setattr(async_replay, "shard_actors", lambda settings, remote: MortalShards(settings))
+    """Makes optimizers with so many workers and with shards in this process, and stops them at the end."""
+    monkeypatch.setattr(async_replay, "shard_actors", lambda settings, remote: FailingShards(settings))
     made = []
 
     def make_one(count=2, *, seed=0, fails=None, agents=None, **settings):
         processes = RowActors(seed, fails)
         remote = RemoteWorkers(processes, count, FailureRules(restart=True))
-        made.append(Rows(RowWorker(0, **(agents or {})), remote, {**SMALL, **settings}))
+        made.append(RowOptimizer(RowWorker(0, **(agents or {})), remote, {**SMALL, **settings}))
         return made[-1], processes
 
     yield make_one

@@ -1,4 +1,4 @@
-"""Recorded data in lists, for tests of learning from it."""
+"""Recorded data in lists, for tests of learning from recorded data."""
 
 from __future__ import annotations
 

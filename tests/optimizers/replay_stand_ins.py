@@ -1,4 +1,4 @@
-"""Workers whose rows all differ, a policy that notes which of them it learns from, and shards that die."""
+"""Workers with numbered rows, a policy that records the rows it learns from, and shards that fail."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rollax.optimizers.replay_optimizer import ReplayOptimizer
 from rollax.policy.policy import Policy
 from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.replay.shard import ReplayShard, ShardSettings
-from tests.optimizers.stand_ins import STEPS, FragmentWorker, OneAtATime
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, SequentialActors
 
 SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 4000, "training_intensity": 0.1, "seed": 0}
 
 
-class RowNotes(Policy):
-    """Learns nothing, but notes what it got. The error of a row is its number plus 1.
+class RowRecordingPolicy(Policy):
+    """Learns nothing, but records its batches. The error of a row is its number plus 1.
 
     Attributes:
         learned: the numbers of the rows of each batch.
-        before: is called before each update.
+        before: called before each update.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class RowWorker(FragmentWorker):
 
     def __init__(self, index: int = 0, /, **agents: int) -> None:
         super().__init__(index, **agents)
-        self.policies: dict[str, Any] = {name: RowNotes() for name in self.agents}
+        self.policies: dict[str, Any] = {name: RowRecordingPolicy() for name in self.agents}
 
     def sample(self):
         self.fragments += 1
@@ -87,8 +87,8 @@ class RowWorker(FragmentWorker):
         )
 
 
-class RowActors(OneAtATime):
-    """Runs such workers."""
+class RowActors(SequentialActors):
+    """Runs `RowWorker`s."""
 
     def start(self, index: int, restarts: int) -> RowWorker:
         worker = RowWorker(index)
@@ -97,18 +97,18 @@ class RowActors(OneAtATime):
         return worker
 
 
-class MortalShards(LocalActors):
-    """Shards in this process that die when they are told to.
+class FailingShards(LocalActors):
+    """Shards in this process that can be made to fail.
 
     Attributes:
-        shards: all that were started.
-        doomed: shards whose calls come to nothing.
+        shards: all started shards.
+        failing: shards whose calls fail.
     """
 
     def __init__(self, settings: ShardSettings) -> None:
         super().__init__(lambda index, restarts: ReplayShard(settings, index, restarts))
         self.shards: list[ReplayShard] = []
-        self.doomed: set[ReplayShard] = set()
+        self.failing: set[ReplayShard] = set()
         self.killed: list[ReplayShard] = []
 
     def start(self, index: int, restarts: int) -> ReplayShard:
@@ -117,7 +117,7 @@ class MortalShards(LocalActors):
 
     def call(self, handle: ReplayShard, method: str, *arguments: Any) -> Any:
         reference = super().call(handle, method, *arguments)
-        if handle in self.doomed:
+        if handle in self.failing:
             reference.value = ProcessLostError("killed")
         return reference
 
@@ -125,8 +125,8 @@ class MortalShards(LocalActors):
         self.killed.append(handle)
 
 
-class Rows(AsyncReplayOptimizer):
-    """Over workers whose rows bring no priorities."""
+class RowOptimizer(AsyncReplayOptimizer):
+    """An optimizer for workers that send no initial priorities."""
 
     def buffers_of(self, policy):
         return ReplayOptimizer.buffers_of(self, policy)
@@ -141,7 +141,7 @@ def shards_of(optimizer):
 
 
 def numbers_in(shard):
-    """Row number -> what it is drawn in proportion to."""
+    """Row number -> its weight in the sum tree."""
     buffer = shard.buffers["a"]
     places = np.flatnonzero(buffer._drawable)
     numbers = buffer._rows.read("obs", places)

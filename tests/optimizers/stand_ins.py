@@ -1,4 +1,4 @@
-"""Policies that note what they learn from, and workers and processes of the test's own process."""
+"""Policies that record their batches, and workers and actors in the process of the test."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
 
 LONG = 60.0
-"""Seconds after which a test gives up."""
+"""Time limit in seconds for waits in tests."""
 STEPS = 10
 """Env steps of a fragment."""
 
 
-class Notes(Policy):
-    """Learns nothing, but notes what it got. Its weights are the number of its updates.
+class RecordingPolicy(Policy):
+    """Learns nothing, but records its batches. Its weights are the number of its updates.
 
     Attributes:
         learned: for each batch, the fragments that it was made of: `(number, weights that acted)`.
         applied: the gradients, each the fragments that it was computed from, and the weights that computed it.
-        before: is called before each update.
+        before: called before each update.
     """
 
     def __init__(self) -> None:
@@ -74,10 +74,10 @@ class FragmentWorker(RolloutWorker):
     The rows of worker i's k-th fragment have the observation 1000 i + k, and the weights that it acted with.
 
     Args:
-        index: of the worker.
+        index: index of the worker.
         agents: policy id -> agents in each step.
     Attributes:
-        idle: whether it has nothing to return, as one without clients.
+        idle: whether it has nothing to return, like a worker without clients.
     """
 
     idle = False
@@ -86,7 +86,7 @@ class FragmentWorker(RolloutWorker):
         self.worker_index, self.num_workers, self.version = index, 2, 0
         self.agents = agents or {"a": 1}
         self.config = TrainerConfig()
-        self.policies = {name: Notes() for name in self.agents}
+        self.policies = {name: RecordingPolicy() for name in self.agents}
         self.runners = {}
         self.timestep = 0
         self.fragments = 0
@@ -123,13 +123,13 @@ class FragmentWorker(RolloutWorker):
         self.timestep = timestep
 
 
-class OneAtATime:
-    """Implements `Actors`: calls are made at once, but one more is over each time that somebody waits.
+class SequentialActors:
+    """Implements `Actors`: calls run at once, but only one more is completed at each `wait`.
 
     Args:
-        seed: of the choice whose; None for the oldest.
-        fails: `(index, number of the fragment)` -> what is raised in its place; a worker that is started anew begins
-            at a number that is 100 higher.
+        seed: seed of the choice of the completed call; None for the oldest.
+        fails: `(index, number of the fragment)` -> the error raised in its place; a restarted worker begins at a number
+            that is 100 higher.
     """
 
     def __init__(self, seed: int | None = None, fails: dict[tuple[int, int], Exception] | None = None) -> None:
@@ -173,13 +173,13 @@ class OneAtATime:
 
     @property
     def fragments(self) -> int:
-        """How many have been sampled."""
+        """The number of sampled fragments."""
         return sum(worker.fragments % 100 for worker in self.workers)
 
 
-def serving_pool(count: int, *idle: int) -> tuple[RemoteWorkers, OneAtATime]:
+def serving_pool(count: int, *idle: int) -> tuple[RemoteWorkers, SequentialActors]:
     """A pool of workers that sample in the background, some of them without clients."""
-    processes = OneAtATime()
+    processes = SequentialActors()
     workers = RemoteWorkers(processes, count, makes=True)
     workers.make_all()
     for worker in processes.workers:
@@ -187,26 +187,26 @@ def serving_pool(count: int, *idle: int) -> tuple[RemoteWorkers, OneAtATime]:
     return workers, processes
 
 
-def pool_of(count: int, rules: FailureRules | None = None, **settings: Any) -> tuple[RemoteWorkers, OneAtATime]:
-    """A pool of such workers, and what runs them."""
-    processes = OneAtATime(**settings)
+def pool_of(count: int, rules: FailureRules | None = None, **settings: Any) -> tuple[RemoteWorkers, SequentialActors]:
+    """A pool of `FragmentWorker`s, and their actors."""
+    processes = SequentialActors(**settings)
     return RemoteWorkers(processes, count, rules or FailureRules(restart=True)), processes
 
 
 def learning(worker: FragmentWorker, *policies: str) -> dict[str, Any]:
-    """The config key that lets only these policies of a worker learn."""
+    """The config key with which only these policies of a worker learn."""
     known = dict.fromkeys(worker.policies)
     return {"multiagent": {"policies": known, "policy_mapping_fn": str, "policies_to_train": policies}}
 
 
-def until(condition: Callable[[], Any]) -> None:
-    """Waits for what another thread brings about."""
+def wait_until(condition: Callable[[], Any]) -> None:
+    """Waits until another thread makes the condition true."""
     deadline = time.monotonic() + LONG
     while not condition():
-        assert time.monotonic() < deadline, "it did not come"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(1e-3)
 
 
 def learner_threads() -> list[threading.Thread]:
-    """Those of optimizers that run."""
+    """The running learner threads."""
     return [thread for thread in threading.enumerate() if thread.name == "rollax-learner"]

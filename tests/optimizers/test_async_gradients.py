@@ -1,21 +1,21 @@
-"""`AsyncGradientsOptimizer` over stand-ins: each gradient is applied once, and its worker goes on from there."""
+"""`AsyncGradientsOptimizer` with stand-ins: each gradient is applied once, and its worker gets the new weights."""
 
 from __future__ import annotations
 
 import pytest
 
 from rollax import AsyncGradientsOptimizer
-from tests.optimizers.stand_ins import STEPS, FragmentWorker, Notes, learning, pool_of, serving_pool
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool
 
 
 def policy_of(optimizer):
     policy = optimizer.local_worker.policies["a"]
-    assert isinstance(policy, Notes)
+    assert isinstance(policy, RecordingPolicy)
     return policy
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_each_gradient_is_applied_once_and_its_worker_gets_what_follows(seed):
+def test_each_gradient_is_applied_once_and_its_worker_gets_the_new_weights(seed):
     workers, processes = pool_of(3, seed=seed)
     optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
     for _ in range(30):
@@ -36,10 +36,10 @@ def test_each_gradient_is_applied_once_and_its_worker_gets_what_follows(seed):
     _, queue = optimizer.timings.take()
     assert queue["policy_lag_max"] == max(lags)
     assert queue["policy_lag_mean"] == pytest.approx(sum(lags) / 30)
-    assert processes.fragments == 33  # three are under way
+    assert processes.fragments == 33  # three are in flight
 
 
-def test_all_that_have_come_are_applied_in_one_step():
+def test_all_received_gradients_are_applied_in_one_step():
     workers, processes = pool_of(3)
     optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
     processes.wait = lambda references, count, timeout_s: references
@@ -48,7 +48,7 @@ def test_all_that_have_come_are_applied_in_one_step():
     assert [worker.version for worker in processes.workers] == [2, 3, 4]
 
 
-def test_a_worker_without_clients_holds_up_no_other():
+def test_a_worker_without_clients_blocks_no_other():
     workers, _ = serving_pool(2, 1)
     optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_a_worker_without_clients_holds_up_no_other():
     assert [fragments[0][0] for fragments, _ in policy_of(optimizer).applied] == [2001, 2002, 2003]
 
 
-def test_a_worker_that_fails_computes_another(caplog):
+def test_a_failed_worker_computes_another_gradient(caplog):
     workers, _ = pool_of(2, fails={(1, 3): ValueError("no oil")})
     optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
     for _ in range(12):
@@ -67,7 +67,7 @@ def test_a_worker_that_fails_computes_another(caplog):
     assert "no oil" in caplog.text
 
 
-def test_without_workers_in_the_callers_process():
+def test_without_workers_runs_in_the_callers_process():
     optimizer = AsyncGradientsOptimizer(FragmentWorker())
     for _ in range(3):
         assert optimizer.step() == {"a": {"rows": STEPS}}
@@ -76,10 +76,10 @@ def test_without_workers_in_the_callers_process():
     assert optimizer.timings.take()[1]["policy_lag_max"] == 0
 
 
-def test_only_those_that_learn():
+def test_only_trained_policies_learn():
     worker = FragmentWorker(0, a=1, b=1)
     optimizer = AsyncGradientsOptimizer(worker, config=learning(worker, "a"))
     assert optimizer.step() == {"a": {"rows": STEPS}}
     untouched = optimizer.local_worker.policies["b"]
-    assert isinstance(untouched, Notes)
+    assert isinstance(untouched, RecordingPolicy)
     assert untouched.applied == []

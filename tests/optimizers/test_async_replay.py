@@ -1,4 +1,4 @@
-"""`AsyncReplayOptimizer` over stand-ins: what is kept where, what is learned from, and how often."""
+"""`AsyncReplayOptimizer` with stand-ins: rows of shards, priorities, number of updates, and weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollax.policy.policy import ReplayedSequences
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.optimizers.replay_stand_ins import (
     SMALL,
-    Rows,
+    RowOptimizer,
     RowWorker,
     due,
     numbers_in,
@@ -22,10 +22,10 @@ from tests.optimizers.replay_stand_ins import (
     shards_of,
     steps,
 )
-from tests.optimizers.stand_ins import LONG, STEPS, learner_threads, learning, until
+from tests.optimizers.stand_ins import LONG, STEPS, learner_threads, learning, wait_until
 
 
-class TestKeeping:
+class TestShards:
     def test_each_worker_has_its_shard(self, make):
         optimizer, _ = make(5, num_replay_shards=2)
         steps(optimizer, 10)
@@ -33,40 +33,40 @@ class TestKeeping:
         assert workers == [{1, 3, 5}, {2, 4}]
         assert sum(optimizer.shards.rows.values()) == sum(len(numbers_in(shard)) for shard in shards_of(optimizer))
 
-    def test_places_are_shared_out_as_workers_are(self, make):
-        # Five workers and two shards: three and two fifths of the places.
+    def test_slots_are_divided_like_workers(self, make):
+        # Five workers and two shards: three and two fifths of the slots.
         optimizer, _ = make(5, num_replay_shards=2, buffer_size=1000)
         assert [shard.buffers["a"].capacity for shard in shards_of(optimizer)] == [600, 400]
 
-    def test_there_are_not_more_shards_than_workers(self, make):
+    def test_no_more_shards_than_workers(self, make):
         optimizer, _ = make(2, num_replay_shards=7)
         assert len(shards_of(optimizer)) == 2
 
-    def test_every_fragment_is_kept_once(self, make):
+    def test_every_fragment_is_stored_once(self, make):
         optimizer, _ = make(3, num_replay_shards=2)
         steps(optimizer, 12)
         numbers = [number for shard in shards_of(optimizer) for number in numbers_in(shard)]
         assert len(numbers) == len(set(numbers)) == optimizer.env_steps == optimizer.agent_steps
 
-    def test_settings_that_no_buffer_takes_are_refused_at_once(self, make, monkeypatch):
-        monkeypatch.setattr(Rows, "buffers_of", lambda self, policy: partial(PrioritizedReplay, alpha=-1.0))
+    def test_settings_too_large_for_a_buffer_are_refused_at_once(self, make, monkeypatch):
+        monkeypatch.setattr(RowOptimizer, "buffers_of", lambda self, policy: partial(PrioritizedReplay, alpha=-1.0))
         with pytest.raises(ConfigError, match="alpha"):
             make(1)
 
-    def test_policies_that_want_sequences_are_refused(self):
+    def test_policies_that_learn_from_sequences_are_refused(self):
         worker = RowWorker(0)
         worker.policies["a"].replayed = ReplayedSequences(4)
         with pytest.raises(ConfigError, match="learns from sequences"):
-            Rows(worker, config=SMALL)
+            RowOptimizer(worker, config=SMALL)
 
 
 class TestPriorities:
-    def test_errors_go_back_to_the_rows_that_they_are_of(self, make):
-        # An untouched row has the priority of new ones, 1 or the largest so far; one of number k that was learned from
-        # has (k + 1 + ε)^0.6.
+    def test_errors_update_the_priorities_of_their_rows(self, make):
+        # A row without an update has the initial priority, 1 or the largest so far; row k after an update has
+        # (k + 1 + ε)^0.6.
         optimizer, _ = make(2, num_replay_shards=2, training_intensity=0.4)
         steps(optimizer, 15)
-        optimizer.get_state()  # which passes on all errors that are known
+        optimizer.get_state()  # sends all known errors to the shards
         steps_learned = {number for batch in policy_of(optimizer).learned for number in batch}
         assert len(steps_learned) > 50
         for index, shard in optimizer.shards._live.items():
@@ -77,7 +77,7 @@ class TestPriorities:
             for number in learned:
                 assert there[number] == pytest.approx((number + 1 + 1e-6) ** 0.6)
 
-    def test_shards_are_drawn_from_in_proportion_to_their_priorities(self, make):
+    def test_shards_are_drawn_in_proportion_to_their_priorities(self, make):
         optimizer, _ = make(2, num_replay_shards=2, training_intensity=0.01)
         steps(optimizer, 10)
         shards = {index: actor.state for index, actor in optimizer.shards._live.items()}
@@ -86,7 +86,7 @@ class TestPriorities:
         shards[1].contents.priorities["a"] = 0.0
         assert optimizer.shards._chances() == {2: 1.0}
 
-    def test_of_several_policies_it_is_the_mean(self, make):
+    def test_priority_of_a_shard_is_the_mean_over_policies(self, make):
         optimizer, _ = make(2, num_replay_shards=2)
         shards = {index: actor.state for index, actor in optimizer.shards._live.items()}
         for index, priorities in {1: {"a": 1.0, "b": 9.0}, 2: {"a": 3.0, "b": 1.0}}.items():
@@ -99,44 +99,44 @@ class TestPriorities:
 class TestIntensity:
     @pytest.mark.parametrize("intensity", [0.05, 0.4, 3.0])
     @pytest.mark.parametrize("updates_per_draw", [1, 4])
-    def test_neither_side_runs_away(self, make, intensity, updates_per_draw):
+    def test_sampling_and_learning_stay_in_proportion(self, make, intensity, updates_per_draw):
         settings = {"training_intensity": intensity, "updates_per_draw": updates_per_draw, "learning_starts": 55}
         optimizer, _ = make(3, learner_queue_size=2, **settings)
         for _ in range(40):
             optimizer.step()
             behind = due(optimizer) - optimizer.num_updates
-            # Two draws in the queue, one being learned from, less than one that is not asked for yet; and what comes
-            # of two fragments in flight of each worker, and of a round that was taken in at once.
+            # Two draws in the queue, one in the current update, less than one not requested yet; and the updates due by
+            # two fragments in flight of each worker, and by one round received at once.
             assert 0 <= behind <= 4 * updates_per_draw + (2 * 3 + 3) * STEPS * intensity
         assert optimizer.num_updates == policy_of(optimizer).updates > 0
         assert {len(batch) for batch in policy_of(optimizer).learned} == {4}
 
-    def test_a_policy_that_learns_in_minibatches_gets_a_draw_at_once(self, make):
+    def test_a_policy_with_minibatches_gets_a_whole_draw(self, make):
         optimizer, _ = make(2, updates_per_draw=3, training_intensity=0.4)
         policy_of(optimizer).minibatch_size = 4
         steps(optimizer, 20)
         assert optimizer.num_updates == 3 * policy_of(optimizer).updates > 0
         assert {len(batch) for batch in policy_of(optimizer).learned} == {4 * 3}
 
-    def test_sampling_waits_for_a_learner_that_is_slow(self, make):
+    def test_sampling_waits_for_a_slow_learner(self, make):
         optimizer, processes = make(2, training_intensity=0.5, learner_queue_size=2)
-        go_on = threading.Event()
-        policy_of(optimizer).before = lambda updates: go_on.wait(LONG)
+        resume = threading.Event()
+        policy_of(optimizer).before = lambda updates: resume.wait(LONG)
         stepping = threading.Thread(target=steps, args=(optimizer, 20))
         stepping.start()
-        # Each fragment makes five updates due: one is enough for more than there is room for.
-        until(lambda: optimizer.env_steps and optimizer._is_behind())
+        # Each fragment makes five updates due: a single one already exceeds the queue.
+        wait_until(lambda: optimizer.env_steps and optimizer._is_behind())
         time.sleep(0.2)
         sampled = processes.fragments
         assert sampled <= 2 * 2 + 2
         time.sleep(0.2)
         assert processes.fragments == sampled
-        go_on.set()
+        resume.set()
         stepping.join(LONG)
         assert not stepping.is_alive()
         assert processes.fragments > sampled
 
-    def test_nothing_is_learned_before_its_time(self, make):
+    def test_no_updates_before_learning_starts(self, make):
         optimizer, _ = make(2, learning_starts=10_000)
         steps(optimizer, 20)
         assert optimizer.num_updates == 0
@@ -144,7 +144,7 @@ class TestIntensity:
 
 
 class TestWeights:
-    def test_they_go_out_every_so_many_steps(self, make):
+    def test_weights_are_broadcast_at_the_set_interval(self, make):
         optimizer, processes = make(2, training_intensity=1.0, max_weight_sync_delay=100)
         steps(optimizer, 60)
         first, *later = processes.published
@@ -155,7 +155,7 @@ class TestWeights:
         gaps = np.diff([update.timestep for update in later])
         assert (gaps >= 200).all()
 
-    def test_before_learning_the_steps_and_filters_go_out_too(self, make):
+    def test_steps_and_filters_are_broadcast_before_learning(self, make):
         optimizer, processes = make(2, learning_starts=10_000, max_weight_sync_delay=50)
         steps(optimizer, 30)
         _, *later = processes.published
@@ -164,7 +164,7 @@ class TestWeights:
         assert (np.diff([update.timestep for update in processes.published]) >= 100).all()
         assert optimizer.env_steps - later[-1].timestep < 150
 
-    def test_workers_act_with_them(self, make):
+    def test_workers_act_with_broadcast_weights(self, make):
         optimizer, processes = make(2, training_intensity=1.0, max_weight_sync_delay=20)
         steps(optimizer, 40)
         assert policy_of(optimizer).updates > 40
@@ -173,7 +173,7 @@ class TestWeights:
 
 class TestWithoutWorkers:
     def make(self, **settings):
-        return Rows(RowWorker(**settings.pop("agents", {})), config={**SMALL, **settings})
+        return RowOptimizer(RowWorker(**settings.pop("agents", {})), config={**SMALL, **settings})
 
     def test_samples_and_learns_in_turn_in_the_callers_thread(self):
         threads = []
@@ -188,14 +188,14 @@ class TestWithoutWorkers:
         assert not learner_threads()
         optimizer.stop()
 
-    def test_a_stopped_one_does_not_go_on_without_its_shards(self):
+    def test_a_stopped_optimizer_cannot_continue(self):
         optimizer = self.make()
         optimizer.step()
         optimizer.stop()
         with pytest.raises(WorkerError, match=r"No replay shard is left(.|\n)*they have been stopped"):
             optimizer.step()
 
-    def test_one_seed_is_one_run(self):
+    def test_same_seed_gives_the_same_run(self):
         def learned(seed):
             optimizer = self.make(training_intensity=0.5, updates_per_draw=2, seed=seed)
             steps(optimizer, 20)
@@ -204,25 +204,25 @@ class TestWithoutWorkers:
         assert learned(3) == learned(3)
         assert learned(3) != learned(4)
 
-    def test_each_update_of_a_draw_has_rows_and_errors_of_its_own(self):
+    def test_each_update_of_a_draw_has_its_own_rows_and_errors(self):
         optimizer = self.make(training_intensity=0.1, updates_per_draw=2, train_batch_size=300)
         steps(optimizer, 3)
         first, second = policy_of(optimizer).learned
         assert (len(first), len(second)) == (300, 300)
-        assert set(first) == set(second) == set(range(10, 30))  # each is drawn of all
+        assert set(first) == set(second) == set(range(10, 30))  # each is drawn from all rows
         (shard,) = (each.handle for each in optimizer.shards._live.values())
         there = numbers_in(shard)
         assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 30))
 
-    def test_errors_count_for_the_next_draw(self):
+    def test_errors_change_the_next_draw(self):
         optimizer = self.make(training_intensity=0.1, train_batch_size=400)
         steps(optimizer, 2)
-        # The second draw: rows that were learned from have (number + 1)^0.6, the others the largest of then.
+        # The second draw: rows with an update have (number + 1)^0.6, the others the largest priority at that time.
         (shard,) = (each.handle for each in optimizer.shards._live.values())
         there = numbers_in(shard)
         assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 20))
 
-    def test_a_restored_run_is_the_same_run(self):
+    def test_restoring_continues_exactly(self):
         optimizer = self.make(training_intensity=0.5, store_buffer_in_checkpoints=True)
         steps(optimizer, 10)
         other = self.make(training_intensity=0.5, store_buffer_in_checkpoints=True)
@@ -239,7 +239,7 @@ class TestWithoutWorkers:
         assert policy_of(optimizer, "a").updates == policy_of(optimizer, "b").updates == optimizer.num_updates > 0
         assert optimizer.shards.rows == {"a": 100, "b": 100}
 
-    def test_one_that_does_not_learn_keeps_nothing(self):
+    def test_a_policy_that_does_not_learn_has_no_buffer(self):
         optimizer = self.make(agents={"a": 1, "b": 1}, training_intensity=0.5, **learning(RowWorker(a=1, b=1), "b"))
         steps(optimizer, 10)
         assert policy_of(optimizer, "a").updates == 0 < policy_of(optimizer, "b").updates

@@ -1,4 +1,4 @@
-"""`AsyncReplayOptimizer` over stand-ins: shards, workers and updates that fail, and restored runs."""
+"""`AsyncReplayOptimizer` with stand-ins: failures of shards, workers and updates, and restored runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.optimizers.stand_ins import learner_threads
 
 
 class TestFaults:
-    def test_a_shard_that_dies_begins_anew_and_empty(self, make, caplog):
+    def test_a_failed_shard_is_restarted_empty(self, make, caplog):
         optimizer, _ = make(2, num_replay_shards=2, training_intensity=0.5)
         steps(optimizer, 10)
         first, second = shards_of(optimizer)
         kept = len(numbers_in(first))
-        optimizer.shards._actors.doomed.add(second)
+        optimizer.shards._actors.failing.add(second)
         steps(optimizer, 10)
         *_, third = shards_of(optimizer)
         assert third not in (first, second)
@@ -35,14 +35,14 @@ class TestFaults:
         assert health["last_errors"]["2"].startswith("WorkerError: The process of a replay shard is gone.")
         assert "Replay shard 2 failed (failure 1 in a row) and is restarted in 0 s." in caplog.text
         assert "transitions of replay shard 2 are lost" in caplog.text
-        # The draws that were lost with it are made up for.
+        # Lost draws are requested again.
         steps(optimizer, 10)
         assert due(optimizer) - optimizer.num_updates < 40
 
-    def test_draws_that_are_lost_with_it_are_asked_for_again(self, make):
+    def test_lost_draws_are_requested_again(self, make):
         optimizer, _ = make(1, updates_per_draw=3, learning_starts=10_000)
         steps(optimizer, 5)
-        optimizer.shards._actors.doomed.add(shards_of(optimizer)[0])
+        optimizer.shards._actors.failing.add(shards_of(optimizer)[0])
         optimizer._requested = 100
         assert optimizer.shards.request_draw(3)
         assert optimizer.shards.request_draw(3)
@@ -51,23 +51,23 @@ class TestFaults:
         optimizer._take_draws()
         assert optimizer._requested == 100 - 2 * 3
 
-    def test_one_that_dies_now_and_then_is_started_anew_each_time(self, make):
+    def test_a_shard_that_fails_repeatedly_is_restarted_each_time(self, make):
         optimizer, _ = make(1, num_consecutive_worker_failures_tolerance=1, training_intensity=0.5)
         for deaths in range(1, 4):
             updates = optimizer.num_updates
             while optimizer.num_updates < updates + 20:
                 optimizer.step()
-            optimizer.shards._actors.doomed.add(shards_of(optimizer)[-1])
+            optimizer.shards._actors.failing.add(shards_of(optimizer)[-1])
             while optimizer.shards.failures.restarts < deaths:
                 optimizer.step()
         assert len(shards_of(optimizer)) == 4
 
-    def test_errors_of_rows_that_are_lost_go_nowhere(self, make):
+    def test_errors_of_lost_rows_are_dropped(self, make):
         optimizer, _ = make(1)
         steps(optimizer, 5)
         optimizer.shards.request_draw(1)
         (drawn,) = optimizer.shards.collect()[-1:]
-        optimizer.shards._actors.doomed.add(shards_of(optimizer)[0])
+        optimizer.shards._actors.failing.add(shards_of(optimizer)[0])
         steps(optimizer, 5)
         (shard,) = optimizer.shards._live.values()
         before = optimizer.shards.pending
@@ -75,7 +75,7 @@ class TestFaults:
         assert optimizer.shards.pending == before
         assert shard.state is not drawn.shard
 
-    def test_one_that_hangs_is_replaced(self, make, monkeypatch):
+    def test_a_hanging_shard_is_replaced(self, make, monkeypatch):
         optimizer, _ = make(1, sample_timeout_s=0.1)
         steps(optimizer, 3)
         processes = optimizer.shards._actors
@@ -95,31 +95,31 @@ class TestFaults:
         steps(optimizer, 3)
         assert numbers_in(shards_of(optimizer)[-1])
 
-    def test_one_that_always_dies_ends_the_run_with_its_error(self, make):
+    def test_a_shard_that_always_fails_ends_the_run_with_its_error(self, make):
         optimizer, _ = make(1, num_consecutive_worker_failures_tolerance=2, delay_between_worker_restarts_s=0.0)
         processes = optimizer.shards._actors
         start = processes.start
-        processes.start = lambda *place: processes.doomed.add(shard := start(*place)) or shard
-        processes.doomed.add(shards_of(optimizer)[0])
+        processes.start = lambda *place: processes.failing.add(shard := start(*place)) or shard
+        processes.failing.add(shards_of(optimizer)[0])
         with pytest.raises(WorkerError, match="No replay shard is left") as raised:
             steps(optimizer, 50)
         assert isinstance(raised.value.__cause__, WorkerError)
         assert "(in replay shard 1)" in raised.value.__cause__.__notes__
         assert len(shards_of(optimizer)) == 3
 
-    def test_without_restarts_its_error_is_raised(self, make):
+    def test_without_restarts_the_error_is_raised(self, make):
         optimizer, _ = make(1, recreate_failed_workers=False)
-        optimizer.shards._actors.doomed.add(shards_of(optimizer)[0])
+        optimizer.shards._actors.failing.add(shards_of(optimizer)[0])
         with pytest.raises(WorkerError, match="is gone"):
             steps(optimizer, 50)
 
-    def test_what_a_shard_raises_is_raised(self, make):
+    def test_errors_in_a_shard_are_raised(self, make):
         optimizer, _ = make(1, buffer_size=9)  # a fragment has ten rows
         with pytest.raises(ConfigError, match="does not fit into the replay buffer") as raised:
             steps(optimizer, 10)
         assert raised.value.__notes__ == ["(in replay shard 1)"]
 
-    def test_what_the_learner_raises_reaches_the_caller_and_it_goes_on(self, make):
+    def test_errors_of_the_learner_are_raised_and_learning_continues(self, make):
         def fail(updates):
             if updates == 2:
                 raise ZeroDivisionError("the loss")
@@ -134,7 +134,7 @@ class TestFaults:
         assert optimizer.env_steps > before
         assert len(learner_threads()) == 1
 
-    def test_a_worker_that_fails_is_replaced(self, make):
+    def test_a_failed_worker_is_replaced(self, make):
         optimizer, _ = make(2, fails={(2, 3): ValueError("no oil")})
         while not optimizer.remote.failures.restarts:
             optimizer.step()
@@ -144,7 +144,7 @@ class TestFaults:
 
 
 class TestState:
-    def test_it_goes_on_with_what_was_kept(self, make):
+    def test_restoring_with_the_buffer(self, make):
         settings = {"num_replay_shards": 2, "store_buffer_in_checkpoints": True, "training_intensity": 0.5}
         optimizer, _ = make(2, **settings)
         steps(optimizer, 10)
@@ -166,7 +166,7 @@ class TestState:
         with pytest.raises(CheckpointError, match="another number of shards"):
             other.set_state(optimizer.get_state())
 
-    def test_what_was_drawn_before_a_restore_is_forgotten(self, make):
+    def test_draws_before_a_restore_are_dropped(self, make):
         optimizer, _ = make(2, training_intensity=1.0)
         steps(optimizer, 5)
         state = optimizer.get_state()
@@ -179,11 +179,11 @@ class TestState:
         assert not learner_threads()
         steps(optimizer, 5)
 
-    def test_draws_that_were_lost_before_a_restore_are_forgotten_too(self, make):
+    def test_lost_draws_before_a_restore_are_dropped(self, make):
         optimizer, _ = make(1, updates_per_draw=3)
         steps(optimizer, 3)
         optimizer.shards.request_draw(3)
-        optimizer.shards._actors.doomed.add(shards_of(optimizer)[0])
+        optimizer.shards._actors.failing.add(shards_of(optimizer)[0])
         optimizer.shards.request_draw(3)
         optimizer.shards.collect()
         optimizer.set_state(optimizer.get_state())
@@ -192,7 +192,7 @@ class TestState:
         assert optimizer._requested == requested == optimizer.num_updates
 
     @pytest.mark.parametrize("used", [False, True])
-    def test_without_what_was_kept_it_waits_for_as_many_steps_as_at_first(self, make, used):
+    def test_without_the_buffer_learning_waits_for_learning_starts(self, make, used):
         settings = {"num_replay_shards": 2, "training_intensity": 0.5, "learning_starts": 100}
         optimizer, _ = make(2, **settings)
         steps(optimizer, 15)
@@ -212,7 +212,7 @@ class TestState:
         assert 0 < other.num_updates - state["num_updates"] <= (other.env_steps - begun - 100) * 0.5
 
     @pytest.mark.parametrize("wrong", ["shards", "capacity"])
-    def test_what_is_refused_changes_nothing(self, make, wrong):
+    def test_refused_states_change_nothing(self, make, wrong):
         settings = {"num_replay_shards": 2, "store_buffer_in_checkpoints": True, "training_intensity": 0.5}
         saved, _ = make(3, **settings)
         steps(saved, 5)
@@ -221,10 +221,10 @@ class TestState:
         steps(other, 9)
         if wrong == "shards":
             state["shards"].pop()
-        else:  # only of the second one
+        else:  # of the second one only
             state["shards"][1] = state["shards"][0]
         before, updates = [numbers_in(shard) for shard in shards_of(other)], other.num_updates
-        other.remote.forget()  # as when the workers were given what they had
+        other.remote.forget()  # as if the workers had just received their state
         with pytest.raises(CheckpointError, match=f"another (number of )?{wrong}"):
             other.set_state(state)
         after = [numbers_in(shard) for shard in shards_of(other)]
@@ -232,7 +232,7 @@ class TestState:
         steps(other, 5)
         assert other.num_updates > updates
 
-    def test_stop_releases_all(self, make):
+    def test_stop_ends_all_shards(self, make):
         optimizer, _ = make(2, num_replay_shards=2)
         steps(optimizer, 3)
         assert len(learner_threads()) == 1

@@ -1,4 +1,4 @@
-"""`AsyncSamplesOptimizer` over stand-ins: nothing is lost, nothing piles up, and the learner keeps to its times."""
+"""`AsyncSamplesOptimizer` with stand-ins: no samples are lost, queues are bounded, and the learner thread."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ import pytest
 from rollax import AsyncSamplesOptimizer
 from rollax.errors import ConfigError, WorkerError
 from rollax.processes.failures import FailureRules
-from tests.optimizers.stand_ins import LONG, STEPS, FragmentWorker, Notes, learner_threads, pool_of, until
+from tests.optimizers.stand_ins import (
+    LONG,
+    STEPS,
+    FragmentWorker,
+    RecordingPolicy,
+    learner_threads,
+    pool_of,
+    wait_until,
+)
 
 
 @pytest.fixture
 def make():
-    """Makes optimizers over so many workers, and ends them."""
+    """Makes optimizers with so many workers, and stops them at the end."""
     made = []
 
     def make_one(count=2, rules=None, *, seed=0, fails=None, **settings):
@@ -32,7 +40,7 @@ def make():
 
 def policy_of(optimizer):
     policy = optimizer.local_worker.policies["a"]
-    assert isinstance(policy, Notes)
+    assert isinstance(policy, RecordingPolicy)
     return policy
 
 
@@ -65,10 +73,10 @@ class TestSamples:
         for numbers in numbers_by_worker(learned).values():
             assert numbers == list(range(1, len(numbers) + 1))
         assert optimizer.env_steps == optimizer.agent_steps == STEPS * len(learned)
-        # The rest waits: four batches in the queue, one for room there, what makes no batch yet, and six in flight.
+        # The rest waits: four batches in the queue, one for a place in it, an incomplete batch, and six in flight.
         assert processes.fragments - len(learned) <= 4 * per_batch + per_batch + (per_batch - 1 + 6) + 2 * 3
 
-    def test_what_a_worker_had_to_do_when_it_failed_is_done_by_the_next(self, make):
+    def test_a_restarted_worker_gets_the_requests_of_the_failed_one(self, make):
         optimizer, _ = make(2, fails={(2, 3): ValueError("no oil")})
         while not optimizer.remote.failures.restarts:
             optimizer.step()
@@ -77,7 +85,7 @@ class TestSamples:
         assert learned[2][:4] == [1, 2, 101, 102]
         assert learned[1] == list(range(1, len(learned[1]) + 1))
 
-    def test_the_error_of_the_last_worker_ends_it(self, make):
+    def test_failure_of_the_last_worker_ends_the_run(self, make):
         rules = FailureRules(ignore=True)
         error = ValueError("no oil")
         optimizer, _ = make(1, rules, fails={(1, 3): error})
@@ -90,16 +98,16 @@ class TestSamples:
 
     def test_sampling_waits_while_the_queue_is_full(self, make):
         optimizer, processes = make(1, learner_queue_size=2)
-        go_on = threading.Event()
-        policy_of(optimizer).before = lambda updates: go_on.wait(LONG)
+        resume = threading.Event()
+        policy_of(optimizer).before = lambda updates: resume.wait(LONG)
         stepping = threading.Thread(target=optimizer.step)
         stepping.start()
-        # One is being learned from, two wait in the queue, one for room there, and two are in flight.
-        until(lambda: processes.fragments == 6)
+        # One is in the current update, two are in the queue, one waits for a place in it, and two are in flight.
+        wait_until(lambda: processes.fragments == 6)
         stepping.join(0.3)
         assert stepping.is_alive()
         assert processes.fragments == 6
-        go_on.set()
+        resume.set()
         stepping.join(LONG)
         assert not stepping.is_alive()
         _, queue = optimizer.timings.take()
@@ -107,7 +115,7 @@ class TestSamples:
 
 
 class TestWeights:
-    def test_the_lag_counts_the_updates_since_a_fragments_weights(self, make):
+    def test_lag_is_the_number_of_updates_since_a_fragments_weights(self, make):
         optimizer, _ = make(3, learner_queue_size=2)
         for _ in range(10):
             done = policy_of(optimizer).updates
@@ -119,14 +127,14 @@ class TestWeights:
             assert queue["policy_lag_mean"] == pytest.approx(sum(lags) / len(lags))
             assert queue["policy_lag_max"] == max(lags)
 
-    def test_the_lag_is_bounded_by_what_is_under_way(self, make):
+    def test_lag_is_bounded_by_samples_in_flight(self, make):
         optimizer, _ = make(1, learner_queue_size=1, max_requests_in_flight_per_worker=1)
         steps(optimizer, 30)
         _, queue = optimizer.timings.take()
-        # While one is in flight one may be learned from, one wait in the queue, and one for room there.
+        # One in flight, one in the current update, one in the queue, and one that waits for a place in it.
         assert 0 < queue["policy_lag_max"] <= 4
 
-    def test_workers_act_with_the_newest(self, make):
+    def test_workers_act_with_the_newest_weights(self, make):
         optimizer, processes = make(2)
         steps(optimizer, 20)
         versions = [update.version for update in processes.published]
@@ -135,7 +143,7 @@ class TestWeights:
         assert [update.weights["a"]["updates"] for update in processes.published] == [n - 1 for n in versions]
         assert max(acted for batch in policy_of(optimizer).learned for _, acted in batch) > 5
 
-    def test_only_every_so_many_updates_are_handed_out(self, make):
+    def test_weights_are_broadcast_at_the_set_interval(self, make):
         optimizer, processes = make(2, broadcast_interval=3)
         steps(optimizer, 30)
         first, *later = [update.version for update in processes.published]
@@ -145,7 +153,7 @@ class TestWeights:
 
 
 class TestLearner:
-    def test_what_it_raises_reaches_the_caller_at_once_and_it_goes_on(self, make):
+    def test_errors_are_raised_at_once_and_learning_continues(self, make):
         def fail(updates):
             if updates == 2:
                 raise ZeroDivisionError("the loss")
@@ -164,7 +172,7 @@ class TestLearner:
         assert optimizer.env_steps > before
         assert len(learner_threads()) == 1
 
-    def test_it_need_not_wait_for_samples_to_say_so(self, make):
+    def test_errors_are_raised_without_new_samples(self, make):
         optimizer, _ = make(1)
         collect, collects = optimizer.remote.collect, []
 
@@ -177,7 +185,7 @@ class TestLearner:
             return []
 
         def fail(updates):
-            until(lambda: len(collects) > 5)  # all that has come is with the learner, and nothing more comes
+            wait_until(lambda: len(collects) > 5)  # the learner has all samples, and no more arrive
             raise ZeroDivisionError("the loss")
 
         optimizer.remote.collect = once
@@ -186,13 +194,13 @@ class TestLearner:
             optimizer.step()
         assert len(collects) < 1000
 
-    def test_it_rests_between_two_steps(self, make):
+    def test_learner_pauses_between_two_steps(self, make):
         optimizer, _ = make(2, learner_queue_size=3)
         full = threading.Event()
         policy_of(optimizer).before = lambda updates: full.wait(LONG)
         stepping = threading.Thread(target=optimizer.step)
         stepping.start()
-        until(lambda: len(optimizer._learner) == 3)
+        wait_until(lambda: len(optimizer._learner) == 3)
         full.set()
         stepping.join(LONG)
         done = policy_of(optimizer).updates
@@ -203,25 +211,25 @@ class TestLearner:
         optimizer.step()
         assert policy_of(optimizer).updates > done
 
-    def test_stop_ends_its_thread(self, make):
+    def test_stop_ends_the_thread(self, make):
         optimizer, _ = make(2)
         optimizer.step()
         assert len(learner_threads()) == 1
         optimizer.stop()
         assert not learner_threads()
         optimizer.stop()
-        optimizer.step()  # it may be taken up again
+        optimizer.step()  # it may be used again
         assert len(learner_threads()) == 1
 
 
-def test_with_workers_nothing_is_saved_exactly(make):
+def test_exact_save_with_workers_is_refused(make):
     optimizer, _ = make(1)
     steps(optimizer, 2)
     with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*num_workers=1,(.|\n)*num_workers=0"):
         optimizer.begin_exactly()
 
 
-def test_a_restore_drops_the_samples_of_before(make):
+def test_a_restore_drops_earlier_samples(make):
     settings = {"train_batch_size": STEPS, "replay_proportion": 2.0, "replay_buffer_num_slots": 3}
     before, after = (AsyncSamplesOptimizer(FragmentWorker(), (), {"seed": seed, **settings}) for seed in (0, 1))
     steps(before, 4)
@@ -232,7 +240,7 @@ def test_a_restore_drops_the_samples_of_before(make):
     assert after.replayed_steps == before.replayed_steps > 0
     for optimizer in (before, after):
         optimizer.step()
-        assert len(policy_of(optimizer).learned[-1]) == 1  # nothing is kept to be learned from once more
+        assert len(policy_of(optimizer).learned[-1]) == 1  # no fragment is left to replay
     assert after.get_state() == before.get_state()
 
 
@@ -256,7 +264,7 @@ class TestWithoutWorkers:
         optimizer.stop()
 
     @pytest.mark.parametrize("proportion", [0.5, 2.0])
-    def test_recent_fragments_are_learned_from_again(self, proportion):
+    def test_recent_fragments_are_replayed(self, proportion):
         replay = {"replay_proportion": proportion, "replay_buffer_num_slots": 3, "seed": 0}
         optimizer = AsyncSamplesOptimizer(FragmentWorker(), config={"train_batch_size": STEPS, **replay})
         steps(optimizer, 300)

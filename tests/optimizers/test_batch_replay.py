@@ -28,7 +28,7 @@ TINY = {
 
 
 class Line(gym.Env):
-    """Observations and actions of the recorded data; counts what it is asked for."""
+    """Has the spaces of the recorded data; counts resets and steps."""
 
     observation_space, action_space = OBSERVATIONS, ACTIONS
     resets = steps = 0
@@ -71,7 +71,7 @@ def same_weights(one, other):
 
 class TestAlone:
     @pytest.mark.long
-    def test_no_environment_is_stepped_and_rows_count_as_steps(self, line):
+    def test_rows_count_as_steps_and_no_environment_is_stepped(self, line):
         with DQNTrainer(line, {**TINY, "input": reader()}) as trainer:
             result = trainer.train()
             assert isinstance(trainer.optimizer, BatchReplayOptimizer)
@@ -85,7 +85,7 @@ class TestAlone:
             assert line.steps == 8
 
     @pytest.mark.long
-    def test_without_an_environment_the_spaces_are_those_of_the_data(self):
+    def test_without_an_environment_spaces_come_from_the_data(self):
         with DQNTrainer(config={**TINY, "input": reader()}) as trainer:
             assert trainer.get_policy().action_space == ACTIONS
             assert trainer.train()["timesteps_total"] == 20
@@ -95,8 +95,8 @@ class TestAlone:
             with pytest.raises(ConfigError, match="There is no environment"):
                 trainer.evaluate()
 
-    def test_a_reader_that_was_given_stays_open(self):
-        # It is read for the spaces, for the rows and for the estimates.
+    def test_a_given_reader_stays_open(self):
+        # It is read for spaces, rows and estimates.
         data = ListReader([trajectory(number, 5) for number in range(6)])
         data.close = lambda: pytest.fail("closed")
         more = [trajectory(number, 5) for number in range(6, 8)]
@@ -116,7 +116,7 @@ class TestAlone:
         with pytest.raises(ConfigError, match="APEX cannot learn from recorded data"):
             ApexDQNTrainer(line, {**settings, "input": {"sampler": 1, "x": 1}, "updates_per_step": 200})
 
-    def test_the_data_in_files_is_the_same_run(self, line, tmp_path):
+    def test_data_in_files_gives_the_same_run(self, line, tmp_path):
         data, settings = reader(), {**TINY, "n_step": 2, "observation_filter": "MeanStdFilter"}
         with DQNTrainer(line, {**settings, "input": data}) as memory:
             memory.train()
@@ -124,7 +124,7 @@ class TestAlone:
                 files.train()
                 assert same_weights(memory, files)
                 ours, theirs = (trainer.worker.get_filters()["default_policy"] for trainer in (memory, files))
-                assert ours["count"] == theirs["count"] == 30  # what follows a termination has no value
+                assert ours["count"] == theirs["count"] == 30  # without observations after terminations
                 np.testing.assert_array_equal(ours["mean"], theirs["mean"])
 
     def test_more_data_than_memory_is_refused_without_a_folder(self, line, tmp_path):
@@ -169,7 +169,7 @@ class TestAlone:
                 trainer.train()
                 return len(decoded), trainer.optimizer.data.fingerprint, trainer.get_weights()["default_policy"]
 
-        first, again = run(), run(n_step=3)  # which is no matter of the rows
+        first, again = run(), run(n_step=3)  # n_step does not change the stored rows
         assert (first[0], again[0]) == (1, 1)
         assert first[1] == again[1]
         assert run(clip_rewards=True)[0] == 2
@@ -192,7 +192,7 @@ class TestAlone:
         ],
     )
     @pytest.mark.parametrize("key", ["input_folder", "output"])
-    def test_a_folder_inside_of_the_data_is_refused(self, line, tmp_path, monkeypatch, source, folder, key):
+    def test_a_folder_inside_the_data_is_refused(self, line, tmp_path, monkeypatch, source, folder, key):
         monkeypatch.chdir(tmp_path)
         for name in ("data", "more"):
             written(name, [trajectory(0, 3)])
@@ -206,13 +206,13 @@ class TestAlone:
     @pytest.mark.parametrize(
         ("source", "folder"), [("data", "data2"), ("data/*.parquet", "data/x"), ("dat*", "columns")]
     )
-    def test_a_folder_beside_the_data(self, line, tmp_path, monkeypatch, source, folder):
+    def test_a_folder_beside_the_data_is_accepted(self, line, tmp_path, monkeypatch, source, folder):
         monkeypatch.chdir(tmp_path)
         written("data", [trajectory(0, 3)])
         for _ in range(2):
             DQNTrainer(line, {**TINY, "input": source, "input_folder": folder}).stop()
 
-    def test_a_decoding_that_breaks_off_leaves_nothing(self, line, tmp_path):
+    def test_failed_decoding_leaves_no_files(self, line, tmp_path):
         bad = trajectory(1, 3)
         bad.columns["rewards"][1] = np.nan
         data = ListReader([trajectory(0, 3), bad])
@@ -225,7 +225,7 @@ class TestSaved:
     @pytest.mark.long
     @pytest.mark.parametrize("settings", [{}, {"prioritized_replay": True, "store_buffer_in_checkpoints": True}])
     @pytest.mark.parametrize("exact", [False, True])
-    def test_a_restored_run_is_the_same_run(self, line, tmp_path, exact, settings):
+    def test_restoring_continues_exactly(self, line, tmp_path, exact, settings):
         config = {**TINY, **settings, "input": reader(), "observation_filter": "MeanStdFilter"}
         with DQNTrainer(line, config) as trainer, DQNTrainer(line, {**config, "seed": 1}) as other:
             trainer.train()
@@ -235,13 +235,13 @@ class TestSaved:
             assert other.train()["info"] == result["info"]
             assert same_weights(trainer, other)
 
-    def test_priorities_that_are_not_stored_make_it_another_run(self, line, tmp_path):
+    def test_exact_save_without_priorities_is_refused(self, line, tmp_path):
         with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
             with pytest.raises(ConfigError, match="cannot be saved exactly"):
                 trainer.save(tmp_path, exact=True)
 
     @pytest.mark.long
-    def test_other_data_is_learned_from_with_a_warning(self, line, tmp_path, caplog):
+    def test_other_data_after_a_restore_logs_a_warning(self, line, tmp_path, caplog):
         with DQNTrainer(line, {**TINY, "input": reader()}) as trainer:
             trainer.train()
             path = trainer.save(tmp_path)
@@ -251,7 +251,7 @@ class TestSaved:
 
     @pytest.mark.parametrize("sources", ["list", "mapping"])
     @pytest.mark.parametrize("in_files_first", [False, True])
-    def test_the_same_data_in_files_is_no_other_data(self, line, tmp_path, caplog, in_files_first, sources):
+    def test_the_same_data_in_files_logs_no_warning(self, line, tmp_path, caplog, in_files_first, sources):
         paths = [str(tmp_path / name) for name in "ab"]
         for number, path in enumerate(paths):
             written(path, [trajectory(number, 5), trajectory(number + 2, 3, "truncated")])
@@ -293,7 +293,7 @@ class TestWithFreshExperience:
             assert [result["info"]["data"]["offline"] for result in results] == [True, False]
             assert line.steps == 0
             results = [trainer.train() for _ in range(4)]
-            # Four steps each; the first eight of them make nothing due, each one after them half an update.
+            # Four steps each. The first eight steps make no updates due, each later one makes half an update due.
             assert [result["timesteps_total"] for result in results] == [44, 48, 52, 56]
             assert [result["info"]["replay"]["num_updates"] for result in results] == [10, 10, 12, 14]
             assert line.steps == 16
@@ -310,8 +310,8 @@ class TestWithFreshExperience:
                 assert same_weights(trainer, other)
 
     @pytest.mark.parametrize(("offline_timesteps", "at_the_switch"), [(20, 20), (22, 24), (3, 4)])
-    def test_the_switch_comes_with_the_update_that_reaches_it(self, line, offline_timesteps, at_the_switch):
-        # Up to five updates of four rows in a step, and no more than are left.
+    def test_learning_goes_online_after_exactly_offline_timesteps(self, line, offline_timesteps, at_the_switch):
+        # Up to five updates of four rows in a step, but no more than remain.
         config = {**TINY, **self.settings, "input": reader(), "then_online": True}
         with DQNTrainer(line, {**config, "offline_timesteps": offline_timesteps}) as trainer:
             while trainer.optimizer.is_offline:
@@ -337,7 +337,7 @@ class TestWithFreshExperience:
 
 
 class TestRefused:
-    def test_an_algorithm_that_needs_data_and_has_none(self, line):
+    def test_an_algorithm_that_requires_data_without_data(self, line):
         class Offline(DQNTrainer):
             optimizer_class = BatchReplayOptimizer
 
@@ -366,12 +366,12 @@ class TestRefused:
             ({"input": reader(), "evaluation_interval": 1}, "No environment to evaluate in"),
         ],
     )
-    def test_no_environment_where_one_is_needed(self, config, message):
+    def test_a_missing_environment(self, config, message):
         with pytest.raises(ConfigError, match=message):
             DQNTrainer(config=config)
 
 
-def test_batches_of_the_data_are_those_of_the_rows(line):
+def test_batches_have_the_returns_of_the_data(line):
     with DQNTrainer(line, {**TINY, "input": reader(), "n_step": None, "gamma": 0.5}) as trainer:
         batch = trainer.optimizer.drawn_from["default_policy"].sample(100, np.random.default_rng(0))
     numbers, t = batch[SampleBatch.OBS].T
@@ -392,7 +392,7 @@ class TestSeveralPolicies:
         }
         return {**TINY, **policies, **changes}
 
-    def test_each_learns_from_the_rows_of_its_agents(self):
+    def test_each_policy_learns_from_rows_of_its_agents(self):
         parts = [
             trajectory(number, 3 + number, agent_id=agent, policy_id=self.mapping[agent])
             for number, agent in enumerate(("left", "right", "left"))
@@ -406,6 +406,6 @@ class TestSeveralPolicies:
             first = trainer.optimizer.drawn_from["two"].sample(50, np.random.default_rng(0))
         assert set(first[SampleBatch.OBS][:, 0]) == {1}
 
-    def test_a_policy_that_is_not_recorded_has_no_spaces(self):
+    def test_a_policy_without_recorded_data_has_no_spaces(self):
         with pytest.raises(ConfigError, match=r"spaces are not known(.|\n)*data of the policies \['one'\]"):
             DQNTrainer(config=self.multiagent(input=ListReader([trajectory(0, 3, policy_id="one")])))

@@ -1,4 +1,4 @@
-"""`LearnerThread`: its queue, its rests, its errors and its end."""
+"""`LearnerThread`: its queue, pauses, errors and end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Timings
-from tests.optimizers.stand_ins import LONG, learner_threads, until
+from tests.optimizers.stand_ins import LONG, learner_threads, wait_until
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def make():
     assert not learner_threads()
 
 
-def test_rests_at_first_and_learns_in_order_afterwards(make):
+def test_is_paused_at_first_and_learns_in_order(make):
     learned = []
     learner, _ = make(learned.append, size=3)
     assert [learner.put(batch, 0.0) for batch in "abcd"] == [True, True, True, False]
@@ -35,12 +35,12 @@ def test_rests_at_first_and_learns_in_order_afterwards(make):
     time.sleep(0.05)
     assert learned == []
     learner.resume()
-    until(lambda: learner.updates == 3)
+    wait_until(lambda: learner.updates == 3)
     assert learned == ["a", "b", "c"]
     assert len(learner) == 0
 
 
-def test_put_waits_for_room(make):
+def test_put_waits_for_a_free_place(make):
     learner, _ = make(lambda batch: None, size=1)
     assert learner.put("a", 0.0)
     started = time.monotonic()
@@ -50,12 +50,12 @@ def test_put_waits_for_room(make):
     assert learner.put("b", LONG)
 
 
-def test_a_rest_begins_between_two_batches(make):
-    begun, go_on, learned = threading.Event(), threading.Event(), []
+def test_a_pause_begins_between_two_batches(make):
+    begun, resume, learned = threading.Event(), threading.Event(), []
 
     def learn(batch):
         begun.set()
-        go_on.wait(LONG)
+        resume.wait(LONG)
         learned.append(batch)
 
     learner, _ = make(learn)
@@ -63,7 +63,7 @@ def test_a_rest_begins_between_two_batches(make):
     learner.put("b", 0.0)
     learner.resume()
     begun.wait(LONG)
-    threading.Timer(0.05, go_on.set).start()
+    threading.Timer(0.05, resume.set).start()
     learner.rest()
     assert learned == ["a"]
     assert learner.updates == 1
@@ -71,7 +71,7 @@ def test_a_rest_begins_between_two_batches(make):
     assert learned == ["a"]
 
 
-def test_an_error_is_raised_once_wherever_it_is_asked_for_something_and_it_goes_on(make):
+def test_an_error_is_raised_once_by_any_method_and_learning_continues(make):
     def learn(batch):
         if batch == "a":
             raise ZeroDivisionError(batch)
@@ -80,7 +80,7 @@ def test_an_error_is_raised_once_wherever_it_is_asked_for_something_and_it_goes_
     for asked in (learner.check, learner.resume, lambda: learner.put("b", LONG)):
         learner.put("a", 0.0)
         learner.resume()
-        until(lambda: learner.error is not None)
+        wait_until(lambda: learner.error is not None)
         learner.rest()
         with pytest.raises(ZeroDivisionError, match="a"):
             asked()
@@ -88,10 +88,10 @@ def test_an_error_is_raised_once_wherever_it_is_asked_for_something_and_it_goes_
     assert learner.updates == 0
     learner.put("b", 0.0)
     learner.resume()
-    until(lambda: learner.updates == 1)
+    wait_until(lambda: learner.updates == 1)
 
 
-def test_stop_waits_for_the_batch_that_is_learned_from(make):
+def test_stop_waits_for_the_current_batch(make):
     begun, learned = threading.Event(), []
 
     def learn(batch):
@@ -108,7 +108,7 @@ def test_stop_waits_for_the_batch_that_is_learned_from(make):
     assert learned == ["a"]
 
 
-def test_waiting_for_batches_is_counted_and_resting_is_not(make, monkeypatch):
+def test_waiting_for_batches_is_timed_and_pauses_are_not(make, monkeypatch):
     class Clock:
         now = 0.0
 
@@ -118,14 +118,14 @@ def test_waiting_for_batches_is_counted_and_resting_is_not(make, monkeypatch):
     clock = Clock()
     monkeypatch.setattr("rollax.optimizers.learner_thread.time", clock)
     learner, timings = make(lambda batch: None)
-    clock.now = 100.0  # it rests
+    clock.now = 100.0  # paused
     learner.resume()
-    clock.now = 103.0  # it waits
+    clock.now = 103.0  # waiting
     learner.put("a", 0.0)
-    until(lambda: learner.updates == 1)
+    wait_until(lambda: learner.updates == 1)
     learner.rest()
-    clock.now = 200.0  # it rests, with a batch in the queue
+    clock.now = 200.0  # paused, with a batch in the queue
     learner.put("b", 0.0)
     learner.resume()
-    until(lambda: learner.updates == 2)
+    wait_until(lambda: learner.updates == 2)
     assert timings.take()[0]["learner_wait_s"] == 3.0

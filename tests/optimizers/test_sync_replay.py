@@ -1,4 +1,4 @@
-"""`SyncReplayOptimizer` over stand-ins: how often each policy learns, from what, and what a restore leaves."""
+"""`SyncReplayOptimizer` with stand-ins: updates of each policy, and restored runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def steps(optimizer, count):
 
 
 def plain(state):
-    """A state as it comes out of a checkpoint, but for its arrays."""
+    """A state as restored from a checkpoint, except that arrays are lists."""
     if isinstance(state, dict):
         return {name: plain(value) for name, value in state.items()}
     return state if isinstance(state, np.ndarray | list) else json.loads(json.dumps(state))
@@ -50,31 +50,31 @@ def plain(state):
 
 class TestUpdates:
     @pytest.mark.parametrize("prioritized", [False, True], ids=["uniform", "prioritized"])
-    def test_a_policy_that_takes_its_batch_whole_is_called_for_each(self, prioritized):
+    def test_a_policy_without_minibatches_is_called_for_each_update(self, prioritized):
         optimizer = make(prioritized_replay=prioritized)
         steps(optimizer, 6)  # of ten steps
         policy = policy_of(optimizer)
         assert optimizer.num_updates == policy.updates == 30
         assert {len(batch) for batch in policy.learned} == {4}
 
-    def test_one_that_cuts_it_into_minibatches_is_called_once(self):
+    def test_a_policy_with_minibatches_is_called_once(self):
         optimizer = make()
         policy_of(optimizer).minibatch_size = 3
         steps(optimizer, 6)
         assert optimizer.num_updates == 30
         assert [len(batch) for batch in policy_of(optimizer).learned] == [5 * 3] * 6
 
-    def test_errors_count_for_the_next_update(self):
-        # Of 64 rows drawn of 10 all are learned from; the error of number k is k + 1, and 1 for those not drawn yet.
+    def test_errors_change_the_next_draw(self):
+        # 64 draws include all 10 rows. The error of row k is k + 1; before the first draw it is 1.
         optimizer = make(prioritized_replay=True, train_batch_size=64, training_intensity=0.1)
         optimizer.step()
         buffer = optimizer.buffers["a"]
         numbers = buffer._rows.read("obs", np.arange(10))
         np.testing.assert_allclose(buffer._tree.get(np.arange(10)), (numbers + 1 + 1e-6) ** 0.6)
 
-    def test_none_is_counted_where_nothing_can_be_drawn(self):
+    def test_no_updates_count_while_nothing_can_be_drawn(self):
         class LongWindows(RowWorker):
-            """Trajectories go on for ever: a window of 25 steps is there after the third fragment."""
+            """Endless trajectories: a window of 25 steps is complete after the third fragment."""
 
             def sample(self):
                 batch = super().sample()
@@ -90,18 +90,18 @@ class TestUpdates:
         for _ in range(5):
             optimizer.step()
             made.append(optimizer.num_updates)
-        # Steps 21 to 30 are the first after which there is something, and make five updates due.
+        # RowOptimizer can be drawn only after steps 21 to 30, which make five updates due.
         assert made == [0, 0, 5, 10, 15]
         assert policy_of(optimizer).updates == 15
 
-    def test_a_policy_that_comes_late_makes_those_from_then_on(self):
+    def test_a_policy_with_late_rows_makes_only_later_updates(self):
         optimizer = make(Late(a=1, b=1))
         steps(optimizer, 5)
         assert optimizer.num_updates == policy_of(optimizer, "a").updates == 25
         assert policy_of(optimizer, "b").updates == 15
 
     @pytest.mark.parametrize("minibatch_size", [None, 4])
-    def test_those_made_before_another_policy_failed_are_not_repeated(self, minibatch_size):
+    def test_updates_are_not_repeated_after_another_policy_fails(self, minibatch_size):
         optimizer = make(RowWorker(a=1, b=1))
         a, b = policy_of(optimizer, "a"), policy_of(optimizer, "b")
         a.minibatch_size = minibatch_size
@@ -126,7 +126,7 @@ class TestUpdates:
         assert plain(optimizer.get_state())["ahead"] == {"a": 0, "b": 0}
         assert made == (1 if minibatch_size else 5)
 
-    def test_what_is_reported(self):
+    def test_report(self):
         optimizer = make(Late(a=1, b=1))
         assert optimizer.report() == {"replay": {"rows": {"a": 0, "b": 0}, "num_updates": 0}}
         steps(optimizer, 3)
@@ -141,7 +141,7 @@ class TestRestored:
         steps(optimizer, count)
         return optimizer
 
-    def test_with_what_was_kept_it_is_the_same_run(self):
+    def test_with_the_buffer_continues_exactly(self):
         optimizer, other = self.used(), self.used(3)
         other.set_state(plain(optimizer.get_state()))
         other.local_worker.fragments = optimizer.local_worker.fragments
@@ -152,7 +152,7 @@ class TestRestored:
         assert other.num_updates == optimizer.num_updates == 65
 
     @pytest.mark.parametrize("count", [0, 4])
-    def test_without_it_waits_for_as_many_steps_as_at_first(self, count):
+    def test_without_the_buffer_waits_for_learning_starts(self, count):
         state = self.used(store_buffer_in_checkpoints=False).get_state()
         assert "buffers" not in state
         other = self.used(count)
@@ -166,7 +166,7 @@ class TestRestored:
         assert len(other.buffers["a"]) == 40
 
     @pytest.mark.parametrize(("intensity", "later"), [(2.0, [60, 80]), (0.1, [41, 42])])
-    def test_of_another_intensity_nothing_is_made_up_for(self, intensity, later):
+    def test_another_intensity_holds_for_later_steps_only(self, intensity, later):
         state = self.used().get_state()
         other = self.used(0, training_intensity=intensity)
         other.set_state(plain(state))
@@ -187,10 +187,10 @@ class TestRestored:
         assert [len(both.buffers[policy_id]) for policy_id in ("a", "b")] == [0, 50]
         steps(both, 1)
 
-    def test_what_does_not_fit_changes_nothing(self):
+    def test_states_that_do_not_fit_change_nothing(self):
         class Different(SyncReplayOptimizer):
             def buffers_of(self, policy: Policy):
-                # The second of them cannot take over what the first one can.
+                # The second buffer cannot restore the state, the first one can.
                 frames = StackedFrames(2, path=("none",)) if policy.name == "b" else None
                 return lambda size: UniformReplay(size, frames=frames)
 

@@ -1,4 +1,4 @@
-"""`SyncSamplesOptimizer` over workers that are given: gather, learn, count."""
+"""`SyncSamplesOptimizer` with given workers: sampling, learning, counters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rollax.errors import PolicyError
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.optimizers.optimizer import WaitEndedError
 from rollax.processes.failures import FailureRules
-from tests.optimizers.stand_ins import FragmentWorker, Notes, learning, pool_of, serving_pool
+from tests.optimizers.stand_ins import FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool
 
 
 def make(worker, remote_workers=(), **settings):
     return SyncSamplesOptimizer(worker, remote_workers, settings)
 
 
-def test_gathers_until_the_batch_is_full():
+def test_samples_until_the_batch_is_full():
     optimizer = make(FragmentWorker(a=1), train_batch_size=25)
     assert optimizer.step() == {"a": {"rows": 30, "first": 1}}
     assert optimizer.step() == {"a": {"rows": 30, "first": 4}}
@@ -45,7 +45,7 @@ def test_counts_env_or_agent_steps(unit, fragments):
     assert optimizer.steps == 30
 
 
-def test_only_those_to_train_and_only_with_data():
+def test_only_trained_policies_with_data_learn():
     worker = FragmentWorker(a=1, b=1, c=1)
     optimizer = make(worker, train_batch_size=10, **learning(worker, "a", "c"))
     assert optimizer.step() == {"a": {"rows": 10, "first": 1}, "c": {"rows": 10, "first": 1}}
@@ -53,14 +53,14 @@ def test_only_those_to_train_and_only_with_data():
     assert optimizer.step() == {"a": {"rows": 10, "first": 2}, "c": {"rows": None, "first": None}}
 
 
-def test_a_policy_that_cannot_learn_says_so():
+def test_a_policy_that_cannot_learn_raises_a_named_error():
     worker = FragmentWorker(a=1)
-    worker.policies["a"].learn_on_batch = super(Notes, worker.policies["a"]).learn_on_batch
+    worker.policies["a"].learn_on_batch = super(RecordingPolicy, worker.policies["a"]).learn_on_batch
     with pytest.raises(PolicyError, match=r"not implement learn_on_batch(.|\n)*policies_to_train"):
         make(worker).step()
 
 
-def test_what_nobody_takes_is_bounded(monkeypatch):
+def test_kept_episodes_and_lags_are_bounded(monkeypatch):
     monkeypatch.setattr("rollax.optimizers.optimizer.MOST_EPISODES", 5)
     worker = FragmentWorker(a=1)
     optimizer, ended = make(worker, train_batch_size=30), []
@@ -92,8 +92,8 @@ def test_learns_with_a_real_worker():
 
 
 class TestRemote:
-    def test_fragments_stand_in_the_order_of_rounds_and_workers(self):
-        # 20 of 45 steps after one round; 25 are missing, so one more round of 2, and one for the last 5.
+    def test_fragments_are_in_the_order_of_rounds_and_workers(self):
+        # 20 of 45 steps after one round. 25 are missing: one more round of 20, and one for the last 5.
         orders = set()
         for seed in range(5):
             workers, processes = pool_of(2, seed=seed)
@@ -108,16 +108,16 @@ class TestRemote:
             assert [update.version for update in processes.published] == [1, 2]
         assert len(orders) > 1
 
-    def test_as_many_rounds_at_once_as_are_missing(self):
-        # 20 of 125 steps after one round; 10 fragments are missing: 5 of each worker. Then 5 steps: one more of each.
+    def test_requests_all_missing_rounds_at_once(self):
+        # 20 of 125 steps after one round. 10 fragments are missing: 5 of each worker. Then 5 steps: one more of each.
         workers, processes = pool_of(2, seed=0)
-        asked = []
+        requested = []
         call = processes.call
-        processes.call = lambda *arguments: (asked.append(len(processes.over)), call(*arguments))[1]
+        processes.call = lambda *arguments: (requested.append(len(processes.over)), call(*arguments))[1]
         make(FragmentWorker(), remote_workers=workers, train_batch_size=125).step()
-        assert asked == [0] * 2 + [2] * 10 + [12] * 2
+        assert requested == [0] * 2 + [2] * 10 + [12] * 2
 
-    def test_one_that_fails_meanwhile_is_asked_again(self):
+    def test_a_failed_worker_gets_its_request_again(self):
         workers, processes = pool_of(2, seed=0, fails={(1, 2): ValueError("no oil")})
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=40)
         optimizer.step()
@@ -127,7 +127,7 @@ class TestRemote:
         optimizer.step()
         assert learned(optimizer)[1] == [(1102, 1), (2003, 1), (1103, 1), (2004, 1)]
 
-    def test_without_one_that_is_given_up_the_others_do_its_work(self):
+    def test_other_workers_replace_a_failed_one_without_restarts(self):
         rules = FailureRules(ignore=True)
         workers, _ = pool_of(2, rules, seed=0, fails={(1, 2): ValueError("no oil")})
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=40)
@@ -136,7 +136,7 @@ class TestRemote:
         optimizer.step()
         assert learned(optimizer)[1] == [(2004 + k, 1) for k in range(4)]
 
-    def test_what_an_interrupted_step_asked_for_is_learned_from_in_the_next(self, monkeypatch):
+    def test_requests_of_an_interrupted_step_are_used_in_the_next(self, monkeypatch):
         workers, _ = pool_of(2)
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=20)
         with monkeypatch.context() as patch:
@@ -149,7 +149,7 @@ class TestRemote:
 
 
 class TestServing:
-    def test_a_worker_without_clients_holds_up_no_other(self):
+    def test_a_worker_without_clients_blocks_no_other(self):
         workers, processes = serving_pool(2, 1)
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=30)
         optimizer.step()
@@ -165,9 +165,9 @@ class TestServing:
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=10)
         for _ in range(3):
             optimizer.step()
-        assert processes.workers[0].version in (2, 3)  # asked again after the broadcast, or about to be
+        assert processes.workers[0].version in (2, 3)  # depends on whether it was requested after the last broadcast
 
-    def test_a_step_ends_where_it_would_wait(self):
+    def test_a_step_ends_instead_of_waiting(self):
         workers, processes = serving_pool(2, 1, 2)
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=30)
         optimizer.waits = False
@@ -177,18 +177,18 @@ class TestServing:
         optimizer.step()
         assert learned(optimizer) == [[(2001, 0), (2002, 0), (2003, 0)]]
 
-    def test_fragments_that_came_too_late_are_dropped_and_counted(self):
+    def test_late_fragments_are_dropped_and_counted(self):
         workers, _ = serving_pool(2)
         local = FragmentWorker()
         local.is_too_old = lambda version, newest: newest > version
         optimizer = make(local, remote_workers=workers, train_batch_size=10)
-        optimizer.step()  # both are asked; 2001 is under way
+        optimizer.step()  # requests from both; 2001 is in flight
         optimizer.step()
         assert learned(optimizer) == [[(1001, 0)], [(1002, 1)]]
         assert optimizer.env_steps == 20
         assert optimizer.timings.take()[1]["dropped_steps"] == 10
 
-    def test_workers_that_step_their_environments_are_waited_for(self):
+    def test_steps_wait_for_workers_with_environments(self):
         workers, _ = pool_of(2)
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=20)
         optimizer.waits = False
@@ -202,5 +202,5 @@ def interrupted():
 
 def learned(optimizer):
     policy = optimizer.local_worker.policies["a"]
-    assert isinstance(policy, Notes)
+    assert isinstance(policy, RecordingPolicy)
     return policy.learned

@@ -1,4 +1,4 @@
-"""How many updates are due: by the steps in memory, exactly, and under settings that change at a restore."""
+"""The exact number of due updates by stored steps, also with other settings after a restore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def after(due: UpdatesDue, *fragments: int) -> list[int]:
 
 
 def restored(due: UpdatesDue, learning_starts: int, training_intensity: float, *, kept: bool = True) -> UpdatesDue:
-    """A run of these settings that goes on from what another saved, after as many updates as were due there."""
+    """A run with these settings, restored from the state of another one that has made all due updates."""
     other = UpdatesDue(learning_starts, training_intensity)
     other.restore(json.loads(json.dumps(due.get_state())), made=due.updates, kept=kept)
     return other
@@ -31,12 +31,12 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("intensity", [0.1, 0.3, 0.7, 1 / 3, 2.5])
-def test_fractions_do_not_add_up_to_something_else(intensity):
+def test_fractions_add_up_exactly(intensity):
     assert after(UpdatesDue(7, intensity), *[1] * 500) == [int(max(k - 7, 0) * intensity) for k in range(1, 501)]
 
 
 @pytest.mark.parametrize("stop", range(0, 60, 7))
-def test_a_run_that_is_restored_counts_as_one_that_went_on(stop):
+def test_a_restored_run_counts_like_a_continued_one(stop):
     whole, part = UpdatesDue(20, 0.7), UpdatesDue(20, 0.7)
     expected = after(whole, *[3] * 40)
     before = after(part, *[3] * (stop // 3))
@@ -50,31 +50,31 @@ class TestOtherSettings:
         assert after(due, 110) == [50]
         return due
 
-    def test_of_another_intensity_only_later_steps_are(self):
+    def test_another_intensity_holds_for_later_steps_only(self):
         assert after(restored(self.made(), 10, 2.0), 0, 1, 1) == [50, 52, 54]
         assert after(restored(self.made(), 10, 0.1), 0, 9, 1) == [50, 50, 51]
 
-    def test_what_was_due_in_part_stays_so(self):
+    def test_fractions_of_updates_are_kept(self):
         due = UpdatesDue(0, 0.5)
         assert after(due, 3) == [1]
         assert after(restored(due, 0, 0.25), 1, 1) == [1, 2]  # 1.5 + 0.25, + 0.25
 
-    def test_learning_starts_lowered_is_not_made_up_for(self):
+    def test_lowered_learning_starts_make_no_earlier_updates_due(self):
         due = UpdatesDue(1000, 0.5)
         assert after(due, 110) == [0]
         assert after(restored(due, 10, 0.5), 0, 2) == [0, 1]
 
-    def test_learning_starts_raised_lets_updates_wait(self):
+    def test_raised_learning_starts_delay_updates(self):
         assert after(restored(self.made(), 120, 0.5), 0, 10, 2) == [50, 50, 51]
 
 
-class TestWithoutWhatWasKept:
-    def test_learning_starts_counts_anew(self):
+class TestWithoutTheBuffer:
+    def test_learning_starts_counts_from_the_restore(self):
         due = UpdatesDue(10, 0.5)
         due.add(110)
         assert after(restored(due, 10, 0.5, kept=False), 10, 2, 2) == [50, 51, 52]
 
-    def test_and_again_after_another_restore(self):
+    def test_learning_starts_counts_from_a_second_restore(self):
         due = UpdatesDue(10, 0.5)
         due.add(110)
         due = restored(due, 10, 0.5, kept=False)
@@ -82,7 +82,7 @@ class TestWithoutWhatWasKept:
         assert after(restored(due, 10, 0.5), 2, 2) == [50, 51]
 
 
-def test_skipped_updates_do_not_come_later():
+def test_skipped_updates_are_not_due_later():
     due = UpdatesDue(4, 0.5)
     due.add(10)
     due.skip(0)
@@ -91,5 +91,5 @@ def test_skipped_updates_do_not_come_later():
     assert due.updates == 2
     early = UpdatesDue(8, 0.5)
     early.add(2)
-    early.skip(0)  # before its time nothing is lost by it
+    early.skip(0)  # no effect before learning starts
     assert after(early, 6, 2) == [0, 1]
