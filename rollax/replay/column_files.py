@@ -1,7 +1,7 @@
-"""Columns of recorded experience in files: written once, row after row, and then mapped into memory.
+"""Columns of recorded experience in files, which are written once, row by row, and then mapped into memory.
 
-A folder holds the rows of several policies. Rows lie trajectory by trajectory; behind each trajectory that does not
-terminate is the observation that followed it. A column of a nested space is a file for each of its arrays.
+A folder holds the rows of several policies. Rows are stored trajectory by trajectory; each trajectory that does not
+terminate is followed by its last observation. A column of a nested space has a file for each of its arrays.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _INDEX_DTYPES = {"starts": np.dtype("<i8"), "lasts": np.dtype("<i8"), "terminate
 class ColumnWriter:
     """Writes fragments of whole trajectories into the column files of a new folder.
 
-    The folder gets its name by `finish`, when it is complete on disk.
+    `finish` gives the folder its name, when it is complete on disk.
 
     Args:
-        path: the folder; one that is there is replaced by `finish`.
+        path: the folder; `finish` replaces an existing one.
         columns: policy id -> the columns to store.
     Raises:
         DatasetError: the folder cannot be written.
@@ -94,7 +94,7 @@ class ColumnWriter:
     def finish(self, about: Mapping[str, Any]) -> dict[str, MappedColumns]:
         """Completes the folder and returns its columns, as `open_columns`; `about` is stored with it, as JSON values.
 
-        Of several processes that write the same folder the last one's stays; each has the columns that it wrote.
+        If several processes write the same folder, the last one is kept; each process has the columns that it wrote.
         """
         policies = {
             policy_id: {"slots": self._slots[policy_id], "columns": self._layouts.get(policy_id, {})}
@@ -120,7 +120,7 @@ class ColumnWriter:
         return columns
 
     def discard(self) -> None:
-        """Removes what was written, unless it is finished."""
+        """Removes the written files, unless they are finished."""
         for file in self._files.values():
             with suppress(OSError):
                 file.close()
@@ -147,10 +147,10 @@ class ColumnWriter:
 
 
 class MappedColumns:
-    """The columns of one policy in a folder, mapped into memory; pages that were read can be given back.
+    """The columns of one policy in a folder, mapped into memory; pages that were read can be released.
 
     Attributes:
-        slots: rows and the observations behind trajectories.
+        slots: number of rows and of last observations.
         columns: name -> column.
         starts, lasts: [P] the slots of the first and the last row of each trajectory.
         terminated: [P].
@@ -183,7 +183,7 @@ class MappedColumns:
         return np.frombuffer(mapped, dtype).reshape(shape)
 
     def release(self) -> None:
-        """Gives back the memory of the pages that were read; the system may keep them as a cache of the files."""
+        """Releases the memory of the pages that were read; the system may keep them as a cache of the files."""
         if hasattr(mmap, "MADV_DONTNEED"):
             for mapped in self._maps:
                 mapped.madvise(mmap.MADV_DONTNEED)
@@ -201,7 +201,7 @@ class MappedColumns:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Removes what a process that was killed has left; one that still writes has changed a file lately."""
+    """Removes files of killed processes; a process that still writes has changed a file recently."""
     for folder in path.parent.glob(f".{path.name}.*.tmp"):
         with suppress(OSError):
             changed = max(file.stat().st_mtime for file in (folder, *folder.iterdir()))
@@ -210,13 +210,13 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def read_about(path: Path) -> dict[str, Any] | None:
-    """What `ColumnWriter.finish` was given; None where no complete folder is."""
+    """The `about` of `ColumnWriter.finish`; None if the folder is missing or incomplete."""
     manifest = _manifest(path)
     return None if manifest is None else manifest["about"]
 
 
 def open_columns(path: Path) -> dict[str, MappedColumns] | None:
-    """Policy id -> its columns, of the policies that have rows; None where the folder is damaged or missing."""
+    """Policy id -> its columns, for the policies that have rows; None if the folder is damaged or missing."""
     manifest = _manifest(path)
     if manifest is None:
         return None

@@ -20,7 +20,7 @@ Layout = Any
 
 
 def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> Fragment:
-    """The batch, where it is a fragment that can be stored; for the errors see `UniformReplay.add`."""
+    """The batch, if it is a fragment that can be stored; for the errors see `UniformReplay.add`."""
     missing = [name for name in (*names, *_MARKS) if name not in fragment]
     if missing or not isinstance(fragment, Fragment) or SampleBatch.OBS not in fragment.after:
         raise BatchError(
@@ -76,7 +76,7 @@ def _check_numbers(name: str, column: trees.Tree, what: str, where: str) -> None
 
 
 def check_layouts(fragment: Fragment, layouts: Mapping[str, Layout], where: str) -> None:
-    """Raises BatchError where a column has not the layout of the first fragment's."""
+    """Raises BatchError if a column has another layout than in the first fragment."""
     for name, expected in layouts.items():
         columns = [batch[name] for batch in (fragment, fragment.after) if name in batch]
         for got in (layout for layout in map(layout_of, columns) if layout != expected):
@@ -118,7 +118,7 @@ def _empty(layout: Layout) -> trees.Tree:
 
 
 def without_repeats(fragment: Fragment) -> Iterator[Fragment]:
-    """Parts of a fragment in which no trajectory has two segments: several fragments may have been concatenated."""
+    """Parts of a fragment in which no trajectory has two segments, because fragments may have been concatenated."""
     trajectories = fragment[SampleBatch.TRAJECTORY_ID][fragment.ends]
     if len(np.unique(trajectories)) == len(trajectories):
         yield fragment

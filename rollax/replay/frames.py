@@ -16,9 +16,9 @@ from rollax.replay.links import Addition, Links
 
 @dataclass(frozen=True)
 class StackedFrames:
-    """Where observations hold stacks of images; a replay buffer then stores each image once.
+    """The place of stacks of images in observations; a replay buffer stores each image once.
 
-    Of a stack that is not the one before, shifted by one image, all images are stored: drawn observations equal the
+    If a stack is not the one before, shifted by one image, all of its images are stored: drawn observations equal the
     added ones, bit for bit.
 
     Args:
@@ -44,7 +44,7 @@ class StackedFrames:
             )
 
     def array(self, obs: trees.Tree) -> NDArray:
-        """The array of an observation column that holds the stacks; raises ConfigError where there is none."""
+        """The array of an observation column that holds the stacks; raises ConfigError if there is none."""
         try:
             found = self._leaf(obs)
         except (KeyError, IndexError, TypeError) as error:
@@ -65,11 +65,11 @@ class StackedFrames:
         return trees.tree_map(lambda leaf: self.stacks(leaf)[:, -1] if leaf is stacked else leaf, obs)
 
     def images_before(self, obs: trees.Tree, inside: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Compares the stacks of M observations with those before; `inside` is false on the first one of a segment.
+        """Compares the stacks of M observations with the previous ones; `inside` is false for the first of a segment.
 
         Returns:
             [M] true where the stack is the one before, shifted by one image; [M] the number of images to store before
-            the newest one: 0 there, elsewhere those that differ from the oldest, which stands for all before it.
+            the newest one: 0 there, elsewhere those that differ from the oldest, which represents all before it.
         """
         stacks = self.stacks(self.array(obs))
         goes_on = inside.copy()
@@ -82,7 +82,7 @@ class StackedFrames:
         return goes_on, images
 
     def put(self, stored: trees.Tree, links: Links, added: Addition) -> None:
-        """Writes the observations of a fragment: of each stack the newest image to its slot, further ones before it."""
+        """Writes the observations of a fragment: the newest image of each stack to its slot, further ones before it."""
         frames = self._leaf(stored)
 
         def put_leaf(array: NDArray, leaf: NDArray) -> None:
@@ -107,7 +107,7 @@ class StackedFrames:
             links.observed[older] = True
 
     def read(self, stored: trees.Tree, links: Links, slots: NDArray[np.integer]) -> trees.Tree:
-        """The observations at [K] slots, as they were added."""
+        """The added observations at [K] slots."""
         frames = self._leaf(stored)
         return trees.tree_map(
             lambda array: self._read_stacks(array, links, slots) if array is frames else np.take(array, slots, axis=0),
@@ -132,7 +132,7 @@ class StackedFrames:
 
     @property
     def _axis(self) -> int:
-        """The axis, that of the rows counted."""
+        """The axis, counting the axis of rows."""
         return self.axis + 1 if self.axis >= 0 else self.axis
 
     def _mismatch(self, found: trees.Tree) -> ConfigError:

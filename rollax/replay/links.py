@@ -1,4 +1,4 @@
-"""Links between the slots of a ring buffer: which row follows which in its trajectory."""
+"""Links between the slots of a ring buffer: next and previous rows in a trajectory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Addition(NamedTuple):
     obs: trees.Tree | None  # columns of M observations where these are stacked
     slots: NDArray[np.int64]  # [M] the ring buffer slots of the entries
     goes_on: NDArray[np.bool_]  # [M] true where the images of the entry before are a part of the observation
-    images: NDArray[np.int64]  # [M] the number of images that are kept in the slots before each entry's own
-    fresh: NDArray[np.bool_]  # [M] false where the observation is in its slot already
+    images: NDArray[np.int64]  # [M] the number of images in the slots before each entry's own
+    fresh: NDArray[np.bool_]  # [M] false where the observation is already in its slot
     needed: int  # slots that are taken
     taken: int  # slots that have then been taken since the beginning
-    overwritten: NDArray[np.int64]  # slots that hold no row any more
+    overwritten: NDArray[np.int64]  # slots that no longer hold a row
 
     @property
     def row_slots(self) -> NDArray[np.int64]:
@@ -54,13 +54,13 @@ class Links:
 
     Args:
         size: the number of slots.
-        images: images per observation, where each slot holds one; else 1.
+        images: images per observation, if each slot holds one; else 1.
     Attributes:
         taken: slots taken since the beginning, overwritten ones included.
         following, preceding: [slots] the slots of the next and the previous row; -1 for none.
         number: [slots] the rows of the trajectory before this one, overwritten ones included.
-        back: [slots] the slot of the image before; that of the slot itself for the first image, which stands for all
-            before it. Empty where observations are not stacked.
+        back: [slots] the slot of the image before; the slot itself for the first image, which represents all before it.
+            Empty if observations are not stacked.
         terminated, truncated: [slots] whether the trajectory ended after the row.
         observed: [slots] whether there is only an observation, without an action.
     """
@@ -124,7 +124,7 @@ class Links:
         self.taken = added.taken
 
     def take_back(self, added: Addition) -> NDArray[np.int64]:
-        """Removes a fragment of which only a part has been stored; returns the slots that are empty now."""
+        """Removes a fragment that is only partly stored; returns the slots that are empty now."""
         self.taken = added.taken
         slots = np.union1d(added.overwritten, (added.taken - 1 - np.arange(added.needed)) % self.size)
         ends = added.slots[~added.fresh]  # open slots that it continued from
@@ -185,7 +185,7 @@ class Links:
         return np.asarray(newest - (newest - slots) % self.size, np.int64)
 
     def slots_of(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """[K] the slots of these indices, and whether their contents are still there."""
+        """[K] the slots of these indices, and whether they still have these contents."""
         named = indices.astype(np.int64)
         return named % self.size, (named >= self.taken - self.filled) & (named < self.taken)
 
@@ -236,7 +236,7 @@ class Links:
         self.terminated, self.truncated, self.observed = (np.zeros(size, np.bool_) for _ in range(3))
 
     def _oldest(self, count: int) -> NDArray[np.int64]:
-        """Those of the next `count` slots to be taken that are in use."""
+        """The slots in use among the next `count` slots to be taken."""
         slots = (self.taken + np.arange(count)) % self.size
         return slots[slots < self.filled]
 
@@ -249,7 +249,7 @@ class Links:
         return np.unique(np.concatenate(reached))
 
     def _followers(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The slots that follow some of these, and the ones that they follow."""
+        """The next and the previous slots of these."""
         followers = self.following[slots].astype(np.int64)
         there = followers != _NONE
         return followers[there], slots[there]

@@ -24,8 +24,8 @@ _ROWS_AT_ONCE = 1 << 16
 class MappedReplay(UniformReplay):
     """Draws from the columns of `MappedColumns`, with the same results as a `UniformReplay` with these rows.
 
-    Memory holds the pages that were read lately, and 17 bytes for each trajectory: its first and last row, and whether
-    it terminated. With `n_step=None` it also holds 12 bytes for each row: its return and discount.
+    Memory holds recently read pages, and 17 bytes for each trajectory: its first and last row, and whether it
+    terminated. With `n_step=None` it also holds 12 bytes for each row: its return and discount.
 
     Args:
         columns: the rows.
@@ -47,7 +47,7 @@ class MappedReplay(UniformReplay):
         self._whole = _whole_returns(columns, gamma) if n_step is None else None
 
     def add(self, fragment: SampleBatch) -> None:
-        """Raises ConfigError: the rows are those of the files."""
+        """Raises ConfigError, because the rows are in files."""
         raise ConfigError("Rows cannot be added to files of recorded data.", where=self.where)
 
     def observations(self, count: int) -> Iterator[trees.Tree]:
@@ -75,7 +75,7 @@ class MappedReplay(UniformReplay):
         return windows.returns, windows.discounts.astype(np.float32), flat[windows.targets]
 
     def get_state(self) -> dict[str, Any]:
-        """Nothing: the files are the state."""
+        """Empty, because the files are the state."""
         return {}
 
 
@@ -92,7 +92,7 @@ class _Computed:
 
 
 class _MappedLinks:
-    """What `Links` has for drawing: rows lie next to each other, trajectory by trajectory."""
+    """The part of `Links` for drawing, with rows stored trajectory by trajectory."""
 
     def __init__(self, columns: MappedColumns) -> None:
         self._starts, self._lasts, self._terminated = columns.starts, columns.lasts, columns.terminated
@@ -125,11 +125,11 @@ class _MappedLinks:
 
 
 class _MappedRows:
-    """What `StoredRows` has for drawing."""
+    """The part of `StoredRows` for drawing."""
 
     def __init__(self, columns: MappedColumns) -> None:
         self._mapped = columns
-        self._touched = 0  # bytes of pages since some were given back
+        self._touched = 0  # bytes of pages read since the last release
         self.names = tuple(columns.columns)
         self.links = _MappedLinks(columns)
         self.rewards = _Computed(lambda slots: self.read(SampleBatch.REWARDS, slots))
@@ -142,7 +142,7 @@ class _MappedRows:
         return trees.tree_map(lambda leaf: self._taken(leaf, slots), self._mapped.columns[name])
 
     def _taken(self, column: NDArray, slots: NDArray[np.integer]) -> NDArray:
-        """The rows at these slots, read in the order of the file; pages are given back from time to time."""
+        """The rows at these slots, read in the order of the file; pages are released from time to time."""
         order = np.argsort(slots)
         out = np.empty((len(slots), *column.shape[1:]), column.dtype)
         for start in range(0, len(order), _ROWS_READ):
@@ -156,7 +156,7 @@ class _MappedRows:
 
 
 def _whole_returns(columns: MappedColumns, gamma: float) -> Sequence[NDArray]:
-    """[slots] returns up to the end of each trajectory, and the discounts of what came after."""
+    """[slots] returns up to the end of each trajectory, and the discounts of the values after it."""
     rewards = columns.columns[SampleBatch.REWARDS]
     returns, discounts = np.zeros(columns.slots), np.zeros(columns.slots, np.float32)
     ends = columns.lasts + ~columns.terminated

@@ -24,7 +24,7 @@ class Part:
     Args:
         buffer: holds its transitions.
         weight: the proportion of draws from it, of at least 0.
-        prepared: what is to be done with each batch drawn from it, such as filtering the observations.
+        prepared: a function of each batch drawn from it, such as a filter of the observations.
     Attributes:
         drawn: transitions drawn from it so far.
     """
@@ -38,7 +38,7 @@ class Part:
 class MixedReplay:
     """Draws each transition from one of several buffers, chosen by weight; those without transitions are left out.
 
-    It draws as `UniformReplay` does. `indices` say from which buffer a transition is. Importance weights are those
+    It has the interface of `UniformReplay`. `indices` include the buffer of a transition. Importance weights are those
     inside each buffer.
     """
 
@@ -91,7 +91,7 @@ class MixedReplay:
                 expected="a buffer with transitions, and a weight above 0",
                 fix="add fragments before drawing",
             )
-        if np.count_nonzero(chances) == 1:  # no random number is spent on a choice of one
+        if np.count_nonzero(chances) == 1:  # a single choice uses no random number
             number = int(np.flatnonzero(chances)[0])
             return self._drawn(number, count, draw)
         which = rng.choice(len(self.parts), count, p=chances / chances.sum())
@@ -104,7 +104,7 @@ class MixedReplay:
     def _drawn(self, number: int, count: int, draw: Callable[[UniformReplay, int], SampleBatch]) -> SampleBatch:
         part = self.parts[number]
         batch = draw(part.buffer, count)
-        part.drawn += int(np.count_nonzero(batch[SampleBatch.WEIGHTS]))  # of sequences the rows to learn from
+        part.drawn += int(np.count_nonzero(batch[SampleBatch.WEIGHTS]))  # in sequences, the rows to learn from
         batch[SampleBatch.INDICES] = batch[SampleBatch.INDICES] * len(self.parts) + number
         return batch if part.prepared is None else part.prepared(batch)
 

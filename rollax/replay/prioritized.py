@@ -1,4 +1,4 @@
-"""A replay buffer that draws transitions by the size of their last error."""
+"""A replay buffer that draws transitions by their last error."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PrioritizedReplay(UniformReplay):
 
         Args:
             indices: [K] `indices` of drawn transitions; of duplicates the last error counts.
-            errors: [K] their errors δ when they were learned from, of either sign.
+            errors: [K] their TD errors δ in the last update, with either sign.
         Raises:
             NonFiniteError: an error is not a finite number.
         """
@@ -76,11 +76,11 @@ class PrioritizedReplay(UniformReplay):
         self._set(slots[there], priorities[there])
 
     def get_priorities(self) -> dict[str, Any]:
-        """The priorities alone, for a buffer whose rows are stored elsewhere."""
+        """The priorities only, for a buffer whose rows are stored elsewhere."""
         return {"priorities": self._tree.leaves[: self._rows.links.filled].copy(), "largest_priority": self._largest}
 
     def set_priorities(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_priorities` of a buffer with the same rows returned; CheckpointError where it differs."""
+        """Restores what `get_priorities` of a buffer with these rows returned; CheckpointError if they differ."""
         largest = number(state, "largest_priority", self.where)
         filled = self._rows.links.filled
         priorities = array(state, "priorities", self.where, shape=(filled,), dtype=np.float64)
@@ -105,13 +105,13 @@ class PrioritizedReplay(UniformReplay):
                 raise wrong(f"{self.where}: priorities", got, "numbers of at least 0")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """As `UniformReplay.set_state`; `alpha` may differ too, and priorities are then to the power of the new one."""
+        """Like `UniformReplay.set_state`; `alpha` may differ too, and priorities then have the new exponent."""
         self.check_state(state)
         self._largest = float(state.get("largest_priority", 1.0))  # a uniform buffer saves none
         super().set_state(state)
         alpha = float(state.get("alpha", self.alpha))
-        if "priorities" in state and alpha > 0:  # α = 0 has lost the errors
-            # Transitions that became drawable by a shorter window keep the priority of new ones.
+        if "priorities" in state and alpha > 0:  # with α = 0 the errors are not known
+            # Transitions that became drawable by a shorter window keep the initial priority.
             had_one = self._drawable[: len(state["priorities"])] & (state["priorities"] > 0)
             slots = np.flatnonzero(had_one)
             weights = state["priorities"][slots]

@@ -28,17 +28,17 @@ def sequences_from(
     """A sequence around each start: burn-in rows before it, rows to learn from, and the observation after them.
 
     Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
-        section 2.3: stored states and burn-in. Deviations: sequences begin where the caller says, not at every 40th
-        row of a trajectory; the first rows of a trajectory are learned from too, with fewer burn-in rows or none.
+        section 2.3: stored states and burn-in. Deviations: sequences begin at given rows, not at every 40th row of a
+        trajectory; the first rows of a trajectory are learned from too, with fewer burn-in rows or none.
 
     Args:
         starts: [B] slots of the first rows to learn from; with `aligned`, of any of them.
         start_weights: [B] the importance weight of each.
-        length: T, rows to learn from; fewer where the trajectory ends, or its next row is not stored yet.
-        burn_in: rows before the start, fewer where the trajectory began, or the rows before it are overwritten.
+        length: T, rows to learn from; fewer if the trajectory ends, or its next row is not stored yet.
+        burn_in: rows before the start; fewer if the trajectory begins later, or the rows before it are overwritten.
         aligned: whether trajectories are divided into sequences of T rows from their first row on; one whose first rows
             are overwritten has the others.
-        n_step: n, steps of each return; fewer where the sequence ends, and None: all up to there.
+        n_step: n, steps of each return; fewer at the end of the sequence; None: all up to its end.
     Returns:
         A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the first
         row only; n-step `rewards` and `discounts` as in `UniformReplay.sample`; `target_steps`, the position in the
@@ -76,7 +76,7 @@ def sequences_from(
 
 
 def _first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
-    """[B] the slot of the first row that is left of the aligned sequence that contains each slot."""
+    """[B] the slot of the first remaining row of the aligned sequence that contains each slot."""
     first, before = slots.astype(np.int64), links.number[slots] % length
     for step in range(length - 1):
         preceding = links.preceding[first]

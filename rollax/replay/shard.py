@@ -63,7 +63,7 @@ class ReplayShard:
         for policy_id, buffer in self.buffers.items():
             if len(buffer):
                 rows = buffer.sample(updates * self._batch_sizes[policy_id], self._rng, beta=self._beta)
-                rows.pop(SampleBatch.PRIORITIES, None)  # the first ones: nothing is learned from them
+                rows.pop(SampleBatch.PRIORITIES, None)  # initial priorities, which learning does not read
                 drawn[policy_id] = rows
         return drawn, self._contents()
 

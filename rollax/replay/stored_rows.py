@@ -1,4 +1,4 @@
-"""The rows of a replay buffer: which slots a fragment takes, and how it is stored there."""
+"""The rows of a replay buffer: the slots of a fragment, and its storage."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class StoredRows:
 
     def _forget(self) -> None:
         self.links = Links(self.capacity, self._images)
-        self._layouts: dict[str, Layout] = {}  # of rows as they are added; empty before the first fragment
-        self._stored: dict[str, trees.Tree] = {}  # by slot; of stacked observations only the newest image
+        self._layouts: dict[str, Layout] = {}  # of added rows; empty before the first fragment
+        self._stored: dict[str, trees.Tree] = {}  # by slot; for stacked observations only the newest image
 
     @property
     def bytes_per_slot(self) -> int:
@@ -68,7 +68,7 @@ class StoredRows:
         return trees.index(self._stored[name], slots)
 
     def checked(self, batch: SampleBatch) -> Fragment:
-        """The batch, where it is a fragment that can be added; memory is taken for the first one."""
+        """The batch, if it is a fragment that can be added; memory is taken for the first one."""
         fragment = check_fragment(batch, self.names, self._where)
         if not self._stored:
             self._allocate({name: layout_of(fragment[name]) for name in self.names})
@@ -105,7 +105,7 @@ class StoredRows:
         )
 
     def slots_for(self, fragment: Fragment) -> int:
-        """The slots that a fragment takes where it continues no earlier one."""
+        """The slots that a fragment takes if it continues no earlier one."""
         *_, goes_on, images = self._entries(fragment)
         return len(goes_on) + int(images.sum())
 
@@ -194,7 +194,7 @@ class StoredRows:
         self.links.set_state(state["links"])
 
     def _empty(self, layouts: Mapping[str, Layout]) -> dict[str, trees.Tree]:
-        """Empty columns as they are stored, after a check that full ones fit into memory."""
+        """Empty columns in the stored layout, after a check that full ones fit into memory."""
         empty = {name: empty_column(layout, f"{self._where}, column {name!r}") for name, layout in layouts.items()}
         if self._frames is not None:
             empty[_OBS] = self._frames.newest(empty[_OBS])
@@ -221,14 +221,14 @@ class StoredRows:
         known = np.flatnonzero(ends >= 0)
         known = known[self.links.lasts(ends[known], at_most)]
         if len(known):
-            # If a fragment was lost, or a number used twice, the observation differs.
+            # If a fragment was lost, or an id used twice, the observation differs.
             obs = trees.index(fragment[_OBS], fragment.starts[known])
             same = known[_same_rows(self.read(_OBS, ends[known]), obs)]
             slots[same] = ends[same]
         return slots
 
     def _look_for_broken_stacks(self, inside: NDArray[np.bool_], goes_on: NDArray[np.bool_]) -> None:
-        """Warns once where most stacks inside a trajectory are not those of the row before, shifted by one image."""
+        """Warns once if most stacks inside a trajectory are not those of the row before, shifted by one image."""
         if self._frames is None or self._warned:
             return
         self._stacks += int(np.count_nonzero(inside))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-_FAN_OUT = 8  # children per node: wider makes fewer levels, but more to add up at each
+_FAN_OUT = 8  # children per node: more children make fewer levels, with longer sums at each
 _TOP = 2048  # the highest level is searched whole, so nothing is built above it
 
 
@@ -69,7 +69,7 @@ class SumTree:
         self._finish()
         top = self._levels[-1].reshape(-1)
         sums = np.cumsum(top)
-        # Rounding must not lead beyond the last node that has a weight.
+        # Rounding must not select a node beyond the last one with a weight.
         wanted = np.minimum((np.arange(count) + rng.random(count)) * (sums[-1] / count), np.nextafter(sums[-1], 0))
         nodes = np.searchsorted(sums, wanted, side="right")
         rest = wanted - np.where(nodes > 0, sums[nodes - 1], 0.0)

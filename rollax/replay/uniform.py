@@ -28,9 +28,9 @@ class UniformReplay:
     Source: Lin (1992), "Self-improving reactive agents based on reinforcement learning, planning and teaching",
         doi:10.1007/BF00992699; Mnih et al. (2015), doi:10.1038/nature14236.
 
-    Rows are added as fragments. A trajectory may continue in a later fragment; windows of n steps then run across. A
-    transition can be drawn as soon as its n steps, or all up to the end of the trajectory, are stored. The number of a
-    trajectory (`trajectory_id`) must never be used again.
+    Rows are added as fragments. A trajectory may continue in a later fragment; windows of n steps then span both. A
+    transition can be drawn as soon as its n steps, or all up to the end of the trajectory, are stored. A
+    `trajectory_id` must never be used again.
 
     The capacity counts ring buffer slots. Each row takes one, as does the observation after a truncation, the last
     observation of a running trajectory, and each image that is stored beside those of the rows.
@@ -40,7 +40,7 @@ class UniformReplay:
         gamma: γ, the discount of n-step returns.
         n_step: n; None: all steps up to the end of the trajectory, bootstrapped where it is truncated.
         columns: further columns to store and draw, beside `obs`, `actions` and `rewards`.
-        frames: how observations are stacked from images; None: store observations as they are.
+        frames: how observations are stacked from images; None: observations are stored unchanged.
         where: the buffer's name in error messages.
     Raises:
         ConfigError: a number out of range.
@@ -85,12 +85,12 @@ class UniformReplay:
 
     @property
     def bytes_per_slot(self) -> int:
-        """Bytes that a transition takes; 0 before the first fragment."""
+        """Bytes of a transition; 0 before the first fragment."""
         return self._rows.bytes_per_slot
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are stored."""
+        """The stored columns."""
         return self._rows.names
 
     def slots_for(self, fragments: Iterable[Fragment]) -> int:
@@ -115,7 +115,7 @@ class UniformReplay:
             fragment: a `Fragment` with `obs`, `actions`, `rewards`, `terminateds`, `truncateds`, `trajectory_id` and
                 the columns to be stored; fragments of one worker may have been concatenated, the earlier ones first.
         Raises:
-            BatchError: it is no fragment, or a column is missing or unlike those before.
+            BatchError: it is no fragment, or a column is missing or differs from earlier ones.
             NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the capacity is larger than the memory, or smaller than the fragment.
         """
@@ -148,14 +148,14 @@ class UniformReplay:
         )
 
     def _finish(self) -> None:
-        """Removes the fragment whose `add` was interrupted; the rows that it has overwritten are lost too."""
+        """Removes the fragment whose `add` was interrupted; the rows that it has overwritten are lost, too."""
         added = self._adding
         if added is not None:
             log.warning("%s: adding %d rows was interrupted; they are not stored.", self.where, len(added.rows))
             gone = self._rows.links.take_back(added)
             self._drawable[gone] = False
             self._drawable &= ~np.isin(self._targets, gone)  # windows that reach into the removed rows
-            # No trajectory continues from where it was cut off.
+            # No trajectory continues from the end of the removed fragment.
             self._waiting, self._waiting_of = self._waiting[:0], self._waiting_of[:0]
             self._count = int(np.count_nonzero(self._drawable))
             self._reset_priorities()
@@ -196,7 +196,7 @@ class UniformReplay:
         beta: float = 1.0,
         aligned: bool = False,
     ) -> SampleBatch:
-        """Sequences of rows for recurrent policies, each around a transition drawn as by `sample`.
+        """Sequences of rows for recurrent policies, each around a transition drawn like in `sample`.
 
         Args:
             count: B, how many.
@@ -262,7 +262,7 @@ class UniformReplay:
         if "whole" in state:
             self._make_room()
             rows = np.flatnonzero(state["whole"])
-            self._complete(rows, np.full(len(rows), -1))  # no trajectory: all are tried
+            self._complete(rows, np.full(len(rows), -1))  # without trajectories, so that all windows are computed
 
     def _make_room(self) -> None:
         """Allocates the arrays beside those of the rows."""
@@ -272,13 +272,13 @@ class UniformReplay:
         self._drawable = np.zeros(self.capacity, np.bool_)
 
     def _windows(self, slots: NDArray[np.int64]) -> tuple[NDArray, NDArray, NDArray]:
-        """[K] the returns of transitions, the discounts of what came after, and the slots of its observations."""
+        """[K] the returns of transitions, and the discounts and slots of the observations after them."""
         return self._returns[slots], self._discounts[slots], self._targets[slots]
 
     def _complete(self, rows: NDArray[np.int64], trajectories: NDArray[np.int64]) -> None:
-        """Stores the windows of rows where they are complete; the others wait."""
+        """Stores the complete windows of rows; the others wait."""
         links = self._rows.links
-        # A window up to the end of its trajectory is not tried before that, or long trajectories take quadratic time.
+        # A window up to the end of its trajectory is computed only then: long trajectories would take quadratic time.
         running = links.is_running(trajectories) if self.n_step is None else np.zeros(len(rows), np.bool_)
         tried = rows[~running]
         windows = links.windows(tried, self._rows.rewards, self.n_step, self.gamma)
@@ -289,7 +289,7 @@ class UniformReplay:
         self._targets[slots] = windows.targets[done]
         self._drawable[slots] = True
         self._count += len(slots)
-        # A window that ends where no trajectory continues will never be complete.
+        # A window that ends where no trajectory continues is never complete.
         waits = ~done & links.is_open(windows.targets)
         self._waiting = np.concatenate([rows[running], tried[waits]])
         self._waiting_of = np.concatenate([trajectories[running], links.trajectories_at(windows.targets[waits])])
@@ -333,11 +333,11 @@ class UniformReplay:
 
 
 def _by_length(weights: NDArray[np.float32], length: int) -> NDArray[np.float32]:
-    """The weights of the rows of padded sequences, each divided by how many rows of its sequence are learned from."""
+    """The weights of the rows of padded sequences, each divided by the number of rows to learn from in its sequence."""
     of_sequences = weights.reshape(-1, length)
     learned = of_sequences > 0
     sizes = learned.sum(axis=1)
-    # Their mean over the rows that are learned from is the mean before.
+    # Their mean over the rows to learn from does not change.
     divided = of_sequences * (sizes.sum() / len(sizes) / sizes)[:, None]
     return divided.astype(np.float32).ravel()
 

@@ -1,4 +1,4 @@
-"""What a replay buffer must hold, in plain Python: a list of nodes per trajectory, and how many slots are taken."""
+"""The expected content of a replay buffer in plain Python: nodes of each trajectory, and the number of used slots."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class DrawsAll(UniformReplay):
 
 
 def everything(buffer: UniformReplay) -> SampleBatch:
-    """All transitions of an `DrawsAll`."""
+    """All transitions of a `DrawsAll`."""
     return buffer.sample(0, np.random.default_rng(0))
 
 
 @dataclass
 class Node:
-    """An observation; `row` is what was done there, if anything was."""
+    """An observation; `row` is the step from it, if there is one."""
 
     obs: Any
-    images: list[int]  # numbers of the slots of its images, the oldest first; without stacks only its own
+    images: list[int]  # slot numbers of its images, oldest first; without stacks only its own
     row: dict[str, Any] | None = None
     next: Node | None = field(default=None, repr=False)
 
 
 class Reference:
-    """Adds rows one by one; the rules are those of UniformReplay's docstring."""
+    """Adds rows one by one, by the rules in the docstring of `UniformReplay`."""
 
     def __init__(self, capacity: int, n_step: int, gamma: float, stack: int = 1) -> None:
         self.capacity, self.n_step, self.gamma, self.stack = capacity, n_step, gamma, stack
@@ -43,16 +43,16 @@ class Reference:
         self.open: dict[int, Node] = {}
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Adds a fragment, a list of its rows; of a trajectory that has two segments, the second one later."""
+        """Adds the rows of a fragment. If a trajectory has two segments, the second one is added later."""
         part: list[dict[str, Any]] = []
-        begins, seen = True, set()
+        first, seen = True, set()
         for row in rows:
-            if begins and row["trajectory_id"] in seen:
+            if first and row["trajectory_id"] in seen:
                 self._add_part(part)
                 part, seen = [], set()
             seen.add(row["trajectory_id"])
             part.append(row)
-            begins = row["bootstrap"] or row["terminateds"]
+            first = row["bootstrap"] or row["terminateds"]
         self._add_part(part)
 
     def _add_part(self, rows: list[dict[str, Any]]) -> None:
@@ -68,14 +68,14 @@ class Reference:
             self._add_row(row, oldest)
 
     def _extra(self, row: dict) -> int:
-        """Images to be kept beside the newest."""
+        """The number of images to store besides the newest."""
         if self._continues(row):
             return 0
         stack = row["obs"][: self.stack] if self.stack > 1 else [0]
-        alike = 0
-        while alike < self.stack - 1 and np.array_equal(stack[alike + 1], stack[0]):
-            alike += 1
-        return self.stack - 1 - alike
+        equal = 0
+        while equal < self.stack - 1 and np.array_equal(stack[equal + 1], stack[0]):
+            equal += 1
+        return self.stack - 1 - equal
 
     def _continues(self, row: dict) -> bool:
         last = row["previous"]
@@ -83,9 +83,9 @@ class Reference:
 
     def _add_row(self, row: dict, oldest: int) -> None:
         trajectory, last = row["trajectory_id"], row["previous"]
-        waiting = self.open.pop(trajectory, None) if last is None else None
-        if waiting is not None and min(waiting.images) >= oldest and np.array_equal(waiting.obs, row["obs"]):
-            node = waiting
+        end = self.open.pop(trajectory, None) if last is None else None
+        if end is not None and min(end.images) >= oldest and np.array_equal(end.obs, row["obs"]):
+            node = end
         else:
             node = Node(row["obs"], self._take(row))
             self.nodes.append(node)
@@ -105,7 +105,7 @@ class Reference:
         return [own[0]] * (self.stack - len(own)) + own
 
     def transitions(self) -> dict[int, tuple]:
-        """The action (each has its own) -> obs, n-step reward, discount, next obs (None where terminated)."""
+        """Action (unique) -> obs, n-step reward, discount, next obs (None after a termination)."""
         found = {}
         for node in self.nodes:
             if node.row is not None and min(node.images) >= self.taken - self.capacity:

@@ -1,4 +1,4 @@
-"""Streams of batches as rollout workers send them: trajectories side by side, cut into fragments at any row."""
+"""Streams of batches like those of rollout workers: concurrent trajectories, cut into fragments at any row."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Row = dict[str, Any]
 
 
 class TrajectoryStream:
-    """Several sub-environments with made-up observations; every row has an action of its own.
+    """Several sub-environments with random observations; every row has a unique action.
 
     Args:
-        envs: how many.
-        rng: decides on everything.
-        stack: observations are stacks of this many 2×3 images (of few colours, so that some are alike by chance); 1:
-            they are the numbers of the trajectory and of the step.
-        padding: what a stack is filled with when a trajectory begins: copies of the first image, or zeros.
-        ends: how likely a trajectory is to terminate, and as likely to be truncated, at a step.
+        envs: number of sub-environments.
+        rng: source of all randomness.
+        stack: observations are stacks of this many 2×3 images (with few colours, so that some are equal by chance); 1:
+        they are the numbers of the trajectory and of the step.
+        padding: first images of a stack when a trajectory begins: copies of the first observed image, or zeros.
+        ends: the probability of a termination at each step, and also of a truncation.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TrajectoryStream:
 
 
 def batch_of(rows: list[Row]) -> Fragment:
-    """These rows as a fragment."""
+    """A fragment of these rows."""
     dtypes = {"actions": np.int64, "rewards": np.float32, "trajectory_id": np.int64}
     columns = {
         name: np.array([row[name] for row in rows], dtypes.get(name, np.bool_))
@@ -87,7 +87,7 @@ def batch_of(rows: list[Row]) -> Fragment:
 
 
 def fragment_of(batch: SampleBatch) -> Fragment:
-    """The fragment of a batch that has a row more, marked as `bootstrap`, after each segment that goes on."""
+    """The fragment of a batch with a bootstrap row after each segment that does not terminate."""
     observed = batch["bootstrap"]
     bounds = np.flatnonzero(observed | batch["terminateds"])
     ends = np.cumsum(~observed)[bounds] - 1

@@ -1,4 +1,4 @@
-"""Random streams of trajectories: the buffers hold what plain Python lists hold, and draw it as it was added."""
+"""Random streams of trajectories: buffers hold and draw the same transitions as plain Python lists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.replay.streams import Row, TrajectoryStream, batch_of
 
 
 def compare(buffer: DrawsAll, reference: Reference, axis: int = 0) -> None:
-    """Both hold the same transitions."""
+    """Checks that both hold the same transitions."""
     expected = reference.transitions()
     assert len(buffer) == len(expected)
     if not expected:
@@ -30,7 +30,7 @@ def compare(buffer: DrawsAll, reference: Reference, axis: int = 0) -> None:
 
 
 def batches(trajectories: TrajectoryStream, rng: np.random.Generator, rows_at_most: int) -> list[list[Row]]:
-    """Fragments of different lengths, one or two to a batch, some lost on the way; trajectories may wait for long."""
+    """Batches of one or two fragments of different lengths. Some fragments are lost; trajectories may pause."""
     found: list[list[Row]] = []
     idle = rng.choice([0.0, 0.6])
     for _ in range(int(rng.integers(1, 30))):

@@ -1,4 +1,4 @@
-"""What every replay buffer holds to: trees, dtypes, memory, saved states, and what it refuses."""
+"""Tests of all replay buffers: trees, dtypes, memory, saved states, and refused batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUFFERS = pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
 
 
 def structured(count: int, trajectory: int = 0) -> Fragment:
-    """A trajectory of `count` steps with observations and actions in trees; the number of a row is in each of them."""
+    """A trajectory of `count` steps with trees of observations and actions, each with the number of the row."""
     row = np.arange(count + 1)
     stacks = np.stack([row, row + 1], 1).astype(np.uint8)
     batch = SampleBatch(
@@ -74,21 +74,21 @@ def test_trees_and_dtypes(frames: StackedFrames | None):
 
 
 def test_uniform_draws_are_uniform():
-    # Nine rows in twelve slots, and two among three hundred: drawing again, and choosing among those there are. With
-    # 30,000 draws a share of 1/9 has a standard deviation of 0.0018, one of 1/2 of 0.0029.
+    # Nine rows in twelve slots, drawn by rejection, and two in three hundred, drawn from a list of rows. With 30,000
+    # draws a share of 1/9 has a standard deviation of 0.0018, one of 1/2 of 0.0029.
     for capacity, digits in ((12, "123456789"), (1000, "12")):
         buffer = UniformReplay(capacity)
         buffer.add(rows(digits + "/"))
         if capacity == 1000:
             for trajectory in range(2, 300):
-                buffer.add(rows("1", trajectory_ids=[trajectory])[1:])  # a slot for nothing but an observation
+                buffer.add(rows("1", trajectory_ids=[trajectory])[1:])  # a slot for an observation only
         drawn = buffer.sample(30_000, np.random.default_rng(0))
         np.testing.assert_allclose(np.bincount(drawn["actions"])[1:] / 30_000, 1 / len(digits), atol=0.012)
         assert (drawn["weights"] == 1).all()
 
 
 @BUFFERS
-def test_one_seed_one_sample(kind: type[UniformReplay]):
+def test_same_seed_gives_the_same_sample(kind: type[UniformReplay]):
     buffer = kind(100)
     buffer.add(rows("123456|"))
     first, again = (buffer.sample(20, np.random.default_rng(5))["actions"].tolist() for _ in range(2))
@@ -97,7 +97,7 @@ def test_one_seed_one_sample(kind: type[UniformReplay]):
 
 
 def stored(state: Any) -> Any:
-    """A state as it comes back from a checkpoint: JSON, and arrays by name."""
+    """A state as restored from a checkpoint: JSON, and arrays by name."""
     arrays: dict[str, np.ndarray] = {}
     written = storage.to_json_bytes(_without_arrays(state, "", arrays, {}))
     return _with_arrays(storage.from_json_bytes(written, where="the test"), arrays, "the test")
@@ -106,7 +106,7 @@ def stored(state: Any) -> Any:
 @BUFFERS
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("fragments", [2, 30])
-def test_a_restored_buffer_goes_on_alike(kind: type[UniformReplay], stack: int, fragments: int):
+def test_a_restored_buffer_continues_exactly(kind: type[UniformReplay], stack: int, fragments: int):
     settings: Any = {"n_step": 3, "frames": None if stack == 1 else StackedFrames(stack)}
     rng = np.random.default_rng(0)
     trajectories = TrajectoryStream(3, rng, stack=stack, padding="zero")
@@ -167,12 +167,12 @@ def test_an_empty_buffer_is_saved_and_restored(kind: type[UniformReplay]):
 
 
 @BUFFERS
-def test_windows_are_made_anew_with_other_settings(kind: type[UniformReplay]):
+def test_windows_are_recomputed_with_other_settings(kind: type[UniformReplay]):
     buffer = kind(20, gamma=0.9, n_step=3)
     buffer.add(rows("1234"))
     restored = kind(20, gamma=0.1, n_step=2)
     restored.set_state(stored(buffer.get_state()))
-    # 1 + 0.2, 2 + 0.3, and 3 + 0.4, which lacked a step before; 4 waits for what comes next.
+    # 1 + 0.2, 2 + 0.3, and 3 + 0.4, which lacked a step before; 4 waits for the next row.
     drawn = restored.sample(100, np.random.default_rng(0))["rewards"]
     assert sorted({round(float(reward), 4) for reward in drawn}) == [1.2, 2.3, 3.4]
 
@@ -194,12 +194,12 @@ def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], words: str
 
 @pytest.mark.long
 @BUFFERS
-def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
+def test_memory_is_as_reported_and_constant(kind: type[UniformReplay]):
     rng = np.random.default_rng(0)
     trajectories = TrajectoryStream(4, rng, ends=0.02)
     batches = [batch_of(trajectories.fragment(8)) for _ in range(200)]
     first, buffer = (kind(3300, n_step=3) for _ in range(2))
-    for batch in batches[:120]:  # what is imported or compiled once is no memory of the buffer
+    for batch in batches[:120]:  # so that imports and compilations do not count as the buffer's memory
         first.add(batch)
         first.update_priorities(first.sample(8, rng)["indices"], rng.random(8))
     tracemalloc.start()
@@ -214,15 +214,14 @@ def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
     finally:
         tracemalloc.stop()
     assert held[0] == pytest.approx(buffer.nbytes, rel=0.03)
-    # A single object kept for each of the 100 batches would be more; other threads of the process keep a little.
+    # A single object kept for each of the 100 batches would exceed this; other threads of the process keep a little.
     assert held[2] - held[1] < 100 * 40
 
 
 @pytest.mark.long
 def test_a_million_atari_transitions_fit_into_8_gb():
-    # One env in fragments of 4 steps, trajectories of about 800 steps, 84×84 images, each 7056 bytes. One in five of
-    # the rows that come is what came after a fragment; the next fragment begins with it, so it takes no slot of its
-    # own.
+    # One env in fragments of 4 steps, trajectories of about 800 steps, 84×84 images of 7056 bytes. One in five rows is
+    # the observation after a fragment. The next fragment begins with it, so that it takes no slot of its own.
     buffer = PrioritizedReplay(2000, n_step=3, frames=StackedFrames(4))
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (3000, 84, 84), dtype=np.uint8)
@@ -235,19 +234,19 @@ def test_a_million_atari_transitions_fit_into_8_gb():
         batch = SampleBatch({**columns, "truncateds": over & False, "trajectory_id": np.full(5, trajectory)})
         batch["bootstrap"] = steps == start + 4
         buffer.add(fragment_of(batch.rows(np.arange(4)) if over.any() else batch))
-    assert len(buffer) >= 2000 - 10  # but for the first three, whose images are gone, and the last, which wait
+    assert len(buffer) >= 2000 - 10  # without the first three, whose images are overwritten, and the last, which wait
     assert buffer.nbytes * 1_000_000 / len(buffer) <= 8e9
     drawn = buffer.sample(64, rng)
     for step, obs in zip(drawn["actions"].tolist(), drawn["obs"], strict=True):
         assert (obs == image[np.maximum(np.arange(step - 3, step + 1), step // 800 * 800)]).all()
 
 
-def test_a_capacity_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_capacity_larger_than_main_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
     buffer = UniformReplay(10**9, where="replay buffer of policy 'car'")
     tracemalloc.start()
     try:
         monkeypatch.setattr(memory, "memory_there", lambda: 10 * 2**30)
-        # Of a row here: 4 bytes observation, 8 action, 4 reward; 15 for links; 21 for its window.
+        # Bytes of a row: 4 for the observation, 8 for the action, 4 for the reward, 15 for links, 21 for its window.
         with pytest.raises(ConfigError) as caught:
             buffer.add(rows("12|"))
         assert tracemalloc.get_traced_memory()[1] < 10**6
@@ -258,7 +257,7 @@ def test_a_capacity_larger_than_the_memory_is_refused(monkeypatch: pytest.Monkey
     assert len(buffer) == buffer.nbytes == 0
 
 
-def test_the_memory_there_is():
+def test_available_memory():
     assert 2**28 < memory.memory_there() < 2**50
 
 
@@ -270,7 +269,7 @@ def test_a_batch_larger_than_the_buffer_is_refused():
     assert len(buffer) == 2
 
 
-def test_a_buffer_that_is_too_short_for_its_windows_says_so_once(caplog):
+def test_a_buffer_too_small_for_its_windows_logs_one_warning(caplog):
     for n_step, said in ((None, "before the end of their trajectory is"), (7, "before the 7 rows after"), (1, "")):
         caplog.clear()
         buffer = UniformReplay(4, n_step=n_step)
@@ -280,7 +279,7 @@ def test_a_buffer_that_is_too_short_for_its_windows_says_so_once(caplog):
         assert said in caplog.text
     caplog.clear()
     buffer = UniformReplay(6)
-    for number in range(6):  # the first trajectory does not go on: that is not the size of the buffer
+    for number in range(6):  # the first trajectory does not continue, which is not due to the size of the buffer
         buffer.add(rows("12" if number == 0 else "12|", trajectory_ids=[number]))
     assert caplog.messages == []
 
@@ -293,7 +292,7 @@ def test_an_empty_batch_changes_nothing():
     assert len(buffer) == 2
 
 
-def test_a_batch_without_what_came_after_its_segments_is_refused():
+def test_a_batch_without_next_observations_is_refused():
     buffer = UniformReplay(10)
     with pytest.raises(BatchError, match=r"a SampleBatch without(.|\n)*Fragment"):
         buffer.add(SampleBatch(rows("12").to_dict()))
@@ -311,7 +310,7 @@ def test_a_trajectory_that_ends_inside_a_segment_is_refused(flag: str):
         UniformReplay(10).add(fragment)
 
 
-def test_a_dict_whose_keys_come_in_another_order_goes_on():
+def test_trajectories_continue_with_dict_keys_in_another_order():
     buffer = UniformReplay(20, n_step=2)
     first, second = rows("12"), rows("34|")
     for batch, keys in ((first, "xy"), (second, "yx")):
@@ -319,13 +318,13 @@ def test_a_dict_whose_keys_come_in_another_order_goes_on():
             part = {"x": columns["obs"], "y": 2 * columns["obs"]}
             columns["obs"] = {key: part[key] for key in keys}
         buffer.add(batch)
-    assert len(buffer) == 4  # that of 2 runs across
+    assert len(buffer) == 4  # the window of 2 spans both fragments
 
 
-def test_what_does_not_go_on_is_not_waited_for():
+def test_incomplete_windows_are_dropped_if_a_trajectory_does_not_continue():
     buffer = UniformReplay(1000, n_step=3)
     for _ in range(50):
-        buffer.add(rows("1234"))  # of the same trajectory, but not from the 5 that was seen last
+        buffer.add(rows("1234"))  # of the same trajectory, but not from its last observation, 5
     assert len(buffer) == 2 * 50
     assert len(buffer._waiting) == 2
 
@@ -371,11 +370,11 @@ def test_nothing_to_draw_from():
         StackedFrames(2, path=("nose",)),
     ],
 )
-def test_observations_that_are_not_stacked_as_said(frames: StackedFrames):
+def test_observations_without_the_declared_stacks_are_refused(frames: StackedFrames):
     with pytest.raises(ConfigError, match="StackedFrames"):
         UniformReplay(10, frames=frames).add(structured(3))
 
 
-def test_frames_of_which_one_is_no_stack():
+def test_a_stack_of_one_frame_is_refused():
     with pytest.raises(ConfigError, match="at least 2"):
         StackedFrames(1)

@@ -1,4 +1,4 @@
-"""Stacked images by hand: how many slots they take, and that stacks come out as they went in."""
+"""Stacked images by hand: the number of slots, and exact stacks in draws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.replay.streams import fragment_of
 
 
 def trajectory(stacks: list[str], *, number: int = 1, terminated: bool = True) -> Fragment:
-    """A row for each stack, written as one letter per image; the last is only observed unless it terminated."""
+    """A row for each stack, with one letter per image. The last stack is only observed, unless `terminated`."""
     obs = np.array([[[[ord(letter)]] for letter in stack] for stack in stacks], np.uint8)
     row = np.arange(len(stacks))
     batch = SampleBatch(
@@ -33,7 +33,7 @@ def trajectory(stacks: list[str], *, number: int = 1, terminated: bool = True) -
 
 
 def stacks_in(buffer: DrawsAll) -> list[str]:
-    """The stacks of all transitions; each has gone with an action of the same letters."""
+    """The stacks of all transitions; checks that each has the action of the same letters."""
     drawn = everything(buffer)
     assert (drawn["obs"][:, :, 0, 0] == drawn["actions"]).all()
     return sorted("".join(map(chr, stack)) for stack in drawn["actions"])
@@ -42,12 +42,12 @@ def stacks_in(buffer: DrawsAll) -> list[str]:
 @pytest.mark.parametrize(
     ("stacks", "slots"),
     [
-        (["aaa", "aab", "abc"], 3),  # copies of the first image before it: no more than the images
+        (["aaa", "aab", "abc"], 3),  # copies of the first image before it: one slot per image
         (["00a", "0ab", "abc"], 4),  # zeros before it: one slot for all of them
-        (["abc", "bcd", "cde"], 5),  # a trajectory whose beginning was not added: a and b too
+        (["abc", "bcd", "cde"], 5),  # the beginning of the trajectory was not added: also a and b
         (["aab", "abc", "bcd"], 4),
-        (["aaa", "aab", "xyz", "yzu"], 6),  # a stack that does not go on brings its own: x and y
-        (["aba", "bab", "aba"], 5),  # images that are alike, but not neighbours
+        (["aaa", "aab", "xyz", "yzu"], 6),  # a stack that does not continue adds its own images: x and y
+        (["aba", "bab", "aba"], 5),  # equal images that are not neighbours
     ],
 )
 def test_slots(stacks: list[str], slots: int):
@@ -58,43 +58,44 @@ def test_slots(stacks: list[str], slots: int):
         smaller.add(trajectory(stacks))
 
 
-def test_transitions_go_with_their_oldest_image():
-    # Six slots. abc takes those of a, b and itself; bcd and cde one each, def (seen only) the sixth.
+def test_transitions_are_overwritten_with_their_oldest_image():
+    # Six slots. abc takes three, for a, b and c; bcd and cde take one each; def, only observed, takes the sixth.
     buffer = DrawsAll(6, frames=StackedFrames(3))
     buffer.add(trajectory(["abc", "bcd", "cde", "def"], terminated=False))
     assert stacks_in(buffer) == ["abc", "bcd", "cde"]
-    buffer.add(trajectory(["xxx"], number=2))  # over a, which abc is made of
+    buffer.add(trajectory(["xxx"], number=2))  # overwrites a, a part of abc
     assert stacks_in(buffer) == ["bcd", "cde", "xxx"]
-    buffer.add(trajectory(["yyy"], number=3))  # over b
+    buffer.add(trajectory(["yyy"], number=3))  # overwrites b
     assert stacks_in(buffer) == ["cde", "xxx", "yyy"]
 
 
-def test_late_errors_do_not_bring_back_what_has_lost_an_image():
+def test_late_errors_do_not_restore_transitions_without_an_image():
     buffer, rng = PrioritizedReplay(6, frames=StackedFrames(3), alpha=1.0), np.random.default_rng(0)
     buffer.add(trajectory(["abc", "bcd", "cde", "def"], terminated=False))
     late = buffer.sample(50, rng)["indices"]
-    buffer.add(trajectory(["xxx"], number=2))  # over a; abc itself is still there
+    buffer.add(trajectory(["xxx"], number=2))  # overwrites a, but not the row of abc
     buffer.update_priorities(late, np.full(50, 1e6))
     assert set(buffer.sample(50, rng)["actions"][:, 0].tolist()) <= set(b"bcx")
 
 
-def test_an_end_whose_images_are_overwritten_is_not_gone_on_from():
-    # Eight slots: aaa lies at 0 and aab, seen only at first, at 1; abc, seen last, at 5; what other trajectories did,
-    # between and after. Then the first goes on: abc would outlive the batch, but not the images a and b of it.
+def test_images_are_stored_again_if_a_continued_end_would_lose_them():
+    # Eight slots: aaa is in slot 0, aab, at first only observed, in 1, and abc, the last observation, in 5; other
+    # trajectories have the slots between and after. Then the first one continues: the batch would overwrite the images
+    # a and b, but not abc itself.
     buffer = DrawsAll(8, frames=StackedFrames(3))
     buffer.add(trajectory(["aaa", "aab"], terminated=False))
     buffer.add(trajectory(["vvv", "vvw", "vwx"], number=2))
     buffer.add(trajectory(["aab", "abc"], terminated=False))
     buffer.add(trajectory(["xxx", "xxy"], number=3))
     buffer.add(trajectory(["abc", "bcd"]))
-    # So a, b and c are kept anew and d with them, at 0 to 3: vvv and vvw are gone, of which vwx is made too.
+    # So a, b, c and d are stored again in slots 0 to 3. This overwrites vvv and vvw, which are also parts of vwx.
     assert stacks_in(buffer) == ["abc", "bcd", "xxx", "xxy"]
 
 
-def test_images_that_other_trajectories_bring_count_too():
-    # Eight slots: the first trajectory takes 0 to 4, its end cde is made of 2 to 4, and another trajectory takes the
-    # rest. A batch of two rows then needs three slots for xyz alone: 0 to 2. So c, d and e are kept anew beside it,
-    # and 0 to 5 overwritten: with 5 goes vvv, of which vvw and vwx are made too.
+def test_images_of_other_trajectories_count_for_overwriting():
+    # Eight slots: the first trajectory has 0 to 4, its end cde has 2 to 4, and another trajectory has the rest. In a
+    # batch of two rows xyz alone requires three slots, 0 to 2. So c, d and e are stored again after it, which
+    # overwrites 0 to 5. Slot 5 has vvv, which is also part of vvw and vwx.
     buffer = DrawsAll(8, frames=StackedFrames(3))
     buffer.add(trajectory(["aaa", "aab", "abc", "bcd", "cde"], terminated=False))
     buffer.add(trajectory(["vvv", "vvw", "vwx"], number=2))
@@ -116,7 +117,7 @@ def with_obs(batch: Fragment, obs: np.ndarray) -> Fragment:
 
 
 @pytest.mark.parametrize("axis", [0, 2])
-def test_stacks_that_do_not_go_on_are_told_of_once(axis: int, caplog: pytest.LogCaptureFixture):
+def test_stacks_that_do_not_continue_are_logged_once(axis: int, caplog: pytest.LogCaptureFixture):
     buffer = UniformReplay(500, frames=StackedFrames(3, axis), where="buffer of 'car'")
     for number in range(1, 8):
         buffer.add(moving(40, 1, number))
@@ -124,12 +125,12 @@ def test_stacks_that_do_not_go_on_are_told_of_once(axis: int, caplog: pytest.Log
         assert not caplog.records
         return
     (record,) = caplog.records
-    # 39 of each 40 follow another; after three trajectories there are enough of them.
+    # 39 of each 40 stacks follow another; three trajectories have enough of them.
     assert "buffer of 'car': 117 of 117 stacks of 3 images do not continue" in record.getMessage()
     assert "axis 2 (frame_stack_axis)" in record.getMessage()
 
 
-def test_the_axis_of_the_stack_is_where_it_was():
+def test_axis_of_the_stack_is_kept():
     for axis in (0, 1, 2, -1, -2, -3):
         batch = trajectory(["aab", "abc"])
         batch = with_obs(batch, np.ascontiguousarray(np.moveaxis(batch["obs"], 1, axis + 1 if axis >= 0 else axis)))

@@ -1,4 +1,4 @@
-"""An interrupt at any line of adding, drawing or weighing: what can be drawn afterwards is as true as before."""
+"""An interrupt at any line of adding or of a priority update leaves only correct transitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.replay.reference import everything
 from tests.replay.streams import TrajectoryStream, batch_of
 
 
-class Shown(PrioritizedReplay):
+class DrawsEach(PrioritizedReplay):
     """Draws each transition once."""
 
     def _draw(self, count, rng):
@@ -23,10 +23,10 @@ class Shown(PrioritizedReplay):
 
 
 def rows_of(drawn):
-    """Action -> what else there is of the transition; each row of a stream has an action of its own."""
+    """Action -> the rest of the transition; each row of a stream has a unique action."""
     names = ("obs", "rewards", "new_obs", "discounts")
     parts = {name: [np.asarray(value).tobytes() for value in drawn[name]] for name in names}
-    # What follows a terminal step is any observation.
+    # The next observation of a terminal step is arbitrary.
     for row, discount in enumerate(np.asarray(drawn["discounts"])):
         if discount == 0:
             parts["new_obs"][row] = b""
@@ -39,11 +39,11 @@ def test_adding(stack):
     trajectories = TrajectoryStream(2, np.random.default_rng(0), stack=stack)
     batches = [batch_of(trajectories.fragment(4)) for _ in range(11)]
     frames = None if stack == 1 else StackedFrames(stack)
-    whole = Shown(10_000, gamma=0.5, n_step=3, frames=frames)
+    whole = DrawsEach(10_000, gamma=0.5, n_step=3, frames=frames)
     for batch in batches:
         whole.add(batch)
     true = rows_of(everything(whole))
-    before = Shown(40, gamma=0.5, n_step=3, frames=frames)
+    before = DrawsEach(40, gamma=0.5, n_step=3, frames=frames)
     for batch in batches[:8]:
         before.add(batch)
     kept = rows_of(everything(before))
@@ -61,9 +61,9 @@ def test_adding(stack):
             assert len(buffer) == len(found)
             np.testing.assert_allclose(buffer.total_priority, buffer._tree.leaves.sum())
             if batch is None:
-                # Of what was there at most what the batch was put over is gone, and what waited for its rows.
+                # Only rows that the batch overwrites, or that wait for its rows, may be missing.
                 assert len(kept.keys() - found.keys()) <= batches[8].count + stack
-        again = Shown(40, gamma=0.5, n_step=3, frames=frames)
+        again = DrawsEach(40, gamma=0.5, n_step=3, frames=frames)
         again.set_state(buffer.get_state())
         assert rows_of(everything(again)) == found
         line += 1

@@ -1,4 +1,4 @@
-"""What a replay buffer refuses leaves no trace in it."""
+"""Refused batches and states do not change a replay buffer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def drawn(buffer: UniformReplay) -> set[int]:
 @BUFFERS
 @pytest.mark.parametrize(("name", "value"), [("rewards", np.nan), ("rewards", -np.inf), ("obs", np.nan)])
 @pytest.mark.parametrize("first", [False, True], ids=["later", "first"])
-def test_32_a_batch_with_nan_or_infinity(kind: type[UniformReplay], name: str, value: float, first: bool):
+def test_a_batch_with_nan_or_infinity(kind: type[UniformReplay], name: str, value: float, first: bool):
     buffer = kind(20, where="the buffer of 'car'")
     if not first:
         buffer.add(rows("12|"))
@@ -39,7 +39,7 @@ def test_32_a_batch_with_nan_or_infinity(kind: type[UniformReplay], name: str, v
 
 
 @BUFFERS
-def test_infinity_may_be_observed(kind: type[UniformReplay]):
+def test_infinite_observations_are_allowed(kind: type[UniformReplay]):
     buffer = kind(20)
     batch = rows("345|")
     batch["obs"][1] = np.inf
@@ -48,7 +48,7 @@ def test_infinity_may_be_observed(kind: type[UniformReplay]):
 
 
 @BUFFERS
-def test_a_first_batch_without_what_came_after_it(kind: type[UniformReplay]):
+def test_a_first_batch_without_next_observations(kind: type[UniformReplay]):
     buffer = kind(20)
     with pytest.raises(BatchError, match="a SampleBatch without"):
         buffer.add(SampleBatch(rows("12").to_dict()))
@@ -59,7 +59,7 @@ def test_a_first_batch_without_what_came_after_it(kind: type[UniformReplay]):
 
 @BUFFERS
 @pytest.mark.parametrize("change", [{"capacity": 21}, {"columns": ["action_logp"]}, "memory"], ids=str)
-def test_36_a_state_that_does_not_fit(kind: type[UniformReplay], change: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_state_that_does_not_fit(kind: type[UniformReplay], change: Any, monkeypatch: pytest.MonkeyPatch):
     other, buffer = kind(20), kind(**{"capacity": 20, **(change if isinstance(change, dict) else {})})
     other.add(rows("12|"))
     own = rows("345|")
@@ -79,7 +79,7 @@ def test_36_a_state_that_does_not_fit(kind: type[UniformReplay], change: Any, mo
 
 
 @BUFFERS
-def test_what_is_refused_can_be_asked_before(kind: type[UniformReplay]):
+def test_states_can_be_checked_before(kind: type[UniformReplay]):
     other, buffer = kind(20), kind(21)
     other.add(rows("12|"))
     buffer.add(rows("345|"))
@@ -101,7 +101,7 @@ def test_the_state_of_an_empty_buffer_empties_one_of_any_kind(kind: type[Uniform
     assert drawn(buffer) == {3, 4, 5}
 
 
-def test_a_uniform_buffers_rows_begin_with_the_priority_of_new_ones():
+def test_rows_of_a_uniform_buffer_get_the_initial_priority():
     uniform, prioritized = UniformReplay(20), PrioritizedReplay(20)
     uniform.add(rows("12|"))
     prioritized.set_state(uniform.get_state())

@@ -1,4 +1,4 @@
-"""`MappedReplay`: rows in files are drawn as rows in memory are."""
+"""`MappedReplay`: rows in files are drawn like rows in memory."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def folder(tmp_path_factory):
     writer.add("second", FRAGMENTS[1])
     for each in FRAGMENTS:
         writer.add("first", each)
-    assert read_about(path) is None  # it gets its name when it is complete
+    assert read_about(path) is None  # the folder gets its name when it is complete
     writer.finish({"files": []})
     writer.discard()
     return path
 
 
-def test_runs_that_write_the_same_folder_at_the_same_time(tmp_path, monkeypatch):
-    # The second one finishes at the moment when the first one has seen no folder, or has moved away an older one.
+def test_concurrent_runs_write_the_same_folder(tmp_path, monkeypatch):
+    # The second one finishes when the first one has just found no folder, or has just moved an older one.
     first, second = writers = [ColumnWriter(tmp_path / "data", {"one": COLUMNS}) for _ in range(2)]
     for number, writer in enumerate(writers):
         writer.add("one", FRAGMENTS[number])
@@ -73,7 +73,7 @@ def test_runs_that_write_the_same_folder_at_the_same_time(tmp_path, monkeypatch)
     mine = first.finish({"of": 1})
     monkeypatch.undo()
     lengths = [(each["one"].lasts - each["one"].starts + 1).tolist() for each in (mine, found[0])]
-    assert lengths == [[4, 1, 7], [1, 3, 2]]  # each has what it wrote
+    assert lengths == [[4, 1, 7], [1, 3, 2]]  # each run has its own rows
     assert read_about(tmp_path / "data") == {"of": 1}
     assert list(tmp_path.iterdir()) == [tmp_path / "data"]
 
@@ -98,7 +98,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("n_step", [1, 3, None])
-def test_draws_are_those_of_a_buffer_in_memory(folder, n_step):
+def test_draws_equal_those_of_a_buffer_in_memory(folder, n_step):
     columns = open_columns(folder)
     assert list(columns) == ["first", "second"]
     mapped, buffer = MappedReplay(columns["first"], n_step=n_step, gamma=0.5), in_memory(n_step=n_step, gamma=0.5)
@@ -114,13 +114,13 @@ def test_draws_are_those_of_a_buffer_in_memory(folder, n_step):
         same({"obs": ours}, {"obs": theirs})
 
 
-def test_pages_are_given_back_while_it_is_drawn_from(folder, monkeypatch):
+def test_pages_are_released_while_drawing(folder, monkeypatch):
     columns = open_columns(folder)["first"]
-    mapped, given_back = MappedReplay(columns), []
-    monkeypatch.setattr(columns, "release", lambda: given_back.append(1))
+    mapped, released = MappedReplay(columns), []
+    monkeypatch.setattr(columns, "release", lambda: released.append(1))
     for _ in range(30):
         mapped.sample(400, np.random.default_rng(0))  # 400 rows of four columns: at most 3200 pages
-    assert 2 <= len(given_back) <= 30
+    assert 2 <= len(released) <= 30
 
 
 def test_nothing_can_be_added(folder):
@@ -141,14 +141,14 @@ def test_a_damaged_folder_is_not_opened(tmp_path, damage):
     assert open_columns(tmp_path / "data") is None
 
 
-def test_what_is_not_finished_leaves_nothing(tmp_path):
+def test_unfinished_files_are_removed(tmp_path):
     writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
     writer.add("p", FRAGMENTS[0])
     writer.discard()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path):
+def test_old_files_of_a_killed_process_are_removed(tmp_path):
     for age in (0, 7200):
         killed = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
         killed.add("p", FRAGMENTS[0])

@@ -1,4 +1,4 @@
-"""`MixedReplay`: rows of several buffers by weight, and priorities back to theirs."""
+"""`MixedReplay`: rows of several buffers by weight, and their priorities."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rng():
     return np.random.default_rng(0)
 
 
-def test_rows_come_from_each_by_its_weight_in_any_order():
+def test_rows_are_drawn_by_weight_in_random_order():
     mixed = MixedReplay([Part(filled(), 1.0), Part(filled(first=100), 3.0), Part(filled(rows=0), 5.0)])
     assert len(mixed) == 20
     drawn = mixed.sample(4000, rng())
@@ -41,7 +41,7 @@ def test_rows_come_from_each_by_its_weight_in_any_order():
     assert [part.drawn for part in mixed.parts] == [4000 - second.sum(), second.sum(), 0]
 
 
-def test_one_that_has_rows_is_drawn_from_as_it_is():
+def test_a_single_buffer_with_rows_is_drawn_directly():
     mixed = MixedReplay([Part(filled(rows=0), 1.0), Part(filled(), 0.1)])
     ours, theirs = mixed.sample(20, rng()), filled().sample(20, rng())
     np.testing.assert_array_equal(ours["obs"], theirs["obs"])
@@ -69,7 +69,7 @@ def test_sequences():
     assert sum(part.drawn for part in mixed.parts) == np.count_nonzero(drawn["weights"])
 
 
-def test_errors_reach_the_buffer_of_their_row():
+def test_errors_update_the_buffer_of_their_row():
     parts = [filled(PrioritizedReplay, alpha=1.0, eps=1e-9), filled(PrioritizedReplay, 100, alpha=1.0, eps=1e-9)]
     mixed = MixedReplay([Part(part, 1.0) for part in parts])
     drawn = mixed.sample(400, rng())

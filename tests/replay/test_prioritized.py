@@ -1,4 +1,4 @@
-"""Prioritized replay: probabilities, weights, new transitions, and what has been overwritten."""
+"""Prioritized replay: probabilities, weights, new transitions, and overwritten ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.replay.test_windows import rows
 
 
 def with_errors(errors: list[float], **settings: float) -> PrioritizedReplay:
-    """A buffer of as many one-step transitions, with rewards 1, 2, 3, ..., that have had these errors."""
+    """A buffer of one-step transitions with rewards 1, 2, 3, ... and these errors."""
     buffer = PrioritizedReplay(100, **settings)
     buffer.add(rows("".join(str(slot + 1) for slot in range(len(errors))) + "|"))
     drawn = buffer.sample(500, np.random.default_rng(0))
@@ -21,14 +21,14 @@ def with_errors(errors: list[float], **settings: float) -> PrioritizedReplay:
 
 
 def shares(buffer: PrioritizedReplay, count: int = 10_000) -> np.ndarray:
-    """How often each reward 1, 2, 3, ... is drawn."""
+    """The share of each reward 1, 2, 3, ... in draws."""
     rewards = buffer.sample(count, np.random.default_rng(1))["rewards"]
     return np.bincount(rewards.astype(int))[1:] / count
 
 
 def test_probabilities_are_powers_of_the_errors():
-    # |δ| + ε = 1, 4, 9 and 16; square roots 1, 2, 3, 4; so P = 0.1, 0.2, 0.3, 0.4. Strata make the shares exact but
-    # for the strata on the borders between two transitions.
+    # |δ| + ε = 1, 4, 9 and 16; square roots 1, 2, 3, 4; so P = 0.1, 0.2, 0.3, 0.4. Strata make the shares exact, except
+    # for strata with two transitions.
     buffer = with_errors([0.5, -3.5, 8.5, -15.5], alpha=0.5, eps=0.5)
     np.testing.assert_allclose(shares(buffer), [0.1, 0.2, 0.3, 0.4], atol=2e-4)
 
@@ -49,8 +49,7 @@ def test_importance_weights():
 
 
 def test_new_transitions_get_the_largest_priority_so_far():
-    # 3 has had the largest error, 64, and a smaller one, 1, since: the new ones, 4 and 5, get 64 all the same, of which
-    # the root is 8.
+    # 3 has had the largest error, 64, and then a smaller one, 1. The new ones, 4 and 5, still get 64, with the root 8.
     buffer = with_errors([1, 1, 64], alpha=0.5, eps=1e-9)
     drawn = buffer.sample(100, np.random.default_rng(3))
     buffer.update_priorities(drawn["indices"], np.ones(100))
@@ -58,7 +57,7 @@ def test_new_transitions_get_the_largest_priority_so_far():
     np.testing.assert_allclose(shares(buffer, 19_000), np.array([1, 1, 1, 8, 8]) / 19, atol=2e-4)
 
 
-def test_of_several_errors_of_one_transition_the_last_holds():
+def test_the_last_of_several_errors_of_a_transition_counts():
     buffer = with_errors([1, 1], alpha=1.0, eps=1e-9)
     drawn = buffer.sample(2, np.random.default_rng(0))
     one, other = drawn["indices"][np.argsort(drawn["rewards"])]
@@ -66,36 +65,36 @@ def test_of_several_errors_of_one_transition_the_last_holds():
     np.testing.assert_allclose(shares(buffer), [0.75, 0.25], atol=2e-4)
 
 
-def test_the_end_of_a_segment_is_not_drawn_until_it_is_a_transition():
+def test_the_end_of_a_segment_is_drawn_only_when_complete():
     buffer = PrioritizedReplay(6, n_step=2, gamma=0.1)
     buffer.add(rows("123"))
     seen = set()
     for digits in ("45", "6"):
         seen |= set(buffer.sample(100, np.random.default_rng(0))["rewards"].round(3).tolist())
         buffer.add(rows(digits))
-    # 3.4 is there once 4 has come, and 5.6 once 6 has; 6 waits for 7.
+    # 3.4 is complete with the 4, and 5.6 with the 6; 6 waits for 7.
     assert seen == {np.float32(x).item() for x in np.array([1.2, 2.3, 3.4, 4.5], np.float32)}
     drawn = buffer.sample(100, np.random.default_rng(0))
     assert set(drawn["rewards"].round(3).tolist()) <= {np.float32(x).item() for x in (2.3, 3.4, 4.5, 5.6)}
-    assert len(buffer) == 4  # the slots of 2 to 6, and of 7, seen only; 6 waits
+    assert len(buffer) == 4  # slots of 2 to 6, and of 7, only observed; 6 waits
 
 
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (0.5, 1.0, [1, 4, 9, 16]),  # |δ| + ε, of which the state has the roots
+        (0.5, 1.0, [1, 4, 9, 16]),  # |δ| + ε; the state has the roots
         (1.0, 0.5, [1, 2, 3, 4]),
         (1.0, 0.0, [1, 1, 1, 1]),
-        (0.0, 1.0, [1, 1, 1, 1]),  # nothing tells what the errors were
+        (0.0, 1.0, [1, 1, 1, 1]),  # the errors are not in the state
     ],
 )
-def test_another_alpha_after_a_restore_acts_on_what_is_kept(before: float, after: float, expected: list[float]):
+def test_another_alpha_after_a_restore_changes_stored_priorities(before: float, after: float, expected: list[float]):
     buffer = PrioritizedReplay(100, alpha=after, eps=0.5)
     buffer.set_state(with_errors([0.5, -3.5, 8.5, -15.5], alpha=before, eps=0.5).get_state())
     np.testing.assert_allclose(shares(buffer), np.array(expected) / sum(expected), atol=2e-4)
 
 
-def test_a_state_that_does_not_say_its_alpha_has_the_same():
+def test_a_state_without_alpha_has_the_alpha_of_the_buffer():
     state = with_errors([0.5, -3.5, 8.5, -15.5], alpha=0.5, eps=0.5).get_state()
     del state["alpha"]
     buffer = PrioritizedReplay(100, alpha=0.5)
@@ -109,17 +108,17 @@ def test_draws_are_in_random_order():
     assert abs(drawn[:100].mean() - 4.5) < 1.0
 
 
-def test_late_errors_do_not_reach_what_has_taken_the_slot():
+def test_late_errors_do_not_change_new_rows_in_the_slot():
     buffer = PrioritizedReplay(4, alpha=1.0)
     buffer.add(rows("123|"))
     late = buffer.sample(64, np.random.default_rng(0))["indices"]
-    buffer.add(rows("456|", start=2))  # over 1 and 2; 3 is still there
+    buffer.add(rows("456|", start=2))  # overwrites 1 and 2, not 3
     buffer.update_priorities(late, np.full(64, 97 - buffer.eps))
-    # Of 3, 4, 5, 6 only 3 was among those drawn: 97 of 100.
+    # Of 3, 4, 5, 6 only 3 was drawn before: 97 of 100.
     np.testing.assert_allclose(shares(buffer), [0, 0, 0.97, 0.01, 0.01, 0.01], atol=2e-4)
 
 
-def test_errors_that_come_with_the_rows():
+def test_initial_priorities():
     # Ape-X: actors send the first errors. 1, 2 and 5 of 8.
     batch = rows("123")
     batch["priorities"] = np.array([1.0, 2.0, 5.0], np.float32)
@@ -128,7 +127,7 @@ def test_errors_that_come_with_the_rows():
     np.testing.assert_allclose(shares(buffer), np.array([1, 2, 5]) / 8, atol=2e-4)
 
 
-def test_an_error_that_is_no_number_is_refused():
+def test_nan_errors_are_refused():
     buffer = with_errors([1, 2])
     before = shares(buffer)
     with pytest.raises(NonFiniteError, match="nan"):
@@ -142,10 +141,10 @@ def test_settings_out_of_range(settings: dict[str, float]):
         PrioritizedReplay(10, **settings)
 
 
-def test_weights_go_with_sequences():
+def test_weights_of_sequences():
     buffer = with_errors([0.5, 1.5], alpha=1.0, eps=0.5)
     drawn = buffer.sample_sequences(9, 1, np.random.default_rng(0), beta=1.0)
-    # 1 and 2 are drawn as 1 to 2, so the weight of 2 is half of that of 1; the row after 1 is there, but not learned.
+    # Priorities are 1 and 2, so that the weight of 2 is half of that of 1. The row after 1 has no loss.
     by_reward = dict(zip(drawn["rewards"][::2].tolist(), drawn["weights"][::2].tolist(), strict=True))
     assert by_reward == {1.0: 1.0, 2.0: 0.5}
     assert not drawn["weights"][1::2].any()

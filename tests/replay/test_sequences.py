@@ -1,4 +1,4 @@
-"""Sequences for recurrent policies: their rows, where they end, what comes before, and the state they begin with."""
+"""Sequences for recurrent policies: their rows, ends, burn-in, and first states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 
 
 def stateful(*segments: str, **settings: int) -> Fragment:
-    """Rows whose `state_in` is ten times what they observe."""
+    """Rows whose `state_in` is ten times their observation."""
     batch = rows(*segments, **settings)
     for columns in (batch, batch.after):
         columns["state_in"] = (columns["obs"] * 100,)
@@ -40,16 +40,16 @@ def drawn(buffer: DrawsAll, length: int, burn_in: int = 0) -> dict[int, tuple]:
     return found
 
 
-def test_where_they_end():
+def test_ends_of_sequences():
     buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("123|", "67/", "9"))
     assert drawn(buffer, 2) == {
-        1: ([1, 2, 3], [1, 2, 0], "rrb"),  # the row after the last to learn from: 3's own reward is not its business
-        2: ([2, 3, 0], [2, 3, 0], "rr-"),  # terminated: nothing comes after
+        1: ([1, 2, 3], [1, 2, 0], "rrb"),  # 3 is a bootstrap row here, without its reward
+        2: ([2, 3, 0], [2, 3, 0], "rr-"),  # terminated: no bootstrap row
         3: ([3, 0, 0], [3, 0, 0], "r--"),
-        6: ([6, 7, 8], [6, 7, 0], "rrb"),  # truncated: what was observed last
+        6: ([6, 7, 8], [6, 7, 0], "rrb"),  # truncated: the last observation
         7: ([7, 8, 0], [7, 0, 0], "rb-"),
-        9: ([9, 10, 0], [9, 0, 0], "rb-"),  # goes on later
+        9: ([9, 10, 0], [9, 0, 0], "rb-"),  # continues later
     }
 
 
@@ -66,8 +66,8 @@ def test_across_fragments_and_burn_in():
     }
 
 
-def test_burn_in_does_not_reach_what_has_been_overwritten():
-    # Six slots: 1 to 5 and the 6 seen last; then 67| takes over the place of 6, and 7 takes that of 1.
+def test_burn_in_excludes_overwritten_rows():
+    # Six slots: 1 to 5 and the 6 observed last; then 67| reuses the slot of 6, and 7 overwrites 1.
     buffer = DrawsAll(6, columns=["state_in"])
     buffer.add(stateful("12345"))
     buffer.add(stateful("67|"))
@@ -92,7 +92,7 @@ def test_columns_of_a_padded_batch():
     assert batch["obs"].dtype == np.float32
 
 
-def test_one_index_names_the_same_row_in_both_kinds_of_sample():
+def test_indices_name_the_same_rows_in_both_kinds_of_sample():
     buffer = UniformReplay(100)
     buffer.add(rows("12345|"))
     single = buffer.sample(50, RNG)
@@ -107,8 +107,8 @@ def test_nothing_to_draw_from():
         UniformReplay(100).sample_sequences(1, 1, RNG)
 
 
-def test_a_trajectory_that_was_truncated_has_ended():
-    # 3| bears the number of the trajectory that was truncated after 2, having seen 3.
+def test_a_truncated_trajectory_does_not_continue():
+    # 3| has the number of the trajectory that was truncated after 2, where it observed 3.
     buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("12/"))
     buffer.add(stateful("3|"))
@@ -117,8 +117,8 @@ def test_a_trajectory_that_was_truncated_has_ended():
 
 
 def test_aligned_with_the_beginning_of_a_trajectory():
-    # 12345/ in parts of two: 12, 34, 5; both transitions of a part draw it. Trajectories do not mix: 67| and 9 have
-    # their own.
+    # 12345/ in parts of two: 12, 34, 5; both transitions of a part draw it. Parts never span trajectories: 67| and 9
+    # have their own.
     buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("123", "67|"))
     buffer.add(stateful("45/", "9"))
@@ -131,7 +131,7 @@ def test_aligned_with_the_beginning_of_a_trajectory():
     assert sorted(batch["indices"][::3].tolist()) == sorted(drawn_rows.tolist())
 
 
-def test_aligned_where_the_beginning_is_overwritten():
+def test_aligned_with_an_overwritten_beginning():
     # Six slots: 1 has been overwritten; of the parts 12, 34, 56, 7 the first has 2 only.
     buffer, restored = DrawsAll(6, columns=["state_in"]), DrawsAll(6, columns=["state_in"])
     buffer.add(stateful("12345"))
@@ -151,8 +151,8 @@ def test_burn_in_before_an_aligned_part():
     assert {tuple(row) for row in observed.tolist()} == {(1, 2, 3, 0), (2, 3, 4, 5), (4, 5, 0, 0)}
 
 
-def test_returns_of_n_steps_end_where_the_sequence_ends():
-    # γ = 0.1: returns read as digits. Three rows of 12345/ from 2 on, the 5 after them only to be valued.
+def test_n_step_returns_end_with_the_sequence():
+    # γ = 0.1: returns read as digits. Three rows of 12345/ from 2 on; the 5 after them is only used for its value.
     buffer = DrawsAll(100, gamma=0.1, n_step=2)
     buffer.add(rows("12345/"))
     batch = buffer.sample_sequences(0, 3, RNG)
@@ -166,9 +166,9 @@ def test_returns_of_n_steps_end_where_the_sequence_ends():
     assert batch["target_steps"][12:16].tolist() == [2, 2, 0, 0]
 
 
-def test_rows_of_aligned_sequences_count_the_same():
-    # Trajectories of three rows in parts of two, 12 and 3: a draw of every transition has 12 twice and 3 once. Weights
-    # are in proportion 1/2, 1/2, 1, and their mean over 1, 2, 1, 2, 3 is 1: each row counts 5/3 in all.
+def test_rows_of_aligned_sequences_have_equal_total_weights():
+    # Trajectories of three rows in parts of two, 12 and 3: drawing every transition gives 12 twice and 3 once. Weights
+    # are proportional to 1/2, 1/2, 1, and their mean over 1, 2, 1, 2, 3 is 1: each row has a total weight of 5/3.
     buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("123/", "456/"))
     batch = buffer.sample_sequences(0, 2, RNG, aligned=True)

@@ -1,4 +1,4 @@
-"""The sum tree against brute force: which weights there are, and that draws follow them."""
+"""The sum tree against brute force: its weights, and draws by weight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax.replay.sum_tree import SumTree, _descend
 
 
 class Parts:
-    """Draws the same slot inside of each part."""
+    """Draws the same position inside each part."""
 
     def __init__(self, slot: float) -> None:
         self._slot = slot
@@ -22,14 +22,14 @@ class Parts:
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 2048, 2049, 20_000])
 def test_draws_by_hand(size: int):
-    # Weights 1, 0, 3 at the slots 0, middle, last: the range [0, 4) is cut into 4 parts, and 0.5, 1.5, 2.5 and 3.5
-    # fall to the first once and to the last three times.
+    # Weights 1, 0, 3 at the first, the middle and the last slot: the range [0, 4) is cut into 4 parts, and 0.5, 1.5,
+    # 2.5 and 3.5 select the first slot once and the last one three times.
     tree = SumTree(size)
     tree.set(np.array([size // 2]), 0.0)
     tree.set(np.array([0, size - 1]), np.array([1.0, 3.0]))
     expected = [0, *[size - 1] * 3] if size > 1 else [0] * 4
     assert tree.sample(4, Parts(0.5)).tolist() == expected
-    assert tree.total == (4 if size > 1 else 3)  # of two weights for one slot, the last holds
+    assert tree.total == (4 if size > 1 else 3)  # the last of two weights of one slot counts
 
 
 @given(
@@ -55,7 +55,7 @@ def test_against_brute_force(size: int, seed: int, changes: int, scale: float):
     slot = rng.random()
     drawn = tree.sample(64, Parts(slot))
     assert (weights[drawn] > 0).all()
-    # The slot in the running sum of all weights at which each was drawn, up to rounding.
+    # The position of each draw in the cumulative sum of all weights, up to rounding.
     sums = np.cumsum(weights)
     wanted = (np.arange(64) + slot) / 64 * sums[-1]
     slack = 1e-12 * sums[-1]
@@ -64,8 +64,8 @@ def test_against_brute_force(size: int, seed: int, changes: int, scale: float):
 
 
 @pytest.mark.parametrize("slot", [0.0, np.nextafter(1.0, 0.0)])
-def test_the_ends_of_the_range_find_something(slot: float):
-    # Nothing at either end of the tree.
+def test_the_ends_of_the_range_select_positive_weights(slot: float):
+    # Zero weights at both ends of the tree.
     tree = SumTree(50_000)
     held = np.arange(20_007, 40_000, 3)
     tree.set(held, np.full(len(held), 1 / 3))
@@ -73,8 +73,8 @@ def test_the_ends_of_the_range_find_something(slot: float):
         assert np.isin(tree.sample(count, Parts(slot)), held).all()
 
 
-def test_rounding_does_not_lead_beyond_the_last_weight():
-    # A parent may have been added up in another order than its children: what is looked for may be all they have.
+def test_rounding_does_not_select_beyond_the_last_weight():
+    # A parent may be summed in another order than its children, so that the target may equal their whole sum.
     level = np.array([[0.0] * 8, [1.0, 2.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0]])
     for rest, child in ((0.0, 0), (1.0, 1), (3.0, 3), (np.nextafter(7.0, 0), 3), (7.0, 3), (7.5, 3)):
         nodes, left = _descend(level, np.array([1]), np.array([rest]))
@@ -82,7 +82,7 @@ def test_rounding_does_not_lead_beyond_the_last_weight():
         assert 0 <= left[0] < level[1, child]
 
 
-def test_no_error_piles_up():
+def test_rounding_errors_do_not_accumulate():
     rng = np.random.default_rng(0)
     tree = SumTree(10_000)
     tree.set(np.arange(10_000), 1.0)

@@ -11,10 +11,10 @@ from tests.replay.reference import DrawsAll, everything
 
 
 def rows(*trajectories: str, trajectory_ids: list[int] | None = None, start: int = 1) -> Fragment:
-    """Segments written as text: "123|" terminated after three steps, "12/" truncated, "12" cut off by the fragment.
+    """Segments as text: "123|" terminated after three steps, "12/" truncated, "12" cut by the fragment.
 
-    A digit is a row: its reward, its action, and its observation, one tenth of it. What came after a segment observes
-    the next digit, as the next segment does if it goes on with that.
+    A digit is a row: its reward, its action, and ten times its observation. The observation after a segment has the
+    next digit, like the first row of a segment that continues it.
     """
     columns: dict[str, list] = {name: [] for name in ("obs", "rewards", "terminateds", "truncateds", "trajectory_id")}
     ends, after = [], []
@@ -53,7 +53,7 @@ def drawn(buffer: DrawsAll) -> list[tuple]:
 
 
 def buffer_of(*batches: Fragment, n_step: int | None = 3, capacity: int = 100) -> DrawsAll:
-    """A buffer with these batches in it."""
+    """A buffer that contains these batches."""
     buffer = DrawsAll(capacity, gamma=0.1, n_step=n_step)
     for batch in batches:
         buffer.add(batch)
@@ -61,12 +61,12 @@ def buffer_of(*batches: Fragment, n_step: int | None = 3, capacity: int = 100) -
 
 
 def test_terminated():
-    # 1 + 2/10 + 3/100; then the windows reach the end: 2.34, 3.4, 4, and nothing is to be valued there.
+    # 1 + 2/10 + 3/100; then the windows reach the end: 2.34, 3.4, 4, without a next value.
     assert drawn(buffer_of(rows("1234|"))) == [(1, 1.23, 4, 0.001), (2, 2.34, -1, 0), (3, 3.4, -1, 0), (4, 4, -1, 0)]
 
 
 def test_truncated():
-    # The value of what was observed last, 5, counts with γ to the number of steps until then: 3, 2, 1.
+    # The value of the last observation, 5, counts with γ to the power of the steps before it: 3, 2, 1.
     assert drawn(buffer_of(rows("1234/"))) == [
         (1, 1.23, 4, 0.001),
         (2, 2.34, 5, 0.001),
@@ -75,15 +75,15 @@ def test_truncated():
     ]
 
 
-def test_cut_off_and_not_gone_on():
-    # Of 1234 cut off after 4, the windows of 3 and 4 miss rows that are still to come; that of 2 ends at 5.
+def test_cut_and_not_continued():
+    # 1234 is cut after 4: the windows of 3 and 4 are incomplete, that of 2 ends at 5.
     assert drawn(buffer_of(rows("1234"))) == [(1, 1.23, 4, 0.001), (2, 2.34, 5, 0.001)]
 
 
-def test_cut_off_and_gone_on():
+def test_cut_and_continued():
     first, second = rows("1234"), rows("567|")
     buffer = buffer_of(first, second)
-    # 3.45 leads to 6; 4.56 to 7; 5.67 ends there, as 6.7 and 7 do.
+    # 3.45 leads to 6, 4.56 to 7; 5.67, 6.7 and 7 end with the trajectory.
     assert drawn(buffer) == [
         (1, 1.23, 4, 0.001),
         (2, 2.34, 5, 0.001),
@@ -93,7 +93,7 @@ def test_cut_off_and_gone_on():
         (6, 6.7, -1, 0),
         (7, 7, -1, 0),
     ]
-    # Both fragments in one batch, the observation between them twice: the same.
+    # Both fragments in one batch, with the observation between them twice, give the same.
     assert drawn(buffer_of(SampleBatch.concat_samples([first, second]))) == drawn(buffer)
 
 
@@ -107,12 +107,12 @@ def test_fragments_of_one_step():
     assert drawn(buffer)[-1] == (5, 5, 6, 0.1)
 
 
-def test_trajectories_side_by_side():
-    # 12 3, 4 567| and 8 9/ in two batches; windows stay inside their trajectories.
+def test_concurrent_trajectories():
+    # 12 3, 4 567| and 8 9/ in two batches; windows do not leave their trajectories.
     buffer = buffer_of(rows("12", "4", "8"), rows("3", "567|", "9/"), n_step=2)
     assert drawn(buffer) == [
         (1, 1.2, 3, 0.01),
-        (2, 2.3, 4, 0.01),  # the 4 that was observed after the 3, not the other trajectory's
+        (2, 2.3, 4, 0.01),  # the 4 observed after the 3, not that of the other trajectory
         (4, 4.5, 6, 0.01),
         (5, 5.6, 7, 0.01),
         (6, 6.7, -1, 0),
@@ -122,19 +122,19 @@ def test_trajectories_side_by_side():
     ]
 
 
-def test_a_trajectory_that_does_not_begin_where_it_was_cut_off_is_another():
-    # The fragment between them was lost: 2 has no second step, and never will.
+def test_a_trajectory_with_a_gap_does_not_continue():
+    # The fragment between them was lost: 2 never gets a second step.
     buffer = buffer_of(rows("12"), rows("56|"), n_step=2)
     assert drawn(buffer) == [(1, 1.2, 3, 0.01), (5, 5.6, -1, 0), (6, 6, -1, 0)]
 
 
-def test_the_same_trajectory_does_not_go_on_after_its_end():
+def test_a_trajectory_does_not_continue_after_its_end():
     assert drawn(buffer_of(rows("12/"), rows("3|"), n_step=2)) == [(1, 1.2, 3, 0.01), (2, 2, 3, 0.1), (3, 3, -1, 0)]
 
 
 def test_ring():
-    # Six slots. 1234 and the 5 observed after them take five; 567| takes over the place of 5 and needs two more, of
-    # which the last is that of 1.
+    # Six slots. 1234 and the 5 observed after them take five. 567| reuses the slot of 5 and takes two more, the second
+    # of which overwrites 1.
     buffer = buffer_of(rows("1234"), capacity=6, n_step=2)
     buffer.add(rows("567|"))
     assert drawn(buffer) == [
@@ -146,39 +146,39 @@ def test_ring():
         (7, 7, -1, 0),
     ]
     buffer.add(rows("89/", start=2))
-    # Three slots more: those of 2, 3, 4.
+    # The next three slots: those of 2, 3, 4.
     assert [row[0] for row in drawn(buffer)] == [5, 6, 7, 8, 9]
 
 
-def test_an_end_that_has_been_overwritten_is_not_gone_on_from():
-    # Four slots: 1, 2 (seen only); then 5678| of another trajectory takes all of them, and 2 begins anew.
+def test_an_overwritten_end_is_not_continued():
+    # Four slots: 1, 2 (only observed); then 5678| of another trajectory takes all of them, and 2 is added as a new row.
     buffer = buffer_of(rows("1"), rows("5678|", start=2), capacity=4, n_step=1)
     buffer.add(rows("2|"))
     assert drawn(buffer) == [(2, 2, -1, 0), (6, 6, 7, 0.1), (7, 7, 8, 0.1), (8, 8, -1, 0)]
 
 
-def test_what_lies_where_an_end_was_is_not_gone_on_from():
-    # Four slots: 1, 2 (seen only). Then 8932| of another trajectory, whose own 2 comes to lie where the seen one was.
+def test_another_row_in_the_slot_of_an_end_is_not_continued():
+    # Four slots: 1, 2 (only observed). Then 8932| of another trajectory, whose 2 takes the slot of the observed one.
     buffer = buffer_of(rows("1"), rows("8932|", start=2), capacity=4, n_step=1)
     buffer.add(rows("23|"))
-    # It begins anew, over 8 and 9.
+    # The continued trajectory takes new slots, those of 8 and 9.
     assert drawn(buffer) == [(2, 2, -1, 0), (2, 2, 3, 0.1), (3, 3, -1, 0), (3, 3, 2, 0.1)]
 
 
-def test_trajectory_numbers_need_no_order():
+def test_trajectory_ids_need_no_order():
     buffer = buffer_of(rows("12", "45", trajectory_ids=[9, 3]), rows("6|", "3/", trajectory_ids=[3, 9]), n_step=1)
     assert [row[:3] for row in drawn(buffer)] == [(1, 1, 2), (2, 2, 3), (3, 3, 4), (4, 4, 5), (5, 5, 6), (6, 6, -1)]
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_rewards_are_added_up_in_double_precision_and_keep_their_dtype(n_step: int):
+def test_rewards_are_summed_in_double_precision_and_keep_their_dtype(n_step: int):
     batch = rows("123|")
     assert everything(buffer_of(batch, n_step=n_step))["rewards"].dtype == np.float32
     batch["rewards"] = batch["rewards"].astype(np.float64)
     assert everything(buffer_of(batch, n_step=n_step))["rewards"].dtype == np.float64
 
 
-def test_a_window_up_to_the_end_is_tried_when_the_trajectory_ends(monkeypatch):
+def test_windows_up_to_the_end_are_computed_when_the_trajectory_ends(monkeypatch):
     buffer, tried = buffer_of(rows("1"), n_step=None), []
     links = buffer._rows.links
     monkeypatch.setattr(
