@@ -1,4 +1,4 @@
-"""Policies in PyTorch beside those in JAX: `TorchPolicy`, and twins of the default models, distributions and losses.
+"""Policies in PyTorch: `TorchPolicy`, and twins of JAX's default models, distributions and losses.
 
 Importing it raises ConfigError if PyTorch is not installed. It imports no JAX, and nothing of the JAX side imports it.
 """

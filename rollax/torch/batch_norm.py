@@ -1,4 +1,4 @@
-"""Batch normalization where there is one row only, of which there are no statistics."""
+"""Batch normalization of a single row, which has no statistics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_minibatches(layers: Iterable[str], plan: UpdatePlan, max_seq_len: int,
 
 @contextmanager
 def in_evaluation(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """While it is open, layers in training mode are in evaluation mode: they use their running statistics."""
+    """Puts layers in training mode into evaluation mode in its block: they use their running statistics."""
     changed = [layer for layer in layers if layer.training]
     for layer in changed:
         layer.eval()

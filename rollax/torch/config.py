@@ -15,7 +15,7 @@ from rollax.processes.ray_actors import TORCH_DEVICE
 
 
 class TorchFields(FieldGroup):
-    """Where the model of a `TorchPolicy` computes."""
+    """The device of a `TorchPolicy`, and compilation of its loss."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         default="auto",

@@ -26,7 +26,7 @@ class Epoch:
         self._mask = torch.from_numpy((rows >= 0).astype(np.float32)).to(device)
         in_order = np.array_equal(rows, np.arange(len(rows)))
         if in_order and len(rows) == plan.capacity:
-            self._batch = trees.tree_map(Tensor.clone, dict(batch))  # a loss that writes to it spoils no other epoch
+            self._batch = trees.tree_map(Tensor.clone, dict(batch))  # so that a loss may write to it
             return
         # Padding is always last.
         index = torch.from_numpy(rows.astype(np.int64) % plan.capacity).to(device)

@@ -1,4 +1,4 @@
-"""`torch_policy`: the class of a `TorchPolicy` from functions, without a class of one's own."""
+"""`torch_policy`: makes a subclass of `TorchPolicy` from functions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def torch_policy(
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function, which a class binds to its instances as no partial or callable object is."""
+    """A plain function, because a class does not bind partials and callable objects to its instances."""
 
     def method(policy: Any, *args: Any, **kwargs: Any) -> Any:
         return function(policy, *args, **kwargs)
@@ -85,7 +85,7 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_name(name: str, module: Mapping[str, Any]) -> None:
-    # A class under this name is an earlier version: a notebook runs its cells again.
+    # A class under this name is an earlier version, if a cell of a notebook is run again.
     if name.isidentifier() and isinstance(module.get(name, object), type):
         return
     raise PolicyError(

@@ -77,16 +77,16 @@ class CNN(nn.Module):
         x = images.permute(0, 3, 1, 2)  # a view in the memory format `channels_last`
         for convolution in self.convolutions:
             x = self._activation(convolution(x))
-        # In the order of JAX's images, so that weights of the dense layers carry over.
+        # In the order of JAX's images, so that dense layers can have the same weights.
         return self._activation(self.dense(x.permute(0, 2, 3, 1).flatten(1)))
 
 
 class Recurrent(nn.Module):
-    """What LSTM and GRU share: B concatenated sequences of equal length, F `in_features` to H `features`."""
+    """The base of LSTM and GRU: B concatenated sequences of equal length, F `in_features` to H `features`."""
 
     gates: int
     parts: int
-    """Arrays of the state."""
+    """Number of arrays of the state."""
 
     def __init__(self, in_features: int, features: int) -> None:
         super().__init__()

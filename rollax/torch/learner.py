@@ -1,4 +1,4 @@
-"""`Learner`: epochs × minibatches for any loss in PyTorch; whole updates, or none of them."""
+"""`Learner`: epochs × minibatches for any loss in PyTorch; an update is made completely or not at all."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ class Update(NamedTuple):
 class Learner:
     """Holds the model, its optimizer and its target model, and changes them in place.
 
-    An update that an exception or an interrupt ends leaves everything as it was before. If a loss, gradient or new
-    parameter is not finite, the update is repeated up to that step.
+    After an exception or an interrupt in an update everything is restored. If a loss, gradient or new parameter is not
+    finite, the update is repeated up to that step.
 
     Args:
         optimizer: its parameter groups have a `name`, the part of the model, if there are `parts`.
-        parts: the parts of the model that have learning rates of their own; None: there is one for the whole model.
+        parts: the parts of the model with separate learning rates; None: one for the whole model.
         grad_clip: bound on the gradient's norm, of each part or of the whole model; None: no bound.
         count_rows: (batch, mask) -> [] the number of rows over which the loss of a microbatch is averaged.
         compiled: whether the loss is compiled. Coefficients are then tensors, so that there are few versions.
         keeps_padding: whether minibatches keep their padding, so that they have one size.
     Raises:
-        PolicyError: something that is no PyTorch optimizer, or one of parameters that are not the model's, or groups
-            whose learning rates would not count.
+        PolicyError: the optimizer is none of PyTorch, has parameters that are not the model's, or groups whose learning
+                rates would have no effect.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Learner:
         self._grad_clip, self._device, self._compiled, self._count_rows = grad_clip, device, compiled, count_rows
 
     def learn(self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str) -> Update:
-        """Runs the plan until `stops` ends it, or something is not finite: the weights are then those before it."""
+        """Runs the plan until `stops` ends it, or until a step is not finite; the weights are then those before it."""
         self.tensors.check_parameters(where)
         batch = to_tensors(dict(columns), self._device)
         before = self._snapshot()
@@ -150,7 +150,7 @@ class Learner:
         shapes = {name: tuple(tensor.shape) for name, tensor in {**known, **extra}.items()}
         check_weights(gradients, shapes, f"{where}, apply_gradients")
         bad = [f"the gradient of {name}" for name in known if not np.isfinite(gradients[name]).all()]
-        # Infinity may be right in other state: a running minimum begins there.
+        # Other state may be infinite, such as the start of a running minimum.
         bad += [f"the new value of {name}" for name in extra if np.isnan(gradients[name]).any()]
         if not bad:
             before = self._snapshot()
@@ -279,7 +279,7 @@ class Learner:
 
     @contextmanager
     def exploring(self) -> Iterator[None]:
-        """The model in training mode; its other state, such as buffers, is afterwards as before."""
+        """The model in training mode; its other state, such as buffers, is restored afterwards."""
         with self.tensors.keeping_extra():
             self.model.train()
             try:
@@ -331,7 +331,7 @@ class Learner:
         check_optimizer_arrays(self.optimizer, self.tensors.params, arrays, stored_class, where)
 
     def set_state(self, optimizer: Mapping[str, np.ndarray], num_updates: int, targets: Columns, where: str) -> None:
-        """Restores what `get_state` returned, but the random stream; CheckpointError for another optimizer."""
+        """Restores what `get_state` returned, except the random stream; CheckpointError for another optimizer."""
         set_optimizer_arrays(self.optimizer, self.tensors.params, optimizer, where)
         self.num_updates = num_updates
         if targets:

@@ -16,14 +16,14 @@ from rollax.policy.update_plan import UpdatedTargets
 from rollax.torch.weights import assign, extra_of, parameters_of, to_numpy
 
 Copies = list[tuple[Tensor, Tensor]]
-"""Tensors with copies of what they were."""
+"""Tensors with copies of earlier values."""
 
 
 class ModelTensors:
     """The trained parameters of a model, its other state, such as buffers, and target parameters.
 
     Args:
-        updated_targets: moves the target parameters; None: there are none.
+        updated_targets: updates the target parameters; None: there are none.
 
     Attributes:
         params: name -> trained parameter.
@@ -62,7 +62,7 @@ class ModelTensors:
 
     @torch.no_grad()
     def move_targets(self, num_updates: int) -> None:
-        """Moves the target parameters after a gradient step."""
+        """Updates the target parameters after a gradient step."""
         if self._updated_targets is None:
             return
         targets = self.targets
@@ -74,14 +74,14 @@ class ModelTensors:
 
     @torch.no_grad()
     def _copy_extra(self) -> None:
-        """The target model has the other state of the model, such as batch statistics."""
+        """Copies the other state of the model, such as batch statistics, to the target model."""
         if self.extra and self.target_model is not None:
             own = {**dict(self.target_model.named_parameters()), **dict(self.target_model.named_buffers())}
             for name, tensor in self.extra.items():
                 own[name].copy_(tensor)
 
     def check_parameters(self, where: str) -> None:
-        """PolicyError for parameters that came to the model, or were unfrozen, after the policy was made."""
+        """Raises PolicyError for parameters that were added or unfrozen after the policy was made."""
         unknown = [
             name
             for name, parameter in self.model.named_parameters()
@@ -99,7 +99,7 @@ class ModelTensors:
         )
 
     def clear_gradients(self) -> None:
-        """Those of all of the model's parameters: the optimizer may have only some of them."""
+        """Clears the gradients of all parameters, because the optimizer may have only some of them."""
         for parameter in self.params.values():
             parameter.grad = None
 
@@ -114,7 +114,7 @@ class ModelTensors:
 
     @contextmanager
     def keeping_extra(self) -> Iterator[Mapping[str, Tensor]]:
-        """Copies of the model's other state, such as buffers; it is afterwards as before."""
+        """Keeps copies of the model's other state, such as buffers, and restores it at the end of the block."""
         before = {name: tensor.detach().clone() for name, tensor in self.extra.items()}
         try:
             yield before
@@ -133,7 +133,7 @@ class ModelTensors:
 
     @torch.no_grad()
     def restore(self, copies: Copies) -> None:
-        """Sets tensors to what they were, and drops gradients."""
+        """Restores tensors, and drops gradients."""
         for tensor, copied in copies:
             tensor.copy_(copied)
         self.clear_gradients()

@@ -240,7 +240,7 @@ class ActorWithCritics(nn.Module):
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """While it is open, gradients flow through the module to its inputs, and not to its parameters."""
+    """In its block, gradients flow through the module to its inputs, and not to its parameters."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)

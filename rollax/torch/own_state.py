@@ -111,7 +111,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _stored(policy: Any) -> set[int]:
-    """The ids of all that is stored: other objects may refer to it."""
+    """The ids of all stored objects, to which other objects may refer."""
     learner = policy.learner
     own = [part for value in vars(policy).values() for _, part in _parts(value, "") if isinstance(part, _STATE)]
     modules = [part for part in (learner.model, learner.tensors.target_model, *own) if isinstance(part, nn.Module)]
@@ -123,7 +123,7 @@ def _hides_state(value: Any, seen: dict[int, int], depth: int) -> bool:
     """Whether an object contains state that is not stored.
 
     Args:
-        seen: id -> the depth to which an object has been searched; the ids of what is stored have all of it.
+        seen: id -> the depth to which an object has been searched; complete for stored objects.
     """
     if isinstance(value, _NO_STATE) or seen.get(id(value), 0) > depth:
         return False

@@ -1,4 +1,4 @@
-"""The model of a `TorchPolicy` by its config, the default one or the user's, and a check of any model by a few rows."""
+"""The default or custom model of a `TorchPolicy` by its config, and a check of any model with a few rows."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def refuse_extra_state(model: nn.Module, where: str) -> None:
 
 
 def check_sizes_known(model: nn.Module, where: str) -> None:
-    """Raises PolicyError for layers of the policy class `where` that no call has given their sizes yet."""
+    """Raises PolicyError for layers of the policy class `where` whose sizes are not known yet."""
     if names := [name for name, tensor in model.named_parameters() if is_lazy(tensor)]:
         raise PolicyError(
             "Layers whose sizes are not known when the policy is made.",

@@ -1,4 +1,4 @@
-"""Random numbers of PyTorch from a stream of one's own, with the global ones untouched."""
+"""Random numbers of PyTorch from a separate stream, without changing the global ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @contextmanager
 def random_numbers_of(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """While it is open, what draws from PyTorch's global streams draws from the generator, which advances.
+    """In its block, PyTorch's global streams are replaced by the generator, which advances.
 
     On a GPU the numbers come from a stream that a draw of the generator seeds.
     """

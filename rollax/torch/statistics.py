@@ -1,4 +1,4 @@
-"""The statistics that a loss returns beside its value, by name: numbers, or columns with one number for each row."""
+"""The named statistics of a loss: numbers, or columns with one number for each row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollax.torch.weights import as_tensor
 
 
 def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
-    """Tensors, of what a loss returned; PolicyError for what is neither a number nor a column of numbers."""
+    """The statistics of a loss as tensors; PolicyError for one that is neither a number nor a column of numbers."""
     statistics = {}
     for name, value in found.items():
         try:
@@ -31,7 +31,7 @@ def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, T
 
 
 def of_microbatches(name: str, values: Mapping[int, Tensor], counts: Tensor | None, parts: int) -> Tensor:
-    """Of the microbatches with this statistic: the mean of numbers, and the rows of columns one after another.
+    """The statistic over all microbatches that have it: the mean of numbers, or the concatenated rows of columns.
 
     A copy, because a statistic may be a parameter, which the step changes in place; numbers are floats.
 

@@ -1,4 +1,4 @@
-"""`TorchPolicy`: the template of policies in PyTorch, with the hooks of `JaxPolicy`."""
+"""`TorchPolicy`: the base of policies in PyTorch, with the methods of `JaxPolicy`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Result = TypeVar("Result")
 class TorchPolicy(ModelPolicy):
     """A policy whose model, loss and optimizer are PyTorch's. NumPy in, NumPy out, as every policy.
 
-    A subclass implements `loss`; see `ModelPolicy` for what it may override. Tensors are on `device`. PyTorch's global
-    seed is untouched: what a loss or a layer draws comes from the policy's own `generator`, which is saved.
+    A subclass implements `loss`; see `ModelPolicy` for what it may override. Tensors are on `device`. Random numbers of
+    losses and layers come from the policy's own `generator`, which is saved; PyTorch's global seed does not change.
     """
 
     config_class: ClassVar[Any] = TorchConfig
@@ -180,7 +180,7 @@ class TorchPolicy(ModelPolicy):
         return actions, [*map(as_numpy, out.state), *exploring], fetches
 
     def _act(self, run: Callable[[Any, Columns], Result], columns: Columns, explore: bool = False) -> Result:
-        """`run(model, columns)`; random numbers that it draws are those of the policy's acting stream."""
+        """`run(model, columns)`, with random numbers of the policy's acting stream."""
         if not self._may_draw:
             return run(self.model, columns)
         generator = torch.Generator().manual_seed(int(self.acting_rng.integers(2**63)))
@@ -191,7 +191,7 @@ class TorchPolicy(ModelPolicy):
                 return run(self.model, columns)
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
-        # The probabilities given the numbers that the model has drawn are not those of the actions.
+        # Probabilities given the model's random numbers are not the probabilities of the actions.
         return {} if self._draws else super().behaviour(actions, fetches, explore)
 
     def _fetches(self, outputs: np.ndarray, actions: Any, values: Tensor | None) -> dict[str, np.ndarray]:
@@ -368,7 +368,7 @@ class TorchPolicy(ModelPolicy):
 
 
 def _precise(output: Tensor) -> Tensor:
-    """As float32 what is in half precision, in which log-probabilities and errors would be inexact."""
+    """Tensors of half precision as float32, because log-probabilities and errors would be inexact."""
     return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
 
 

@@ -105,9 +105,9 @@ def assign(tensors: Mapping[str, Tensor], arrays: Mapping[str, Any]) -> None:
 
 
 def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | None) -> None:
-    """Raises PolicyError for what is no optimizer of the model's parameters: of others nothing would be saved.
+    """Raises PolicyError unless it is an optimizer of the model's parameters, because others would not be saved.
 
-    Also for groups of parameters that are none of `parts`, which have learning rates, or have one of their own.
+    Also for groups of parameters that are none of `parts`, which have learning rates, or that set their own.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise PolicyError(
@@ -134,7 +134,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | N
             expected="an optimizer of dense gradients, such as Adam, SGD or RMSprop",
             fix="return another one: `return torch.optim.Adam(params, lr=0.0)`",
         )
-    own = set(model.parameters())  # with those that are not trained, of which there are neither gradients nor state
+    own = set(model.parameters())  # also untrained ones, which have neither gradients nor state
     others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
     if others:
         raise PolicyError(
@@ -185,7 +185,7 @@ def set_optimizer_arrays(
 ) -> None:
     """Restores what `optimizer_arrays` returned; CheckpointError, without a change, for state of another model."""
     states = _states_of(optimizer, parameters, arrays, where)
-    # The optimizer's own method knows the device of each: fused ones have their counts of steps on the GPU.
+    # The optimizer's own method chooses the devices: fused ones have their counts of steps on the GPU.
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = {place: states[parameter] for place, parameter in enumerate(order) if parameter in states}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -240,7 +240,7 @@ def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
 
 
 def _stored_key(key: str, value: Any) -> str:
-    # Optimizers compute in place with tensors [], but not with Python numbers: each must be restored as what it was.
+    # Optimizers compute in place with tensors [], but not with Python numbers: each must keep its type.
     return key if isinstance(value, Tensor) else f"{key}{_NUMBER}"
 
 

@@ -1,4 +1,4 @@
-"""One thread: with several, small networks learn ten times slower where other processes use the cores too."""
+"""Uses one thread: with several, small networks learn ten times slower while other processes use the cores."""
 
 from __future__ import annotations
 

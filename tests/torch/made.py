@@ -1,4 +1,4 @@
-"""The policies that tests of `rollax.torch` make, beside those in JAX, and experience for them."""
+"""Policies for the tests of `rollax.torch`, with some in JAX, and experience for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def seen(rows, seed=0):
 
 
 def experience(policy, rows=16, seed=0):
-    """What the policy did, with random rewards, advantages and targets; or replayed transitions."""
+    """Actions of the policy with random rewards, advantages and targets; or replayed transitions."""
     random = np.random.default_rng(seed)
     obs = seen(rows, seed)
     actions, _, fetches = policy.compute_actions(obs)

@@ -1,4 +1,4 @@
-"""A user's own model in PyTorch: checks of its outputs, buffers, tied weights, and batch normalization."""
+"""User-defined models in PyTorch: checks of outputs, buffers, tied weights, and batch normalization."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stateful(nn.Module):
 
 class TestOwnModels:
     @pytest.mark.long
-    def test_buffers_travel_and_tied_weights_are_stored_once(self):
+    def test_buffers_are_weights_and_tied_weights_are_stored_once(self):
         policy, other = (make(model={"custom_model": Stateful}, seed=seed) for seed in (1, 2))
         names = set(policy.get_weights())
         assert {"norm.running_mean", "norm.num_batches_tracked", "fixed", "policy.weight"} <= names
@@ -45,7 +45,7 @@ class TestOwnModels:
             *(one.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"] for one in (policy, other))
         )
 
-    def test_one_without_trained_parameters(self):
+    def test_a_model_without_trained_parameters_is_refused(self):
         class Frozen(Stateful):
             def __init__(self, observation_space, num_outputs):
                 super().__init__(observation_space, num_outputs)
@@ -54,7 +54,7 @@ class TestOwnModels:
         with pytest.raises(PolicyError, match=r"nothing to learn(.|\n)*make_model(.|\n)*Frozen"):
             make(model={"custom_model": Frozen})
 
-    def test_dropout_draws_from_the_policys_own_stream(self):
+    def test_dropout_uses_the_policys_own_stream(self):
         torch.manual_seed(5)
         expected = torch.rand(3)
         torch.manual_seed(5)
@@ -62,7 +62,7 @@ class TestOwnModels:
         other = make(model={"custom_model": Stateful})
         batch = experience(policy)
         policy.learn_on_batch(batch)
-        np.testing.assert_array_equal(torch.rand(3), expected)  # the global stream is as it was
+        np.testing.assert_array_equal(torch.rand(3), expected)  # the global stream has not changed
         other.set_state(policy.get_state())
         policy.learn_on_batch(batch)
         torch.rand(17)
@@ -77,7 +77,7 @@ class TestOwnModels:
 
 
 class RunningMean(nn.Module):
-    """A model that replaces its buffer, where layers of PyTorch change theirs in place."""
+    """A model that replaces its buffer, while layers of PyTorch change theirs in place."""
 
     def __init__(self, observation_space, num_outputs):
         super().__init__()
@@ -95,7 +95,7 @@ class TestReplacedBuffers:
     def policy(self, **changes):
         return make(model={"custom_model": RunningMean}, num_sgd_iter=2, sgd_minibatch_size=16, **changes)
 
-    def test_they_are_weights(self):
+    def test_replaced_buffers_are_weights(self):
         policy, other = self.policy(), self.policy(seed=9)
         batch = experience(policy)
         policy.learn_on_batch(batch)
@@ -107,7 +107,7 @@ class TestReplacedBuffers:
             one.learn_on_batch(batch)
         same(policy.get_weights(), other.get_weights())
 
-    def test_a_failed_update_leaves_them_as_they_were(self):
+    def test_a_failed_update_does_not_change_them(self):
         policy = self.policy()
         batch = experience(policy)
         policy.learn_on_batch(batch)
@@ -120,7 +120,7 @@ class TestReplacedBuffers:
 
 
 class TestGradientsWithBuffers:
-    """Running statistics travel beside the gradients, and only applying them changes a policy."""
+    """Running statistics are sent with the gradients, and change a policy only when applied."""
 
     @pytest.mark.parametrize(("model", "name"), [(Stateful, "norm.running_mean"), (RunningMean, "mean")])
     def test_statistics_reach_the_driver(self, model, name):
@@ -128,12 +128,12 @@ class TestGradientsWithBuffers:
         before, batch = driver.get_weights(), experience(worker)
         gradients, _ = worker.compute_gradients(batch)
         same(worker.get_weights(), before)
-        assert "fixed" not in gradients  # what has not changed does not travel
+        assert "fixed" not in gradients  # unchanged state is not sent
         driver.apply_gradients(gradients)
         momentum = 0.1 if model is Stateful else 0.25
         np.testing.assert_allclose(driver.get_weights()[name], momentum * batch["obs"].mean(axis=0), rtol=1e-5)
 
-    def test_bad_rows_lose_nothing(self):
+    def test_bad_rows_change_nothing(self):
         policy = make(model={"custom_model": Stateful})
         before, batch = policy.get_weights(), experience(policy)
         batch["obs"][:] = np.nan
@@ -145,7 +145,7 @@ class TestGradientsWithBuffers:
             policy.apply_gradients({**finite, "norm.running_mean": np.full(3, np.nan)})
         same(policy.get_weights(), before)
 
-    def test_an_exception_in_the_loss_loses_nothing(self, monkeypatch):
+    def test_an_exception_in_the_loss_changes_nothing(self, monkeypatch):
         policy = make(model={"custom_model": Stateful})
         before = policy.get_weights()
 
@@ -159,7 +159,7 @@ class TestGradientsWithBuffers:
 
 
 class TwoLinears(nn.Module):
-    """A model that breaks its interface as asked."""
+    """A model that breaks its interface in the way `how`."""
 
     def __init__(self, observation_space, num_outputs, how="right"):
         super().__init__()
@@ -181,7 +181,7 @@ class TwoLinears(nn.Module):
 
 
 class Recurrent(TwoLinears):
-    """A model with memory that breaks its interface as asked."""
+    """A model with memory that breaks its interface in the way `how`."""
 
     def initial_state(self):
         return (np.zeros(2, np.float32),)
@@ -232,7 +232,7 @@ class TestOutputs:
         _, state, _ = policy.compute_actions(np.zeros((4, 3), np.float32))
         assert [part.dtype for part in state] == [np.float32]
 
-    def test_models_of_make_model_are_checked_too(self):
+    def test_models_of_make_model_are_checked(self):
         def narrow(policy):
             return TwoLinears(SEEN, 3)
 
@@ -240,7 +240,7 @@ class TestOutputs:
         with pytest.raises(PolicyError, match=r"policy of the wrong(.|\n)*got: +policy float32\[13, 3\]"):
             made(SEEN, CHOICES, {})
 
-    def test_a_policy_with_its_own_forward_calls_the_model_as_it_likes(self):
+    def test_models_of_policies_with_their_own_forward_are_not_checked(self):
         class Twice(TorchPPOPolicy):
             def forward(self, model, columns):
                 return Outputs(*model(torch.stack([columns["obs"]] * 2)[0]))
@@ -249,7 +249,7 @@ class TestOutputs:
         policy = Twice(SEEN, CHOICES, {**PPO, "model": model})
         assert CHOICES.contains(policy.compute_single_action(np.zeros(3, np.float32)))
 
-    def test_values_are_missed_where_they_are_read(self):
+    def test_missing_values_are_named_when_they_are_read(self):
         class Valueless(TorchPolicy):
             batch_columns = frozenset({"obs", "actions"})
 
@@ -262,7 +262,7 @@ class TestOutputs:
         with pytest.raises(PolicyError, match=r"values of a model that has none(.|\n)*compute_values"):
             policy.compute_values(seen(2))
 
-    def test_arguments_that_the_constructor_does_not_take(self):
+    def test_unknown_constructor_arguments_are_refused(self):
         with pytest.raises(ConfigError, match=r"cannot be built(.|\n)*'hwo'"):
             make(model={"custom_model": TwoLinears, "custom_model_config": {"hwo": 1}})
 
@@ -280,7 +280,7 @@ class TestOutputs:
         for seen_space in (CHOICES, spaces.Discrete(4, start=-9)):
             TorchPPOPolicy(seen_space, CHOICES, {**PPO, "model": {"custom_model": Embedded}})
 
-    def test_layers_that_take_their_size_from_the_first_batch(self):
+    def test_lazy_layers(self):
         class Lazy(nn.Module):
             def __init__(self, observation_space, num_outputs):
                 super().__init__()
@@ -305,7 +305,7 @@ class TestOutputs:
             OwnForward(SEEN, CHOICES, {**PPO, "model": {"custom_model": Lazy}})
 
     def test_outputs_in_half_precision(self):
-        """NumPy has no bfloat16; the log-probabilities of acting and learning are those of the same float32 inputs."""
+        """NumPy has no bfloat16; log-probabilities in acting and learning are computed from equal float32 inputs."""
 
         class Half(TwoLinears):
             def forward(self, obs):
@@ -338,7 +338,7 @@ class TestBatchNorm:
 
 
 class TestLaterLayers:
-    """Layers that the policy was not made with, which the optimizer does not have."""
+    """Layers that were added after the policy was made, and are not in the optimizer."""
 
     @pytest.mark.parametrize("call", ["learn_on_batch", "compute_gradients"])
     def test_replaced_ones_are_named(self, call):
@@ -349,7 +349,7 @@ class TestLaterLayers:
         ):
             getattr(policy, call)(batch)
 
-    def test_ones_that_were_never_trained_are_named_and_others_may_rest(self):
+    def test_untrained_ones_are_named_if_unfrozen_and_others_may_be_frozen(self):
         policy = make(model={"custom_model": Stateful})
         batch = experience(policy)
         trained = next(iter(policy.params.values()))
@@ -388,7 +388,7 @@ class Counter(nn.Module):
     ],
     ids=["none", "class", "extra state"],
 )
-def test_models_that_are_none_or_have_state_that_would_be_lost(made, message):
+def test_objects_that_are_no_models_and_unstored_state_are_refused(made, message):
     cls = type("Own", (TorchPPOPolicy,), {"make_model": lambda self: made()})
     with pytest.raises(PolicyError, match=message):
         cls(SEEN, CHOICES, PPO)

@@ -1,4 +1,4 @@
-"""A user's own optimizer and loss in PyTorch: what is refused, what is clipped, and what is restored."""
+"""User-defined optimizers and losses in PyTorch: refused ones, clipping, and restored state."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ def of_class(make_optimizer=None, loss=None, **config):
 class TestOptimizers:
     @pytest.mark.long
     def test_parameters_that_are_not_the_models_are_refused(self):
-        # Nothing would clip, save or restore them, or clear their gradients.
+        # They would not be clipped, saved or restored, and their gradients not cleared.
         apart = nn.Linear(2, 2)
         with pytest.raises(PolicyError, match=r"not the model's(.|\n)*got: +2 other parameters(.|\n)*ActorCritic"):
             of_class(lambda self, params: torch.optim.Adam([*params, *apart.parameters()], lr=0.0))
 
-    def test_parameters_of_the_model_that_are_not_trained_may_be_there(self):
+    def test_untrained_parameters_of_the_model_are_accepted(self):
         policy = of_class(
             lambda self, params: torch.optim.SGD(self.model.parameters(), lr=0.0), model={"custom_model": Stateful}
         )
         policy.learn_on_batch(experience(policy))
         assert policy.get_weights()["fixed"] == 1
 
-    def test_what_is_no_optimizer(self):
+    def test_other_objects_are_refused_as_optimizers(self):
         with pytest.raises(PolicyError, match=r"No optimizer(.|\n)*make_optimizer(.|\n)*NoneType"):
             of_class(lambda self, params: None)
 
-    def test_one_that_calls_the_loss_itself(self):
+    def test_optimizers_that_call_the_loss_are_refused(self):
         with pytest.raises(PolicyError, match=r"calls the loss itself(.|\n)*LBFGS"):
             of_class(lambda self, params: torch.optim.LBFGS(params))
 
-    def test_one_of_sparse_gradients(self):
+    def test_optimizers_of_sparse_gradients_are_refused(self):
         with pytest.raises(PolicyError, match=r"takes sparse gradients only(.|\n)*SparseAdam"):
             of_class(lambda self, params: torch.optim.SparseAdam(params))
 
     @pytest.mark.parametrize("names", [({}, {}), ({"name": "actor"}, {"name": "critic"})], ids=["unnamed", "named"])
-    def test_the_global_norm_is_clipped_over_groups_of_ones_own(self, names):
+    def test_the_global_norm_is_clipped_over_user_defined_groups(self, names):
         def in_two(self, params):
             groups = {"params": params[:2], "weight_decay": 0.0, **names[0]}, {"params": params[2:], **names[1]}
             return torch.optim.SGD(groups, lr=0.0)
@@ -62,14 +62,14 @@ class TestOptimizers:
         moved = np.concatenate([(policy.get_weights()[name] - before[name]).ravel() for name in before])
         assert np.linalg.norm(moved) == pytest.approx(1e-3, rel=1e-3)
 
-    def test_rates_of_groups_that_would_not_count_are_refused(self):
+    def test_learning_rates_of_groups_are_refused(self):
         def two_rates(self, params):
             return torch.optim.SGD([{"params": params[:2], "lr": 1e-3}, {"params": params[2:], "lr": 1e-2}])
 
         with pytest.raises(PolicyError, match=r"overwritten(.|\n)*\[0.001, 0.01\](.|\n)*learning_rates"):
             of_class(two_rates)
 
-    def test_rates_of_parts(self):
+    def test_learning_rates_of_parts(self):
         class Parts(TorchPPOPolicy):
             def learning_rates(self):
                 return dict.fromkeys(dict(self.model.named_children()), 1e-3)
@@ -87,7 +87,7 @@ class TestOptimizers:
         with pytest.raises(PolicyError, match=r"without a learning rate(.|\n)*groups named \[None\]"):
             Unnamed(SEEN, CHOICES, PPO)
 
-    def test_the_rate_that_is_used_is_reported(self):
+    def test_the_used_learning_rate_is_reported(self):
         class Slow(TorchPPOPolicy):
             def learning_rates(self):
                 return 1e-4
@@ -105,7 +105,7 @@ class TestOptimizers:
 
 
 class TestGradients:
-    def test_what_is_no_gradient_of_the_model(self):
+    def test_other_gradients_are_refused(self):
         policy = make()
         gradients, statistics = policy.compute_gradients(experience(policy))
         first, before = next(iter(gradients)), policy.get_weights()
@@ -119,7 +119,7 @@ class TestGradients:
             with pytest.raises(PolicyError, match=message):
                 policy.apply_gradients(wrong)
         same(policy.get_weights(), before)
-        policy.apply_gradients(without)  # a loss may read a part of the model only
+        policy.apply_gradients(without)  # a loss may use only a part of the model
         after = policy.get_weights()
         assert [name for name in before if np.array_equal(before[name], after[name])] == [first]
 
@@ -134,12 +134,12 @@ class TestLosses:
             (lambda out: None, "NoneType"),
         ],
     )
-    def test_what_is_no_number_and_statistics(self, result, got):
+    def test_other_results_are_refused(self, result, got):
         policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: result(out))
         with pytest.raises(PolicyError, match=rf"policy class Own, loss(.|\n)*got: +{got}\n"):
             policy.learn_on_batch(experience(policy))
 
-    def test_a_loss_that_writes_to_its_batch_spoils_no_other_epoch(self):
+    def test_a_loss_that_writes_to_its_batch_changes_no_other_epoch(self):
         def loss(self, model, out, batch, mask, coefficients):
             seen.append(batch["advantages"].abs().sum().item())
             batch["advantages"].mul_(0.1)
@@ -158,7 +158,7 @@ class TestLosses:
             policy.learn_on_batch(experience(policy))
 
     @pytest.mark.parametrize("value", [None, "high", {"a": 1}], ids=["none", "text", "dict"])
-    def test_statistics_that_are_no_numbers(self, value):
+    def test_statistics_that_are_no_numbers_are_refused(self, value):
         policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: (out.value.mean(), {"mine": value}))
         with pytest.raises(PolicyError, match=rf"statistic 'mine' of the loss(.|\n)*{type(value).__name__}"):
             policy.learn_on_batch(experience(policy))
@@ -180,7 +180,7 @@ class TestLosses:
         policy = of_class(loss=loss, num_sgd_iter=1, sgd_minibatch_size=4)
         assert policy.learn_on_batch(experience(policy))["sometimes"] == 2  # of the steps 1 and 3
 
-    def test_an_action_out_of_range_is_nan_and_moves_nothing_where_it_is_masked(self):
+    def test_an_action_out_of_range_is_nan_and_has_no_gradient_if_masked(self):
         values = torch.ones(3, 4, requires_grad=True)
         found = chosen(values, torch.tensor([3, -2, 4]))
         np.testing.assert_array_equal(found.detach(), [1, np.nan, np.nan])
@@ -199,7 +199,7 @@ class TestLosses:
 class TestPadding:
     @pytest.mark.long
     @pytest.mark.filterwarnings("ignore")  # PyTorch's own, while it compiles
-    def test_a_compiled_loss_sees_no_padding_in_batch_statistics(self, monkeypatch):
+    def test_batch_statistics_of_a_compiled_loss_exclude_padding(self, monkeypatch):
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
         means = []
         for compiled in (False, True):

@@ -1,4 +1,4 @@
-"""Models that draw random numbers while they act: from the policy's own stream, which is stored with its state."""
+"""Models with random numbers in acting, which come from the policy's own stream and are part of its state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Noisy(Drawing):
 
 
 def acted(policy):
-    """What the policy computes while it acts, with and without exploration."""
+    """Results of acting with and without exploration."""
     found = []
     for explore in (True, False):
         actions, _, fetches = policy.compute_actions(seen(5), explore=explore)
@@ -71,12 +71,12 @@ class TestDrawing:
         again = acted(policy)
         assert all(not np.array_equal(*pair) for pair in zip(first[1:3], again[1:3], strict=True))
 
-    def test_probabilities_too(self):
+    def test_probabilities_use_the_policys_own_stream(self):
         before = torch.get_rng_state()
         equal(*([one.action_probabilities(seen(3))] for one in (drawing(), drawing())))
         assert torch.equal(torch.get_rng_state(), before)
 
-    def test_a_restored_policy_goes_on(self):
+    def test_restoring_continues_exactly(self):
         policy, other = drawing(), drawing(seed=9)
         acted(policy)
         other.set_state(policy.get_state())
@@ -84,7 +84,7 @@ class TestDrawing:
         other.set_acting_state(policy.get_acting_state())
         equal(acted(policy), acted(other))
 
-    def test_acting_does_not_change_what_is_learned(self):
+    def test_acting_does_not_change_learning(self):
         policy, twin = drawing(), drawing()
         batch = experience(drawing())
         acted(policy)
@@ -98,7 +98,7 @@ class TestDrawing:
         assert policy.behaviour(actions, fetches, explore=True) == {}
         assert make().behaviour(actions, fetches, explore=True) != {}
 
-    def test_with_a_forward_of_the_policys_own(self):
+    def test_with_an_overridden_forward(self):
         class Spread(TorchPPOPolicy):
             def forward(self, model, columns):
                 out = super().forward(model, columns)
@@ -109,7 +109,7 @@ class TestDrawing:
         assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_stream_of_models_that_draw_nothing_is_that_of_exploration_alone():
+def test_models_without_random_numbers_leave_the_stream_to_exploration():
     policy = make()
     before = str(policy.get_acting_state())
     policy.compute_actions(seen(3), explore=False)
@@ -129,7 +129,7 @@ class TestNoisy:
         assert policy.get_weights()["calls"] == policy.learner.num_updates == 4
 
     @pytest.mark.parametrize("rows", [1, 5])
-    def test_a_restored_policy_goes_on(self, rows):
+    def test_restoring_continues_exactly(self, rows):
         policy, other = (make(model={"custom_model": Noisy}, seed=seed) for seed in (1, 2))
         policy.compute_actions(seen(5))
         other.set_state(policy.get_state())

@@ -1,4 +1,4 @@
-"""Parts of a model in PyTorch that are shared, frozen, replaced, or assigned anew while it acts."""
+"""Parts of a model in PyTorch that are shared, frozen, or replaced, also while it acts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Part(nn.Module):
 
 
 class Shared(nn.Module):
-    """Actor and critic with one encoder, whose name is that in the actor."""
+    """Actor and critic with one encoder, which is named as part of the actor."""
 
     def __init__(self, observation_space, num_outputs):
         super().__init__()
@@ -56,7 +56,7 @@ def test_targets_of_an_encoder_that_two_parts_share():
     assert not torch.equal(policy.targets["actor.encoder.weight"], before)
 
 
-def test_a_frozen_layer_in_the_place_of_another_is_named():
+def test_a_frozen_replacement_of_a_layer_is_named():
     policy = make(model={"custom_model": TwoLinears})
     batch = experience(policy)
     policy.model.value = nn.Linear(3, 1).requires_grad_(False)
@@ -65,7 +65,7 @@ def test_a_frozen_layer_in_the_place_of_another_is_named():
             call()
 
 
-def test_gradients_leave_frozen_parts_as_they_are():
+def test_gradients_do_not_change_frozen_parts():
     class Decays(TorchPPOPolicy):
         def make_optimizer(self, params):
             return torch.optim.AdamW(params, lr=0.0, weight_decay=0.5)
@@ -121,7 +121,7 @@ def test_buffers_that_acting_replaces_are_weights():
 
 
 class Keeps(TorchPPOPolicy):
-    """Has a network and its optimizer beside the model."""
+    """Has a network and its optimizer in addition to the model."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -131,7 +131,7 @@ class Keeps(TorchPPOPolicy):
         self.optimizer.step()
 
 
-def test_the_optimizer_of_a_network_that_was_frozen_later_is_stored():
+def test_the_optimizer_of_a_later_frozen_network_is_stored():
     policy = Keeps(SEEN, CHOICES, PPO)
     policy.further.requires_grad_(False)
     policy.get_state()
@@ -148,7 +148,7 @@ def test_further_state_of_a_network_in_an_attribute_is_named():
         policy.get_state()
 
 
-def test_a_model_that_cannot_be_copied():
+def test_a_model_that_cannot_be_copied_is_refused():
     class Computed(TwoLinears):
         def __init__(self, observation_space, num_outputs):
             super().__init__(observation_space, num_outputs)
@@ -162,7 +162,7 @@ def test_a_model_that_cannot_be_copied():
         Own(SEEN, CHOICES, {**PPO, "model": {"custom_model": Computed}})
 
 
-def test_one_bound_for_the_groups_of_one_part():
+def test_groups_of_one_part_share_a_norm_bound():
     class Split(TorchPPOPolicy):
         def learning_rates(self):
             return dict.fromkeys(["policy", "value"], 1.0)
@@ -211,7 +211,7 @@ def test_outputs_in_half_precision_with_a_mask_of_actions():
     assert (found.policy.dtype, found.value.dtype) == (torch.float32, torch.float32)
 
 
-def test_each_outputs_has_a_dict_of_its_own():
+def test_each_outputs_has_its_own_dict():
     Outputs(policy=1).aux["a"] = 1  # type: ignore[index]
     assert Outputs(policy=1).aux == {}
     assert Outputs(1, 2, (3,), {"b": 4})._replace(value=5) == (1, 5, (3,), {"b": 4})
@@ -228,13 +228,13 @@ def test_each_outputs_has_a_dict_of_its_own():
         lambda: polyak_average(5, ("a",)),
     ],
 )
-def test_numbers_of_a_plan(wrong):
+def test_invalid_numbers_of_a_plan_are_refused(wrong):
     with pytest.raises(PolicyError, match=r"no whole number from 1 on|out of range"):
         wrong()
 
 
 @pytest.mark.parametrize("argument", ["train_columns", "batch_columns", "statistics"])
-def test_names_are_lists(argument):
+def test_names_given_as_text_are_refused(argument):
     with pytest.raises(PolicyError, match=rf"argument {argument}(.|\n)*\['obs'\]"):
         torch_policy(lambda *_: None, name="Anything", **{argument: "obs"})
 

@@ -1,4 +1,4 @@
-"""The state of a `TorchPolicy` beside its model, other optimizers, and shared variables."""
+"""The state of a `TorchPolicy` besides its model, other optimizers, and shared variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same
 
 
 class Curious(TorchPPOPolicy):
-    """Has a network, an optimizer and a tensor beside its model."""
+    """Has a network, an optimizer and a tensor in addition to its model."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -51,14 +51,14 @@ def test_state_in_attributes_is_stored():
 
 
 class Keeper:
-    """An object of a user that has a network."""
+    """A user-defined object with a network."""
 
     def __init__(self, network=None):
         self.inside = {"network": network or nn.Linear(2, 2)}
 
 
 class Memory(deque):
-    """The same, in an attribute of a container."""
+    """A network in an attribute of a container."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +66,7 @@ class Memory(deque):
 
 
 class Slotted:
-    """The same, without a `__dict__`."""
+    """A network in an object without a `__dict__`."""
 
     __slots__ = ("__network",)
 
@@ -108,7 +108,7 @@ def test_state_inside_of_other_objects_is_refused(make_state):
         policy.get_state()
 
 
-def test_references_to_what_is_stored_are_no_state():
+def test_references_to_stored_objects_are_no_state():
     policy = make()
     policy.network = nn.Linear(2, 2)
     policy.mine = [Keeper(policy.model), deque([policy.network, policy.generator])]
@@ -146,7 +146,7 @@ class Scaled(nn.Module):
 
 
 class Counting(torch.optim.SGD):
-    """Keeps Python numbers, as SparseAdam does."""
+    """Has Python numbers in its state, like SparseAdam."""
 
     def step(self, closure=None):
         for group in self.param_groups:
@@ -160,7 +160,7 @@ class Counting(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("optimizer", [None, Counting])
-def test_numbers_and_tensors_of_an_optimizer_stay_what_they_are(optimizer):
+def test_numbers_and_tensors_of_an_optimizer_keep_their_types(optimizer):
     class Other(TorchPPOPolicy):
         def make_optimizer(self, params):
             return super().make_optimizer(params) if optimizer is None else optimizer(params, lr=0.0)
@@ -189,7 +189,7 @@ def test_shared_parts_are_the_same_tensors():
     np.testing.assert_array_equal(new["policy_head.weight"], old["policy_head.weight"])
 
 
-def test_policies_on_other_devices_share_nothing():
+def test_policies_on_different_devices_cannot_share():
     # The parts would be on one device, and the rest of the model on the other.
     policies = {"a": make(), "b": make()}
     policies["b"].device = torch.device("cuda")

@@ -1,4 +1,4 @@
-"""A centralized critic of policies in PyTorch: it sees all agents, and acting never calls it."""
+"""A centralized critic of policies in PyTorch: its inputs, acting without it, and refused models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ONE_EACH = {"policies": {"a": None, "b": None}, "policy_mapping_fn": lambda agen
 
 
 class CentralConfig(CentralizedCriticFields, TorchPPOConfig):
-    """PPO, with a centralized critic if it is asked for."""
+    """PPO, with a centralized critic if configured."""
 
 
 class CentralPolicy(TorchPPOPolicy):
@@ -46,7 +46,7 @@ class CentralTrainer(TorchPPOTrainer):
 
 
 class OwnCritic(nn.Module):
-    """The actor sees its coin; the critic the other's coin and action."""
+    """The actor observes its coin, the critic the other's coin and action."""
 
     def __init__(self, observation_space, num_outputs):
         super().__init__()
@@ -62,7 +62,7 @@ class OwnCritic(nn.Module):
 
 
 def explained(**changes):
-    """The correlation of values and rewards, which depend on what only the other agent sees and does."""
+    """The correlation of values with rewards, which depend only on the other agent's observation and action."""
     with CentralTrainer(Secrets, {**CONFIG, **changes}) as trainer:
         for _ in range(4):
             trainer.train()
@@ -71,17 +71,17 @@ def explained(**changes):
 
 
 @pytest.mark.long
-def test_what_only_the_others_know_is_explained():
+def test_critic_explains_what_only_others_observe():
     assert explained() > 0.95
 
 
 @pytest.mark.long
-def test_by_a_critic_of_its_own_it_is_not():
+def test_critic_of_own_observations_does_not_explain_it():
     assert explained(centralized_critic=False) < 0.5
 
 
 @pytest.mark.long
-def test_a_model_may_have_its_own():
+def test_a_model_may_define_its_own_critic():
     assert explained(model={"custom_model": OwnCritic}) > 0.95
 
 
@@ -95,7 +95,7 @@ def worker(policy_class=CentralPolicy, **config):
     )
 
 
-def test_acting_never_calls_it_and_the_actor_learns_nothing_from_it():
+def test_acting_does_not_call_it_and_its_loss_does_not_train_the_actor():
     made = worker()
     policy, batch = made.policies["a"], made.sample()["a"]
     batch["advantages"] = np.zeros(len(batch), np.float32)
@@ -115,7 +115,7 @@ def test_with_memory():
 
 
 @pytest.mark.long
-def test_a_restored_run_is_the_same(tmp_path):
+def test_restoring_continues_exactly(tmp_path):
     config = {**CONFIG, "multiagent": ONE_EACH}
     with CentralTrainer(Secrets, config) as trainer:
         trainer.train()

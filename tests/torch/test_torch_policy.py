@@ -1,4 +1,4 @@
-"""`TorchPolicy`: what every policy with a model promises, over those in PyTorch and those in JAX."""
+"""`TorchPolicy`: the contract of all policies with a model, in PyTorch and in JAX."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rollax.policy.exploration.parameter_noise import ParameterNoise, action_dis
 from rollax.torch.networks import ActorCritic
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import to_tensors
-from tests.torch.carried import carried
 from tests.torch.made import BOX, CHOICES, PPO, REPLAY, SEEN, SMALL, every_kind, experience, make, same, seen
+from tests.torch.torch_weights import torch_weights
 
 HEAD = {"TorchPPO": "policy_head.bias", "TorchDQN": "advantages.bias", "TorchSAC": "actor.head.bias"}
 
 
 class TestContract:
     @every_kind
-    def test_actions_are_in_the_space_and_one_seed_is_one_stream(self, kind):
+    def test_actions_are_in_the_space_and_depend_on_the_seed(self, kind):
         first, second, other = make(kind), make(kind), make(kind, seed=4)
         actions = [policy.compute_actions(seen(64))[0] for policy in (first, second, other)]
-        if kind != "TorchPPO-Box":  # whose actions are clipped later
+        if kind != "TorchPPO-Box":  # its actions are clipped later
             assert all(first.action_space.contains(action) for action in actions[0])
         np.testing.assert_array_equal(actions[0], actions[1])
         assert not np.array_equal(actions[0], actions[2])
@@ -40,14 +40,14 @@ class TestContract:
         np.testing.assert_array_equal(*greedy)
 
     @every_kind
-    def test_rows_do_not_depend_on_how_many_there_are(self, kind):
+    def test_rows_do_not_depend_on_their_number(self, kind):
         policy = make(kind)
         together = policy.compute_actions(seen(5), explore=False)[0]
         one_by_one = [policy.compute_actions(seen(5)[i : i + 1], explore=False)[0] for i in range(5)]
         np.testing.assert_allclose(together, np.concatenate(one_by_one), rtol=1e-5, atol=1e-6)
 
     @every_kind
-    def test_there_may_be_no_rows(self, kind):
+    def test_no_rows(self, kind):
         policy = make(kind)
         states = [np.zeros((0, *part.shape), part.dtype) for part in policy.get_initial_state()]
         actions, states, fetches = policy.compute_actions(seen(0), states)
@@ -55,13 +55,13 @@ class TestContract:
         assert not any(map(len, [*states, *fetches.values()]))
 
     @every_kind
-    def test_only_the_columns_that_somebody_reads(self, kind):
+    def test_fetches_only_columns_that_are_read(self, kind):
         policy = make(kind)
         fetched = set(policy.compute_actions(seen(2))[2])
         assert fetched - {policy._checked_fetch} <= policy.sampled_columns
 
     @every_kind
-    def test_it_learns_and_says_how(self, kind):
+    def test_learns_and_returns_statistics(self, kind):
         policy = make(kind)
         before = policy.get_weights()
         stats = policy.learn_on_batch(experience(policy))
@@ -72,7 +72,7 @@ class TestContract:
             assert stats["td_error"].shape == (16,)
 
     @every_kind
-    def test_weights_that_were_read_do_not_change(self, kind):
+    def test_returned_weights_do_not_change(self, kind):
         policy = make(kind)
         weights = policy.get_weights()
         copies = {name: value.copy() for name, value in weights.items()}
@@ -83,7 +83,7 @@ class TestContract:
         same(other.get_weights(), policy.get_weights())
 
     @every_kind
-    def test_goes_on_bit_for_bit(self, kind):
+    def test_restoring_continues_exactly(self, kind):
         policy, other = make(kind), make(kind, seed=99)
         policy.learn_on_batch(experience(policy))
         policy.timestep = 16
@@ -98,7 +98,7 @@ class TestContract:
         same(policy.get_weights(), other.get_weights())
 
     @every_kind
-    def test_gradients_of_a_worker_move_the_driver(self, kind):
+    def test_gradients_of_a_worker_update_the_driver(self, kind):
         policy, worker = make(kind), make(kind, seed=9)
         worker.set_weights(policy.get_weights())
         gradients, stats = worker.compute_gradients(experience(worker))
@@ -110,7 +110,7 @@ class TestContract:
         same(worker.get_weights(), before)
 
     @every_kind
-    def test_what_is_of_another_model_is_refused(self, kind):
+    def test_weights_and_state_of_another_model_are_refused(self, kind):
         policy = make(kind)
         policy.learn_on_batch(experience(policy))
         state = policy.get_state()
@@ -122,7 +122,7 @@ class TestContract:
             policy.set_state({**state, "num_updates": -1})
 
     @every_kind
-    def test_a_bad_batch_loses_nothing(self, kind):
+    def test_a_bad_batch_changes_nothing(self, kind):
         policy, twin = make(kind), make(kind)
         policy.name = "left"
         good = experience(policy)
@@ -168,15 +168,15 @@ class TestContract:
 
 @pytest.mark.long
 def test_an_update_equals_that_of_jax():
-    """The same weights, rows and plan: two epochs of minibatches of 8 and 5 rows."""
+    """Equal weights, rows and plans: two epochs of minibatches of 8 and 5 rows."""
     ours, twin = make("PPO", grad_clip=0.5), make("TorchPPO", grad_clip=0.5)
-    twin.set_weights(carried(ours.get_weights()))
+    twin.set_weights(torch_weights(ours.get_weights()))
     batch = experience(ours, 13)
     twin.learning_rng.bit_generator.state = ours.learning_rng.bit_generator.state
     expected, stats = ours.learn_on_batch(batch), twin.learn_on_batch(batch)
     for name in ("total_loss", "policy_loss", "vf_loss", "entropy", "kl"):
         np.testing.assert_allclose(stats[name], expected[name], rtol=1e-4, atol=1e-5)
-    weights = carried(ours.get_weights())
+    weights = torch_weights(ours.get_weights())
     for name, value in twin.get_weights().items():
         np.testing.assert_allclose(value, weights[name], rtol=1e-4, atol=1e-5)
 
@@ -205,14 +205,14 @@ def test_masked_actions_are_never_taken_and_not_learned_from():
     assert stats["entropy"] <= np.log(2)  # of two choices, not four
 
 
-def test_values_from_action_values_are_those_of_valid_actions():
+def test_values_are_maxima_over_valid_actions():
     space = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
     policy = TorchDQNPolicy(space, CHOICES, REPLAY)
     obs = {"x": seen(64), "action_mask": np.tile(np.array([1, 0, 1, 0], np.int8), (64, 1))}
     everything = {**obs, "action_mask": np.ones((64, 4), np.int8)}
-    of_each = policy.model(to_tensors(everything, policy.device)).policy.detach().numpy()
-    assert (of_each.argmax(axis=1) % 2).any()  # some of the best actions are not valid
-    np.testing.assert_array_equal(policy.compute_values(obs), of_each[:, [0, 2]].max(axis=1))
+    action_values = policy.model(to_tensors(everything, policy.device)).policy.detach().numpy()
+    assert (action_values.argmax(axis=1) % 2).any()  # some of the best actions are not valid
+    np.testing.assert_array_equal(policy.compute_values(obs), action_values[:, [0, 2]].max(axis=1))
 
 
 def test_a_policy_of_functions():
@@ -261,8 +261,8 @@ class ImitationTrainer(Trainer):
 
 
 class TestByFunctions:
-    def test_any_callable_gets_the_policy(self, tmp_path):
-        """Partials, objects and bound methods, in a run; the class is imported by its name."""
+    def test_any_callable_receives_the_policy(self, tmp_path):
+        """Partials, objects and bound methods in a run; the class is imported by its name."""
         with ImitationTrainer(env="CartPole-v1", config={"train_batch_size": 32, "seed": 0}) as trainer:
             trainer.train()
             path = trainer.save(tmp_path)
@@ -272,7 +272,7 @@ class TestByFunctions:
         assert pickle.loads(pickle.dumps(ImitationPolicy)) is ImitationPolicy  # noqa: S301
 
     @pytest.mark.parametrize("name", ["imitation", "my policy"])
-    def test_a_name_that_would_not_lead_to_the_class(self, name):
+    def test_a_name_that_does_not_import_the_class_is_refused(self, name):
         with pytest.raises(PolicyError, match=r"not be found again(.|\n)*name of the variable"):
             torch_policy(imitation, name=name)
 
@@ -288,7 +288,7 @@ def test_perturbed_parameters_are_refused():
         Perturbed(SEEN, BOX, REPLAY)
 
 
-def test_without_values_there_are_no_layers_to_share():
+def test_vf_share_layers_without_values_is_refused():
     with pytest.raises(ConfigError, match="vf_share_layers has no effect: there is no value function"):
         TorchPGPolicy(SEEN, CHOICES, {"model": {"vf_share_layers": True}})
 
@@ -301,7 +301,7 @@ class TestOwnNetworks:
             *(("TorchSAC", setting) for setting in ({"vf_share_layers": True}, {"custom_model": torch.nn.Linear})),
         ],
     )
-    def test_settings_that_they_do_not_have_are_refused(self, kind, setting):
+    def test_settings_without_effect_are_refused(self, kind, setting):
         with pytest.raises(ConfigError, match=rf"model\.{next(iter(setting))}', for {kind}Policy"):
             make(kind, model=setting)
 
@@ -320,14 +320,14 @@ class TestOwnNetworks:
 
 
 class TestDevices:
-    def test_one_that_is_not_there(self, monkeypatch):
+    def test_a_missing_device_is_refused(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         with pytest.raises(ConfigError, match=r"does not find this device(.|\n)*got: +'?cuda"):
             make(device="cuda")
         assert make(device="auto").device.type == "cpu"
 
     def test_random_numbers_on_a_gpu(self, monkeypatch):
-        """The GPU's stream gets another seed each time, from the generator, and then its state back."""
+        """Each time the GPU's stream gets another seed from the generator, and is restored afterwards."""
         calls = []
         monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *_: "kept")
         monkeypatch.setattr(torch.cuda, "manual_seed", calls.append)

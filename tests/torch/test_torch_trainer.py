@@ -1,4 +1,4 @@
-"""Policies in PyTorch in whole runs: without JAX, restored, served by workers, beside policies in JAX."""
+"""Policies in PyTorch in whole runs: without JAX, restored, with workers, and with policies in JAX."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def without_times(result):
 
 @pytest.mark.long
 @pytest.mark.parametrize("run", RUNS)
-def test_a_restored_run_is_the_same(run, tmp_path):
+def test_restoring_continues_exactly(run, tmp_path):
     trainer_class, env, config = RUNS[run]
     with trainer_class(env=env, config=config) as trainer:
         trainer.train()
@@ -75,7 +75,7 @@ def test_a_policy_is_loaded_from_a_checkpoint(tmp_path):
 
 
 def test_files_of_torch_save_are_refused(tmp_path):
-    """The line of the error loads tied weights too, and sets the target parameters."""
+    """The code in the error message also loads tied weights, and sets the target parameters."""
 
     class Tied(TorchDQNPolicy):
         def make_model(self):
@@ -95,7 +95,7 @@ def test_files_of_torch_save_are_refused(tmp_path):
         trainer.restore(path)
 
 
-def test_jax_and_pytorch_learn_side_by_side():
+def test_policies_in_jax_and_pytorch_learn_together():
     policies = {"jax": None, "torch": (TorchPPOPolicy, None, None, {})}
     multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: "jax" if agent else "torch"}
     config = {**PPO, "env_config": {"num_agents": 2}, "multiagent": multiagent}
@@ -112,7 +112,7 @@ def test_jax_and_pytorch_learn_side_by_side():
 
 
 def sharing(**policies):
-    """The config of two agents with a policy each, which share hidden layers."""
+    """A config of two agents whose policies share hidden layers."""
     multiagent = {
         "policies": policies,
         "policy_mapping_fn": lambda agent: list(policies)[agent],
@@ -144,14 +144,14 @@ def test_policies_share_variables(tmp_path):
             same(again.get_weights()[policy_id], weights[policy_id])
 
 
-def test_jax_and_pytorch_share_no_variables():
+def test_policies_in_jax_and_pytorch_cannot_share_variables():
     config = sharing(first=None, second=(TorchPPOPolicy, None, None, {}))
     del config["device"]
     with pytest.raises(ConfigError, match="hidden layers"):
         PPOTrainer(env=MultiAgentCartPole, config=config)
 
 
-def test_what_needs_policies_in_jax_says_so(tmp_path):
+def test_features_of_jax_policies_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot act while it learns(.|\n)*TorchPPOPolicy"):
         TorchPPOTrainer(env="CartPole-v1", config={**PPO, "sample_async": True})
     with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer:
@@ -210,7 +210,7 @@ print([name for name in ("jax", "flax", "optax") if name in sys.modules])
     assert run_alone(script) == "[]"
 
 
-def test_without_pytorch_the_extra_is_named():
+def test_missing_pytorch_names_the_extra():
     script = """
 import sys
 sys.modules["torch"] = None
@@ -225,19 +225,19 @@ except ConfigError as error:
 
 
 @pytest.mark.long
-def test_what_uses_jax_imports_no_pytorch():
+def test_trainers_in_jax_import_no_pytorch():
     script = "import sys; from rollax import PPOTrainer, load_policy; print('torch' in sys.modules)"
     assert run_alone(script) == "False"
 
 
-def test_the_class_of_the_trainer_is_found_again(tmp_path):
+def test_the_class_of_the_trainer_is_stored(tmp_path):
     with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer:
         path = trainer.save(tmp_path)
     with Trainer.from_checkpoint(path, trust_code=True) as again:
         assert type(again) is TorchPPOTrainer
 
 
-def test_a_policy_of_a_gpu_is_loaded_where_there_is_none(tmp_path, monkeypatch):
+def test_a_policy_of_a_gpu_is_loaded_without_one(tmp_path, monkeypatch):
     monkeypatch.setenv(TORCH_DEVICE, "cpu")  # in the place of a GPU
     with TorchPPOTrainer(env="CartPole-v1", config={"device": "cuda", "seed": 0}) as trainer:
         checkpoint = trainer.save(tmp_path)

@@ -1,4 +1,4 @@
-"""Twins equal their originals in JAX: values and gradients, on random inputs."""
+"""Twins equal their originals in JAX: values and gradients for random inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rollax.ops import actor_critic, policy_gradient, q_learning, values
 from rollax.ops.masked import masked_mean
 from rollax.policy.split_model import SplitModel
 from rollax.torch import distributions, networks
-from tests.torch.carried import carried, carry
+from tests.torch.torch_weights import copy_weights, torch_weights
 
 NEAR = {"rtol": 1e-5, "atol": 1e-5}
 B = 7
@@ -43,7 +43,7 @@ def normal(*shape, seed=0, scale=1.0):
 
 
 def both(in_jax, in_torch, *inputs):
-    """Asserts that two functions of arrays are equal, and the gradients of the sums of their results too."""
+    """Asserts that two functions of arrays have equal results and equal gradients of their sums."""
 
     @jax.jit
     def compiled(*arrays):
@@ -110,7 +110,7 @@ class TestDistributions:
             assert np.isfinite(expected).all()
             np.testing.assert_allclose(getattr(twin, name)(*map(torch.tensor, arguments)), expected, **NEAR)
 
-    def test_samples_at_the_edges_of_the_noise(self):
+    def test_samples_at_the_limits_of_the_noise(self):
         """A masked choice is never drawn, not even with noise 0 or 1."""
         twin = distributions.Categorical(3)
         logits = twin.mask(torch.zeros(2, 3), torch.tensor([[0, 1, 0], [0, 1, 0]]))
@@ -128,8 +128,8 @@ VALID = torch.tensor([1.0, 1, 0, 1, 0, 1, 1])
 class TestLosses:
     def test_masked_mean(self):
         both(lambda x: masked_mean(x, MASK), lambda x: twins.masked_mean(x, VALID), normal(B))
-        spoiled = np.where(np.asarray(MASK) > 0, normal(B), np.nan).astype(np.float32)
-        both(lambda x: masked_mean(x, MASK), lambda x: twins.masked_mean(x, VALID), spoiled)
+        with_nan = np.where(np.asarray(MASK) > 0, normal(B), np.nan).astype(np.float32)
+        both(lambda x: masked_mean(x, MASK), lambda x: twins.masked_mean(x, VALID), with_nan)
 
     @pytest.mark.parametrize(
         "loss",
@@ -158,7 +158,7 @@ class TestLosses:
         ours, twin = policy_gradient.clipped_surrogate, twins.clipped_surrogate
         arguments = normal(B, scale=0.3), normal(B, seed=1, scale=0.3), normal(B, seed=2)
         both(lambda *x: ours(*x, MASK, clip=0.2), lambda *x: twin(*x, VALID, clip=0.2), *arguments)
-        # An infinite ratio where the clip binds leaves the gradient finite.
+        # The gradient is finite with an infinite ratio where the clip binds.
         far = np.full(B, 1000.0, np.float32), np.zeros(B, np.float32), np.ones(B, np.float32)
         both(lambda *x: ours(*x, MASK, clip=0.2), lambda *x: twin(*x, VALID, clip=0.2), *far)
 
@@ -233,10 +233,10 @@ def seen(space, rows):
 
 
 def same_outputs_and_gradients(ours, twin, columns, *, call=run_model):
-    """Asserts equal outputs and gradients of a JAX model and its twin, whose weights become those of the original."""
+    """Copies the weights of a JAX model to its twin, and asserts equal outputs and gradients."""
     split = SplitModel(ours)
     start, extra = split.arrays_of(ours)
-    carry({**start, **extra}, twin)
+    copy_weights({**start, **extra}, twin)
 
     given = jax.tree.map(jnp.asarray, columns)
 
@@ -252,7 +252,7 @@ def same_outputs_and_gradients(ours, twin, columns, *, call=run_model):
     for one, two in zip(jax.tree.leaves(tuple(got)), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one.detach().numpy(), two, **NEAR)
     sum(torch.sin(leaf).sum() for leaf in jax.tree.leaves(tuple(got))).backward()
-    for name, gradient in carried(gradients).items():
+    for name, gradient in torch_weights(gradients).items():
         np.testing.assert_allclose(twin.get_parameter(name).grad.numpy(), gradient, err_msg=name, **NEAR)
 
 
@@ -332,7 +332,7 @@ class TestModels:
         if dtype is not None:
             names = {name.replace("advantages.", "advantages.intent."): a for name, a in names.items()}
             names = {f"advantages.{name}" if name.startswith("key.") else name: a for name, a in names.items()}
-        carry(names, twin)
+        copy_weights(names, twin)
         obs = seen(space, B)
         out, expected = twin(jax.tree.map(torch.as_tensor, obs)), ours(jax.tree.map(jnp.asarray, obs))
         np.testing.assert_allclose(out.policy.detach(), expected.policy, **NEAR)
@@ -345,7 +345,7 @@ class TestModels:
         same_outputs_and_gradients(ours, networks.make_model(space, CHOICES, 4, sizes), {"obs": seen(space, B)})
 
 
-def test_the_first_weights_are_orthogonal():
+def test_initial_weights_are_orthogonal():
     layer = networks.Trunk(spaces.Box(-1, 1, (6,), np.float32), ModelConfig(fcnet_hiddens=(6,))).mlp.layers[0]
     product = layer.weight.detach() @ layer.weight.detach().T
     np.testing.assert_allclose(product, 2 * np.eye(6), atol=1e-5)  # gain √2

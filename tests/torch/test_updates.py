@@ -16,17 +16,17 @@ from rollax.errors import PolicyError, ShapeError
 from tests.torch.made import BOX, CHOICES, KINDS, PPO, REPLAY, SEEN, experience, make, same
 
 
-def test_each_trained_part_has_a_learning_rate():
-    class Forgetful(TorchSACPolicy):
+def test_trained_parts_without_a_learning_rate_are_refused():
+    class WithoutRate(TorchSACPolicy):
         def learning_rates(self):
             return {"actor": 1e-3, "critics": 1e-3}
 
     with pytest.raises(PolicyError, match=r"no learning rate(.|\n)*log_alpha"):
-        Forgetful(SEEN, BOX, REPLAY)
+        WithoutRate(SEEN, BOX, REPLAY)
 
 
 class TestTargets:
-    def test_they_become_copies_every_few_updates(self):
+    def test_targets_are_copied_at_the_set_frequency(self):
         policy = make("TorchDQN", target_network_update_freq=3)
         start = policy.get_weights()
         policy.learn_on_batch(experience(policy))  # 2 updates
@@ -36,7 +36,7 @@ class TestTargets:
         for name, target in policy.targets.items():
             np.testing.assert_array_equal(target, policy.get_weights()[name])
 
-    def test_they_move_by_tau_in_the_named_part(self):
+    def test_targets_of_the_named_part_are_averaged(self):
         policy = make("TorchSAC", tau=0.5)
         start = policy.get_weights()
         policy.learn_on_batch(experience(policy, 8))
@@ -50,7 +50,7 @@ class TestTargets:
         errors = policy.td_errors(experience(policy, 5))
         assert errors.shape == (5,)
 
-    def test_random_numbers_of_errors_are_the_policys_own(self):
+    def test_errors_use_the_policys_own_random_numbers(self):
         class Noisy(TorchDQNPolicy):
             def loss(self, model, out, batch, mask, coefficients):
                 loss, statistics = super().loss(model, out, batch, mask, coefficients)
@@ -62,7 +62,7 @@ class TestTargets:
         assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_an_interrupted_update_leaves_the_policy_as_it_was(monkeypatch):
+def test_an_interrupted_update_changes_nothing(monkeypatch):
     policy, twin = make(), make()
     batch = experience(policy)
     for one in (policy, twin):
@@ -118,7 +118,7 @@ def test_statistics_may_be_numbers():
         assert found["largest"] == pytest.approx(found["td_error"].max())
 
 
-def test_gradients_of_parameters_that_the_optimizer_lacks_are_not_added_up():
+def test_gradients_of_parameters_outside_the_optimizer_do_not_accumulate():
     class OnlyPolicy(TorchPPOPolicy):
         def make_optimizer(self, params):
             return torch.optim.SGD(self.model.policy_head.parameters(), lr=0.0)
@@ -139,8 +139,8 @@ def test_microbatches_give_the_same_step():
         np.testing.assert_allclose(value, parts.get_weights()[name], rtol=1e-3, atol=1e-5)
 
 
-def test_microbatches_of_sequences_count_for_their_rows():
-    """Sequences of 5, 5, 5 and 1 rows, one in each microbatch: a mean over 16 rows, not over four means."""
+def test_microbatches_of_sequences_are_weighted_by_rows():
+    """Sequences of 5, 5, 5 and 1 rows, one in each microbatch: the mean is over 16 rows, not over four means."""
     memory = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
     whole, parts = (make("TorchPPO-LSTM", num_sgd_iter=1, sgd_minibatch_size=20, model=memory) for _ in range(2))
     parts.plan = replace(parts.plan, microbatch_size=5)
@@ -159,7 +159,7 @@ class TestStatisticsByRow:
         errors = [policy.learn_on_batch(batch)["td_error"] for policy in (whole, parts)]
         np.testing.assert_allclose(*errors, rtol=1e-5, atol=1e-6)
 
-    def test_with_memory_there_is_one_for_each_sequence(self):
+    def test_memory_requires_one_number_for_each_sequence(self):
         class ByRow(TorchPPOPolicy):
             def loss(self, model, out, batch, mask, coefficients):
                 loss, statistics = super().loss(model, out, batch, mask, coefficients)
@@ -172,7 +172,7 @@ class TestStatisticsByRow:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_loss_is_not_compiled_again_for_other_coefficients(monkeypatch):
+def test_other_coefficients_do_not_recompile_the_loss(monkeypatch):
     graphs, compiled = [], torch.compile
 
     def backend(graph, _):

@@ -1,4 +1,4 @@
-"""Weights of a JAX model as those of its twin."""
+"""Weights of a JAX model, converted to those of its twin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 
-def carried(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def torch_weights(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same numbers under PyTorch's names: kernels [in, out] are weights [out, in], HWIO ones OIHW."""
     found = {}
     for name, value in weights.items():
@@ -19,7 +19,7 @@ def carried(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
-def carry(weights: dict[str, np.ndarray], twin: nn.Module) -> None:
-    """Gives a twin the weights of a JAX model."""
-    tensors = {name: torch.as_tensor(value) for name, value in carried(weights).items()}
+def copy_weights(weights: dict[str, np.ndarray], twin: nn.Module) -> None:
+    """Copies the weights of a JAX model to its twin."""
+    tensors = {name: torch.as_tensor(value) for name, value in torch_weights(weights).items()}
     twin.load_state_dict(tensors, strict=True)
