@@ -26,7 +26,7 @@ def export_policy(
     """Writes the greedy actions of a policy as one function to a file, and returns its absolute path.
 
     Observation filter, action masks, memory, and the scaling and clipping of actions are part of the function. It takes
-    any number of observations. A file that exists is replaced once the new one is complete.
+    any number of observations. An existing file is replaced once the new one is complete.
 
     Args:
         policy: a checkpoint, or the policy of `load_policy`.

@@ -1,4 +1,4 @@
-"""`Graph`: an ONNX graph while it is built, with values that are broadcast only where a node requires it."""
+"""`Graph`: builds an ONNX graph whose values are broadcast only if a node requires it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Dim = int | str
 """The length of an axis; a string is an expression of the number of rows, such as `N` or `3*N`."""
 
 ROWS = "N"
-OPSET = 15  # what game engines read too
+OPSET = 15  # also supported by game engines
 _IR_VERSION = 8
 
-# Arithmetic of the other types is missing in most runtimes.
+# Most runtimes lack arithmetic of the other types.
 _COMPUTED_AS = {
     **dict.fromkeys(("int8", "uint8", "int16", "uint16"), np.dtype(np.int32)),
     "uint32": np.dtype(np.int64),
@@ -32,7 +32,7 @@ _COMPUTED_AS = {
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph, whose `shape` may still have to be broadcast to `full`."""
+    """A tensor of the graph, whose `shape` is broadcast to `full` if necessary."""
 
     name: str
     dtype: np.dtype
@@ -160,7 +160,7 @@ class Graph:
         raise NotImplementedError(f"the dimension {ast.unparse(tree)}")
 
     def model(self, outputs: Mapping[str, Value], *, name: str, producer: tuple[str, str]) -> onnx.ModelProto:
-        """The model whose outputs have the given names; nodes that nothing uses are left out."""
+        """The model whose outputs have the given names; unused nodes are left out."""
         for output, value in outputs.items():
             self._nodes.append(helper.make_node("Identity", [self.full(value)], [output], name=f"output {output}"))
         used, nodes = set(outputs), []

@@ -25,7 +25,7 @@ _LONGEST_LOOP = 256
 
 
 class Variable:
-    """What an equation computes; compared by identity."""
+    """A result of an equation; compared by identity."""
 
     def __init__(self, shape: tuple[Any, ...], dtype: Any) -> None:
         self.shape, self.dtype = shape, dtype
@@ -123,7 +123,7 @@ def _unrolled(equation: Any) -> Any:
 
 
 def _constant(value: Any) -> Operand:
-    """A constant of a jaxpr; one that NumPy cannot hold, such as a random key, is a variable that nothing computes."""
+    """A constant of a jaxpr; one that NumPy cannot hold, such as a random key, becomes an undefined variable."""
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
         return Variable(value.shape, value.dtype)
     return np.asarray(value)

@@ -58,7 +58,7 @@ class PolicyFunction:
         wide: whether arrays have the types of the spaces; else 64-bit types are replaced by those of 32 bits.
 
     Raises:
-        PolicyError: the policy is not a `JaxPolicy`, or chooses its actions by code of its own.
+        PolicyError: the policy is not a `JaxPolicy`, or overrides `compute_actions`.
     """
 
     def __init__(self, runner: PolicyRunner, *, wide: bool = True) -> None:
@@ -106,7 +106,7 @@ class PolicyFunction:
             found.append(Tensor(f"{STATE_IN}_{number}", (), part.shape, part.dtype, initial=part))
         if SampleBatch.PREV_ACTIONS in memory.columns:
             for path, tensor in self._tensors(PREV_ACTION, self.policy.action_space, of_policy=True).items():
-                # What the policy sees as an action of zeros, as in the first step of sampling.
+                # The environment's action for zeros in the policy's scale, as in the first step of sampling.
                 initial = np.zeros(tensor.shape, tensor.dtype)
                 if path in self._boxes:
                     box = self._boxes[path]
@@ -159,7 +159,7 @@ class PolicyFunction:
             columns[SampleBatch.PREV_ACTIONS] = shaped(policy.action_space, self._boxes)
         if SampleBatch.PREV_REWARDS in memory.columns:
             columns[SampleBatch.PREV_REWARDS] = jax.ShapeDtypeStruct((rows,), np.float32)
-        # The order in which JAX flattens the columns, which `_columns` must know.
+        # The order in which JAX flattens the columns, which `_columns` requires.
         paths, _ = jax.tree_util.tree_flatten_with_path(columns)
         self._order = [tuple(getattr(key, "key", getattr(key, "idx", None)) for key in path) for path, _ in paths]
 
@@ -209,7 +209,7 @@ class PolicyFunction:
 
 @contextlib.contextmanager
 def _unchecked_shapes() -> Iterator[None]:
-    """While it is open, jaxtyping checks nothing: it cannot compare symbolic dimensions."""
+    """Disables jaxtyping in its block, because it cannot compare symbolic dimensions."""
     with _ONE_TRACE:
         before = jaxtyping.config.jaxtyping_disable
         jaxtyping.config.update("jaxtyping_disable", True)
@@ -227,12 +227,12 @@ def _narrow(array: Any) -> Any:
 
 
 def _computed_in(dtype: Any) -> Any:
-    """Arithmetic is in float32, which every runtime has, but for numbers that do not fit."""
+    """Arithmetic in float32, which every runtime supports, except for numbers that do not fit."""
     return np.float64 if np.dtype(dtype) in (np.float64, np.int64) else np.float32
 
 
 def _standardized(array: Any, mean: np.ndarray, divisor: np.ndarray, clip: float) -> Any:
-    """As `MeanStdFilter`. A mean in two parts keeps the difference exact in float32."""
+    """Like `MeanStdFilter`. A mean in two parts keeps the difference exact in float32."""
     kind = _computed_in(array.dtype)
     high = mean.astype(kind)
     low = (mean - high).astype(kind)
@@ -243,7 +243,7 @@ def _standardized(array: Any, mean: np.ndarray, divisor: np.ndarray, clip: float
 
 
 def _to_env(box: BoxMap, actions: Any, dtype: np.dtype) -> Any:
-    """As `BoxMap.to_env`."""
+    """Like `BoxMap.to_env`."""
     kind = _computed_in(dtype)
     actions = actions.astype(kind)
     if box.scaled.any():
@@ -256,7 +256,7 @@ def _to_env(box: BoxMap, actions: Any, dtype: np.dtype) -> Any:
 
 
 def _to_policy(box: BoxMap, actions: Any) -> Any:
-    """As `BoxMap.to_policy`."""
+    """Like `BoxMap.to_policy`."""
     kind = _computed_in(actions.dtype)
     actions = actions.astype(kind)
     if box.scaled.any():

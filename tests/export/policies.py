@@ -1,4 +1,4 @@
-"""Small policies with random weights and filters, and what they must do in another runtime."""
+"""Small policies with random weights and filters, and comparisons with other runtimes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollax.spaces import leaves, stack
 def runner_of(
     policy_class: Any, observation_space: spaces.Space, action_space: spaces.Space, **config: Any
 ) -> PolicyRunner:
-    """A policy with weights far from their small initial values, and a filter that has seen some observations."""
+    """A policy with weights far from their small initial values, and a filter with statistics of some observations."""
     model = config.pop("model", {})
     if "custom_model" not in model:
         model = {"fcnet_hiddens": [8], **model}
@@ -73,7 +73,7 @@ def in_stablehlo(runner: PolicyRunner, inputs: dict[str, np.ndarray]) -> dict[st
 
 
 def check_without_memory(runner: PolicyRunner, *, rows: tuple[int, ...] = (1, 5), stablehlo: bool = False) -> None:
-    """Compares batches and a single observation with what the policy returns."""
+    """Compares actions for batches and for a single observation with those of the policy."""
     session = onnx_session(runner)
     policy = runner.policy
     for count in rows:

@@ -54,7 +54,7 @@ def test_keys_of_a_space_may_be_integers_of_numpy():
         assert (described["name"], described["path"]) == (name, [3])
 
 
-def test_the_command(checkpoint, tmp_path, monkeypatch):
+def test_export_command(checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["export", str(checkpoint), "--to=stablehlo", "--out=policy.bin"])
     assert done.exit_code == 0, done.output

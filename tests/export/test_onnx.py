@@ -1,4 +1,4 @@
-"""Exported policies act as the policies themselves, in onnxruntime."""
+"""Exported policies in onnxruntime act like the policies themselves."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ def test_actions_are_equal(name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LONG_CASES)
-def test_actions_are_equal_at_length(name):
+def test_actions_are_equal_in_further_cases(name):
     policy_class, observations, actions, config = LONG_CASES[name]
     check_without_memory(runner_of(policy_class, observations, actions, **config), stablehlo=True)

@@ -1,4 +1,4 @@
-"""JAX functions as ONNX graphs: each compared with JAX for two numbers of rows."""
+"""JAX functions as ONNX graphs, compared with JAX for two numbers of rows."""
 
 from __future__ import annotations
 
@@ -207,13 +207,13 @@ def test_functions_are_equal(function, kinds):
         ),
     ],
 )
-def test_what_is_unknown_is_named(name, function):
+def test_unknown_operations_are_named(name, function):
     with pytest.raises(PolicyError, match=name):
         converted(function, np.zeros((1, 3), np.float32))
 
 
 def test_unused_equations_are_left_out():
-    """An unknown operation whose result nobody needs is no error, and no node."""
+    """An unknown operation without a used result is no error, and has no node."""
     model = converted(lambda x: (lax.erf_inv(x), x + 1)[1], np.zeros((1, 3), np.float32))
     assert [node.op_type for node in model.graph.node] == ["Add", "Identity"]
 
@@ -233,7 +233,7 @@ def test_indices_out_of_range_are_filled(axis):
     )
 
 
-def test_truths_are_sorted():
+def test_booleans_are_sorted():
     check(lambda x: jnp.sort(x, axis=-1), (bool, (5,)))
 
 

@@ -1,4 +1,4 @@
-"""The error for what ONNX cannot express."""
+"""The error for operations that ONNX does not have."""
 
 from __future__ import annotations
 
