@@ -37,10 +37,10 @@ _MOST_VALIDATED = 8192  # rows
 def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -> np.ndarray:
     """[N] log μ̂(a_t | s_t) of models of the behaviour policy: maximum likelihood of the logged actions.
 
-    The episodes are divided into five parts. Those of one part get the probabilities of a model that was fitted to
-    three others, until the likelihood of the last part no longer rose: a model that knows the rows themselves would
-    give their actions probabilities near 1. A model is a network of the observation alone, so a behaviour policy with
-    memory is only approximated.
+    The episodes are divided into five parts. Each part gets the probabilities of a model that was fitted to three other
+    parts, until the likelihood of the remaining part no longer rose: a model of the same rows would give their actions
+    probabilities near 1. A model is a network of the observation alone, so a behaviour policy with memory is only
+    approximated.
 
     Source: Hanna, Niekum and Stone (2019), "Importance sampling policy evaluation with an estimated behavior policy",
         arXiv:1806.01347; Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the parts.
@@ -102,7 +102,7 @@ class _Fitting:
         self._initial = self._copy()
 
     def logp_of(self, fitted: np.ndarray, held_out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """[N] log-probabilities of all rows, by a model that was fitted to some and stopped by others."""
+        """[N] log-probabilities of all rows, by a model that is fitted to some rows and validated on others."""
         if len(held_out) > _MOST_VALIDATED:
             held_out = rng.choice(held_out, _MOST_VALIDATED, replace=False)
         size = min(acting_bucket(len(held_out)), acting_bucket(_MOST_VALIDATED))

@@ -1,4 +1,4 @@
-"""`LoggedEpisodes`: recorded trajectories as flat rows, checked for what estimates require."""
+"""`LoggedEpisodes`: recorded trajectories as flat rows, checked for estimates."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from rollax.policy.action_masks import has_mask
 from rollax.spaces import ACTION_MASK, in_dtypes, same_space, space_text
 
 MOST_CUT = 0.1
-"""The share of cut trajectories up to which they are left out with a warning: more would bias the estimates."""
+"""The largest share of cut trajectories that are left out with a warning; more would bias the estimates."""
 
-_LARGEST_LOGP = 1e-3  # a probability of 1, and errors of rounding
+_LARGEST_LOGP = 1e-3  # a probability of 1, with rounding errors
 _READ = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
 
 
 @dataclass(frozen=True, eq=False)
 class LoggedEpisodes:
-    """n recorded trajectories with N rows in all, one after another; one agent of one episode is one of them.
+    """n recorded trajectories with N rows in all, one after another; each agent of an episode has its own.
 
     Attributes:
         obs: columns [N, ...] of raw observations.
-        last_obs: columns [n, ...], what followed the last action of each trajectory.
+        last_obs: columns [n, ...] of the observation after the last action of each trajectory.
         actions: columns [N, ...], in the scale of the policy.
         rewards: [N] float64.
         lengths: [n] steps of each.
         terminated: [n] false where it was cut by a time limit.
-        behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; None where the log does not contain it.
+        behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; None if the log does not contain it.
         where: the origin of the data, for errors.
-        left_out: trajectories of the data that are not among them, because they were cut or continue one that was.
+        left_out: the number of other trajectories in the data, which were cut or continue a cut one.
     """
 
     obs: trees.Tree
@@ -59,7 +59,7 @@ class LoggedEpisodes:
     def of(
         cls, reader: DatasetReader, runner: PolicyRunner, *, policy_id: str | None = None, drop_cut: bool = False
     ) -> LoggedEpisodes:
-        """The trajectories of a data set that a policy is to be estimated on.
+        """The trajectories of a data set for estimates of a policy.
 
         Args:
             reader: the data set.
@@ -71,7 +71,7 @@ class LoggedEpisodes:
         Raises:
             ConfigError: the trajectories are larger than half of the memory.
             DatasetError: no whole trajectory of this policy id, other spaces, or more cut trajectories.
-            ShapeError, NonFiniteError, PolicyError: values that the policy cannot have seen, done or earned.
+            ShapeError, NonFiniteError, PolicyError: impossible observations, actions or rewards.
         """
         where = f"data set of {runner.policy.name!r}"
         policy_id = _policy_id(reader, runner, policy_id)
@@ -126,7 +126,7 @@ class LoggedEpisodes:
         return discounts
 
     def require_logp(self) -> np.ndarray:
-        """`behaviour_logp`; DatasetError where the log has none, or none of some actions."""
+        """`behaviour_logp`; DatasetError if the log has none, or lacks that of some actions."""
         if self.behaviour_logp is None:
             raise DatasetError(
                 "The data set does not contain the log-probabilities of its actions.",
@@ -219,7 +219,7 @@ def _trajectories_of(policy_id: str, reader: DatasetReader) -> list[RecordedTraj
 
 
 def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> list[RecordedTrajectory]:
-    """The trajectories that were recorded from their beginning to their end; DatasetError where these are too few."""
+    """The trajectories that were recorded from their beginning to their end; DatasetError if there are too few."""
     continues = Continuations()
     whole = [one for one in found if not continues(one) and not one.cut]
     if len(found) - len(whole) > MOST_CUT * len(found) and not drop_cut:
@@ -280,7 +280,7 @@ def _behaviour_logp(
         return known + runner.action_map.log_width
     is_bounded = getattr(getattr(runner.policy, "distribution", None), "bounded", False)
     if reader.actions_of == "environment" and not is_bounded:
-        # Densities of what the policy chose, which is not known of an action that lies on a bound: it was clipped.
+        # Densities of the policy's actions. They are not known for actions on a bound, which were clipped.
         known[runner.action_map.on_bound(runner.action_map(actions))] = np.nan
     return known
 
@@ -292,7 +292,7 @@ def for_estimates(trajectory: RecordedTrajectory) -> RecordedTrajectory:
 
 
 class HalfOfMemory:
-    """How much of half of the memory trajectories take; ConfigError once they take more."""
+    """Counts the memory of trajectories; raises ConfigError once they take more than half of the main memory."""
 
     def __init__(self, where: str) -> None:
         self._where, self._size, self._limit = where, 0, memory_there() // 2
@@ -314,7 +314,7 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> Non
     """DatasetError where the recorded actions, and so their densities, are in another scale than the policy's."""
     scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
     ours = runner.action_map.settings["normalize_actions"]
-    # RLlib's default, which learning takes for granted too.
+    # RLlib's default, which learning assumes, too.
     theirs, assumed = reader.header.get("normalize_actions", True), "normalize_actions" not in reader.header
     if reader.actions_of == "policy" and scaled and theirs is not ours:
         said = f"normalize_actions={theirs}" + (", which is assumed because the files do not say it" if assumed else "")

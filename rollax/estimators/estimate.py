@@ -74,7 +74,7 @@ class Estimates:
         effective_sample_size: number of equally weighted episodes that would be as informative; None without importance
             weights.
         methods: name -> estimate.
-        warnings: why an estimate may mean nothing.
+        warnings: reasons why an estimate may be meaningless.
     """
 
     policy_id: str
@@ -108,7 +108,7 @@ def estimate(
 ) -> Estimates:
     """Estimates the mean discounted return that a policy would have, without running it.
 
-    The policy and its random numbers stay as they are, so that a second call gives the same numbers.
+    The policy and its random state do not change, so that a second call gives the same numbers.
 
     Args:
         target: the policy to estimate.
@@ -231,7 +231,7 @@ def _fitted(
 ) -> dict[str, _FittedValues]:
     """Method -> values; for "dr" each episode has those that are fitted to the other half of the episodes.
 
-    Values that were fitted to a row predict its noise too, and would hide from "dr" what it corrects.
+    Values that were fitted to a row also predict its noise, and would hide the errors that "dr" corrects.
 
     Source: Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the halves.
     """
@@ -264,7 +264,7 @@ def _fitted(
 
 
 def _warnings_of_values(episodes: LoggedEpisodes, gamma: float, fitted: Iterable[_FittedValues]) -> list[str]:
-    """What makes 'dm' and 'dr' doubtful."""
+    """Warnings about 'dm' and 'dr'."""
     warnings = []
     truncated = int(np.count_nonzero(~episodes.terminated))
     if truncated:
@@ -335,7 +335,7 @@ def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) ->
 
 
 def _warnings_of_fitted_weights(log_weights: np.ndarray) -> list[str]:
-    """A warning where the mean weight is not 1, its expectation if the fitted probabilities are right."""
+    """A warning if the mean weight is not 1, its expectation with correct fitted probabilities."""
     with np.errstate(over="ignore", invalid="ignore"):
         weights = np.exp(log_weights)
         mean, error = weights.mean(), weights.std() / np.sqrt(len(weights))

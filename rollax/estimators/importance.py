@@ -24,7 +24,7 @@ class Terms:
     """An estimate as a sum over steps of weighted means over the n episodes: Σ_t Σ_i w_it y_it / Σ_i w_it.
 
     An episode that has ended keeps its last weight at later steps, with y = 0. An estimate of one mean has one step.
-    Bootstrap and jackknife need nothing else: they reweight the episodes i. Memory is bounded by the rows.
+    Bootstrap and jackknife only reweight the episodes i. Memory is bounded by the rows.
 
     Args:
         values: [N] y of each step.
@@ -41,7 +41,7 @@ class Terms:
 
     @property
     def value(self) -> float:
-        """The estimate; NaN where the weights of all episodes are 0 at some step, so that its mean is undefined."""
+        """The estimate; NaN if the weights of all episodes are 0 at some step, so that its mean is undefined."""
         return float(self.weighted(np.ones((1, len(self))))[0])
 
     def weighted(self, counts: Float[ndarray, "B n"]) -> Float[ndarray, "B"]:
@@ -79,7 +79,7 @@ def _means(
     """Σ_i c_i w_i y_i / Σ_i c_i w_i of each step; NaN where all weights are 0.
 
     Weights differ by factors beyond float64. A common factor of a step cancels out, so they are divided by the largest
-    one. Where the episodes of a resample have none of the largest weights, those that are left are used.
+    one. If a resample has none of the episodes with the largest weights, the remaining ones are used.
     """
     means, unknown = np.full((len(counts), logs.shape[1]), np.nan), True
     while np.isfinite(largest := logs.max(axis=0)).any():
@@ -152,7 +152,7 @@ def importance_sampling(
 def per_decision(
     rewards: Float[ndarray, "N"], log_weights: Float[ndarray, "N"], lengths: Int[ndarray, "n"], gamma: float
 ) -> Terms:
-    """PDIS: the mean of Σ_t γ^t w_{0:t} r_t; a reward is not weighted by what came after it.
+    """PDIS: the mean of Σ_t γ^t w_{0:t} r_t; weights of later steps do not change a reward.
 
     Source and arguments: as `importance_sampling`.
     """
@@ -164,7 +164,7 @@ def weighted(
 ) -> Terms:
     """WIS: Σ_i w_i G_i / Σ_i w_i, biased for few episodes, consistent, and within the range of the observed returns.
 
-    Undefined (NaN) where the target policy takes the actions of no episode.
+    Undefined (NaN) if the target policy takes the actions of no episode.
 
     Source and arguments: as `importance_sampling`.
     """
@@ -178,7 +178,7 @@ def weighted_per_decision(
     """WPDIS: Σ_t γ^t Σ_i w^i_{0:t} r^i_t / Σ_i w^i_{0:t}.
 
     An episode that has ended keeps its last weight at later steps, with rewards of 0; without it the later rewards of
-    longer episodes would count too much. Undefined (NaN) where the target policy takes the actions of no episode.
+    longer episodes would count too much. Undefined (NaN) if the target policy takes the actions of no episode.
 
     Source and arguments: as `importance_sampling`.
     """

@@ -21,13 +21,13 @@ class TrainingEstimates:
     """Repeated estimates of several policies from one data set in memory.
 
     The policies are estimated as they act in training (`explore=True`). Trajectories that are cut in the middle are
-    left out. Estimating changes neither the policies nor their random numbers.
+    left out. Estimates change neither the policies nor their random state.
 
     Args:
         reader: the data.
         runners: policy id -> the policy to estimate.
         methods: some of `METHODS`.
-        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
+        policy_of: `(agent_id, episode) -> policy id`; None if there is one policy.
     Raises:
         ConfigError: the data is larger than half of the memory.
         DatasetError: a policy has no whole trajectory, other spaces, or no log-probabilities, which a method requires.
@@ -46,7 +46,7 @@ class TrainingEstimates:
         _read(reader, data, policy_of)
         self._targets: dict[str, tuple[TargetPolicy, LoggedEpisodes]] = {}
         for policy_id, runner in runners.items():
-            of_policy = data.pop(policy_id)  # once it is in columns, it is not kept as trajectories
+            of_policy = data.pop(policy_id)  # trajectories are dropped once they are in columns
             episodes = LoggedEpisodes.of(of_policy, runner, policy_id=policy_id, drop_cut=True)
             if episodes.left_out:
                 log.warning("Policy %r: %s", policy_id, left_out_warning(episodes))
@@ -68,7 +68,7 @@ class TrainingEstimates:
         return results
 
     def _check(self, target: TargetPolicy, episodes: LoggedEpisodes) -> None:
-        """Refuses, before the training, what the first evaluation would refuse."""
+        """Raises, before training, the errors that the first evaluation would raise."""
         if {"dm", "dr"} & set(self._methods):
             from rollax.estimators.fitted_q import FittedQ  # which imports JAX
 
@@ -91,7 +91,7 @@ class _TrajectoriesOf(DatasetReader):
     def add(self, trajectory: RecordedTrajectory) -> None:
         """Adds a trajectory, and its spaces; DatasetError where an earlier one had others."""
         for kind in ("observation_spaces", "action_spaces"):
-            # A format that does not say its spaces has those of the policy.
+            # A format without spaces has those of the policy.
             own = getattr(self._policy, kind.removesuffix("s"))
             ours, theirs = getattr(self, kind), getattr(self._reader, kind).get(trajectory.policy_id, own)
             if not same_space(ours.setdefault(self.policy_id, theirs), theirs):

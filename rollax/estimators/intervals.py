@@ -12,7 +12,7 @@ from rollax.estimators.importance import Terms
 
 _NORMAL = NormalDist()
 _CELLS_AT_ONCE = 4_000_000
-_ROUNDING = 1e-13  # a spread that sums of equal numbers have
+_ROUNDING = 1e-13  # the spread of sums of equal numbers
 
 
 class Interval(NamedTuple):
@@ -59,7 +59,7 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
         return Interval(math.nan, math.nan, math.nan)
     if np.ptp(values) <= _ROUNDING * scale:
         return Interval(estimate, estimate, 0.0)
-    # Of weights near the largest float64 neither squares nor cubes are finite.
+    # Squares and cubes of weights near the largest float64 are not finite.
     std = scale * float((values / scale).std())
     # Ties count half, and the share stays within (0, 1), where the normal quantile is finite.
     below = (np.count_nonzero(values < estimate) + 0.5 * np.count_nonzero(values == estimate)) / len(values)
@@ -83,6 +83,6 @@ def _defined(values: np.ndarray) -> np.ndarray:
 
 def _percentile(z: float, bias: float, acceleration: float) -> float:
     scale = 1 - acceleration * (bias + z)
-    if scale <= 0:  # the correction has no solution so far out
+    if scale <= 0:  # the correction has no solution this far from the median
         return 1.0 if z > 0 else 0.0
     return _NORMAL.cdf(bias + (bias + z) / scale)

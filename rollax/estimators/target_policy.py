@@ -41,7 +41,7 @@ class TargetPolicy:
         return bool(self.runner.policy.get_initial_state())
 
     def filtered(self, obs: trees.Tree) -> trees.Tree:
-        """Raw observations as the policy gets them."""
+        """Raw observations as the policy receives them."""
         return self.runner.filter(obs, update=False)
 
     def logp(self, episodes: LoggedEpisodes) -> np.ndarray:
@@ -90,7 +90,7 @@ class TargetPolicy:
         return np.concatenate(parts).astype(np.float64)
 
     def sampled(self, obs: trees.Tree, count: int) -> trees.Tree:
-        """Columns [N · count, ...] of policy actions for N raw observations: `count` for each, side by side."""
+        """Columns [N · count, ...] of policy actions for N raw observations: `count` adjacent ones for each."""
         rows = np.repeat(np.arange(trees.length(obs)), count if self.explore else 1)
         parts = [
             self._act(self.filtered(trees.index(obs, rows[first : first + _ROWS_AT_ONCE])), {}, sample=True)[0]
@@ -116,7 +116,7 @@ class TargetPolicy:
         return np.where(np.all(same, axis=0), 0.0, -np.inf), states
 
     def _logp_with_memory(self, episodes: LoggedEpisodes, actions: trees.Tree) -> np.ndarray:
-        """All trajectories side by side, one step after another, each with the logged actions as its own."""
+        """Runs all trajectories in parallel, step by step, with the logged actions as those of the policy."""
         policy, starts = self.runner.policy, starts_of(episodes.lengths)
         logp = np.empty(len(episodes.rewards))
         order = np.argsort(-episodes.lengths, kind="stable")
@@ -139,7 +139,7 @@ class TargetPolicy:
 
 @contextmanager
 def acting_state_kept(policy: Policy) -> Iterator[None]:
-    """A block in which a policy acts; afterwards, its random numbers are those before."""
+    """A block in which a policy acts; its random state is restored afterwards."""
     state = policy.get_acting_state()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Models of the behaviour policy: what an estimate is where the log has no log-probabilities."""
+"""Models of the behaviour policy: estimates from logs without log-probabilities."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def target() -> TargetPolicy:
     return TargetPolicy(PolicyRunner(policy, NoFilter(obs), action_map))
 
 
-def drawn(target: TargetPolicy, episodes: int) -> LoggedEpisodes:
-    """Episodes of the target policy itself, in random states; action 1 has a reward of 1."""
+def sample_episodes(target: TargetPolicy, episodes: int) -> LoggedEpisodes:
+    """Episodes of the target policy itself in random states; action 1 earns 1."""
     rng = np.random.default_rng(0)
     rows = episodes * STEPS
     obs = rng.normal(size=(rows, FEATURES)).astype(np.float32)
@@ -48,18 +48,18 @@ def drawn(target: TargetPolicy, episodes: int) -> LoggedEpisodes:
 
 @pytest.mark.long
 def test_few_rows_are_not_memorized(target) -> None:
-    """Two policies that are the same have weights of 1, and the estimate is the mean return."""
-    found = estimate(target, drawn(target, 60), ["is", "pdis", "wis"], behaviour="fitted", resamples=50)
+    """Equal policies have weights of 1, and the estimate is the mean return."""
+    found = estimate(target, sample_episodes(target, 60), ["is", "pdis", "wis"], behaviour="fitted", resamples=50)
     for method in ("is", "pdis", "wis"):
         assert found[method].v_target == pytest.approx(found.v_behavior, rel=0.05)
     assert found.effective_sample_size > 50
     assert not found.warnings
 
 
-def test_models_that_do_not_describe_the_data_are_named(target, monkeypatch) -> None:
+def test_models_that_do_not_describe_the_data_give_a_warning(target, monkeypatch) -> None:
     """Probabilities that are e^0.1 times too large: ten steps have weights of 1/e."""
     monkeypatch.setattr(behaviour, "fitted_logp", lambda episodes, target, seed: target.logp(episodes) + 0.1)
-    found = estimate(target, drawn(target, 60), ["is", "wis"], behaviour="fitted", resamples=50)
+    found = estimate(target, sample_episodes(target, 60), ["is", "wis"], behaviour="fitted", resamples=50)
     assert found["is"].v_target == pytest.approx(found.v_behavior / np.e)
     assert found.effective_sample_size == pytest.approx(60)
     assert "mean importance weight is 0.368 instead of 1" in found.warnings[0]
@@ -67,12 +67,12 @@ def test_models_that_do_not_describe_the_data_are_named(target, monkeypatch) -> 
 
 def test_too_few_episodes(target) -> None:
     with pytest.raises(DatasetError, match=r"Too few episodes(.|\n)*got: +2(.|\n)*'dm'"):
-        estimate(target, drawn(target, 2), ["wis"], behaviour="fitted")
+        estimate(target, sample_episodes(target, 2), ["wis"], behaviour="fitted")
 
 
 @pytest.mark.long
-def test_a_model_gives_no_probability_to_what_the_mask_forbids() -> None:
-    """Where one action is valid, every policy takes it."""
+def test_masked_actions_have_no_probability() -> None:
+    """With a single valid action, its probability is 1."""
     space = spaces.Dict({"action_mask": spaces.MultiBinary(ACTIONS), "x": spaces.Box(-9, 9, (2,), np.float32)})
     policy = PGPolicy(space, spaces.Discrete(ACTIONS), {"seed": 0, "model": {"fcnet_hiddens": [8]}})
     action_map = ActionMap(policy.action_space, clip_actions=False, normalize_actions=False)

@@ -53,7 +53,7 @@ def trajectory(length: int, *, terminated: bool = False, truncated: bool = False
     return RecordedTrajectory(rows, terminated, truncated, f"e{length}", "a", "default_policy", f"file, row {length}")
 
 
-def test_rows_and_what_follows_them() -> None:
+def test_rows_and_next_observations() -> None:
     reader = Recorded(trajectory(2, terminated=True), trajectory(3, truncated=True))
     episodes = LoggedEpisodes.of(reader, runner())
     assert episodes.lengths.tolist() == [2, 3]
@@ -66,7 +66,7 @@ def test_rows_and_what_follows_them() -> None:
 
 def test_actions_are_in_the_scale_of_the_policy() -> None:
     one = trajectory(1, terminated=True)
-    assert LoggedEpisodes.of(Recorded(one), runner()).actions.tolist() == [[1.0]]  # (-2, 2) is (-1, 1)
+    assert LoggedEpisodes.of(Recorded(one), runner()).actions.tolist() == [[1.0]]  # (-2, 2) is mapped to (-1, 1)
     assert LoggedEpisodes.of(Recorded(one, actions_of="policy"), runner()).actions.tolist() == [[2.0]]
 
 
@@ -78,20 +78,20 @@ def test_recorded_actions_of_another_scale_are_refused() -> None:
     reader.header = {"normalize_actions": None}
     with pytest.raises(DatasetError, match="files that differ in normalize_actions"):
         LoggedEpisodes.of(reader, runner())
-    reader.actions_of = "environment"  # they are mapped to those of the policy
+    reader.actions_of = "environment"  # mapped to actions of the policy
     assert LoggedEpisodes.of(reader, runner()).actions.tolist() == [[1.0]]
     reader.actions_of, reader.header = "policy", {"normalize_actions": True}
     assert LoggedEpisodes.of(reader, runner()).actions.tolist() == [[2.0]]
 
 
 def test_actions_of_rllib_are_in_the_scale_of_its_default() -> None:
-    reader = Recorded(trajectory(1, terminated=True), actions_of="policy")  # whose files do not say the scale
+    reader = Recorded(trajectory(1, terminated=True), actions_of="policy")  # files without the scale of actions
     unscaled = ActionMap(BOX, clip_actions=True, normalize_actions=False)
     with pytest.raises(DatasetError, match=r"(?s)another scale.*normalize_actions=True.*normalize_actions=False"):
         LoggedEpisodes.of(reader, PolicyRunner(Still(OBS, BOX), NoFilter(OBS), unscaled))
 
 
-def test_densities_of_different_actions_are_refused() -> None:
+def test_densities_in_different_scales_are_refused() -> None:
     reader = Recorded(trajectory(1, terminated=True, action_logp=np.array([-1.0])))
     reader.header = {"logp_of": None}
     with pytest.raises(DatasetError, match=r"(?s)different scales.*file, row 1.*one source at a time"):
@@ -107,12 +107,12 @@ def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None
         both.require_logp()
 
 
-def test_densities_are_those_of_the_actions_of_the_policy() -> None:
-    # Uniform actions: a density of 1/4 on (-2, 2) is one of 1/2 on the (-1, 1) of the policy.
+def test_densities_are_in_the_scale_of_the_policy() -> None:
+    # Uniform actions: a density of 1/4 on (-2, 2) is 1/2 on the policy's (-1, 1).
     uniform = trajectory(2, terminated=True, actions=np.ones((2, 1)), action_logp=np.log([0.25, 0.25]))
     reader = Recorded(uniform)
     np.testing.assert_allclose(LoggedEpisodes.of(reader, runner()).require_logp(), np.log([0.5, 0.5]))
-    reader.header = {"logp_of": "policy"}  # densities of what the policy chose, beside what the environment received
+    reader.header = {"logp_of": "policy"}  # densities of the policy's actions, but actions of the environment
     np.testing.assert_allclose(LoggedEpisodes.of(reader, runner()).require_logp(), np.log([0.25, 0.25]))
 
 
@@ -134,8 +134,8 @@ def test_cut_trajectories_are_refused_or_left_out() -> None:
         LoggedEpisodes.of(Recorded(trajectory(3)), runner(), drop_cut=True)
 
 
-def test_the_rest_of_a_cut_trajectory_is_no_episode() -> None:
-    # An episode that was written in two parts: the second one terminates, and has the rewards 0 and 1 alone.
+def test_the_rest_of_a_cut_trajectory_is_left_out() -> None:
+    # An episode written in two parts: the second part terminates, and only has the rewards 0 and 1.
     cut, rest = trajectory(3), trajectory(2, terminated=True)
     rest.episode_id = cut.episode_id
     whole = [trajectory(4, terminated=True) for _ in range(2)]
@@ -144,7 +144,7 @@ def test_the_rest_of_a_cut_trajectory_is_no_episode() -> None:
     assert episodes.left_out == 2
     with pytest.raises(DatasetError, match="2 of 4 trajectories"):
         LoggedEpisodes.of(Recorded(whole[0], cut, whole[1], rest), runner())
-    again = trajectory(2, terminated=True)  # the agent is back in the same episode, with a trajectory of its own
+    again = trajectory(2, terminated=True)  # the agent has returned in the same episode, with a new trajectory
     again.episode_id = cut.episode_id
     assert len(LoggedEpisodes.of(Recorded(cut, rest, again), runner(), drop_cut=True)) == 1
 
@@ -152,12 +152,12 @@ def test_the_rest_of_a_cut_trajectory_is_no_episode() -> None:
 @pytest.mark.parametrize(
     ("column", "step", "value", "error"),
     [
-        ("obs", 2, np.nan, NonFiniteError),  # what followed the last step
+        ("obs", 2, np.nan, NonFiniteError),  # the observation after the last step
         ("actions", 1, np.inf, NonFiniteError),
         ("rewards", 1, np.nan, NonFiniteError),
     ],
 )
-def test_numbers_that_nobody_has_seen_are_refused(column: str, step: int, value: float, error: type) -> None:
+def test_non_finite_numbers_are_refused(column: str, step: int, value: float, error: type) -> None:
     wrong = trajectory(2, truncated=True)
     wrong.columns[column][step] = value
     with pytest.raises(error, match=rf"(?s)file, row 2, step {step}, column '{column}'"):
@@ -179,7 +179,7 @@ def test_actions_outside_the_space_are_refused() -> None:
         LoggedEpisodes.of(reader, policy)
 
 
-def test_a_format_without_spaces_has_those_of_the_policy() -> None:
+def test_a_format_without_spaces_uses_those_of_the_policy() -> None:
     reader = Recorded(trajectory(2, terminated=True))
     reader.observation_spaces, reader.action_spaces = {}, {}
     assert LoggedEpisodes.of(reader, runner()).lengths.tolist() == [2]
@@ -187,8 +187,8 @@ def test_a_format_without_spaces_has_those_of_the_policy() -> None:
         LoggedEpisodes.of(reader, runner(), policy_id="other")
 
 
-def test_columns_that_no_estimate_reads_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 3 observations, 2 actions and 2 rewards of 4 bytes are 28 bytes; the infos are not counted.
+def test_columns_that_estimates_do_not_read_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 3 observations, 2 actions and 2 rewards of 4 bytes are 28 bytes; infos do not count.
     one = trajectory(2, terminated=True, infos=np.zeros((3, 1000)))
     monkeypatch.setattr("rollax.estimators.episodes.memory_there", lambda: 2 * 28)
     assert len(LoggedEpisodes.of(Recorded(one), runner())) == 1
@@ -205,8 +205,8 @@ def test_other_spaces_and_policies_are_refused() -> None:
         LoggedEpisodes.of(reader, runner(), policy_id="default_polcy")
 
 
-def test_the_density_of_an_action_that_was_clipped_is_not_known() -> None:
-    """The log has the density of what the policy chose, and the action that the environment received."""
+def test_densities_of_clipped_actions_are_unknown() -> None:
+    """The log has the density of the policy's action, and the action that the environment received."""
     actions = np.array([[2.0], [0.5], [-2.0]], np.float32)
     logp = np.array([-1.0, -2.0, -3.0])
     reader = Recorded(trajectory(3, terminated=True, actions=actions, action_logp=logp))
@@ -221,7 +221,7 @@ def test_the_density_of_an_action_that_was_clipped_is_not_known() -> None:
 
 
 def test_a_mask_of_zeros_after_the_last_step_allows_all_actions() -> None:
-    """Nothing is chosen there; values of all actions are computed all the same."""
+    """No action follows, but the values of all actions are still computed."""
     space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "x": OBS})
     masks = np.array([[1, 0], [0, 1], [0, 0]], np.int8)
     obs = {"action_mask": masks, "x": np.zeros((3, 1), np.float32)}

@@ -10,7 +10,7 @@ import pytest
 from rollax.errors import ConfigError, DatasetError, PolicyError
 from rollax.estimators.estimate import METHODS, estimate, estimate_policy
 from rollax.estimators.fitted_q import FittedQ, FQEConfig
-from tests.estimators.worlds import GAMMA, START, TableValues, epsilon_greedy, exact_q, played, target_of
+from tests.estimators.worlds import GAMMA, START, TableValues, epsilon_greedy, exact_q, play_episodes, target_of
 
 TARGET, BEHAVIOUR = epsilon_greedy(0.1), epsilon_greedy(0.2)
 Q = exact_q(TARGET)
@@ -20,11 +20,11 @@ VALUES = TableValues(Q, TARGET)
 
 @pytest.fixture(scope="module")
 def episodes():
-    return played(BEHAVIOUR, 4000, np.random.default_rng(0))
+    return play_episodes(BEHAVIOUR, 4000, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_within_five_percent_of_the_solution(episodes, method: str) -> None:
+def test_estimates_are_within_five_percent_of_the_solution(episodes, method: str) -> None:
     found = estimate(target_of(TARGET), episodes, [method], values=VALUES, resamples=200)
     assert found.gamma == GAMMA
     assert found[method].v_target == pytest.approx(TRUE_VALUE, rel=0.05)
@@ -33,14 +33,14 @@ def test_within_five_percent_of_the_solution(episodes, method: str) -> None:
 
 
 def test_exact_values_and_deterministic_dynamics_have_no_variance(episodes) -> None:
-    # Every DR_t is V(s_t), whatever the action was.
+    # Every DR_t is V(s_t), for any action.
     found = estimate(target_of(TARGET), episodes, ["dr"], values=VALUES, resamples=50)["dr"]
     assert found.v_target == pytest.approx(TRUE_VALUE, rel=1e-9)
     assert found.v_std == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.long
-def test_fitted_values_are_those_of_the_solution(episodes) -> None:
+def test_fitted_values_equal_the_solution(episodes) -> None:
     # Without hidden layers the values of one-hot observations are a table.
     config = FQEConfig(hiddens=(), updates=3000, lr=0.3, tau=0.05)
     fitted = FittedQ(target_of(TARGET), GAMMA, config).fit(episodes)
@@ -53,14 +53,14 @@ def test_fitted_values_are_those_of_the_solution(episodes) -> None:
 def test_intervals_cover_the_solution() -> None:
     covered = dict.fromkeys(("pdis", "wis", "wpdis"), 0)
     for repetition in range(100):
-        data = played(BEHAVIOUR, 300, np.random.default_rng(repetition))
+        data = play_episodes(BEHAVIOUR, 300, np.random.default_rng(repetition))
         found = estimate(target_of(TARGET), data, list(covered), resamples=1000, seed=repetition)
         for method in covered:
             covered[method] += found[method].low <= TRUE_VALUE <= found[method].high
     assert min(covered.values()) >= 90, covered
 
 
-def test_the_behaviour_policy_itself_has_the_mean_return_exactly(episodes) -> None:
+def test_the_behaviour_policy_itself_has_exactly_the_mean_return(episodes) -> None:
     found = estimate(target_of(BEHAVIOUR), episodes, ["is", "pdis", "wis"], resamples=50)
     for method in ("is", "pdis", "wis"):
         assert found[method].v_target == pytest.approx(found.v_behavior, rel=1e-9)
@@ -68,14 +68,14 @@ def test_the_behaviour_policy_itself_has_the_mean_return_exactly(episodes) -> No
     assert not found.warnings
 
 
-def test_policies_that_differ_too_much_are_named() -> None:
-    found = estimate(target_of(TARGET), played(epsilon_greedy(0.9), 50, np.random.default_rng(1)), ["wis"])
+def test_policies_that_differ_too_much_give_a_warning() -> None:
+    found = estimate(target_of(TARGET), play_episodes(epsilon_greedy(0.9), 50, np.random.default_rng(1)), ["wis"])
     assert "effective sample size" in found.warnings[0]
 
 
 def test_a_policy_that_never_takes_the_logged_actions_has_no_weighted_estimate() -> None:
-    data = played(BEHAVIOUR, 20, np.random.default_rng(2))
-    upwards = np.eye(4)[np.zeros(48, int)]  # every episode ends with a step down, to the goal
+    data = play_episodes(BEHAVIOUR, 20, np.random.default_rng(2))
+    upwards = np.eye(4)[np.zeros(48, int)]  # every logged episode ends with a step down, to the goal
     found = estimate(target_of(upwards), data, ["is", "wis", "wpdis"], resamples=20)
     assert found.effective_sample_size == 0
     assert "never takes" in found.warnings[0]
@@ -97,7 +97,7 @@ def test_a_log_without_probabilities_can_be_fitted(episodes) -> None:
 
 
 def test_values_of_an_episode_are_fitted_to_others_for_dr(monkeypatch) -> None:
-    """Each half gets the values of the other one: here the mean reward of the episodes that they are fitted to."""
+    """Each half gets values that are fitted to the other one; here values are the mean reward of these episodes."""
 
     class MeanReward:
         def __init__(self, *_) -> None:
@@ -116,9 +116,9 @@ def test_values_of_an_episode_are_fitted_to_others_for_dr(monkeypatch) -> None:
 
     fitted_to: list = []
     monkeypatch.setattr("rollax.estimators.fitted_q.FittedQ", MeanReward)
-    played_here = played(TARGET, 4, np.random.default_rng(0))
+    four = play_episodes(TARGET, 4, np.random.default_rng(0))
     lengths = np.array([1, 1, 2, 1])
-    rows = played_here.chosen([0, 1, 2, 3])
+    rows = four.chosen([0, 1, 2, 3])
     some = replace(
         rows,
         **{name: getattr(rows, name)[:5] for name in ("obs", "actions", "behaviour_logp")},
@@ -131,23 +131,23 @@ def test_values_of_an_episode_are_fitted_to_others_for_dr(monkeypatch) -> None:
     assert found["dm"].v_target == 3  # the mean of all rewards
     whole, *halves = fitted_to
     assert whole == sorted(halves[0] + halves[1]) == [1, 2, 3, 4, 5]
-    # The values cancel where the ratios are 1: what is left is the mean return, (1 + 2 + 7 + 5) / 4.
+    # With ratios of 1 the values cancel: the estimate is the mean return, (1 + 2 + 7 + 5) / 4.
     assert found["dr"].v_target == pytest.approx(3.75)
 
 
-def test_doubtful_values_are_named(episodes) -> None:
+def test_doubtful_values_give_a_warning(episodes) -> None:
     cut = replace(episodes, terminated=np.arange(len(episodes)) > 2)
     found = estimate(target_of(TARGET), cut, ["dm"], values=VALUES, resamples=20)
     assert ["3 of 4000 episodes were truncated" in warning for warning in found.warnings] == [True]
     assert not estimate(target_of(TARGET), cut, ["wis"], resamples=20).warnings
-    without = replace(episodes, rewards=np.zeros_like(episodes.rewards))  # nothing is known of their scale
+    without = replace(episodes, rewards=np.zeros_like(episodes.rewards))  # rewards without a scale
     assert not estimate(target_of(TARGET), without, ["dm"], values=TableValues(Q * 1e-4, TARGET), resamples=20).warnings
     far = TableValues(Q - 1e6, TARGET)
     found = estimate(target_of(TARGET), episodes, ["dm"], values=far, resamples=20)
     assert ["100% of the fitted values are outside -1e+04 to -1," in warning for warning in found.warnings] == [True]
 
 
-def test_the_policys_random_numbers_stay(episodes) -> None:
+def test_random_state_of_the_policy_is_restored(episodes) -> None:
     target = target_of(TARGET)
     states = iter("ab")
     target.runner.policy.get_acting_state = lambda: {"state": next(states)}  # pyright: ignore[reportAttributeAccessIssue]

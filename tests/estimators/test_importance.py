@@ -51,7 +51,7 @@ def test_estimates(estimator, expected: float) -> None:
 
 
 @pytest.mark.parametrize("estimator", ALL)
-def test_the_same_policy_has_the_mean_return_exactly(estimator) -> None:
+def test_the_same_policy_has_exactly_the_mean_return(estimator) -> None:
     value = estimator(REWARDS, np.zeros(3), LENGTHS, GAMMA).value
     assert value == pytest.approx((2.3 + 5) / 2, rel=1e-12)
 
@@ -86,7 +86,7 @@ def blocks(request, monkeypatch):
 
 @pytest.mark.usefixtures("blocks")
 def test_leaving_out_and_weighting_episodes() -> None:
-    # Weights 1, 2 and 4, 4, as the second episode has one step; weighted values 1, 2 and 3, 0.
+    # Weights 1, 2 and 4, 4, since the second episode has one step; weighted values 1, 2 and 3, 0.
     terms = Terms(np.array([1.0, 1.0, 0.75]), np.log([1.0, 2.0, 4.0]), LENGTHS)
     assert terms.value == pytest.approx(4 / 5 + 2 / 6)
     # Without episode 0: 3/4 + 0/4; without episode 1: 1/1 + 2/2. Episode 1 twice: 7/9 + 2/10.
@@ -96,7 +96,7 @@ def test_leaving_out_and_weighting_episodes() -> None:
 
 @pytest.mark.usefixtures("blocks")
 def test_weights_of_zero() -> None:
-    # Episode 0 has no weight from its second step on.
+    # Episode 0 has weight 0 from its second step on.
     partly = importance.cumulative_log_weights(np.log([0.5, 1.0, 3.0]) - [0, np.inf, 0], np.zeros(3), LENGTHS)
     assert partly.tolist() == [np.log(0.5), -np.inf, np.log(3.0)]
     assert importance.weighted(REWARDS, partly, LENGTHS, GAMMA).value == 5
@@ -113,7 +113,7 @@ def test_weights_of_zero() -> None:
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("gap", [40.0, 600.0, 800.0, 1e6])
 def test_weights_that_differ_beyond_float64(gap: float) -> None:
-    # Without episode 0, which has all of the weight, the others count e², e and 1 times.
+    # Without episode 0, which has all of the weight, the others have weights in the ratio e², e, 1.
     returns, logs = np.array([-600.0, -500.0, -550.0, -580.0]), np.array([0.0, -gap, -gap - 1, -gap - 2])
     e2, e = np.exp(2.0), np.exp(1.0)
     without = -(500 * e2 + 550 * e + 580) / (e2 + e + 1)
@@ -127,7 +127,7 @@ def test_weights_that_differ_beyond_float64(gap: float) -> None:
 
 
 def test_resamples_without_any_weight_are_left_out() -> None:
-    # Episode 0 has no weight: a resample of it alone has no estimate, all others have -5.
+    # Episode 0 has weight 0: a resample of it alone has no estimate, all others give -5.
     terms = importance.weighted(np.array([7.0, -5.0]), np.array([-np.inf, 0.0]), np.ones(2, np.int64), 1.0)
     assert np.isnan(terms.weighted(np.array([[2.0, 0.0]])))
     assert bootstrap(terms, resamples=50) == (-5.0, -5.0, 0.0)
@@ -140,7 +140,7 @@ def test_weights_do_not_depend_on_the_episodes_before() -> None:
     assert found.tolist() == [1e17, 0.1, 0.1 + 0.2, -1e17, 0.0, 0.5, 0.1, 0.1 + 0.2]
 
 
-def test_memory_is_bounded_where_one_episode_is_much_longer() -> None:
+def test_memory_is_bounded_with_one_much_longer_episode() -> None:
     # A thousand episodes of one step and one of ten thousand: as a matrix, ten million cells of eight bytes.
     lengths = np.append(np.ones(1000, np.int64), 10_000)
     rewards, logs = np.ones(11_000), np.zeros(11_000)

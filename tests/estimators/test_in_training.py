@@ -1,4 +1,4 @@
-"""Estimates at each evaluation of a trainer that learns from recorded data."""
+"""Estimates at each evaluation of a trainer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trainer_of(methods: Any = ("wis",), reader: Any = None, env: Any = Line, **s
 
 
 @pytest.mark.long
-def test_each_evaluation_has_the_estimates_of_the_present_policy() -> None:
+def test_each_evaluation_has_estimates_of_the_current_policy() -> None:
     reader = ListReader(logged())
     with trainer_of(["wis", "pdis"], reader, evaluation_interval=2, evaluation_num_episodes=1) as trainer:
         opened = reader.opened
@@ -78,7 +78,7 @@ def test_without_an_environment_evaluations_are_estimates() -> None:
         assert set(evaluation["off_policy_estimates"]["default_policy"]["wis"]) == NUMBERS
 
 
-def test_data_of_its_own_without_learning_from_data() -> None:
+def test_separate_data_without_learning_from_data() -> None:
     settings = {**TINY, "off_policy_estimation_input": ListReader(logged()), "off_policy_estimation_methods": ["wis"]}
     with DQNTrainer(Line, settings) as trainer:
         before = str(trainer.get_policy().get_acting_state())
@@ -87,14 +87,14 @@ def test_data_of_its_own_without_learning_from_data() -> None:
         assert str(trainer.get_policy().get_acting_state()) == before
 
 
-def test_data_that_does_not_say_its_spaces() -> None:
+def test_data_without_spaces() -> None:
     reader = ListReader(logged())
     reader.observation_spaces, reader.action_spaces = {}, {}
     with trainer_of(reader=reader) as trainer:
         assert trainer.evaluate(1)["off_policy_estimates"]["default_policy"]["wis"]["v_behavior"] == 2.75
 
 
-def test_other_names_of_policies_and_trajectories_without_an_end() -> None:
+def test_other_policy_ids_and_cut_trajectories() -> None:
     short, cut = logged(2, 1, policy_id="theirs"), logged(3, 2, policy_id="theirs", end="cut")
     reader = ListReader([*logged(2, 3), *short, *cut])
     with trainer_of(reader=reader) as trainer:
@@ -125,7 +125,7 @@ class TestRefused:
         with pytest.raises(DatasetError, match="log-probabilities"):
             trainer_of(["wis"], plain)
 
-    def test_actions_that_an_environment_has_logged(self) -> None:
+    def test_actions_logged_by_an_environment(self) -> None:
         found = logged(4)
         found[2].columns["action_logp"][1] = np.nan
         with pytest.raises(DatasetError, match="1 of 12 values"):

@@ -9,7 +9,7 @@ from rollax.estimators.importance import Terms, mean_of
 from rollax.estimators.intervals import bootstrap
 
 
-def test_the_interval_of_a_mean_is_that_of_the_normal_distribution() -> None:
+def test_the_interval_of_a_mean_equals_that_of_the_normal_distribution() -> None:
     values = np.random.default_rng(0).normal(3.0, 2.0, 400)
     interval = bootstrap(mean_of(values), resamples=4000)
     error = values.std() / 20
@@ -18,7 +18,7 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_distribution() -> None:
     assert interval.high == pytest.approx(values.mean() + 1.96 * error, abs=0.15 * error)
 
 
-def test_the_interval_of_a_skewed_mean_reaches_further_to_the_long_side() -> None:
+def test_the_interval_of_a_skewed_mean_is_longer_on_the_long_side() -> None:
     values = np.random.default_rng(1).exponential(1.0, 40)
     interval = bootstrap(mean_of(values), resamples=4000)
     assert interval.high - values.mean() > 1.1 * (values.mean() - interval.low)

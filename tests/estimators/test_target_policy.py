@@ -70,13 +70,13 @@ MEMORY = {"model": {**MODEL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len
     ],
     ids=["discrete", "box", "multi-discrete", "memory"],
 )
-def test_a_policy_finds_its_own_log_probabilities(action_space: spaces.Space, config: dict) -> None:
+def test_log_probabilities_equal_those_of_acting(action_space: spaces.Space, config: dict) -> None:
     policy = PPOPolicy(OBS, action_space, PPOConfig(**{"model": MODEL, "seed": 1, **config}))
     episodes, reported = logged(policy)
     np.testing.assert_allclose(TargetPolicy(runner_of(policy)).logp(episodes), reported, atol=1e-5)
 
 
-# Most policies do not fetch log-probabilities while they act, unless their actions are written (`output`).
+# Most policies fetch log-probabilities only if their actions are written (`output`).
 @pytest.mark.parametrize(
     ("algorithm", "action_space", "config"),
     [
@@ -141,7 +141,7 @@ def test_greedy_actions_of_a_box_have_no_density() -> None:
 
 
 @pytest.mark.long
-def test_values_of_box_actions_are_means_over_drawn_ones(caplog) -> None:
+def test_values_of_box_actions_are_means_over_samples(caplog) -> None:
     caplog.set_level("INFO", "rollax.estimators")
     policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
     episodes, _ = logged(policy)
@@ -161,7 +161,7 @@ def test_a_policy_with_memory_has_no_fitted_values() -> None:
 
 @pytest.mark.long
 def test_values_learn_rewards_and_bootstraps() -> None:
-    # One state, one action, reward 1, γ = 0.5, truncated: Q = 1 / (1 - 0.5) = 2, where termination would give 1.
+    # One state, one action, reward 1, γ = 0.5, truncated: Q = 1 / (1 - 0.5) = 2; termination would give 1.
     policy = DQNPolicy(spaces.Discrete(1), spaces.Discrete(1), DQNConfig(model=MODEL, seed=0))
     for terminated, value in ((False, 2.0), (True, 1.0)):
         episodes = LoggedEpisodes(
@@ -182,7 +182,7 @@ def test_values_learn_rewards_and_bootstraps() -> None:
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 0.99, 0.995])
 def test_fitted_q_makes_enough_steps_for_the_horizon(gamma: float) -> None:
     config = FQEConfig()
-    # Values begin at 0: this share of a value of many equal rewards is missing at the end.
+    # Values begin at 0. After training this share of a value of many equal rewards is missing.
     assert (1 - config.target_rate(gamma) * (1 - gamma)) ** config.updates < 0.01
     assert FQEConfig(tau=0.3).target_rate(gamma) == 0.3
 
@@ -194,7 +194,7 @@ def test_fitted_q_makes_enough_steps_for_the_horizon(gamma: float) -> None:
         *({"samples": 0}, {"lr": 0}, {"lr": float("nan")}, {"lr": "1"}, {"tau": 0}, {"tau": 1.5}, {"seed": -1}),
     ],
 )
-def test_settings_of_fitted_q_that_cannot_be(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_of_fitted_q_are_refused(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(ConfigError, match=rf"setting 'FQEConfig.{name}'"):
         FQEConfig(**wrong)

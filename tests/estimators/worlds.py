@@ -1,4 +1,4 @@
-"""The cliff of Sutton and Barto (2018), Example 6.6, as tables; and policies that are tables of probabilities."""
+"""The cliff of Sutton and Barto (2018), Example 6.6, as tables; and policies with tables of probabilities."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def epsilon_greedy(epsilon: float) -> np.ndarray:
 
 
 def exact_q(probabilities: np.ndarray) -> np.ndarray:
-    """[S, A] of a policy: (I - γ P_π) Q = r, solved."""
+    """[S, A], the solution of (I - γ P_π) Q = r for a policy."""
     following, rewards, over = cliff()
     size = STATES * ACTIONS
     transitions = np.zeros((size, size))
@@ -60,8 +60,10 @@ def exact_q(probabilities: np.ndarray) -> np.ndarray:
     return np.linalg.solve(np.eye(size) - GAMMA * transitions, rewards.ravel()).reshape(STATES, ACTIONS)
 
 
-def played(probabilities: np.ndarray, count: int, rng: np.random.Generator, most: int = 20_000) -> LoggedEpisodes:
-    """Whole episodes of a policy, all side by side."""
+def play_episodes(
+    probabilities: np.ndarray, count: int, rng: np.random.Generator, most: int = 20_000
+) -> LoggedEpisodes:
+    """Whole episodes of a policy, all in parallel."""
     following, rewards, over = cliff()
     state, alive = np.full(count, START), np.arange(count)
     columns: list[tuple[np.ndarray, ...]] = []
@@ -101,7 +103,7 @@ class Table(Policy):
 
 
 def target_of(probabilities: np.ndarray) -> TargetPolicy:
-    """The policy of a table, as it is estimated."""
+    """The target policy with a table of probabilities."""
     obs, actions = spaces.Discrete(len(probabilities)), spaces.Discrete(probabilities.shape[1])
     policy = Table(obs, actions, {"gamma": GAMMA})
     policy.probabilities = probabilities
