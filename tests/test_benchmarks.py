@@ -1,4 +1,4 @@
-"""What the benchmarks write into the documentation, and the count of lines."""
+"""Tables of the benchmarks in the documentation, and the count of lines."""
 
 from __future__ import annotations
 

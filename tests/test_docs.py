@@ -63,12 +63,12 @@ def test_commands_run(page, tmp_path, monkeypatch):
         Path(name[1]).write_text(block.text)
     for words in commands(page):
         if any(word.startswith("--video") for word in words):
-            continue  # recording has a test of its own
+            continue  # recording has its own test
         ended = 0
         if words[0] == "serve":  # on a free port, until a signal
             words = [*(word for word in words if not word.startswith("--port")), "--port=0"]
             monkeypatch.setattr("rollax.cli.serve.wait_for_signal", lambda _: signal.raise_signal(signal.SIGTERM))
-            # A server that learns asks for its addresses to print them, once it waits for signals.
+            # A learning server prints its addresses once it waits for signals.
             monkeypatch.setattr(
                 "rollax.serving.learning_run.addresses_of", lambda _: signal.raise_signal(signal.SIGTERM) or []
             )
@@ -85,7 +85,7 @@ def test_make_targets_exist(page):
 
 
 @each_page
-def test_links_lead_somewhere(page):
+def test_links_are_valid(page):
     for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
         path = (page.parent / target).resolve() if target else page
         assert path.exists(), target
@@ -107,7 +107,7 @@ def test_lines_are_not_too_long(page):
 
 
 @each_page
-def test_tables_of_config_keys_are_those_of_the_fields(page):
+def test_tables_of_config_keys_equal_the_fields(page):
     content = page.read_text(encoding="utf-8")
     assert with_tables(content) == content, "run `python -m tests.test_docs`, which writes the tables anew"
 
@@ -123,7 +123,7 @@ def test_the_readme_links_to_every_page():
     assert {page for page in PAGES if page.name != "README.md"} <= linked
 
 
-def test_the_defaults_beside_those_of_rllib_are_right():
+def test_defaults_in_the_table_of_rllib_are_right():
     for key, _, default in table(REPOSITORY / "docs" / "coming-from-rllib.md", "| key | RLlib"):
         value: Any = PPOConfig()
         for part in key.strip("`").split("."):
@@ -138,10 +138,10 @@ def test_the_table_of_result_keys_is_complete():
         assert described == set(trainer.train())
 
 
-def test_the_table_of_statistics_is_that_of_the_policies():
+def test_the_table_of_statistics_equals_those_of_the_policies():
     rows = table(REPOSITORY / "docs" / "training.md", "| algorithm | statistics |")
-    told = {name: tuple(re.findall(r"`(\w+)`", row[1])) for row in rows for name in row[0].split(", ")}
-    assert told == {name: get_trainer_class(name).policy_class.statistics for name in ALGORITHMS}
+    documented = {name: tuple(re.findall(r"`(\w+)`", row[1])) for row in rows for name in row[0].split(", ")}
+    assert documented == {name: get_trainer_class(name).policy_class.statistics for name in ALGORITHMS}
 
 
 def table(page: Path, header: str) -> list[list[str]]:
@@ -161,10 +161,10 @@ def table(page: Path, header: str) -> list[list[str]]:
 
 
 def with_tables(content: str) -> str:
-    """A page with the tables between its `table` and `end` marks written anew.
+    """A page with new tables between its `table` and `end` marks.
 
-    A mark is `table: module:Config`, or `table: module:Config besides module:Other`, where the page has the keys of
-    the other configs elsewhere.
+    A mark is `table: module:Config`, or `table: module:Config besides module:Other` if the page has the keys of the
+    other configs elsewhere.
     """
 
     def written(match: re.Match) -> str:
@@ -197,7 +197,7 @@ def config_table(config: type[BaseModel], others: Sequence[type[BaseModel]] = ()
 
 
 def never_in_effect(config: type[BaseModel]) -> set[str]:
-    """The keys that a config refuses, whatever its other values are."""
+    """The keys that a config refuses with any other values."""
     return {key for key, condition in inherited(config, "requires").items() if isinstance(condition, str)}
 
 

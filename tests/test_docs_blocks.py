@@ -12,5 +12,5 @@ def test_python_blocks_run_one_after_another(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
-        source = "\n" * block.line + block.text  # so that a traceback names the line of the page
+        source = "\n" * block.line + block.text  # so that tracebacks have the line number of the page
         exec(compile(source, str(page), "exec", dont_inherit=True), namespace)  # noqa: S102

@@ -1,4 +1,4 @@
-"""Which word a typing error leads to."""
+"""Suggestions for typing errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every example runs in the tests in small, and reaches its stated result in the learning runs."""
+"""Every example runs briefly in the tests, and reaches its stated result in the learning runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.pages import REPOSITORY
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
-# Five iterations, which include a report of progress, unless they take minutes where one shows the same.
+# Five iterations, which include a report of progress; fewer where they take minutes.
 ITERATIONS = {
     "torch_sac": 1,
     "pettingzoo_aec": 2,
@@ -41,12 +41,12 @@ def test_the_readme_of_the_examples_lists_each():
 
 
 @each_example_at_length
-def test_example_runs_in_small(example, monkeypatch):
+def test_example_runs_briefly(example, monkeypatch):
     spec = importlib.util.spec_from_file_location(f"example_{example.stem}", example)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # where a dataclass looks its types up
+    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look up types there
     cloudpickle.register_pickle_by_value(module)  # worker processes cannot import it, as with a script's __main__
     spec.loader.exec_module(module)
     assert math.isfinite(module.main(iterations=ITERATIONS.get(example.stem, 5)))

@@ -6,7 +6,7 @@ from rollax import ConfigError
 from rollax.importing import import_object
 
 
-def test_names_inside_of_names():
+def test_nested_names():
     assert import_object("collections:OrderedDict.fromkeys", "here") == __import__("collections").OrderedDict.fromkeys
 
 
@@ -21,7 +21,7 @@ def test_current_folder_comes_last(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["import no_such_thing_at_all", "1 / 0", "this is no Python", "raise SystemExit(3)"])
-def test_module_that_fails_as_it_is_imported(text, tmp_path, monkeypatch):
+def test_module_that_fails_on_import(text, tmp_path, monkeypatch):
     (tmp_path / "fails_on_import.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -40,6 +40,6 @@ def test_module_whose_extra_is_not_installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["", ":", "json", "json:", ":dumps", "json:dumps:x", "..json:dumps"])
-def test_what_is_no_path(path):
+def test_invalid_paths_are_refused(path):
     with pytest.raises(ConfigError, match="does not import"):
         import_object(path, "here")
