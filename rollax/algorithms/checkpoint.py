@@ -100,7 +100,7 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
             array = np.asarray(value)
             if array.dtype.kind == "f" and not all_finite(array):
                 raise NonFiniteError(
-                    "Numbers that are not finite are not saved as a success.",
+                    "Numbers that are not finite are not saved.",
                     where=f"{path}, policy {policy_id!r}, {part}, {name}",
                     got=array[~np.isfinite(array)].flat[0],
                     expected="finite numbers",
@@ -200,7 +200,7 @@ def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code:
         raise untrusted(path, code, "trainer_class=YourTrainer (or call YourTrainer.from_checkpoint)")
     if not isinstance(code, type) or _TRAINER not in map(path_of, code.__mro__):
         raise CheckpointError(
-            "The class of the trainer is none.",
+            "The named class is no trainer class.",
             where=f"{path}: trainer_class",
             got=named,
             expected="the path of a subclass of rollax.Trainer",
@@ -228,9 +228,9 @@ def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointEr
     """Returns the error for code that is not trusted or not stored; the caller can pass it as `argument`."""
     trusting = ", or trust_code=True (--trust-code) if you trust where the checkpoint comes from" if code.path else ""
     return CheckpointError(
-        "The checkpoint uses code of the user's own, which is not imported on a file's word."
+        "The checkpoint names the user's own code, which is not imported without trust in the file."
         if code.path
-        else "The checkpoint uses code of the user's own that cannot be imported: a lambda, or of a main script.",
+        else "The checkpoint names the user's own code, which cannot be imported: a lambda, or code of a main script.",
         where=f"{path}: config key '{code.key}'",
         got=code.shown,
         expected="the code itself" + (", or trust in the file" if code.path else ""),

@@ -143,5 +143,5 @@ def _class_of(path: str | Path, name: str, trust_code: bool) -> type[Policy]:
     if isinstance(found, StoredCode):
         raise checkpoint.untrusted(path, found, "policy_class=YourPolicy")
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise CheckpointError("A policy's class that is none.", where=str(path), got=name, expected="a Policy class")
+        raise CheckpointError("The class is no policy class.", where=str(path), got=name, expected="a Policy class")
     return found

@@ -321,8 +321,8 @@ class Trainer:
         unfiltered = [i for i in weights if not self.worker.runners[i].learns and self.worker.runners[i].filter.is_new]
         if unfiltered:
             log.warning(
-                "Policies %s do not learn, and neither do their observation filters, which have seen nothing. Pass on "
-                "those of the policies that the weights are from: worker.set_filters({id: state, ...}).",
+                "Policies %s do not learn, and neither do their observation filters, which have no statistics. Set the "
+                "filters that belong to these weights: worker.set_filters({id: state, ...}).",
                 unfiltered,
             )
 

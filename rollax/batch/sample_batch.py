@@ -243,7 +243,7 @@ class SampleBatch(MutableMapping[str, Any]):
 
         A sequence ends after `max_seq_len` rows and wherever a trajectory ends: where `trajectory_id`, `eps_id` or
         `agent_id` changes, after a row that is terminated or truncated (the same agent may begin a new trajectory) or
-        that stands for what comes next (`bootstrap`), and where `t` does not grow (the same fragment twice). Rows of
+        is a bootstrap row (`bootstrap`), and where `t` does not grow (the same fragment twice). Rows of
         one trajectory must be neighbours, in time order.
 
         Args:
@@ -298,7 +298,7 @@ class SampleBatch(MutableMapping[str, Any]):
     def _refuse_padded(self, what: str) -> None:
         if self.seq_lens is not None:
             raise BatchError(
-                f"{what} would tear the sequences of a padded batch apart.",
+                f"{what} would split the sequences of a padded batch.",
                 where="SampleBatch",
                 got=f"{len(self.seq_lens)} sequences of {self.max_seq_len} rows",
                 expected="a batch without seq_lens",
@@ -343,7 +343,7 @@ def _per_sequence(name: str) -> bool:
 
 
 def concatenated(batches: Sequence[SampleBatch], where: str) -> SampleBatch:
-    """The rows of all the batches, one after another; errors say `where`."""
+    """The rows of all the batches, one after another; errors name `where`."""
     first = batches[0]
     for position, batch in enumerate(batches[1:], start=1):
         check_alike(first, batch, f"{where}: batch {position} of {len(batches)}, against batch 0")

@@ -185,7 +185,7 @@ def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -
         ("observation", policy.observation_space, reader.observation_spaces.get(wanted)),
         ("action", policy.action_space, reader.action_spaces.get(wanted)),
     ):
-        if theirs is not None and not same_space(ours, theirs):  # else the format does not say it
+        if theirs is not None and not same_space(ours, theirs):  # else the format has no spaces
             raise DatasetError(
                 f"The policy and the data have different {what} spaces.",
                 where=f"policy {wanted!r} of the data set",

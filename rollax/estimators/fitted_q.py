@@ -215,7 +215,7 @@ class FittedQ:
             return network(obs).policy
         count = columns["actions"].shape[1]
         flat = columns["actions"].reshape(-1, *columns["actions"].shape[2:])
-        return network(obs, flat).reshape(-1, count)  # which repeats what it computed from the observations
+        return network(obs, flat).reshape(-1, count)  # repeats the features of observations
 
     def _loss(
         self, params: Any, targets: Any, extra: Any, batch: Mapping[str, Any], mask: jax.Array, coefficients: Any

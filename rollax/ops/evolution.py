@@ -89,7 +89,7 @@ def es_weights(returns: ArrayLike, shaping: Shaping = "centered_rank") -> NDArra
     Args:
         returns: [N, 2] of both sides.
         shaping: s. `centered_rank` and `centered_sign_rank` are `centered_ranks` over all returns; `sign` and
-            `identity` leave the returns as they are; a direction with NaN or infinity has weight 0. For the modes with
+            `identity` use the returns themselves; a direction with NaN or infinity has weight 0. For the modes with
             `sign`, a return is the sum of the signs of the rewards.
     Raises:
         ShapeError: `returns` is not [N, 2].
@@ -184,7 +184,7 @@ def start_search(
         lr: α, the size of a step.
         weights: the weights of the directions from their returns.
         optimizer: makes a step's direction from the gradient, without step size and sign, as `optax.scale_by_adam()`;
-            None leaves it as it is.
+            None does not change it.
         l2_coeff: weight decay: c θ is subtracted from the gradient.
         seed: of the directions.
     Raises:
@@ -238,7 +238,7 @@ def tell(search: Search, returns: ArrayLike) -> Search:
     both = np.asarray(returns, np.float64)
     if not np.isfinite(both).any():
         raise NonFiniteError(
-            "Returns that say nothing.",
+            "No return is finite.",
             where=f"tell(search, returns), generation {search.generation}",
             got=both,
             expected="finite returns",

@@ -135,7 +135,7 @@ class RecordedData:
     def _collected(
         self, fragments: RecordedFragments, columns: Mapping[str, Collection[str]]
     ) -> dict[str, list[Fragment]]:
-        """Policy id -> its fragments, with the columns that are stored and the marks that tell trajectories apart."""
+        """Policy id -> its fragments, with the stored columns and the columns that separate trajectories."""
         collected: dict[str, list[Fragment]] = {policy_id: [] for policy_id in self._policies}
         fingerprint, limit = 0, self._memory_limit()
         for policy_id, fragment in fragments:

@@ -283,7 +283,7 @@ class JaxPolicy(ModelPolicy):
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of other state that changes.
 
-        The policy's own weights stay as they are.
+        The policy's own weights do not change.
         """
         columns, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(columns, plan, self.coefficients())

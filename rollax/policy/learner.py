@@ -107,7 +107,7 @@ class Learner:
         return update
 
     def gradients(self, batch: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
-        """Arrays by name, and statistics, of the plan's first minibatch; the variables stay as they are.
+        """Arrays by name, and statistics, of the plan's first minibatch; the variables do not change.
 
         The arrays are the gradients of parameters, and the new values of other state that the loss changes, such as
         batch statistics and random streams: `apply` may be called in another process.

@@ -114,7 +114,7 @@ class ModelPolicy(Policy):
         Args:
             model: the model in training mode.
             out: its outputs for the minibatch, from one forward pass; see `forward`.
-            batch: the columns of `train_columns`, [B, ...], which the loss leaves as they are; with memory also
+            batch: the columns of `train_columns`, [B, ...], which the loss must not change; with memory also
                 `state_in`, one row for each sequence; with target parameters also those of `target_columns`.
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: the result of `coefficients()`, with `num_updates`: gradient steps taken before this one.

@@ -236,7 +236,7 @@ class Policy(ABC):
 
         Args:
             actions: what `compute_actions` returned.
-            fetches: what it returned beside them.
+            fetches: the further columns that it returned.
             explore: false for greedy actions, which have no probability.
         """
         names = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
@@ -268,7 +268,7 @@ class Policy(ABC):
         """Adds columns to all trajectory segments of a fragment at once.
 
         Args:
-            fragment: N rows, with the columns of `sampled_columns`, and what came after each segment.
+            fragment: N rows, with the columns of `sampled_columns`, and the row after each segment.
         Returns:
             The rows with further columns [N, ...], such as `advantages`.
         """

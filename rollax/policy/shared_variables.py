@@ -32,10 +32,10 @@ class SharedVariables:
         self._groups = [_group(name, shared, policies) for name, shared in groups.items()]
         _refuse_overlap(groups, self._groups)
         self._holders = {id_: _holder(policies[id_], id_) for group in self._groups for id_ in group.policy_ids}
-        self._unfinished: str | None = None  # the source of a hand-over that an interrupt has stopped
+        self._unfinished: str | None = None  # the source of an assignment that an interrupt has stopped
         for group in self._groups:
             self._hand_over(group.policy_ids[0])
-        self._handed = self._held()  # the arrays of each policy after the last hand-over
+        self._handed = self._held()  # the arrays of each policy after the last assignment
         for holder in self._holders.values():
             holder.on_new_variables = self.hand_over
 
@@ -54,7 +54,7 @@ class SharedVariables:
         return once
 
     def hand_over(self) -> None:
-        """Hands over the new arrays of a policy; repeats a hand-over that an interrupt has stopped."""
+        """Assigns the new arrays of a policy to the others; repeats an assignment that an interrupt has stopped."""
         source = self._unfinished
         if source is None:
             source = next((id_ for id_, held in self._held().items() if not _same(held, self._handed[id_])), None)

@@ -47,8 +47,8 @@ def periodic_copy(interval: int) -> UpdatedTargets:
 def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> UpdatedTargets:
     """Targets that become (1 - τ) target + τ parameter every `interval` gradient steps.
 
-    `parts` are attributes of the model; other targets are constant. PolicyError is raised for τ outside 0 to 1, where
-    a policy is made whose model shares parameters of a part with an attribute that is none, and by an update if the
+    `parts` are attributes of the model; other targets are constant. PolicyError is raised for τ outside 0 to 1, by the
+    constructor of a policy whose model shares parameters of a part with another attribute, and by an update if the
     model has no parameters in a part.
     """
     _check_whole(interval, "polyak_average, interval")
@@ -76,7 +76,7 @@ def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> Up
 
 
 def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets | None, where: str) -> None:
-    """Refuses parts of `polyak_average` that share parameters with an attribute of the model that is none of them.
+    """Refuses parts of `polyak_average` that share parameters with another attribute of the model.
 
     Args:
         owners: name of a parameter -> all attributes of the model that contain it; the name begins with one of them.

@@ -66,7 +66,7 @@ class ColumnWriter:
         check_layouts(fragment, layouts, where)
         goes_on = np.flatnonzero(fragment.goes_on)
         rows = np.arange(len(fragment))
-        rows += np.searchsorted(fragment.ends[goes_on], rows)  # each moves by the observations before it
+        rows += np.searchsorted(fragment.ends[goes_on], rows)  # shifted by earlier observations
         behind, size = rows[fragment.ends[goes_on]] + 1, len(fragment) + len(goes_on)
         number = list(self._columns).index(policy_id)
         try:

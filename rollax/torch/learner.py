@@ -112,7 +112,7 @@ class Learner:
     def gradients(
         self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str
     ) -> tuple[Columns, dict[str, Any]]:
-        """Arrays by name, and statistics, of the plan's first minibatch; the model stays as it is.
+        """Arrays by name, and statistics, of the plan's first minibatch; the model does not change.
 
         The arrays are the gradients of the parameters that have one, and the new values of other state that the loss
         changes, such as the running statistics of batch normalization: `apply` may be called in another process.
@@ -288,7 +288,7 @@ class Learner:
                 self.model.eval()
 
     def _error(self, stats: Mapping[str, Tensor], loss: Tensor, batch: Columns, where: str) -> NonFiniteError:
-        """Names what is not finite after a step that failed."""
+        """Names the tensors that are not finite after a failed step."""
         bad = [] if loss.isfinite() else [f"the loss ({', '.join(_terms(stats)) or 'total_loss'})"]
         gradients = ((name, parameter.grad) for name, parameter in self.tensors.params.items())
         bad += [f"the gradient of {name}" for name, g in gradients if g is not None and not g.isfinite().all()]

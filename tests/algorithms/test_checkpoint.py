@@ -214,7 +214,7 @@ class TestRestoring:
             Trainer.from_checkpoint(path)
 
     def refused(self, trainer, path, message, error=CheckpointError):
-        """Restoring fails, and leaves the trainer as it was."""
+        """Restoring fails, and does not change the trainer."""
         with trainer:
             trainer.train()
             state = to_plain(trainer.get_state())

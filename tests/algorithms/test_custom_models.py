@@ -58,7 +58,7 @@ class Noisy(nnx.Module):
         return Outputs(self.head(obs))
 
 
-class Remembers(ActorOnly):
+class WithMemory(ActorOnly):
     def initial_state(self):
         return (np.zeros(1, np.float32),)
 
@@ -125,8 +125,8 @@ def test_algorithms_act_and_learn_with_a_user_defined_model(kind):
     [
         ("Rainbow", Plain, {}, ConfigError, r"without noise(.|\n)*noisy = True(.|\n)*NoisyLinear"),
         ("TD3", ActorOnly, {"actions": BOX}, ConfigError, r"cannot be built(.|\n)*action_space"),
-        ("DQN", Remembers, {}, PolicyError, r"memory(.|\n)*initial_state"),
-        ("SAC", Remembers, {}, PolicyError, r"memory(.|\n)*initial_state"),
+        ("DQN", WithMemory, {}, PolicyError, r"memory(.|\n)*initial_state"),
+        ("SAC", WithMemory, {}, PolicyError, r"memory(.|\n)*initial_state"),
         ("DQN", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
         ("DDPG", Plain, {"actions": BOX, "how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*13, 2"),
         ("TD3", Plain, {"actions": BOX, "how": "dropout"}, PolicyError, r"critic with state besides its parameters"),

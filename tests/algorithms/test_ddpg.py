@@ -1,4 +1,4 @@
-"""DDPG and TD3: losses and gradients against numbers derived by hand, delayed updates, and what is refused."""
+"""DDPG and TD3: losses and gradients against numbers derived by hand, delayed updates, and refused settings."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def test_a_trainer_that_is_not_registered(tmp_path):
 @pytest.mark.parametrize(
     ("named", "error", "said"),
     [
-        ("os:system", CheckpointError, "The class of the trainer is none"),
-        ("tests.algorithms.own_code:Linear", CheckpointError, "The class of the trainer is none"),
+        ("os:system", CheckpointError, "The named class is no trainer class"),
+        ("tests.algorithms.own_code:Linear", CheckpointError, "The named class is no trainer class"),
         (5, CheckpointError, "without an import path"),
         ("nowhere:Trainer", ConfigError, "does not import"),
     ],
@@ -122,7 +122,7 @@ class TestOneOfSeveral:
         return trained(tmp_path_factory.mktemp("saved"), TwoAgents, multiagent=multiagent)
 
     @pytest.mark.long
-    def test_with_a_config_of_its_own(self, saved):
+    def test_config_of_one_policy(self, saved):
         trainer, path = saved
         left = load_policy(path, "left")
         assert left.policy.config.gamma == 0.5

@@ -353,14 +353,14 @@ class TestLostWorkers:
                 def call(self, handle, method, *rest):
                     if method == "play_candidates" and handle.worker_index == 2 and not lost:
                         lost.append(rest[0].indices.tolist())
-                        handle.play_candidates(*rest)  # it dies before it answers
-                        return super().call(Dead(), "die")
+                        handle.play_candidates(*rest)  # it fails before it answers
+                        return super().call(LostWorker(), "raise_error")
                     return super().call(handle, method, *rest)
 
             return Failing(actors._start)
 
-        class Dead:
-            def die(self):
+        class LostWorker:
+            def raise_error(self):
                 raise ProcessLostError("killed")
 
         monkeypatch.setattr(worker_set, "ray_workers", failing_workers)

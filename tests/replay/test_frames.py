@@ -103,7 +103,7 @@ def test_images_of_other_trajectories_count_for_overwriting():
     assert stacks_in(buffer) == ["cde", "xyz"]
 
 
-def moving(steps: int, axis: int, number: int = 1) -> Fragment:
+def noisy_images(steps: int, axis: int, number: int = 1) -> Fragment:
     """A trajectory of stacks of three noisy images, 3 by 3, along an axis."""
     images = np.random.default_rng(number).integers(255, size=(steps + 2, 3, 3)).astype(np.uint8)
     stacks = np.stack([images[i : i + 3] for i in range(steps)])
@@ -120,7 +120,7 @@ def with_obs(batch: Fragment, obs: np.ndarray) -> Fragment:
 def test_stacks_that_do_not_continue_are_logged_once(axis: int, caplog: pytest.LogCaptureFixture):
     buffer = UniformReplay(500, frames=StackedFrames(3, axis), where="buffer of 'car'")
     for number in range(1, 8):
-        buffer.add(moving(40, 1, number))
+        buffer.add(noisy_images(40, 1, number))
     if axis == 0:
         assert not caplog.records
         return

@@ -70,7 +70,7 @@ def test_a_policy_is_loaded_from_a_checkpoint(tmp_path):
     policy = load_policy(path, trainer_class=TorchPPOTrainer)
     assert policy.compute_single_action(observation) == expected
     same(policy.policy.get_weights(), weights)
-    with pytest.raises(CheckpointError, match="not imported on a file's word"):
+    with pytest.raises(CheckpointError, match="not imported without trust in the file"):
         load_policy(path)
 
 

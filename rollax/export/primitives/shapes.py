@@ -34,7 +34,7 @@ def _reshape(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Valu
     if equation.primitive == "reshape" and equation.params["dimensions"] is not None:
         raise refuse(equation, "with an order of the dimensions")
     if len(value.shape) == 0 or all(size == 1 for size in value.shape):
-        ones = (1,) * len(full)  # stays to be broadcast
+        ones = (1,) * len(full)  # broadcast later
         return [Value(value.name if value.shape == ones else graph.reshaped(value.name, ones), value.dtype, ones, full)]
     return [made(graph.reshaped(graph.full(value), full), value, full)]
 

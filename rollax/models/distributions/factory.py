@@ -23,7 +23,7 @@ def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> Ac
     `rollax.spaces`), in JAX's 32-bit types; those of a Box are not mapped to its bounds.
 
     Args:
-        squash: whether every Box becomes a SquashedGaussian, with actions in (-1, 1) whatever the bounds.
+        squash: whether every Box becomes a SquashedGaussian, with actions in (-1, 1) for any bounds.
     Raises:
         SpaceError: a missing, unsupported or empty space, a Box of integers, or `squash` for a Box without finite
             bounds.
