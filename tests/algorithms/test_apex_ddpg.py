@@ -49,9 +49,9 @@ def test_priorities_equal_the_td_errors_of_the_learner():
     buffer = PrioritizedReplay(100, gamma=0.9, n_step=3, columns=("priorities",))
     buffer.add(batch)
     drawn = buffer.sample(64, rng)
-    begun = drawn["priorities"].copy()
-    assert np.ptp(begun) > 0.1
-    np.testing.assert_allclose(np.abs(policy.learn_on_batch(drawn)["td_error"]), begun, rtol=1e-4, atol=1e-6)
+    initial = drawn["priorities"].copy()
+    assert np.ptp(initial) > 0.1
+    np.testing.assert_allclose(np.abs(policy.learn_on_batch(drawn)["td_error"]), initial, rtol=1e-4, atol=1e-6)
 
 
 def test_parameter_noise_has_the_scale_of_action_noise():

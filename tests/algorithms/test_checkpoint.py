@@ -206,11 +206,11 @@ class TestRestoring:
         with pytest.raises(CheckpointError, match=r"(.|\n)*checkpoint_000007"):
             Trainer.from_checkpoint(tmp_path / "checkpoint_000007")
 
-    @pytest.mark.parametrize(("version", "says"), [(2, "older format"), (4, "newer format")])
-    def test_other_formats_are_refused(self, path, version, says):
+    @pytest.mark.parametrize(("version", "message"), [(2, "older format"), (4, "newer format")])
+    def test_other_formats_are_refused(self, path, version, message):
         manifest = from_json_bytes((path / "manifest.json").read_bytes())
         (path / "manifest.json").write_bytes(to_json_bytes({**manifest, "format_version": version}))
-        with pytest.raises(CheckpointError, match=rf"{says}(.|\n)*got: .*format {version}(.|\n)*format 3"):
+        with pytest.raises(CheckpointError, match=rf"{message}(.|\n)*got: .*format {version}(.|\n)*format 3"):
             Trainer.from_checkpoint(path)
 
     def refused(self, trainer, path, message, error=CheckpointError):

@@ -92,11 +92,11 @@ def test_a_second_fit_does_not_copy_later_results_of_the_first_run(fitted, tmp_p
     _, result, run = fitted
     first = sorted(result.checkpoint.parent.iterdir())[0]
     with PPOTrainer.from_checkpoint(first) as trainer:
-        begun = trainer.iteration
+        start = trainer.iteration
         trainer.train()
-        trainer.fit({"training_iteration": begun + 2}, tmp_path / "on", progress="none", evaluate=False)
-    assert rows(tmp_path / "on")[:begun] == rows(run)[:begun]
-    assert [row["training_iteration"] for row in rows(tmp_path / "on")] == [*range(1, begun + 1), begun + 2]
+        trainer.fit({"training_iteration": start + 2}, tmp_path / "on", progress="none", evaluate=False)
+    assert rows(tmp_path / "on")[:start] == rows(run)[:start]
+    assert [row["training_iteration"] for row in rows(tmp_path / "on")] == [*range(1, start + 1), start + 2]
 
 
 def test_a_second_fit_begins_with_the_results_of_the_first(fitted, tmp_path):

@@ -85,9 +85,9 @@ def test_priorities_equal_the_td_errors_of_the_learner(options):
     buffer = PrioritizedReplay(100, gamma=0.9, n_step=2, columns=("priorities",))
     buffer.add(batch)
     drawn = buffer.sample(64, rng)
-    begun = drawn["priorities"].copy()
+    initial = drawn["priorities"].copy()
     learned = policy.learn_on_batch(drawn)["td_error"]
-    np.testing.assert_allclose(np.abs(learned), begun, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(np.abs(learned), initial, rtol=1e-4, atol=1e-6)
     # The buffer draws rows by these priorities.
     slots = np.flatnonzero(buffer._drawable)
     expected = buffer._rows.read("priorities", slots)

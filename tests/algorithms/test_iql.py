@@ -156,7 +156,7 @@ class TestRefused:
             IQLPolicy(LINE, spaces.Box(-np.inf, np.inf, (1,), np.float32), SMALL)
 
     @pytest.mark.parametrize(
-        ("config", "said"),
+        ("config", "message"),
         [
             ({"expectile": 1.0}, "expectile"),
             ({"noise_scale": 0.5}, "noise_scale has no effect"),
@@ -164,8 +164,8 @@ class TestRefused:
             ({"actor_lr": 0.1, "critic_lr": 0.1, "value_lr": 0.1, "lr": 0.5}, "lr has no effect"),
         ],
     )
-    def test_keys(self, config, said):
-        with pytest.raises(ConfigError, match=said):
+    def test_keys(self, config, message):
+        with pytest.raises(ConfigError, match=message):
             IQLConfig(**config)
 
 

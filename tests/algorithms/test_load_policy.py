@@ -88,7 +88,7 @@ def test_a_trainer_that_is_not_registered(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("named", "error", "said"),
+    ("named", "error", "message"),
     [
         ("os:system", CheckpointError, "The named class is no trainer class"),
         ("tests.algorithms.own_code:Linear", CheckpointError, "The named class is no trainer class"),
@@ -96,9 +96,9 @@ def test_a_trainer_that_is_not_registered(tmp_path):
         ("nowhere:Trainer", ConfigError, "does not import"),
     ],
 )
-def test_a_forged_trainer_class(named, error, said):
+def test_a_forged_trainer_class(named, error, message):
     stored = {"algorithm": "PPO", "trainer_class": named}
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         trainer_class_of(stored, "here", trust_code=True)
     with pytest.raises(CheckpointError, match="user's own"):
         trainer_class_of(stored, "here", trust_code=False)

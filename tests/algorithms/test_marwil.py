@@ -228,7 +228,7 @@ class TestMemory:
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("config", "said"),
+        ("config", "message"),
         [
             ({"beta": 0.0, "max_weight": 5.0}, "max_weight has no effect: beta is 0.0"),
             ({"burn_in": 4}, r"burn_in has no effect"),
@@ -236,8 +236,8 @@ class TestRefused:
             ({"max_weight": 0.0}, "max_weight"),
         ],
     )
-    def test_keys(self, config, said):
-        with pytest.raises(ConfigError, match=said):
+    def test_keys(self, config, message):
+        with pytest.raises(ConfigError, match=message):
             MARWILConfig(**config)
 
     @pytest.mark.parametrize("config", [{"beta": 1.0}, {"vf_loss_coeff": 0.5}])

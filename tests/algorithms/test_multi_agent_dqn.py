@@ -12,7 +12,7 @@ from tests.algorithms.envs import TwoAgents
 LENGTH = 4
 
 
-class Unlike(MultiAgentEnv):
+class DifferentAgents(MultiAgentEnv):
     """Agents with different spaces. In step k = 0, 1, 2, 3 `small` observes k and earns k + 1; `large` observes
     [k, k], earns ten times as much and acts only in every second step. `rare` appears once, at the end."""
 
@@ -61,7 +61,7 @@ SMALL = {
 }
 
 
-def unlike(**changes):
+def config_of_three(**changes):
     """A config with a policy for each agent: `small` has n = 3 and γ = 0.1, `large` has n = 2 and γ = 0.5."""
     policies = {
         "small": PolicySpec(config={"gamma": 0.1, "n_step": 3}),
@@ -84,7 +84,7 @@ def returns_by_observation(trainer, policy_id):
 class TestPolicies:
     @pytest.mark.long
     def test_each_has_its_own_spaces_and_gamma(self):
-        with DQNTrainer(Unlike, unlike()) as trainer:
+        with DQNTrainer(DifferentAgents, config_of_three()) as trainer:
             stats = trainer.train()["info"]["learner"]
             # γ = 0.1: rewards are digits. 1.23, 2.34, then the trajectory ends: 3.4 and 4.
             expected = {0: (1.23, 0.001), 1: (2.34, 0.0), 2: (3.4, 0.0), 3: (4.0, 0.0)}
@@ -94,16 +94,16 @@ class TestPolicies:
         assert np.isfinite([stats[policy_id]["q_loss"] for policy_id in ("small", "large")]).all()
 
     def test_a_policy_without_rows_does_not_learn(self):
-        with DQNTrainer(Unlike, unlike()) as trainer:
+        with DQNTrainer(DifferentAgents, config_of_three()) as trainer:
             before = trainer.get_weights(["rare"])["rare"]
             assert set(trainer.train()["info"]["learner"]["rare"].values()) <= {None}
             assert same(before, trainer.get_weights(["rare"])["rare"])
             assert trainer.get_policy("rare").learner.num_updates == 0
-        with DQNTrainer(Unlike, unlike(env_config={"rare_comes": True})) as trainer:
+        with DQNTrainer(DifferentAgents, config_of_three(env_config={"rare_comes": True})) as trainer:
             assert np.isfinite(trainer.train()["info"]["learner"]["rare"]["q_loss"])
 
     def test_only_trained_policies_learn_and_have_buffers(self):
-        with DQNTrainer(Unlike, unlike(multiagent={"policies_to_train": ["large"]})) as trainer:
+        with DQNTrainer(DifferentAgents, config_of_three(multiagent={"policies_to_train": ["large"]})) as trainer:
             before = trainer.get_weights()
             assert set(trainer.train()["info"]["learner"]) == {"large"}
             assert set(trainer.optimizer.buffers) == {"large"}
@@ -112,8 +112,8 @@ class TestPolicies:
 
     @pytest.mark.long
     def test_a_checkpoint_holds_the_buffer_of_each(self, tmp_path):
-        config = unlike(store_buffer_in_checkpoints=True)
-        with DQNTrainer(Unlike, config) as trainer, DQNTrainer(Unlike, config) as restored:
+        config = config_of_three(store_buffer_in_checkpoints=True)
+        with DQNTrainer(DifferentAgents, config) as trainer, DQNTrainer(DifferentAgents, config) as restored:
             trainer.train()
             restored.restore(trainer.save(tmp_path, exact=True))
             ours, theirs = trainer.train(), restored.train()

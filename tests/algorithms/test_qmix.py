@@ -65,9 +65,9 @@ class TestLossOfRows:
         model = policy.split.merge(policy.params, policy.extra)
         other = policy.split.merge(policy.targets, policy.extra)
 
-        def mixed(of, values, states):
+        def mixed(model, values, states):
             features = np.concatenate([np.eye(3)[list(state)] for state in states], axis=1)
-            return np.asarray(of.mixer(jnp.array(values, jnp.float32), jnp.array(features, jnp.float32)))
+            return np.asarray(model.mixer(jnp.array(values, jnp.float32), jnp.array(features, jnp.float32)))
 
         batch = rows()
         values = mixed(model, [[0.5, 4.0], [0.0, 0.0]], batch["obs"])

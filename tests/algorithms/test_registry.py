@@ -35,7 +35,7 @@ def test_modules_are_found_without_being_imported():
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "said"),
+    ("name", "config", "message"),
     [
         ("DQN", RainbowConfig(), r"got: +RainbowConfig\n +expected: a DQNConfig(.*\n)+.*use RainbowTrainer"),
         ("DDPG", TD3Config(), "use TD3Trainer"),
@@ -44,11 +44,11 @@ def test_modules_are_found_without_being_imported():
     ],
 )
 @pytest.mark.parametrize("where", ["beside the env", "with the env in it"])
-def test_the_config_of_another_algorithm(name, config, said, where):
+def test_the_config_of_another_algorithm(name, config, message, where):
     given = {"env": "CartPole-v1", "config": config}
     if where == "with the env in it":
         given = {"config": config.changed(env="CartPole-v1")}
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         registry.get_trainer_class(name)(**given)
 
 

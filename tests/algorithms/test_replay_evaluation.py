@@ -34,13 +34,13 @@ class Watched(gym.Wrapper):
 
 @pytest.fixture
 def made():
-    """Makes trainers that record evaluation, or training if `watches` is "training"."""
+    """Makes trainers that record evaluation, or training if `phase` is "training"."""
 
-    def make(trainer_class, watches="evaluation", **changes):
+    def make(trainer_class, phase="evaluation", **changes):
         base = {"id": env_of(trainer_class)}
         watched = {"env_config": {**base, "watched": True}}
         config = {**SMALL, "env_config": base, "evaluation_num_episodes": 2, **changes}
-        config |= {"evaluation_config": watched} if watches == "evaluation" else watched
+        config |= {"evaluation_config": watched} if phase == "evaluation" else watched
         return trainer_class(Watched, config)
 
     Watched.seen.clear()

@@ -203,13 +203,13 @@ class TestState:
         other.remote.forget()
         other.set_state(state)
         assert sum(other.shards.rows.values()) == 0
-        begun = other.env_steps
-        while other.env_steps - begun < 80:
+        steps_before = other.env_steps
+        while other.env_steps - steps_before < 80:
             other.step()
-            assert sum(len(shard.buffers["a"]) for shard in shards_of(other)) == other.env_steps - begun
+            assert sum(len(shard.buffers["a"]) for shard in shards_of(other)) == other.env_steps - steps_before
         assert other.num_updates == state["num_updates"]
         steps(other, 5)
-        assert 0 < other.num_updates - state["num_updates"] <= (other.env_steps - begun - 100) * 0.5
+        assert 0 < other.num_updates - state["num_updates"] <= (other.env_steps - steps_before - 100) * 0.5
 
     @pytest.mark.parametrize("wrong", ["shards", "capacity"])
     def test_refused_states_change_nothing(self, make, wrong):

@@ -158,8 +158,8 @@ class TestAlone:
 
     @pytest.mark.long
     def test_files_are_used_again_while_the_data_is_the_same(self, line, tmp_path, monkeypatch):
-        decoded, of = [], ColumnWriter.finish
-        monkeypatch.setattr(ColumnWriter, "finish", lambda self, about: decoded.append(1) or of(self, about))
+        decoded, finish = [], ColumnWriter.finish
+        monkeypatch.setattr(ColumnWriter, "finish", lambda self, about: decoded.append(1) or finish(self, about))
         folder, data = str(tmp_path / "columns"), tmp_path / "data"
         written(data, [trajectory(number, 5) for number in range(3)])
 
@@ -280,8 +280,8 @@ class TestWithFreshExperience:
             assert [result["info"]["replay"]["num_updates"] for result in results] == [0, 0, 2, 4]
             assert results[0]["info"]["data"]["offline"] is False
             batch = trainer.optimizer.drawn_from["default_policy"].sample(4000, np.random.default_rng(0))
-        of = np.digitize(batch[SampleBatch.OBS][:, 0], [100, 200])
-        np.testing.assert_allclose(np.bincount(of) / 4000, [1 / 4, 1 / 4, 2 / 4], atol=0.03)
+        source = np.digitize(batch[SampleBatch.OBS][:, 0], [100, 200])
+        np.testing.assert_allclose(np.bincount(source) / 4000, [1 / 4, 1 / 4, 2 / 4], atol=0.03)
 
     @pytest.mark.long
     def test_offline_first_and_then_online(self, line, tmp_path):

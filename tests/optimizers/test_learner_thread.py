@@ -51,10 +51,10 @@ def test_put_waits_for_a_free_place(make):
 
 
 def test_a_pause_begins_between_two_batches(make):
-    begun, resume, learned = threading.Event(), threading.Event(), []
+    started_learning, resume, learned = threading.Event(), threading.Event(), []
 
     def learn(batch):
-        begun.set()
+        started_learning.set()
         resume.wait(LONG)
         learned.append(batch)
 
@@ -62,7 +62,7 @@ def test_a_pause_begins_between_two_batches(make):
     learner.put("a", 0.0)
     learner.put("b", 0.0)
     learner.resume()
-    begun.wait(LONG)
+    started_learning.wait(LONG)
     threading.Timer(0.05, resume.set).start()
     learner.rest()
     assert learned == ["a"]
@@ -77,13 +77,13 @@ def test_an_error_is_raised_once_by_any_method_and_learning_continues(make):
             raise ZeroDivisionError(batch)
 
     learner, _ = make(learn)
-    for asked in (learner.check, learner.resume, lambda: learner.put("b", LONG)):
+    for method in (learner.check, learner.resume, lambda: learner.put("b", LONG)):
         learner.put("a", 0.0)
         learner.resume()
         wait_until(lambda: learner.error is not None)
         learner.rest()
         with pytest.raises(ZeroDivisionError, match="a"):
-            asked()
+            method()
         learner.check()
     assert learner.updates == 0
     learner.put("b", 0.0)
@@ -92,10 +92,10 @@ def test_an_error_is_raised_once_by_any_method_and_learning_continues(make):
 
 
 def test_stop_waits_for_the_current_batch(make):
-    begun, learned = threading.Event(), []
+    started_learning, learned = threading.Event(), []
 
     def learn(batch):
-        begun.set()
+        started_learning.set()
         time.sleep(0.1)
         learned.append(batch)
 
@@ -103,7 +103,7 @@ def test_stop_waits_for_the_current_batch(make):
     learner.put("a", 0.0)
     learner.put("b", 0.0)
     learner.resume()
-    begun.wait(LONG)
+    started_learning.wait(LONG)
     learner.stop()
     assert learned == ["a"]
 

@@ -98,7 +98,7 @@ def check_rows_are_distributed_and_one_device_acts() -> None:
     _, policy, (batch, *_) = one_and_eight("minibatches")
     placed, shardings, by_row, loss = [], [], policy.learner.devices.by_row, policy.loss
 
-    def watched(tree: Any) -> Any:
+    def place(tree: Any) -> Any:
         placed.append(by_row(tree))
         return placed[-1]
 
@@ -110,7 +110,7 @@ def check_rows_are_distributed_and_one_device_acts() -> None:
             jax.debug.inspect_array_sharding(leaf, callback=partial(seen_at, leaf.shape))
         return loss(model, out, batch, mask, coefficients)
 
-    policy.learner.devices.by_row, policy.loss = watched, spy
+    policy.learner.devices.by_row, policy.loss = place, spy
     policy.learn_on_batch(batch)
     (columns,) = placed
     for name, column in columns.items():

@@ -15,7 +15,7 @@ from tests.policy.test_jax_policy import experience, make
 _NOT_A_MEAN = "vf_explained_var"
 
 
-def watched(policy: Any, micro: int | None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def sizes_of_loss(policy: Any, micro: int | None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes for which its loss is compiled."""
     sizes, loss = [], policy.loss
 
@@ -46,7 +46,7 @@ def compared(whole: Any, parts: Any, batch: Any) -> None:
 def test_microbatches_of_rows(monkeypatch):
     # 21 rows: minibatches of 8, 8 and 5, in parts of 3, 3 and 2, and 3 and 2 with an empty one.
     whole, parts = (make(kl_coeff=0.3, entropy_coeff=0.01) for _ in range(2))
-    sizes = watched(parts, 3, monkeypatch)
+    sizes = sizes_of_loss(parts, 3, monkeypatch)
     compared(whole, parts, experience(whole, 21))
     assert set(sizes) == {3}
 
@@ -55,7 +55,7 @@ def test_microbatches_of_rows(monkeypatch):
 def test_microbatches_of_sequences_are_weighted_by_rows(monkeypatch):
     # Sequences of at most 4 rows: of 4, 2; 2; 4, 4, 1; 3. Minibatches of 5 of them, and of 2, in parts of 2.
     whole, parts = (recurrent.make(sgd_minibatch_size=20) for _ in range(2))
-    sizes = watched(parts, 11, monkeypatch)
+    sizes = sizes_of_loss(parts, 11, monkeypatch)
     compared(whole, parts, recurrent.experience(whole, [6, 2, 9, 3]))
     assert set(sizes) == {8}
 
@@ -63,7 +63,7 @@ def test_microbatches_of_sequences_are_weighted_by_rows(monkeypatch):
 @pytest.mark.long
 def test_microbatches_hold_at_least_one_sequence(monkeypatch):
     policy: Any = recurrent.make(PPOPolicy)
-    sizes = watched(policy, 1, monkeypatch)
+    sizes = sizes_of_loss(policy, 1, monkeypatch)
     policy.learn_on_batch(recurrent.experience(policy, [6, 2]))
     assert set(sizes) == {4}
 
@@ -71,7 +71,7 @@ def test_microbatches_hold_at_least_one_sequence(monkeypatch):
 @pytest.mark.long
 def test_microbatches_as_large_as_the_minibatch_have_no_effect(monkeypatch):
     policies = [make(), make()]
-    sizes = watched(policies[1], 8, monkeypatch)
+    sizes = sizes_of_loss(policies[1], 8, monkeypatch)
     batch = experience(policies[0], 16)
     stats = [policy.learn_on_batch(batch) for policy in policies]
     assert stats[0] == stats[1]

@@ -85,7 +85,7 @@ class TestOnItsOwn:
         set_own_arrays(policy, {})
 
     @pytest.mark.parametrize(
-        ("attributes", "arrays", "said"),
+        ("attributes", "arrays", "message"),
         [
             ({}, {"net": {}}, r"got: +\['net'\]\n +expected: \[\]"),  # saved by a policy that made it later
             ({"w": jnp.ones(2)}, {}, r"got: +\[\]\n +expected: \['w'\]"),
@@ -93,8 +93,8 @@ class TestOnItsOwn:
             ({"w": [jnp.ones(2)]}, {"w": {"[1]": np.ones(2)}}, r"attribute w than(.|\n)*\[1\](.|\n)*\[0\]"),
         ],
     )
-    def test_other_state_is_refused(self, attributes, arrays, said):
-        with pytest.raises(CheckpointError, match=said):
+    def test_other_state_is_refused(self, attributes, arrays, message):
+        with pytest.raises(CheckpointError, match=message):
             set_own_arrays(Holder(**attributes), arrays)
 
     @pytest.mark.parametrize(

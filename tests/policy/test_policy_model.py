@@ -16,7 +16,7 @@ VAST = 10**15
 
 
 @pytest.mark.parametrize(
-    ("observations", "actions", "config", "says"),
+    ("observations", "actions", "config", "message"),
     [
         (BOX, spaces.Discrete(VAST), {}, f"A layer of 64 inputs and {VAST:,} outputs"),
         (spaces.Discrete(VAST), TWO, {}, f"A layer of {VAST:,} inputs and 64 outputs"),
@@ -28,10 +28,10 @@ VAST = 10**15
         (BOX, TWO, {"num_sgd_iter": 10**15}, "'num_sgd_iter' and 'train_batch_size'"),
     ],
 )
-def test_is_refused(observations, actions, config, says):
+def test_is_refused(observations, actions, config, message):
     with pytest.raises(ConfigError, match="would need more memory than there is") as error:
         PPOPolicy(observations, actions, config)
-    assert says in str(error.value)
+    assert message in str(error.value)
 
 
 def test_the_limit_is_the_available_memory(monkeypatch):

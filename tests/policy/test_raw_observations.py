@@ -44,7 +44,7 @@ def test_nested():
 
 
 @pytest.mark.parametrize(
-    ("space", "obs", "said"),
+    ("space", "obs", "message"),
     [
         (BOX, [[0, 1], [0, 1]], r"where: +here\n +got: +shape \(2, 2\)\n +expected: shape \(2,\), one observation of"),
         (BOX, [[0, 1]], r"shape \(1, 2\)"),
@@ -70,8 +70,8 @@ def test_nested():
         (spaces.Tuple([BOX, BOX]), ([0, 1],), "a tuple of 2"),
     ],
 )
-def test_observations_that_do_not_fit_are_refused(space, obs, said):
-    with pytest.raises(EnvError, match=said):
+def test_observations_that_do_not_fit_are_refused(space, obs, message):
+    with pytest.raises(EnvError, match=message):
         columns_of_one(space, obs, "here")
 
 

@@ -69,12 +69,12 @@ class TestActing:
         policy = make(model=INPUTS)
         obs = np.ones((3, 3), np.float32)
         zero = [np.zeros((3, 16), np.float32)]
-        begun = policy.compute_actions(obs, explore=False)
+        default = policy.compute_actions(obs, explore=False)
         given = policy.compute_actions(obs, zero, np.zeros(3, np.int64), np.zeros(3), explore=False)
-        np.testing.assert_array_equal(begun[2]["action_dist_inputs"], given[2]["action_dist_inputs"])
-        np.testing.assert_array_equal(begun[1][0], given[1][0])
-        assert begun[1][0].shape == (3, 16)
-        assert np.abs(begun[1][0]).min() > 0
+        np.testing.assert_array_equal(default[2]["action_dist_inputs"], given[2]["action_dist_inputs"])
+        np.testing.assert_array_equal(default[1][0], given[1][0])
+        assert default[1][0].shape == (3, 16)
+        assert np.abs(default[1][0]).min() > 0
 
     def test_padding_to_a_bucket_changes_nothing(self):
         policy = make()

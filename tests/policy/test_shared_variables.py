@@ -32,9 +32,9 @@ def seen(rows: int) -> np.ndarray:
     return np.random.default_rng(0).uniform(-1, 1, (rows, 3)).astype(np.float32)
 
 
-def experience(of: PPOPolicy, rows: int = 16) -> SampleBatch:
+def experience(acting: PPOPolicy, rows: int = 16) -> SampleBatch:
     random = np.random.default_rng(1)
-    actions, _, fetches = of.compute_actions(seen(rows))
+    actions, _, fetches = acting.compute_actions(seen(rows))
     advantages, targets = random.standard_normal((2, rows), dtype=np.float32)
     return SampleBatch(
         {"obs": seen(rows), "actions": actions, "advantages": advantages, "value_targets": targets, **fetches}
@@ -50,8 +50,8 @@ def three() -> dict[str, PPOPolicy]:
     return policies
 
 
-def logits(of: PPOPolicy) -> np.ndarray:
-    return of.compute_actions(seen(5), explore=False)[2]["action_dist_inputs"]
+def logits(acting: PPOPolicy) -> np.ndarray:
+    return acting.compute_actions(seen(5), explore=False)[2]["action_dist_inputs"]
 
 
 def assert_shared(a: PPOPolicy, b: PPOPolicy, names=TRUNK) -> None:

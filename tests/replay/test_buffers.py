@@ -270,13 +270,13 @@ def test_a_batch_larger_than_the_buffer_is_refused():
 
 
 def test_a_buffer_too_small_for_its_windows_logs_one_warning(caplog):
-    for n_step, said in ((None, "before the end of their trajectory is"), (7, "before the 7 rows after"), (1, "")):
+    for n_step, message in ((None, "before the end of their trajectory is"), (7, "before the 7 rows after"), (1, "")):
         caplog.clear()
         buffer = UniformReplay(4, n_step=n_step)
         for segment in ("12", "34", "56", "78"):
             buffer.add(rows(segment, trajectory_ids=[0]))
-        assert len(caplog.messages) == bool(said)
-        assert said in caplog.text
+        assert len(caplog.messages) == bool(message)
+        assert message in caplog.text
     caplog.clear()
     buffer = UniformReplay(6)
     for number in range(6):  # the first trajectory does not continue, which is not due to the size of the buffer
