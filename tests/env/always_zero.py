@@ -1,4 +1,4 @@
-"""A policy that costs nothing."""
+"""A policy without any computation."""
 
 import numpy as np
 

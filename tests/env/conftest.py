@@ -5,5 +5,5 @@ from rollax.env import checks
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch):
-    """What is said once is said once in each test."""
+    """Warnings that are logged once per process are logged once in each test."""
     monkeypatch.setattr(checks, "_said", set())

@@ -1,4 +1,4 @@
-"""Drives any `BaseEnv` through either view, and tells what each sub-environment's story was."""
+"""Drives any `BaseEnv` through either view, and returns the history of each sub-environment."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ Story = list[Moment]
 def drive(
     env: BaseEnv, view: str, polls: int, seeds: Sequence[int] | None = None, split: int = 1, at_least: int = 0
 ) -> list[Story]:
-    """The stories of all sub-environments.
+    """The histories of all sub-environments.
 
     Args:
         env: the environment.
         view: "rows" or "dicts".
-        polls: how many.
+        polls: number of polls.
         seeds: one per sub-environment.
-        split: in how many parts the answers are sent.
-        at_least: goes on until every story has so many moments, for environments that answer when they are ready.
+        split: number of parts in which the actions are sent.
+        at_least: minimum number of moments in each history, for environments that return when they are ready.
     """
     stories: list[Story] = [[] for _ in range(env.num_envs)]
     steps = (_drive_rows if view == "rows" else _drive_dicts)(env, stories, seeds, split)
@@ -56,11 +56,11 @@ def drive(
 
 
 def _drive_rows(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None, split: int) -> Iterator[None]:
-    """Adds what each poll brings to `stories`; yields before every poll but the first."""
+    """Adds the results of each poll to `stories`; yields before every poll but the first."""
     rows = env.reset_rows(np.arange(env.num_envs), seeds)
     if rows is None:
         rows = env.poll_rows()
-    _tell_rows(rows, stories)
+    _record_rows(rows, stories)
     while True:
         yield
         acting = np.flatnonzero(rows.acts)
@@ -75,13 +75,13 @@ def _drive_rows(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None,
         rows = env.poll_rows()
         # The rows of an end are read after the reset that follows, as the sampler does it.
         started = env.reset_rows(rows.ended_envs) if len(rows.ended_envs) else None
-        _tell_rows(rows, stories)
+        _record_rows(rows, stories)
         if started is not None:
-            _tell_rows(started, stories)
+            _record_rows(started, stories)
             rows = Rows.concat(rows, started)
 
 
-def _tell_rows(rows: Rows, stories: list[Story]) -> None:
+def _record_rows(rows: Rows, stories: list[Story]) -> None:
     infos, ended = rows.info_list(), set(rows.ended_envs.tolist())
     for index in sorted({*rows.env_index.tolist(), *ended}):
         events = []
@@ -104,12 +104,12 @@ def _tell_rows(rows: Rows, stories: list[Story]) -> None:
 
 
 def _drive_dicts(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None, split: int) -> Iterator[None]:
-    """Adds what each poll brings to `stories`; yields before every poll but the first."""
-    listeners = [Listener() for _ in range(env.num_envs)]
+    """Adds the results of each poll to `stories`; yields before every poll but the first."""
+    readers = [DictReader() for _ in range(env.num_envs)]
     waiting: dict[int, dict] = {}
 
-    def told(index: int, *news: dict) -> None:
-        moment = listeners[index].heard(*news)
+    def record(index: int, *news: dict) -> None:
+        moment = readers[index].read(*news)
         stories[index].append(moment)
         waiting[index] = {event.agent: event.obs for event in moment.events if event.waits}
 
@@ -118,13 +118,13 @@ def _drive_dicts(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None
         obs, rewards, terms, truncs, infos, given = env.poll()
         assert not given
         for index in sorted({*obs, *rewards}):
-            told(index, *(part.get(index, {}) for part in (obs, rewards, terms, truncs, infos)))
+            record(index, *(part.get(index, {}) for part in (obs, rewards, terms, truncs, infos)))
         return [index for index in terms if terms[index][ALL] or truncs[index][ALL]]
 
     def reset(index: int | None, seeds: Sequence[int] | None = None) -> bool:
         found = env.try_reset(index) if seeds is None else env.try_reset(index, seeds=seeds)
         for started in found[0] if found else ():
-            told(started, found[0][started], {}, {}, {}, found[1][started])
+            record(started, found[0][started], {}, {}, {}, found[1][started])
         return found is not None
 
     if not reset(None, seeds):
@@ -145,21 +145,21 @@ def _drive_dicts(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None
             reset(index)
 
 
-class Listener:
-    """Reads the dicts of one sub-environment: who is alive, whose trajectory begins."""
+class DictReader:
+    """Reads the dicts of one sub-environment: the agents alive, and the trajectories that begin."""
 
     def __init__(self) -> None:
         self.alive: set = set()
 
-    def heard(self, obs: dict, rewards: dict, terms: dict, truncs: dict, infos: dict) -> Moment:
+    def read(self, obs: dict, rewards: dict, terms: dict, truncs: dict, infos: dict) -> Moment:
         events, over = [], bool(terms.get(ALL) or truncs.get(ALL))
         for agent in sorted(self.alive | obs.keys()):
             terminated, truncated = terms.get(agent, False), truncs.get(agent, False)
-            if not (terminated or truncated):  # "__all__" stands for those whose own flags are down
+            if not (terminated or truncated):  # "__all__" counts for agents without a flag of their own
                 terminated, truncated = terms.get(ALL, False), truncs.get(ALL, False)
             ends, known = terminated or truncated, agent in self.alive
             if (not known and ends) or (known and not (agent in obs or agent in rewards or ends)):
-                continue  # ended in the moment of appearing, or nothing was said of it
+                continue  # it ended as it appeared, or is in none of the dicts
             reward = float(rewards.get(agent, 0.0)) if known else None
             seen = tuple(np.asarray(obs[agent]).tolist()) if agent in obs else None
             waits = agent in obs and not ends
@@ -173,27 +173,27 @@ class Listener:
 
 
 def clock_story(seed: int, moments: int) -> Story:
-    """What happens to one clock."""
+    """The history of one clock."""
     return _story(_OneAgent(Clock()), seed, moments)
 
 
 def party_story(seed: int, moments: int) -> Story:
-    """What happens at one party."""
+    """The history of one party."""
     return _story(Party(), seed, moments)
 
 
 def old_clock_story(seed: int, moments: int) -> Story:
-    """What happens to one clock, as far as the old interface can say."""
+    """The history of one clock, as far as the old interface can express it."""
     return _story(_Old(_OneAgent(Clock())), seed, moments)
 
 
 def old_party_story(seed: int, moments: int) -> Story:
-    """What happens at one party, as far as the old interface can say."""
+    """The history of one party, as far as the old interface can express it."""
     return _story(_Old(Party()), seed, moments)
 
 
 class _OneAgent:
-    """A single-agent env as one of dicts."""
+    """A single-agent environment with the dicts of a multi-agent one."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -209,7 +209,7 @@ class _OneAgent:
 
 
 class _Old(_OneAgent):
-    """Without infos at a reset; who is truncated is not terminated."""
+    """Without infos at a reset; a truncated agent is not terminated."""
 
     def reset(self, seed: int | None) -> tuple:
         return self.env.reset(seed=seed)[0], {}
@@ -221,17 +221,17 @@ class _Old(_OneAgent):
 
 def _story(env: Any, seed: int, moments: int) -> Story:
     story: Story = []
-    listener, first_seed = Listener(), seed
+    reader, first_seed = DictReader(), seed
     while len(story) < moments:
         obs, infos = env.reset(seed=first_seed)
         first_seed = None
-        story.append(listener.heard(obs, {}, {}, {}, infos))
+        story.append(reader.read(obs, {}, {}, {}, infos))
         while not story[-1].ended:
             actions = {event.agent: action_for(np.array(event.obs)) for event in story[-1].events if event.waits}
-            story.append(listener.heard(*env.step(actions)))
+            story.append(reader.read(*env.step(actions)))
     return story[:moments]
 
 
 def plain(info: dict) -> dict:
-    """An info without NumPy's types, and without what the old interface needs."""
+    """An info without NumPy's types, and without the key that the old interface needs."""
     return {key: float(value) for key, value in info.items() if key != "TimeLimit.truncated"}

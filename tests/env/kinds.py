@@ -1,4 +1,4 @@
-"""Every kind of environment that becomes a `BaseEnv`, each made of the same clocks or parties."""
+"""Every kind of environment that rollax turns into a `BaseEnv`, all with the same clocks or parties."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.env.worlds import (
 
 
 class Kind(NamedTuple):
-    """One kind.
+    """One kind of environment.
 
     Args:
-        make: the environment of a number of sub-environments.
-        story: what happens to a sub-environment of a seed, in so many moments.
-        refuses: it checks by itself that answers are whole and not too many.
+        make: returns an environment with a given number of sub-environments.
+        story: returns the expected history of a sub-environment, by its seed and the number of moments.
+        refuses: whether rollax checks that every waiting agent gets exactly one action.
     """
 
     make: Callable[[int], BaseEnv]
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
 
 def copies(env: Any) -> Callable[[int], BaseEnv]:
-    """Copies of what an id, class or function makes."""
+    """Copies of an id, class or creator's environment."""
     creator, context = env_creator(env), EnvContext()
     return lambda num_envs: to_base_env(creator(context), lambda index: creator(context.at(index)), num_envs)
 

@@ -1,4 +1,4 @@
-"""What an error message must have."""
+"""Checks of error messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FORM = re.compile(r"^\S.+\n  where:    .+\n  got:      .+\n  expected: .+\n  fix
 
 
 def refused(error: type[Exception], call: Callable, *arguments: Any, says: str = "") -> Exception:
-    """The error of a call; its message tells what, where, got, expected and how to mend it, and matches `says`.
+    """The error of a call; its message has the five parts (what, where, got, expected, fix) and matches `says`.
 
     Args:
-        error: its class.
-        call: what is called, with the arguments.
-        says: parts of the message, in their order, with `...` between them.
+        error: class of the error.
+        call: the function, called with the arguments.
+        says: parts of the message in order, separated by `...`.
     """
     with pytest.raises(error) as raised:
         call(*arguments)
@@ -33,7 +33,7 @@ def refused(error: type[Exception], call: Callable, *arguments: Any, says: str =
 
 
 def play(base: BaseEnv, polls: int) -> Rows:
-    """Resets and polls, always with action 0, and looks at every observation."""
+    """Resets and polls, always with action 0, and reads every observation."""
     rows = base.reset_rows(np.arange(base.num_envs))
     assert rows is not None
     rows.observations(None, base.observation_space)

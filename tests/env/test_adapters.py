@@ -1,4 +1,4 @@
-"""The table of environment kinds, and a kind that a user adds."""
+"""The table of environment kinds, and kinds that users add."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def _nothing_registered(monkeypatch):
 
 
 class Machine:
-    """An environment of nobody's interface: `begin() -> obs`, `turn(action) -> (obs, reward, over)`."""
+    """An environment with an unknown interface: `begin() -> obs`, `turn(action) -> (obs, reward, over)`."""
 
     def begin(self):
         self.left = 3
@@ -32,7 +32,7 @@ class Machine:
 
 
 class FastMachine(Machine):
-    """A subclass: recognized by its base."""
+    """A subclass, which is recognized by its base class."""
 
 
 class MachineEnv(gym.Env):
@@ -72,7 +72,7 @@ def test_a_kind_recognized_by_its_methods_comes_before_the_built_in_ones():
     assert "agent0" in to_base_env(Clock()).try_reset()[0][0]
 
 
-def test_an_adapter_that_does_not_adapt():
+def test_an_adapter_that_returns_its_own_kind_or_nothing():
     register_env_adapter(KIND, lambda env: env)
     refused(EnvError, to_base_env, Machine(), says=f"go round in a circle...{KIND} -> {KIND}...another kind")
     register_env_adapter(KIND, lambda env: None)
@@ -80,7 +80,7 @@ def test_an_adapter_that_does_not_adapt():
 
 
 @pytest.mark.parametrize("adapter", [None, "no_path", 3])
-def test_what_is_no_adapter(adapter):
+def test_invalid_adapters(adapter):
     refused(ConfigError, register_env_adapter, KIND, adapter, says="cannot be called...register_env_adapter")
 
 
@@ -89,7 +89,7 @@ def test_an_adapter_that_does_not_import():
     refused(ConfigError, to_base_env, Machine(), says=f"does not import...the adapter of {KIND}...no_such_module:adapt")
 
 
-def test_other_processes_know_it_too():
+def test_adapters_are_registered_in_other_processes():
     register_env_adapter(KIND, MachineEnv)
     register_env_adapter("stays here", MachineEnv, recognizes=lambda env: False)
     registered = registrations(lambda entry: b"" if entry.kind == KIND else 1 / 0)
@@ -99,8 +99,8 @@ def test_other_processes_know_it_too():
     assert to_base_env(Machine()).num_envs == 1
 
 
-def test_training_loads_only_the_kinds_that_are_met():
-    """A process that makes CartPole has no module of another kind of environment."""
+def test_training_loads_only_the_kinds_in_use():
+    """A process that makes CartPole loads no module of another kind of environment."""
     code = """
 import sys
 from rollax.env.making import make_base_env
@@ -117,6 +117,6 @@ print(*(name for name in sys.modules if name.startswith("rollax.env.")))
     assert [name for name in loaded if any(kind in name for kind in kinds)] == []
 
 
-def test_copies_may_need_an_adapter_where_the_first_does_not():
+def test_copies_need_an_adapter_where_the_first_does_not():
     register_env_adapter(KIND, MachineEnv)
     assert to_base_env(MachineEnv(Machine()), lambda index: Machine(), 2).num_envs == 2

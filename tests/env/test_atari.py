@@ -1,4 +1,4 @@
-"""Atari games, as ale-py's native vector env and one by one: the same task."""
+"""Atari games are the same task with ale-py's vector environment and with single environments."""
 
 import sys
 
@@ -20,19 +20,21 @@ def base_env(env_id, num_envs=1, **env_config):
 
 
 def play(base, seeds, polls, watched):
-    """What one sub-environment observes, is rewarded, and where its episodes begin and end."""
+    """The observations, rewards, starts and truncations of one sub-environment."""
     random = [np.random.default_rng(index) for index in range(base.num_envs)]
-    rows, told = base.reset_rows(np.arange(base.num_envs), seeds), []
+    rows, history = base.reset_rows(np.arange(base.num_envs), seeds), []
     for _ in range(polls):
         actions = np.array([rng.integers(4) for rng in random])
         acting = np.flatnonzero(rows.acts)
         if len(acting):
             base.send_rows(rows, acting, actions[acting])
-        told.append((rows.obs[watched].copy(), rows.rewards[watched], rows.starts[watched], rows.truncateds[watched]))
+        history.append(
+            (rows.obs[watched].copy(), rows.rewards[watched], rows.starts[watched], rows.truncateds[watched])
+        )
         rows = base.poll_rows()
         if len(rows.ended_envs):
             assert base.reset_rows(rows.ended_envs) is None
-    return told
+    return history
 
 
 def test_one_env():
@@ -46,8 +48,8 @@ def test_one_env():
 
 
 @pytest.mark.parametrize(("game", "sticky"), [(PONG, 0.25), (BREAKOUT, 0.0)])
-def test_single_ones_are_gymnasium_s_own(game, sticky):
-    """Frame by frame and reward by reward, what its preprocessing and stacking give; a stack begins black."""
+def test_single_environments_equal_gymnasiums(game, sticky):
+    """Frames and rewards equal those of Gymnasium's preprocessing and stacking; a stack begins black."""
     bare = gym.make(game, frameskip=1, repeat_action_probability=sticky)
     reference = gym.wrappers.AtariPreprocessing(bare, noop_max=30, frame_skip=4, screen_size=84)
     reference = gym.wrappers.FrameStackObservation(reference, 4, padding_type="zero")
@@ -92,19 +94,19 @@ SETTINGS = {
 
 @pytest.mark.parametrize(("game", "settings", "shape", "actions"), SETTINGS.values(), ids=SETTINGS)
 def test_both_ways_give_the_same_task(game, settings, shape, actions):
-    """Bit by bit, through several episodes, where the game itself draws no random number."""
+    """Exactly, through several episodes of games that draw no random number."""
     fixed = {"noop_max": 0, "repeat_action_probability": 0.0, **settings}
-    stories = []
+    histories = []
     for native in (True, False):
         base = base_env(game, 1, native_vector=native, **fixed)
         assert isinstance(base, NativeVectorEnv) == native
         assert base.observation_space == spaces.Box(0, 255, shape, np.uint8)
         assert base.action_space == spaces.Discrete(actions)
-        stories.append(story(base, 80 if game == PACMAN else 40))
-    for one, other in zip(*stories, strict=True):
+        histories.append(history(base, 80 if game == PACMAN else 40))
+    for one, other in zip(*histories, strict=True):
         np.testing.assert_array_equal(one[0], other[0])
         assert one[1:] == other[1:]
-    obs, rewards, terminateds, truncateds = (list(column) for column in zip(*stories[0], strict=True))
+    obs, rewards, terminateds, truncateds = (list(column) for column in zip(*histories[0], strict=True))
     assert {(image.shape, image.dtype) for image in obs} == {(shape, np.dtype(np.uint8))}
     assert obs[-1][-1].std() > 5
     assert any(terminateds) == ("terminal_on_life_loss" in settings)
@@ -113,24 +115,24 @@ def test_both_ways_give_the_same_task(game, settings, shape, actions):
         assert max(rewards) == (1 if "clip_rewards" in settings else 10)  # a pellet is 10 points
 
 
-def story(base, moments):
-    """What the first sub-environment shows: observations, rewards and flags, a reset beside the end before it."""
-    told, random, rows = [], np.random.default_rng(3), base.reset_rows(np.arange(1), [7])
-    while len(told) < moments:
+def history(base, moments):
+    """The observations, rewards and flags of the first sub-environment, including resets."""
+    history, random, rows = [], np.random.default_rng(3), base.reset_rows(np.arange(1), [7])
+    while len(history) < moments:
         obs = rows.observations(None, base.observation_space)[0].copy()
-        told.append((obs, float(rows.rewards[0]), bool(rows.terminateds[0]), bool(rows.truncateds[0])))
+        history.append((obs, float(rows.rewards[0]), bool(rows.terminateds[0]), bool(rows.truncateds[0])))
         if len(rows.ended_envs):
             rows = base.reset_rows(rows.ended_envs) or base.poll_rows()
             continue
         base.send_rows(rows, None, random.integers(4, size=1))
         rows = base.poll_rows()
     base.stop()
-    return told
+    return history
 
 
 @pytest.mark.long
 def test_native_rows_in_lockstep():
-    """Ten steps to an episode: the last row keeps its observation, the one after it is the first of a new life."""
+    """Episodes of ten steps: the last row keeps its observation, and the next row starts a new trajectory."""
     base = base_env(BREAKOUT, 2, max_num_frames_per_episode=40)
     bare = gym.make_vec(
         BREAKOUT,
@@ -159,19 +161,19 @@ def test_native_rows_in_lockstep():
     base.stop()
 
 
-def test_sub_environment_i_is_the_same_however_many_there_are():
+def test_sub_environment_i_does_not_depend_on_their_number():
     seeds = [2**32 - 1 - 7 * index for index in range(3)]
-    stories = [play(base_env(PONG, n, max_num_frames_per_episode=80), seeds[:n], 24, 0) for n in (1, 3)]
-    for one, other in zip(*stories, strict=True):
+    histories = [play(base_env(PONG, n, max_num_frames_per_episode=80), seeds[:n], 24, 0) for n in (1, 3)]
+    for one, other in zip(*histories, strict=True):
         np.testing.assert_array_equal(one[0], other[0])
         assert one[1:] == other[1:]
-    assert sum(start for _, _, start, _ in stories[0]) == 2
+    assert sum(start for _, _, start, _ in histories[0]) == 2
 
 
 @pytest.mark.parametrize(
     ("num_envs", "single"), [(2, {"render_mode": "rgb_array"}), (1, {"difficulty": 1}), (1, {"mode": 0})]
 )
-def test_what_only_single_environments_can_do(num_envs, single):
+def test_features_of_single_environments_only(num_envs, single):
     base = base_env(PONG, num_envs, **single)
     assert not isinstance(base, NativeVectorEnv)
     base.reset_rows(np.arange(num_envs))

@@ -1,7 +1,4 @@
-"""What a broken environment returns, in every kind of environment: refused in words that help.
-
-The numbers are those of the list of what is refused: 16 to 24.
-"""
+"""Wrong values that a broken environment returns are refused, in every kind of environment."""
 
 from __future__ import annotations
 
@@ -21,17 +18,17 @@ BOX = spaces.Box(-10, 10, (2,), np.float32)
 DICT = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
 NATIVE = {name for name in WRAPS if name.startswith("native")}
 EPISODE = 20
-LATER = 30  # after the first episode, in which everything is looked at
+LATER = 30  # after the first episode, in which all values are checked
 MUCH_LATER = 40  # the last step of an episode
 
 
 class Faulty(gym.Env):
-    """At one step the second copy puts something else in one place of what it returns.
+    """At one step the second copy replaces one of the values that it returns.
 
     Args:
         second: whether this is that copy.
-        place: "reset", "step", or which of the five values.
-        value: what it puts there.
+        place: "reset", "step", or one of the five values.
+        value: the replacement.
         at: the step; episodes are EPISODE steps long.
     """
 
@@ -61,7 +58,7 @@ class Faulty(gym.Env):
 
 
 def faulty(wrap: str, place: Any, value: Any, at: int = 1, space: spaces.Space = BOX):
-    """Two copies in one kind of environment, the second broken."""
+    """Two copies in one kind of environment, of which the second is broken."""
     copies = []
 
     def make():
@@ -79,10 +76,10 @@ OBS, REWARD, TERMINATED, TRUNCATED, INFO = range(5)
 SECOND = "sub-environment 1..."
 
 
-@kinds("multi-agent", "dict view", "old")  # whose own code unpacks it, or which returns no info
+@kinds("multi-agent", "dict view", "old")  # Gymnasium's own code unpacks it, and old environments return no info
 @pytest.mark.parametrize("value", [np.zeros(2, np.float32), None, (np.zeros(2, np.float32), None), (1, {}, 3)])
-def test_16_reset(wrap, value):
-    """`(obs, info)` is what it must return; Gymnasium's own vector envs unpack it themselves."""
+def test_reset(wrap, value):
+    """It must return `(obs, info)`; Gymnasium's own vector environments unpack that themselves."""
     says = "" if wrap in NATIVE else "reset() did not return (obs, info)...sub-environment 1...got:"
     refused(EnvError, play, faulty(wrap, "reset", value), 1, says=says)
 
@@ -90,9 +87,9 @@ def test_16_reset(wrap, value):
 @kinds("dict view")
 @pytest.mark.parametrize("value", [None, (np.zeros(2, np.float32), 1.0, False, {}), (1, 2, 3, 4, 5, 6), 7])
 @pytest.mark.parametrize("at", [1, LATER])
-def test_17_step(wrap, value, at):
+def test_step(wrap, value, at):
     if wrap == "old" and isinstance(value, tuple) and len(value) == 4:
-        return  # as it may be there
+        return  # allowed for the old interface
     says = "step() did not return five values...sub-environment 1" if wrap == "in turn" else ""
     refused(EnvError, play, faulty(wrap, "step", value, at), at + 20, says=says)
 
@@ -100,9 +97,9 @@ def test_17_step(wrap, value, at):
 @kinds(*NATIVE)
 @pytest.mark.parametrize("value", [np.zeros(3, np.float32), np.zeros((2, 1), np.float32), 0.0, None])
 @pytest.mark.parametrize("at", [1, LATER])
-def test_18_shape(wrap, value, at):
+def test_shape(wrap, value, at):
     if wrap == "vector of columns":
-        return  # whose own code stacks them
+        return  # Gymnasium's own code stacks them
     if value is None and at == LATER:
         refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=f"{SECOND}got:      ")
         return
@@ -116,7 +113,7 @@ def test_18_shape(wrap, value, at):
     [np.array(["a", "b"]), np.array([1j, 2]), np.array([None, 1.0]), [[1.0], 2.0], np.array([1, 2], "datetime64[D]")],
 )
 @pytest.mark.parametrize("at", [1, LATER])
-def test_19_dtype(wrap, value, at):
+def test_dtype(wrap, value, at):
     says = f"dtype that cannot be cast safely...{SECOND}got:...expected: float32"
     refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=says)
 
@@ -127,20 +124,20 @@ def test_19_dtype(wrap, value, at):
     ("space", "value"),
     [(BOX, np.array([1e300, 0.0])), (spaces.Box(0, 255, (2,), np.uint8), np.array([256, 0]))],
 )
-def test_19_numbers_that_the_dtype_cannot_hold(wrap, space, value, at):
+def test_numbers_that_the_dtype_cannot_hold(wrap, space, value, at):
     says = f"An observation that {space.dtype} cannot hold...{SECOND}got:      {value.dtype}"
     refused(EnvError, play, faulty(wrap, OBS, value, at, space), at, says=says)
 
 
 @kinds("vector of columns", *NATIVE)
 @pytest.mark.parametrize("at", [1, LATER])
-def test_19_fractions_of_whole_numbers(wrap, at):
+def test_fractions_for_an_integer_dtype(wrap, at):
     base = faulty(wrap, OBS, {"a": np.zeros(2, np.float32), "b": 1.5}, at, space=DICT)
     refused(EnvError, play, base, at, says=f"dtype that cannot be cast safely...{SECOND}key 'b'...float64...int64")
 
 
 @kinds("vector of columns", *NATIVE)
-def test_19_float64_is_cast_and_said_once(wrap, caplog):
+def test_float64_is_cast_and_warns_once(wrap, caplog):
     base = faulty(wrap, OBS, np.full(2, 0.5))
     rows = play(base, 1)
     obs = rows.observations(None, base.observation_space)
@@ -154,7 +151,7 @@ def test_19_float64_is_cast_and_said_once(wrap, caplog):
 @kinds()
 @pytest.mark.parametrize("value", [[np.nan, 1], [1, np.inf], [np.inf, -np.inf]])
 @pytest.mark.parametrize("at", [1, MUCH_LATER])
-def test_20_nan_observation(wrap, value, at):
+def test_nan_observation(wrap, value, at):
     says = f"A NaN or infinite observation...{SECOND}finite numbers"
     refused(EnvError, play, faulty(wrap, OBS, np.array(value, np.float32), at), at + 20, says=says)
 
@@ -164,15 +161,15 @@ def test_20_nan_observation(wrap, value, at):
     "value", [{"a": np.zeros(2)}, {"a": np.zeros(2), "b": 0, "c": 1}, {"x": np.zeros(2), "b": 0}, np.zeros(2), None]
 )
 @pytest.mark.parametrize("at", [1, LATER])
-def test_21_dict_keys(wrap, value, at):
+def test_dict_keys(wrap, value, at):
     if value is None and at == LATER:
-        return  # of a multi-agent environment it is refused as an observation that is None
+        return  # a multi-agent environment refuses an observation that is None
     says = f"A Dict observation with the wrong keys...{SECOND}got:...expected: ['a', 'b']"
     refused(EnvError, play, faulty(wrap, OBS, value, at, space=DICT), at, says=says)
 
 
 @kinds()
-def test_21_out_of_bounds_is_said_once(wrap, caplog):
+def test_out_of_bounds_warns_once(wrap, caplog):
     for _ in range(2):
         play(faulty(wrap, OBS, np.array([0, 11], np.float32)), 3)
     assert caplog.text.count("an observation outside of its space Box(-10.0, 10.0, (2,), float32): [ 0. 11.]") == 1
@@ -182,27 +179,27 @@ def test_21_out_of_bounds_is_said_once(wrap, caplog):
 @kinds(*NATIVE)
 @pytest.mark.parametrize("value", ["1.0", [1.0], np.ones(1), 1j, [[1], 2], {}])
 @pytest.mark.parametrize("at", [1, LATER])
-def test_22_reward_is_no_number(wrap, value, at):
+def test_reward_is_no_number(wrap, value, at):
     says = f"A reward that is no real number...{SECOND}got:      {type(value).__name__}"
     refused(EnvError, play, faulty(wrap, REWARD, value, at), at, says=says)
 
 
 @kinds()
-def test_22_no_reward(wrap):
+def test_no_reward(wrap):
     refused(EnvError, play, faulty(wrap, REWARD, None), 1, says="reward" if wrap in NATIVE else "no real number...None")
 
 
 @kinds()
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.float32(np.inf)])
 @pytest.mark.parametrize("at", [1, MUCH_LATER])
-def test_23_nan_reward(wrap, value, at):
+def test_nan_reward(wrap, value, at):
     says = f"A NaN or infinite reward...{SECOND}got:      {float(value)}...finite float"
     refused(EnvError, play, faulty(wrap, REWARD, value, at), at + 20, says=says)
 
 
 @kinds()
 @pytest.mark.parametrize("value", [1e39, -1e300])
-def test_23_reward_that_float32_cannot_hold(wrap, value):
+def test_reward_that_float32_cannot_hold(wrap, value):
     says = f"A reward that float32 cannot hold...{SECOND}got:      {float(value)}...3.4e+38"
     refused(EnvError, play, faulty(wrap, REWARD, value, MUCH_LATER), MUCH_LATER + 20, says=says)
 
@@ -211,15 +208,15 @@ def test_23_reward_that_float32_cannot_hold(wrap, value):
 @pytest.mark.parametrize("value", [0, None, "yes", np.zeros(1, bool)])
 @pytest.mark.parametrize(("place", "name"), [(TERMINATED, "terminated"), (TRUNCATED, "truncated")])
 @pytest.mark.parametrize("at", [1, LATER])
-def test_24_flag(wrap, value, place, name, at):
-    name = "terminated" if wrap == "old" else name  # which knows one flag alone
+def test_flag(wrap, value, place, name, at):
+    name = "terminated" if wrap == "old" else name  # it has only one flag
     says = f"A {name} flag that is not a boolean...{SECOND}got:      {type(value).__name__}...True or False"
     refused(EnvError, play, faulty(wrap, place, value, at), at, says=says)
 
 
 @kinds(*NATIVE)
 @pytest.mark.parametrize("at", [1, LATER])
-def test_24_info(wrap, at):
+def test_info(wrap, at):
     says = f"An info that is no dict...{SECOND}got:      list"
     refused(EnvError, play, faulty(wrap, INFO, [3], at), at, says=says)
 
@@ -227,7 +224,7 @@ def test_24_info(wrap, at):
 @kinds("dict view")
 @pytest.mark.parametrize("at", [1, LATER])
 def test_an_env_that_raises(wrap, at):
-    """The message names the sub-environment, where there is a way to know it, and the action; the cause is kept."""
+    """The message names the sub-environment, where it is known, and the action; the cause is kept."""
     cause = ZeroDivisionError("by nothing")
     error = refused(EnvError, play, faulty(wrap, "raise", cause, at), at + 20, says="ZeroDivisionError in ")
     assert error.__cause__ is cause

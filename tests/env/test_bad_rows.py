@@ -1,4 +1,4 @@
-"""What a user's own columnar `BaseEnv` returns: 16 to 25 of the list of what is refused."""
+"""Wrong values that a user's own columnar `BaseEnv` returns are refused."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.env.worlds import ACTION_SPACE
 SPACE = spaces.Dict({"x": spaces.Box(-10, 10, (2,), np.float32), "n": spaces.Discrete(3)})
 OBS = {"x": np.zeros((3, 2), np.float32), "n": np.zeros(3, np.int64)}
 NO, YES = np.zeros(3, bool), np.ones(3, bool)
-LATER = 1100  # past the polls in which everything is looked at
+LATER = 1100  # past the polls in which all values are checked
 
 
 class Columns(BaseEnv):
-    """Three sub-environments of nothing; at one poll, or at the reset for 0, it returns something else."""
+    """Three sub-environments; at poll `at`, or at the reset for 0, they return the changed columns."""
 
     num_envs, observation_space, action_space = 3, SPACE, ACTION_SPACE
 
@@ -85,12 +85,12 @@ def test_no_rows(rows, at):
     refused(EnvError, play, to_base_env(Columns(at, rows=rows)), at, says="No rows...Columns, ...rollax.env.rows.Rows")
 
 
-def test_24_info():
+def test_info():
     refused(EnvError, play, to_base_env(Columns(infos=[{}, 3, {}])), 1, says="info that is no dict...sub-environment 1")
     refused(EnvError, play, to_base_env(Columns(infos=[{}])), 1, says="infos of the wrong length...1 of them")
 
 
-def test_said_once(caplog):
+def test_warns_once(caplog):
     for _ in range(2):
         base = to_base_env(Columns(obs={**OBS, "x": np.full((3, 2), 11.0)}))
         rows = play(base, 1)
@@ -100,11 +100,11 @@ def test_said_once(caplog):
     assert caplog.text.count("outside of its space Box(-10.0, 10.0, (2,), float32): [11. 11.]") == 1
 
 
-def test_it_stays_what_it_is():
+def test_a_base_env_is_returned_unchanged():
     env = Columns(at=-1)
     assert to_base_env(env) is env
     assert to_base_env(to_base_env(env)) is env
-    # Its dict view follows from the same rows.
+    # Its dict view has the values of the same rows.
     started = env.try_reset()
     assert started is not None
     env.send_actions({i: {"agent0": 0} for i in started[0]})

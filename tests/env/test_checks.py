@@ -19,7 +19,7 @@ def test_first_episodes():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_all_finite(dtype):
-    """Without a warning, which would be an error here; sums and squares that overflow are no infinities."""
+    """Without a warning, which would be an error here, although sums and squares overflow."""
     big = np.finfo(dtype).max
     assert all_finite(np.full((3, 4), big, dtype))
     assert all_finite(np.zeros((0, 4), dtype))
@@ -31,7 +31,7 @@ def test_all_finite(dtype):
     assert not all_finite(np.array([np.inf, -np.inf], dtype))
 
 
-def test_said_once_for_each_subject(caplog):
+def test_logs_once_for_each_subject(caplog):
     for subject in ("a", "b", "a"):
         say_once("topic", subject, f"said of {subject}")
     assert [record.getMessage() for record in caplog.records] == ["said of a", "said of b"]

@@ -25,20 +25,20 @@ def seeds_for(num_envs: int) -> list[int]:
 @EVERY_KIND
 @VIEWS
 @pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (3, 1), (4, 3)])
-def test_each_sub_environment_tells_its_story(kind, view, num_envs, split):
-    """First observations, real final ones, rewards, flags, who waits, who ended, infos: all as in the bare env."""
+def test_episodes_of_each_sub_environment_are_correct(kind, view, num_envs, split):
+    """First and final observations, rewards, flags, waiting and ended agents, and infos equal the bare env's."""
     env = kind.make(num_envs)
     stories = drive(env, view, POLLS, seeds_for(num_envs), split)
     for story, seed in zip(stories, seeds_for(num_envs), strict=True):
         assert len(story) > POLLS / 2
         assert any(moment.ended for moment in story)
-        for told, happened in zip(story, kind.story(seed, len(story)), strict=True):
-            assert told == happened
+        for got, expected in zip(story, kind.story(seed, len(story)), strict=True):
+            assert got == expected
     env.stop()
 
 
 @pytest.mark.parametrize("kind", PROCESSES.values(), ids=PROCESSES.keys())
-def test_processes_tell_the_same_story_through_both_views(kind):
+def test_episodes_of_processes_are_correct_through_both_views(kind):
     env = kind.make(2)
     for view in ("rows", "dicts"):
         for story, seed in zip(drive(env, view, 15, seeds_for(2)), seeds_for(2), strict=True):
@@ -50,19 +50,19 @@ def test_processes_tell_the_same_story_through_both_views(kind):
 @pytest.mark.parametrize("kind", EXTERNAL.values(), ids=EXTERNAL.keys())
 @VIEWS
 @pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (3, 1), (4, 3)])
-def test_who_plays_by_himself_tells_the_same_story(kind, view, num_envs, split):
+def test_episodes_of_external_environments_are_correct(kind, view, num_envs, split):
     env = kind.make(num_envs)
     stories = drive(env, view, 3 * POLLS, seeds_for(num_envs), split)
     env.stop()
     for story, seed in zip(stories, seeds_for(num_envs), strict=True):
         assert len(story) > POLLS / 2
         assert any(moment.ended for moment in story)
-        for told, happened in zip(story, kind.story(seed, len(story)), strict=True):
-            assert told == happened
+        for got, expected in zip(story, kind.story(seed, len(story)), strict=True):
+            assert got == expected
 
 
 @EVERY_KIND
-def test_sub_environment_i_is_the_same_however_many_there_are(kind):
+def test_sub_environment_i_does_not_depend_on_their_number(kind):
     few, many, more = (drive(kind.make(n), "rows", 20, seeds_for(n)) for n in (1, 4, 8))
     shortest = min(len(story) for story in (*few, *many, *more))
     for index, story in enumerate(more):
@@ -73,7 +73,7 @@ def test_sub_environment_i_is_the_same_however_many_there_are(kind):
 
 @EVERY_KIND
 @VIEWS
-def test_a_new_reset_with_the_same_seeds_is_a_new_beginning(kind, view):
+def test_the_same_seeds_give_the_same_episodes_again(kind, view):
     env = kind.make(2)
     once, again, other = (drive(env, view, 13, seeds) for seeds in (seeds_for(2), seeds_for(2), None))
     for index in range(2):
@@ -83,8 +83,8 @@ def test_a_new_reset_with_the_same_seeds_is_a_new_beginning(kind, view):
     env.stop()
 
 
-def test_what_the_dict_view_gave_stays_as_it_was():
-    """Even where the environment writes into its arrays again."""
+def test_the_dict_view_returns_copies():
+    """Also where the environment overwrites its arrays."""
     env = KINDS["vector of arrays"].make(2)
     obs, _ = env.try_reset(seeds=seeds_for(2))  # type: ignore[misc]
     before = {index: by_agent[DEFAULT_AGENT].copy() for index, by_agent in obs.items()}
@@ -95,8 +95,8 @@ def test_what_the_dict_view_gave_stays_as_it_was():
 
 
 @pytest.mark.parametrize("name", ["id", "vector of arrays", "native DISABLED", "multi-agent"])
-def test_one_begins_anew_when_all_have_been_answered(name):
-    """The answers of the others stand."""
+def test_reset_of_one_after_all_actions_were_sent(name):
+    """The actions of the others are kept."""
     kind = KINDS[name]
     env = kind.make(3)
     obs, _ = env.try_reset(seeds=seeds_for(3))  # type: ignore[misc]
@@ -105,14 +105,14 @@ def test_one_begins_anew_when_all_have_been_answered(name):
     env.send_actions({1: {agent: action_for(o) for agent, o in again[1].items()}})
     obs, rewards, *_ = env.poll()
     for index in range(3):
-        happened = kind.story(seeds_for(3)[index], 2)[1]
-        assert [event.reward for event in happened.events] == list(rewards[index].values())
-        told = {agent: tuple(o.tolist()) for agent, o in obs[index].items()}
-        assert told == {event.agent: event.obs for event in happened.events if event.obs}
+        expected = kind.story(seeds_for(3)[index], 2)[1]
+        assert [event.reward for event in expected.events] == list(rewards[index].values())
+        got = {agent: tuple(o.tolist()) for agent, o in obs[index].items()}
+        assert got == {event.agent: event.obs for event in expected.events if event.obs}
     env.stop()
 
 
-def test_one_begins_anew_when_all_have_been_answered_at_once():
+def test_reset_of_one_after_all_actions_were_sent_together():
     class Long(Clock):
         def reset(self, *, seed=None, options=None):
             result = super().reset(seed=seed)
@@ -127,7 +127,7 @@ def test_one_begins_anew_when_all_have_been_answered_at_once():
 
 
 @EVERY_KIND
-def test_spaces_and_what_it_is_made_of(kind):
+def test_spaces_and_sub_environments(kind):
     env = kind.make(3)
     assert env.num_envs == 3
     assert env.observation_space == OBS_SPACE
@@ -162,7 +162,7 @@ def test_frames_of_single_environments():
     assert to_base_env(Clock()).try_render() is None
 
 
-def test_an_env_need_only_have_reset_and_step():
+def test_an_env_needs_only_reset_and_step():
     class Bare:
         observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -208,7 +208,7 @@ class TestAnswers:
         if getattr(env, "mode", None) is None or env.mode.name != "NEXT_STEP":
             assert "over" in self.refused(env.poll_rows)
 
-    def test_missing_answer(self, kind):
+    def test_missing_action(self, kind):
         env = kind.make(2)
         rows, actions = self.rows(env)
         env.send_rows(rows, np.arange(len(rows) - 1), actions[1:])
@@ -216,18 +216,18 @@ class TestAnswers:
         assert "sub-environment 1" in message
         assert "no action" in message
 
-    def test_answered_twice(self, kind):
+    def test_two_actions_for_one_agent(self, kind):
         env = kind.make(2)
         rows, actions = self.rows(env)
         env.send_rows(rows, None, actions)
         self.refused(env.send_rows, rows, np.array([1]), actions[:1])
 
-    def test_answer_to_who_does_not_wait(self, kind):
+    def test_action_for_an_agent_that_does_not_wait(self, kind):
         env = kind.make(2)
         env.try_reset(seeds=seeds_for(2))
         message = self.refused(env.send_actions, {0: {"nobody": 3}})
         assert "sub-environment 0" in message
         assert "'nobody'" in message
 
-    def test_answers_before_the_reset(self, kind):
+    def test_actions_before_the_reset(self, kind):
         self.refused(kind.make(1).send_actions, {0: {"agent0": 0}})

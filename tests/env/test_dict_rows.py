@@ -1,4 +1,4 @@
-"""`DictRows` under schedules that nobody would think of: agents come, go, return, and are rewarded at odd times."""
+"""`DictRows` under random schedules: agents appear, leave, return, and are rewarded at odd times."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ AGENTS = ("a", "b", 3)
 
 @dataclass
 class Trajectory:
-    """What the world knows of one trajectory, and what the rows say of it."""
+    """One trajectory as it happened in the world, and as the rows report it."""
 
     env_id: int
     agent: Hashable
     given: float = 0.0
-    told: float = 0.0
+    reported: float = 0.0
     offered: int = 0
     answered: int = 0
     slot: int | None = None
@@ -36,7 +36,7 @@ class Trajectory:
 
 @dataclass
 class World:
-    """Sub-environments whose every poll is drawn; keeps the truth about trajectories beside the dicts it returns."""
+    """Sub-environments with random polls, which record their trajectories beside the dicts that they return."""
 
     draw: Any
     num_envs: int
@@ -51,7 +51,7 @@ class World:
         return {agent: self.observe(env_id, agent) for agent in agents}
 
     def observe(self, env_id: int, agent: Hashable) -> int:
-        """An observation is a number of its own."""
+        """Observations are consecutive numbers."""
         self.number += 1
         trajectory = self.living.setdefault((env_id, agent), Trajectory(env_id, agent))
         trajectory.offered += 1
@@ -91,13 +91,13 @@ class World:
         self.past.append(self.living.pop((trajectory.env_id, trajectory.agent)))
 
     def silent(self, env_id: int, step: tuple) -> bool:
-        """Nothing is said: neither a step nor a poll."""
+        """Whether the step has no content, so that neither a step nor a poll follows."""
         obs, rewards, terms, truncs = step
         return not (obs or rewards or any(terms.values()) or any(truncs.values()))
 
 
 class Reader:
-    """Reads rows as the sampler does: each slot is one trajectory until a flag ends it."""
+    """Reads rows as the sampler does: a slot has one trajectory until a flag ends it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -119,7 +119,7 @@ class Reader:
                 self.trajectories[slot].slot = slot
             trajectory = self.trajectories[slot]
             assert (trajectory.env_id, trajectory.agent) == key
-            trajectory.told += float(rows.rewards[row])
+            trajectory.reported += float(rows.rewards[row])
             assert rows.acts[row] == (rows.obs[row] is not None and not over)
             if rows.obs[row] is not None:
                 assert rows.obs[row] not in self.seen
@@ -133,7 +133,7 @@ class Reader:
 
 @given(st.data())
 def test_trajectories_slots_rewards_and_answers(data):
-    """No reward lost or doubled, one slot to a trajectory, every observation offered for an answer exactly once."""
+    """Rewards are neither lost nor doubled, a trajectory has one slot, and each observation waits exactly once."""
     num_envs = data.draw(st.integers(1, 3))
     world = World(data.draw, num_envs)
     dict_rows, reader = DictRows("World", num_envs), Reader(world)
@@ -151,11 +151,10 @@ def test_trajectories_slots_rewards_and_answers(data):
         reader.read(dict_rows.outcome(*parts, {}, {}), ended)
         most_alive = max(most_alive, len(world.living))
     for trajectory in (*world.past, *world.living.values()):
-        assert trajectory.told == trajectory.given
+        assert trajectory.reported == trajectory.given
         assert trajectory.answered == trajectory.offered
         assert trajectory.slot is not None
-    # Slots are used again: there are never more than the trajectories that there were at once, counting those that
-    # just ended.
+    # Slots are reused: there are never more of them than parallel trajectories, including those that just ended.
     assert dict_rows._slot_count <= num_envs * len(AGENTS)
     slots = [trajectory.slot for trajectory in world.living.values()]
     assert len(set(slots)) == len(slots)
@@ -163,7 +162,7 @@ def test_trajectories_slots_rewards_and_answers(data):
 
 @given(st.data())
 def test_an_env_that_restarts_itself_and_one_that_is_dropped(data):
-    """First observations come in polls; where the env ignores a reset, those that continue begin new trajectories."""
+    """First observations come in polls; if the env ignores a reset, running agents begin new trajectories."""
     rows_of, alive = DictRows("Alone", 1), set()
     for _ in range(data.draw(st.integers(1, 10))):
         if data.draw(st.integers(0, 4)) == 0:
@@ -185,7 +184,7 @@ def test_an_env_that_restarts_itself_and_one_that_is_dropped(data):
         assert len(alive) <= rows_of._slot_count <= len(AGENTS)
 
 
-def test_given_actions_are_not_asked_for():
+def test_given_actions_do_not_wait():
     rows_of = DictRows("Logs", 2)
     obs = {0: {"a": 1, "b": 2}, 1: {"a": 3}}
     off = {0: {ALL: False}, 1: {ALL: False}}
@@ -195,7 +194,7 @@ def test_given_actions_are_not_asked_for():
     assert rows.starts.all()
 
 
-def test_infos_go_with_their_agents():
+def test_infos_are_in_the_rows_of_their_agents():
     rows_of = DictRows("Infos", 1)
     rows_of.beginning({0: {"a": 1, "b": 2}}, {})
     off = {0: {ALL: False}}
@@ -204,8 +203,8 @@ def test_infos_go_with_their_agents():
 
 
 @pytest.mark.parametrize(("ends", "own"), [("TC", "CT"), ("CT", "TC")])
-def test_an_agents_own_flag_wins_over_that_of_all(ends, own):
-    """Truncated by its own flag, in an episode that terminates for all: its value goes on. And the other way round."""
+def test_an_agents_own_flag_overrides_that_of_all(ends, own):
+    """Truncated by its own flag in an episode that terminates for all, and the other way round."""
     rows_of = DictRows("Flags", 1)
     rows_of.beginning({0: {"own": 1, "late": 2, "none": 3, "both": 4}}, {})
     flags = {ends[0]: {ALL: True, "none": False}, ends[1]: {ALL: False, "own": True, "late": True}}
@@ -213,15 +212,15 @@ def test_an_agents_own_flag_wins_over_that_of_all(ends, own):
         flags[kind]["both"] = True
     obs = {"own": 5, "none": 6, "both": 7, "new": 8}
     rows = rows_of.outcome({0: obs}, {0: {"late": 1.0}}, {0: flags["T"]}, {0: flags["C"]}, {}, {})
-    told = {
+    reported = {
         agent: ("T" if terminated else "") + ("C" if truncated else "")
         for agent, terminated, truncated in zip(rows.agents or (), rows.terminateds, rows.truncateds, strict=True)
     }
-    assert told == {"own": own[0], "late": own[0], "none": ends[0], "both": "TC"}
+    assert reported == {"own": own[0], "late": own[0], "none": ends[0], "both": "TC"}
     assert rows.ended_envs.tolist() == [0]
 
 
-def test_agents_with_spaces_of_their_own_are_checked_by_them():
+def test_agents_are_checked_by_their_own_spaces():
     spaces = {"a": Discrete(3), "b": Box(0, 1, (2,), np.float32)}
     rows_of = DictRows("Spaces", 1, observation_spaces=spaces)
     rows_of.beginning({0: {"a": 2, "b": np.ones(2, np.float32), "unknown": "anything"}}, {})

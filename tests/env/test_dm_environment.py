@@ -1,4 +1,4 @@
-"""DeepMind's environments: specs as spaces, time steps as Gymnasium's five values."""
+"""DeepMind's environments: specs become spaces, and time steps become Gymnasium's five values."""
 
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from tests.env.refused import refused
 
 
 class Catch(dm_env.Environment):
-    """Three steps, whose last one is `end`."""
+    """Episodes of three steps, of which `end` is the last."""
 
     def __init__(self, env_config=None, end=dm_env.termination, action_spec=None, observation_spec=None):
         self.end, self.actions = end, []
@@ -100,7 +100,7 @@ def test_spaces_of_specs(spec, observed, acted):
     assert acted is None or env.action_space == acted
 
 
-def test_whole_actions_with_bounds():
+def test_integer_actions_with_bounds():
     env = DMEnvironment(Catch(action_spec=specs.BoundedArray((2,), int, [0, 1], 3)))
     assert env.action_space == MultiDiscrete([4, 3], start=[0, 1])
 
@@ -141,7 +141,7 @@ def test_actions_stay_inside_their_bounds():
     assert env.env.actions[0].tolist() == [0.1, 0.1]
 
 
-def test_a_discount_in_the_middle_is_said_once(caplog):
+def test_a_discount_in_the_middle_warns_once(caplog):
     class Discounted(Catch):
         def step(self, action):
             return super().step(action)._replace(discount=0.5)

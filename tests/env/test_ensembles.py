@@ -1,4 +1,4 @@
-"""One config, an ensemble of environments: each copy its own dynamics, by its place."""
+"""One config, several dynamics: each copy has its own, by its vector index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LENGTHS = (2, 5)
 
 
 class Member(gym.Env):
-    """Its episodes last as long as its place in the ensemble says."""
+    """Its index in the ensemble sets the length of its episodes."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -67,12 +67,12 @@ def test_each_copy_has_its_own_dynamics(cls, remote, request):
 
 
 @pytest.mark.parametrize("kind", ["observation_space", "action_space"])
-def test_spaces_are_the_same_for_all(kind):
-    class Stranger(Member):
+def test_spaces_must_be_the_same(kind):
+    class OtherSpace(Member):
         def __init__(self, context):
             super().__init__(context)
             if self.index == 1:
                 setattr(self, kind, gym.spaces.Box(-1, 1, (7,)))
 
-    with pytest.raises(SpaceError, match=rf"(?s)different spaces.*Stranger, sub-environment 1, {kind}"):
-        sampled(Stranger)
+    with pytest.raises(SpaceError, match=rf"(?s)different spaces.*OtherSpace, sub-environment 1, {kind}"):
+        sampled(OtherSpace)

@@ -1,4 +1,4 @@
-"""A wrapper has what the environment inside has, besides what it defines itself."""
+"""A wrapper has the attributes of the environment inside, besides its own."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ class Counts(EnvWrapper):
         return "wrapped", self.env.poll_rows()
 
 
-def test_what_is_passed_on():
+def test_attributes_are_passed_on():
     inside = SimpleNamespace(**{name: object() for name in PASSED_ON}, observation_spaces={}, in_jax=True)
     inside.poll_rows = lambda: "inside"
     wrapper = Counts(inside)  # type: ignore[arg-type]

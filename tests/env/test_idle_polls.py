@@ -1,4 +1,4 @@
-"""An environment in which nobody can act, poll after poll, is refused: sampling it would never end."""
+"""An environment in which no agent can act for many polls is refused, as sampling would never end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OVER, GOES_ON = {"a": True, ALL: False}, {ALL: False}
 
 @pytest.fixture(autouse=True)
 def fewer_polls(monkeypatch):
-    """MOST polls are refused, in the place of a thousand."""
+    """MOST polls without an action are refused, instead of 1000."""
     for module in (checks, pettingzoo_env, column_sampler):
         monkeypatch.setattr(module, "MOST_IDLE_POLLS", MOST)
 
@@ -37,7 +37,7 @@ class First(Policy):
 
 
 class Reports(MultiAgentEnv):
-    """Its only agent ends at the first step and is reported ever after."""
+    """Its only agent ends at the first step, and every later step reports it again."""
 
     observation_space, action_space, possible_agents = OBS, ACTIONS, ("a",)
 
@@ -49,7 +49,7 @@ class Reports(MultiAgentEnv):
 
 
 class Rewards(BaseEnv):
-    """Sub-environment 1 rewards an agent for ever that is never asked; the other goes on as it should."""
+    """Sub-environment 1 only rewards an agent that never acts; the other one is correct."""
 
     num_envs, observation_space, action_space = 2, OBS, ACTIONS
 
@@ -65,14 +65,14 @@ class Rewards(BaseEnv):
 
 
 class Silent(Rewards):
-    """Polls without any news."""
+    """Its polls are empty."""
 
     def poll(self):
         return {}, {}, {}, {}, {}, {}
 
 
 class Columns(BaseEnv):
-    """Sub-environment 1 has rows of a trajectory that goes on and is never asked."""
+    """Sub-environment 1 has rows of a running trajectory that never acts."""
 
     num_envs, observation_space, action_space = 2, OBS, ACTIONS
 
@@ -91,7 +91,7 @@ class Columns(BaseEnv):
 
 
 class OverAtOnce(gym.Env):
-    """Says from its second reset on that the episode is over: as a native vector env may at the step of a reset."""
+    """From the second reset on, it is over at once, as a native vector env can be at the step of a reset."""
 
     observation_space, action_space = OBS, ACTIONS
 
@@ -103,7 +103,7 @@ class OverAtOnce(gym.Env):
 
 
 class StuckVector(SyncVectorEnv):
-    """Its second sub-environment is over at every step, that of a reset included."""
+    """Its second sub-environment ends at every step, including those of resets."""
 
     def __init__(self):
         super().__init__([OverAtOnce] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -113,7 +113,7 @@ class StuckVector(SyncVectorEnv):
 
 
 class InTurn:
-    """PettingZoo's AEC API: an agent that has ended is selected for ever."""
+    """PettingZoo's AEC API: an agent that has ended is always selected."""
 
     metadata, possible_agents = {"name": "aec_v0"}, ["a"]
     agent_selection, over = "a", False
@@ -152,14 +152,14 @@ class InTurn:
     ],
 )
 @pytest.mark.parametrize("call", [lambda worker: worker.evaluate(4), lambda worker: worker.sample()])
-def test_nobody_can_act(env, where, call):
+def test_polls_without_an_acting_agent(env, where, call):
     config = {"rollout_fragment_length": 3, "batch_mode": "complete_episodes"}
     worker = RolloutWorker(lambda context: env(), First, config=config)
     refused(EnvError, call, worker, says=f"Nobody can act, for {MOST} polls in a row...where:    {where}")
 
 
 class Pauses(Reports):
-    """For a little less than MOST steps nobody can act, again and again."""
+    """No agent can act for a little less than MOST steps, repeatedly."""
 
     count = 0
 
@@ -168,7 +168,7 @@ class Pauses(Reports):
         return {"a": ZERO}, {}, GOES_ON if self.count % (MOST - 9) == 0 else OVER, GOES_ON, {}
 
 
-def test_pauses_that_end_are_none():
+def test_shorter_pauses_are_accepted():
     worker = RolloutWorker(lambda context: Pauses(), First, config={"rollout_fragment_length": 4})
     assert worker.sample().env_steps == 4
 
@@ -192,6 +192,6 @@ class OneStepColumns(Columns):
 
 
 @pytest.mark.parametrize("env", [OneStep, OneStepColumns])
-def test_ends_of_episodes_are_none(env):
+def test_episodes_of_one_step_are_accepted(env):
     worker = RolloutWorker(lambda context: env(), First, config={"rollout_fragment_length": MOST + 10})
     assert worker.sample().env_steps == MOST + 10

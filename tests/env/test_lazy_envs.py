@@ -1,4 +1,4 @@
-"""Environments that make their simulator in the first reset, and how many of them are made."""
+"""Environments that make their simulator in the first reset: how many environments and simulators are made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rollax import EnvContext, MultiAgentEnv, PGTrainer, RolloutWorker, SpaceError, TrainerConfig
 from rollax.errors import PolicyError
 from tests.env.always_zero import AlwaysZero
-from tests.env.remote.fragile import Diary
+from tests.env.remote.fragile import EventLog
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
 
 KEYS = {"train_batch_size": 60, "seed": 0}
@@ -17,11 +17,11 @@ KEYS = {"train_batch_size": 60, "seed": 0}
 
 @pytest.fixture
 def diary(tmp_path):
-    return Diary(tmp_path / "diary")
+    return EventLog(tmp_path / "diary")
 
 
 class Lazy(gym.Env):
-    """Costs nothing until its first reset; episodes of 5 steps."""
+    """Makes its simulator in the first reset; episodes of 5 steps."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -56,7 +56,7 @@ class LazyAgents(Lazy, MultiAgentEnv):
 
 
 class Spaceless(Lazy):
-    """Knows its spaces only with its simulator."""
+    """Has its spaces only after making its simulator."""
 
     observation_space = action_space = None  # type: ignore[assignment]
 
@@ -68,7 +68,7 @@ class Spaceless(Lazy):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("cls", "num_envs"), [(Lazy, 3), (LazyAgents, 1)])
-def test_a_trainer_makes_as_many_as_it_steps(cls, num_envs, diary):
+def test_a_trainer_makes_only_environments_that_it_steps(cls, num_envs, diary):
     config = {**KEYS, "env_config": {"diary": diary}, "num_envs_per_worker": num_envs}
     with PGTrainer(env=cls, config=config) as trainer:
         assert (diary.count("made"), diary.count("simulator")) == (num_envs, 0)
@@ -85,7 +85,7 @@ def test_a_trainer_makes_as_many_as_it_steps(cls, num_envs, diary):
 
 @pytest.mark.parametrize("cls", [LazyAgents])
 @pytest.mark.long
-def test_remote_ones_are_made_where_they_are_stepped_and_nowhere_else(cls, diary, small_ray):
+def test_remote_environments_are_made_only_in_their_processes(cls, diary, small_ray):
     config = TrainerConfig(
         env_config={"diary": diary},
         num_envs_per_worker=2,
@@ -102,7 +102,7 @@ def test_remote_ones_are_made_where_they_are_stepped_and_nowhere_else(cls, diary
 
 @pytest.mark.long
 @pytest.mark.parametrize(("remote", "num_envs"), [(False, 2), (True, 1)])
-def test_spaces_of_the_config_stand_for_those_that_are_not_known_yet(diary, remote, num_envs, request):
+def test_spaces_of_the_config_replace_unknown_ones(diary, remote, num_envs, request):
     if remote:
         request.getfixturevalue("small_ray")
     config = TrainerConfig(
@@ -121,7 +121,7 @@ def test_spaces_of_the_config_stand_for_those_that_are_not_known_yet(diary, remo
     worker.stop()
 
 
-def test_without_them_it_is_refused_before_anything_is_built(diary):
+def test_without_spaces_it_is_refused_before_a_simulator_is_made(diary):
     config = TrainerConfig(env_config={"diary": diary}, observation_space=OBS_SPACE)
     with pytest.raises(SpaceError, match=r"(?s)No Gymnasium space.*Spaceless, sub-environment 0, action_space"):
         RolloutWorker(Spaceless, AlwaysZero, config=config)

@@ -1,4 +1,4 @@
-"""The old interface in its many spellings; that its stories are the right ones is part of the contract."""
+"""Variants of the old interface; the contract tests check its episodes."""
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +16,7 @@ OBS = np.zeros(3, np.float32)
 
 
 @pytest.mark.parametrize("old", [OldClock(), OldVector(2), OldParty()])
-def test_said_once_for_each_class(old, caplog):
+def test_warns_once_for_each_class(old, caplog):
     to_base_env(old)
     to_base_env(old)
     assert caplog.text.count(f"{type(old).__name__} has the old Gym interface") == 1
@@ -26,11 +26,11 @@ def test_said_once_for_each_class(old, caplog):
 @pytest.mark.parametrize(
     "new", [Clock, Party, lambda: gym.make("CartPole-v1"), lambda: ListVector(2), lambda: ArrayVector(2)]
 )
-def test_today_s_interface_is_left_alone(new):
+def test_the_current_interface_is_not_adapted(new):
     assert not is_legacy(new())
 
 
-def test_a_wrapper_may_take_anything():
+def test_a_wrapper_with_arbitrary_arguments_is_not_adapted():
     class Wrapper(gym.Wrapper):
         def reset(self, **kwargs):
             return self.env.reset(**kwargs)
@@ -39,7 +39,7 @@ def test_a_wrapper_may_take_anything():
 
 
 class HalfMoved(Clock):
-    """A `gymnasium.Env` by name only."""
+    """A `gymnasium.Env` with the methods of the old interface."""
 
     def reset(self):  # type: ignore[override]
         return super().reset()[0]
@@ -50,14 +50,14 @@ class HalfMoved(Clock):
 
 
 class NewButUnseeded(Clock):
-    """Today's interface but for the seed."""
+    """The current interface without the seed."""
 
     def reset(self):  # type: ignore[override]
         return super().reset()
 
 
 class InBetween(Clock):
-    """The interface between the two: a seed, and infos at a reset only on demand."""
+    """The interface between the two: a seed, and infos at a reset only on request."""
 
     def reset(self, *, seed=None, return_info=False, options=None):  # type: ignore[override]
         obs, info = super().reset(seed=seed)
@@ -65,23 +65,23 @@ class InBetween(Clock):
 
 
 @pytest.mark.parametrize("cls", [HalfMoved, NewButUnseeded, InBetween])
-def test_in_between(cls):
+def test_the_interface_in_between(cls):
     base = to_base_env(cls(), lambda index: cls(), 2)
     rows = play(base, 20)
     assert len(rows) >= 2
     assert [type(env) for env in base.get_sub_environments()] == [cls, cls]
 
 
-def test_seed_where_reset_takes_one():
+def test_a_seed_is_passed_where_reset_takes_one():
     story = drive(to_base_env(InBetween()), "rows", 10, [7])[0]
-    told, happened = (
+    got, expected = (
         [[event.obs for event in moment.events] for moment in s] for s in (story, clock_story(7, len(story)))
     )
-    assert told == happened
+    assert got == expected
 
 
 class Pair(OldClock):
-    """Its observations are a number and a dict, as `(obs, info)` could be."""
+    """Its observations are a number and a dict, which look like `(obs, info)`."""
 
     observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Dict({"a": spaces.Discrete(2)})])
 
@@ -95,13 +95,13 @@ class NewPair(Pair):
 
 
 @pytest.mark.parametrize(("cls", "info"), [(Pair, {}), (NewPair, {"b": 0})])
-def test_an_observation_of_two_parts_with_a_dict_is_no_info(cls, info):
+def test_a_dict_in_an_observation_is_not_an_info(cls, info):
     rows = to_base_env(cls()).reset_rows(np.arange(1))
     assert (rows.obs[0].tolist(), rows.obs[1]["a"].tolist(), rows.info_list()) == ([1], [0], [info])
 
 
 class Parts(MultiAgentEnv):
-    """An old multi-agent env of one step; `infos` say what ended it."""
+    """An old multi-agent environment of one step; `infos` give the reason for the end."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -142,7 +142,7 @@ def play_once(env):
     return base.poll_rows()
 
 
-def test_missing_all_is_missed_here_too():
+def test_missing_all():
     refused(
         EnvError, play_once, Parts({"a": False}, {}), says="terminateds without '__all__'...Parts, sub-environment 0"
     )
@@ -154,7 +154,7 @@ class NoInfos(OldVector):
 
 
 def test_parts_that_are_none():
-    """Refused as those of today's interface are, and not as an error of the adapter."""
+    """Refused as those of the current interface, and not as an error of the adapter."""
     refused(EnvError, play_once, Parts({ALL: False}, None), says="infos that are no dict...Parts, sub-environment 0")
     refused(EnvError, play_once, Parts(False, {}), says="terminateds that are no dict...Parts, sub-environment 0")
     refused(EnvError, play, to_base_env(NoInfos(2)), 1, says="Infos of the wrong number...NoInfos...got:      NoneType")

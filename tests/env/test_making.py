@@ -1,4 +1,4 @@
-"""From a creator to the environment of a worker: what the environment's constructor refuses, or does instead."""
+"""From a creator to the environment of a worker: settings, errors, and missing packages."""
 
 import sys
 
@@ -16,7 +16,7 @@ from tests.env.worlds import Clock
 
 
 class Sized(Clock):
-    """Takes settings of its own."""
+    """Takes its own settings."""
 
     def __init__(self, env_config):
         super().__init__(**self.settings(**env_config))
@@ -58,13 +58,13 @@ def test_a_package_that_is_missing(raises):
 
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("raises", [SystemExit(0), KeyError("size"), TypeError("none")])
-def test_what_making_one_raises(raises, index):
+def test_errors_of_a_creator(raises, index):
     def creator(context):
         if context.vector_index == index:
             raise raises
         return Clock()
 
-    says = f"raised {type(raises).__name__} in its creator...test_what_making_one_raises"
+    says = f"raised {type(raises).__name__} in its creator...test_errors_of_a_creator"
     assert refused(EnvError, made, creator, {}, 2, says=says).__cause__ is raises
 
 
@@ -79,7 +79,7 @@ GOAL, GOALS = np.zeros(2), {"x": 1.0}
 
 
 class Keywords(gym.Env):
-    """Settings of its own, as those of most Gymnasium environments."""
+    """Takes settings as keywords, as most Gymnasium environments do."""
 
     observation_space, action_space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
 
@@ -116,7 +116,7 @@ def test_how_a_creator_takes_its_settings(creator, way):
     assert way_of(creator) == way
 
 
-def test_an_annotation_says_it_too():
+def test_an_annotation_decides_too():
     def creator(settings_of_mine: dict | None = None, size: int = 5) -> None: ...
 
     def other(goals: dict[str, float] = GOALS, size: int = 5) -> None: ...
@@ -129,7 +129,7 @@ def test_an_annotation_says_it_too():
     assert way_of(other) == way_of(third) == "keywords"
 
 
-def test_keywords_are_those_of_env_config():
+def test_env_config_gives_the_keywords():
     base = make_base_env(Keywords, EnvContext({"size": 7}), 2)
     assert [env.size for env in base.get_sub_environments()] == [7, 7]
     assert make_base_env(Keywords, EnvContext(), 1).get_sub_environments()[0].size == 5

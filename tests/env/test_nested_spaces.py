@@ -31,7 +31,7 @@ EVERY_WRAP = pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS.keys())
 
 
 class Sampler(gym.Env):
-    """Gives samples of its space and keeps them, and the actions; an episode is four steps long."""
+    """Returns samples of its space and records them and the actions; episodes of four steps."""
 
     def __init__(self, space: spaces.Space) -> None:
         self.observation_space = self.action_space = space
@@ -121,7 +121,7 @@ def test_numbers_without_axes():
         assert [float(env.got[0]["angle"]) for env in envs] == [1, 2, 3]
 
 
-def test_a_list_is_an_action_too():
+def test_lists_are_actions():
     base, envs = made(WRAPS["in turn"], SPACES["box"])
     obs, _ = base.try_reset()  # type: ignore[misc]
     base.send_actions({index: {agent: [[0.5] * 3] * 2 for agent in by_agent} for index, by_agent in obs.items()})

@@ -1,4 +1,4 @@
-"""What names an environment, and 4 and 5 of the list of what is refused."""
+"""Names of environments: registered names, Gymnasium ids, modules; and unknown ones."""
 
 import pickle
 import sys
@@ -48,7 +48,7 @@ def test_module_and_class():
 
 
 def test_module_and_id():
-    """Gymnasium's own form: the module's import registers the id, or has done so already."""
+    """Gymnasium's form `module:id`: importing the module registers the id, unless it is registered already."""
     assert isinstance(env_creator(f"tests.env.worlds:{CLOCK_ID}")(EnvContext()).unwrapped, Clock)
 
 
@@ -65,7 +65,7 @@ def test_module_of_the_current_folder(tmp_path, monkeypatch):
     gym.registry.pop("Mine-v0")
 
 
-def test_4_unknown_id():
+def test_unknown_id():
     register_env("my-corridor", Clock)
     refused(ConfigError, env_creator, "CartPole-v2", says="An unknown environment...'CartPole-v2'...'CartPole-v1'")
     refused(ConfigError, env_creator, "cartpole", says="'cartpole'...CartPole")
@@ -73,7 +73,7 @@ def test_4_unknown_id():
     refused(ConfigError, env_creator, "Zxqw", says="a Gymnasium id or a registered name")
 
 
-def test_the_names_of_pettingzoo():
+def test_names_of_pettingzoo():
     parallel = env_creator("pettingzoo/rps_v2")(EnvContext({"max_cycles": 3}))
     assert adapter_of(parallel).kind == "pettingzoo.ParallelEnv"
     aec = env_creator("pettingzoo/classic/connect_four-v3")(EnvContext())
@@ -92,18 +92,18 @@ def test_the_names_of_pettingzoo():
         ("tests.env:broken_module", "AttributeError"),
     ],
 )
-def test_5_path_that_does_not_import(path, says):
+def test_path_that_does_not_import(path, says):
     refused(ConfigError, env_creator, path, says=says)
     refused(ConfigError, env_creator, path, says=f"does not import...env='{path}'...module:Class...fix:")
 
 
 @pytest.mark.parametrize("value", [Clock(), 3, None, ["CartPole-v1"]])
-def test_what_is_no_creator(value):
+def test_invalid_creators(value):
     refused(ConfigError, env_creator, value, says="Nothing that an environment can be made from...creator function")
     refused(ConfigError, register_env, "name", value, says="A creator that cannot be called...register_env('name')")
 
 
-def test_context():
+def test_env_context():
     context = EnvContext({"a": 1}, worker_index=2, vector_index=0, num_workers=3, remote=True)
     other = pickle.loads(pickle.dumps(context.at(5)))  # noqa: S301
     assert (other, other.worker_index, other.vector_index, other.num_workers, other.remote) == ({"a": 1}, 2, 5, 3, True)

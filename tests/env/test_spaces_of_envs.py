@@ -1,4 +1,4 @@
-"""Spaces that no policy can be made for: 9 to 11 of the list of what is refused."""
+"""Spaces that no policy supports are refused."""
 
 import gymnasium as gym
 import numpy as np
@@ -13,18 +13,18 @@ from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVe
 
 
 class Gymless:
-    """A space of the package that came before Gymnasium."""
+    """A space of the package gym, Gymnasium's predecessor."""
 
     __module__ = "gym.spaces.box"
 
 
-def crossed() -> spaces.Box:
+def low_above_high() -> spaces.Box:
     box = spaces.Box(-1, 1, (2, 3), np.float32)
     box.low[1, 2] = 5
     return box
 
 
-def bent() -> spaces.Box:
+def bounds_of_another_shape() -> spaces.Box:
     box = spaces.Box(-1, 1, (2,), np.float32)
     box.low = np.zeros(3, np.float32)
     return box
@@ -42,8 +42,11 @@ BAD = {
     "empty dict": (spaces.Dict({}), "An empty space"),
     "empty tuple": (spaces.Tuple([]), "An empty space"),
     "empty box": (spaces.Box(0, 1, (3, 0)), "An empty space...(3, 0)"),
-    "crossed": (crossed(), "A Box with low > high...element (1, 2)...low 5.0, high 1.0"),
-    "bent": (bent(), "bounds do not have its shape...shape (2,), low (3,), high (2,)"),
+    "low_above_high": (low_above_high(), "A Box with low > high...element (1, 2)...low 5.0, high 1.0"),
+    "bounds_of_another_shape": (
+        bounds_of_another_shape(),
+        "bounds do not have its shape...shape (2,), low (3,), high (2,)",
+    ),
 }
 KIND = pytest.mark.parametrize("kind", ["observation_space", "action_space"])
 FAULT = pytest.mark.parametrize("fault", BAD.values(), ids=BAD.keys())
@@ -101,8 +104,8 @@ class TestEveryKind:
             refused(SpaceError, to_base_env, env, says=fault[1])
 
 
-class Alone(gym.Env):
-    """Has no spaces at all, and is no wrapper of anything."""
+class NoSpaces(gym.Env):
+    """Has no spaces, and is not a wrapper."""
 
     def reset(self, *, seed=None, options=None):
         return 0, {}
@@ -112,10 +115,12 @@ class Alone(gym.Env):
 
 
 def test_no_spaces():
-    refused(SpaceError, to_base_env, Alone(), says="No Gymnasium space...Alone, sub-environment 0, observation_space")
+    refused(
+        SpaceError, to_base_env, NoSpaces(), says="No Gymnasium space...NoSpaces, sub-environment 0, observation_space"
+    )
 
 
-def test_the_policies_of_a_multi_agent_env_may_name_their_own():
+def test_the_policies_of_a_multi_agent_env_can_define_the_spaces():
     class Own(MultiAgentEnv):
         def reset(self, *, seed=None, options=None):
             return {"a": 0, "b": [1, 2]}, {}
@@ -146,12 +151,12 @@ class TestCopies:
         refused(SpaceError, to_base_env, Party(), lambda index: Silent() if index == 2 else Party(), 3, says=says)
 
     @pytest.mark.parametrize("world", [Clock, Party])
-    def test_the_same_one_twice(self, world):
+    def test_the_same_environment_twice(self, world):
         env = world()
         refused(EnvError, to_base_env, env, lambda index: env, 2, says=f"The same environment twice...{world.__name__}")
 
     @pytest.mark.parametrize("world", [Clock, Party])
-    def test_too_few(self, world):
+    def test_too_few_copies(self, world):
         refused(EnvError, to_base_env, world(), None, 3, says="Too few environments...1 existing...3...make_env")
 
     @pytest.mark.parametrize("world", [Clock, Party])
@@ -186,7 +191,7 @@ class TestViews:
         says = "without a whole view...Half...only poll, send_actions overridden...poll_rows"
         refused(EnvError, Half, says=says)
 
-    def test_a_base_for_others_needs_none(self):
+    def test_an_abstract_subclass_needs_no_view(self):
         class Base(BaseEnv):
             def help(self):
                 return 3

@@ -1,4 +1,4 @@
-"""Environments of which every number follows from their seed and the actions they get, in each kind that there is."""
+"""Environments of every kind, whose values are determined by their seed and the actions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ gym.register(CLOCK_ID, entry_point="tests.env.worlds:Clock", order_enforce=False
 
 
 class ListVector(VectorEnv):
-    """A user's batch of single environments that returns lists."""
+    """A user's vector environment that returns lists."""
 
     def __init__(self, num_envs: int, make: Callable[[], gym.Env] = Clock) -> None:
         self.envs = [make() for _ in range(num_envs)]
@@ -82,7 +82,7 @@ class ListVector(VectorEnv):
 
 
 class ArrayVector(ListVector):
-    """A batch of clocks made of arrays that it writes over at every step and reset."""
+    """A vector of clocks in arrays that every step and reset overwrites."""
 
     def __init__(self, num_envs: int) -> None:
         super().__init__(num_envs)
@@ -105,7 +105,7 @@ class ArrayVector(ListVector):
 
 
 class Party(MultiAgentEnv):
-    """Agents appear, leave, come back, take turns, and are rewarded while they wait."""
+    """Agents appear, leave, return, take turns, and are rewarded while they wait."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
     possible_agents = AGENTS
@@ -157,8 +157,8 @@ class DictParties(BaseEnv):
     """A user's BaseEnv in the dict view: at each poll some of its parties are ready.
 
     Args:
-        num_envs: how many parties.
-        restarts_itself: the first observation of the next episode comes in a later poll, unasked.
+        num_envs: number of parties.
+        restarts_itself: the first observation of the next episode comes in a later poll, without a reset.
     """
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE

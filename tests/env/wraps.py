@@ -1,4 +1,4 @@
-"""One single-agent environment, whatever it is, in every kind that there is."""
+"""Any single-agent environment, wrapped as every other kind of environment."""
 
 from __future__ import annotations
 

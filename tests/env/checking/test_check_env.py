@@ -1,4 +1,4 @@
-"""`check_env`: it raises what training would, and finds what training does not notice."""
+"""`check_env`: it raises the errors that training would raise, and reports what training does not notice."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def names(report) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_that_is_right(kind):
+def test_every_kind_passes(kind):
     report = check_env(lambda context: KINDS[kind].make(2))
     found = [("note", "old interface")] if kind.startswith("old") else []
     if kind == "PettingZoo AEC":
-        found = [("warning", "first reward")]  # an agent may be rewarded there before it has acted
+        found = [("warning", "first reward")]  # there an agent may be rewarded before its first action
     assert names(report) == found
     assert report.num_envs == 2
     assert report.episodes >= 4
@@ -68,14 +68,14 @@ def test_every_kind_that_is_right(kind):
         (lambda: OldVector(2), "the old Gym interface", "OldVector"),
     ],
 )
-def test_what_it_takes(env, kind, name):
+def test_accepted_kinds(env, kind, name):
     report = check_env(env)
     assert (report.kind, report.name) == (kind, name)
     assert report.warnings == ()
     assert str(report).startswith(f"{name}: fit for training\n  kind:         {kind}\n")
 
 
-def test_nothing_that_an_environment_can_be_made_from():
+def test_unknown_environments():
     with pytest.raises(ConfigError, match="An unknown environment"):
         check_env("CartPol-v1")
     with pytest.raises(EnvError, match="No environment"):
@@ -95,8 +95,8 @@ def test_settings_reach_the_creator():
     assert report.episodes >= 15
 
 
-class TestLeftBehind:
-    def test_what_is_made_is_closed_and_what_is_given_stays_open(self):
+class TestClosing:
+    def test_made_environments_are_closed_and_given_ones_stay_open(self):
         before = Clock.open_count
         check_env(Clock)
         assert Clock.open_count == before
@@ -114,13 +114,13 @@ class TestLeftBehind:
         assert Clock.open_count == before
 
     @pytest.mark.long
-    def test_processes_end(self):
+    def test_no_process_is_left(self):
         report = check_env(lambda: AsyncVectorEnv([Clock] * 2, context="spawn"), episodes=1)
         assert report.warnings == ()
         assert multiprocessing.active_children() == []
 
 
-class Told(ExternalEnv):
+class ThreadedClocks(ExternalEnv):
     """Plays clocks from a thread of its own."""
 
     patience = 0.1
@@ -142,7 +142,7 @@ class Told(ExternalEnv):
             self.end_episode(episode, obs)
 
 
-class ToldAgents(ExternalMultiAgentEnv):
+class ThreadedAgents(ExternalMultiAgentEnv):
     patience = 0.1
 
     def __init__(self, env_config=None):
@@ -158,20 +158,20 @@ class ToldAgents(ExternalMultiAgentEnv):
 
 
 class TestExternal:
-    @pytest.mark.parametrize("env", [Told, Told(), ToldAgents])
+    @pytest.mark.parametrize("env", [ThreadedClocks, ThreadedClocks(), ThreadedAgents])
     def test_right(self, env):
         threads = threading.active_count()
         report = check_env(env)
         assert report.episodes >= 2
         assert report.findings == ()
-        assert report.kind == f"rollax.{'ExternalMultiAgentEnv' if env is ToldAgents else 'ExternalEnv'}"
-        assert report.agents == (("x", "y") if env is ToldAgents else ("agent0",))
+        assert report.kind == f"rollax.{'ExternalMultiAgentEnv' if env is ThreadedAgents else 'ExternalEnv'}"
+        assert report.agents == (("x", "y") if env is ThreadedAgents else ("agent0",))
         assert threading.active_count() == threads
 
     def test_wrong(self):
         threads = threading.active_count()
 
-        class Bad(Told):
+        class Bad(ThreadedClocks):
             reward = np.nan
 
         with pytest.raises(EnvError):
@@ -180,12 +180,12 @@ class TestExternal:
 
 
 class TestPettingZoo:
-    def test_in_parallel_and_in_turns(self):
+    def test_parallel_and_aec(self):
         pettingzoo = pytest.importorskip("pettingzoo")
         report = check_env(lambda: pettingzoo.make("parallel", "classic/rps-v2"))
         assert (report.kind, report.name) == ("pettingzoo.ParallelEnv", "rps_v2")
         assert report.warnings == ()
-        # It ends at once, with a reward of its own, after an action that its mask forbids.
+        # An action that the mask forbids ends the game at once, with a reward of its own.
         report = check_env(lambda: pettingzoo.make("aec", "classic/tictactoe-v3"), episodes=20)
         assert (report.kind, report.agents) == ("pettingzoo.AECEnv", ("player_1", "player_2"))
         assert report.warnings == ()
@@ -206,12 +206,12 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("wrap", WRAPS)
-def test_what_training_would_raise(wrap, fault):
-    """In whichever copy and kind it is."""
+def test_errors_that_training_would_raise(wrap, fault):
+    """In any copy and in any kind of environment."""
     if wrap == "dict view" and fault in ("no step", "no reset"):
-        return  # whose own code fails on it
+        return  # Gymnasium's own code fails on it
     if wrap == "vector of columns" and fault == "a wrong shape":
-        return  # whose own code stacks them
+        return  # Gymnasium's own code stacks them
     if wrap.startswith("native") and fault in ("a reward that is no number", "a flag that is no boolean"):
         return  # Gymnasium's own code casts them
     refused(EnvError, check_env, lambda: faulty(wrap, *FAULTS[fault]))
@@ -232,13 +232,13 @@ class Endless(gym.Env):
 
 
 class TestFindings:
-    def test_no_end(self):
+    def test_episodes_without_an_end(self):
         report = check_env(Endless, max_steps=30)
         assert names(report) == [("warning", "no end")]
         assert "within 30 steps" in report.findings[0].message
         assert (report.episodes, report.steps) == (0, 60)
 
-    def test_other_first_observations_under_one_seed(self):
+    def test_first_observations_that_differ_under_one_seed(self):
         class Unseeded(Clock):
             def reset(self, *, seed=None, options=None):
                 return super().reset(seed=time.perf_counter_ns())
@@ -248,7 +248,7 @@ class TestFindings:
             assert finding.name == "not repeatable"
             assert "in its first observation: agent 'agent0' saw [0. " in finding.message
 
-    def test_other_steps_under_one_seed(self):
+    def test_steps_that_differ_under_one_seed(self):
         class Unseeded(Clock):
             def step(self, action):
                 obs, _, *rest = super().step(action)
@@ -258,7 +258,7 @@ class TestFindings:
         assert finding.name == "not repeatable"
         assert "after 1 observations" in finding.message
 
-    def test_the_part_of_an_observation_that_differs(self):
+    def test_names_the_part_of_an_observation_that_differs(self):
         class Unseeded(gym.Env):
             observation_space = spaces.Dict(
                 {
@@ -280,7 +280,7 @@ class TestFindings:
         (finding,) = check_env(Unseeded).warnings
         assert re.search(r"'agent0' saw \[0\.\d+\], key 'more', element 1 with reward None, then", finding.message)
 
-    def test_an_agent_of_many(self):
+    def test_one_agent_that_differs_under_one_seed(self):
         class Unseeded(Party):
             def step(self, actions):
                 obs, rewards, *rest = super().step(actions)
@@ -303,7 +303,7 @@ class TestFindings:
         report = check_env(Shared)
         assert names(report) == [("warning", "shared state")]
         assert "a second copy changes what the first one does, after 20 observations" in report.findings[0].message
-        assert check_env(Shared()).findings == ()  # alone it has nobody to share with
+        assert check_env(Shared()).findings == ()  # a single copy shares with no other
 
     def test_out_of_bounds_and_casts(self, caplog):
         class Odd(Clock):
@@ -313,7 +313,7 @@ class TestFindings:
                 return {"x": np.array([0, 0.5, 2]), "n": 5}
 
         with caplog.at_level(logging.WARNING):
-            for _ in range(2):  # said once in training, and found each time
+            for _ in range(2):  # logged once in training, and reported by each check
                 report = check_env(Odd)
                 assert sorted(names(report)) == [
                     ("note", "cast"),
@@ -347,7 +347,7 @@ class TestPictures:
         assert check_env(Film({"render_mode": "rgb_array"})).findings == ()
         assert check_env("CartPole-v1").findings == ()
 
-    def test_a_mode_that_draws_nothing(self):
+    def test_a_render_mode_without_frames(self):
         blind = {"render_mode": "rgb_array", "blind": True}
         for report in (check_env(Film, blind), check_env(Film(blind))):
             assert names(report) == [("warning", "no pictures")]
@@ -363,13 +363,13 @@ class TestPictures:
             assert names(report) == [("warning", "no pictures")]
             assert "ZeroDivisionError('torn')" in report.findings[0].message
 
-    def test_a_mode_that_the_creator_does_not_pass_on(self):
+    def test_a_render_mode_that_the_creator_ignores(self):
         report = check_env(lambda context: Film())
         assert names(report) == [("note", "no pictures")]
         assert check_env(lambda: Film()).findings == ()
 
 
-def test_actions_repeat_under_a_seed():
+def test_the_same_seed_draws_the_same_actions():
     space = spaces.Dict({"b": spaces.Box(-1, 1, (2,)), "d": spaces.Discrete(100)})
     drawn = [[RandomActions(seed).draw(space, None, "") for _ in range(3)] for seed in (0, 0, 1)]
     assert repr(drawn[0]) == repr(drawn[1]) != repr(drawn[2])

@@ -12,8 +12,8 @@ from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
 
 
-class Own(MultiAgentEnv):
-    """Its policies name the spaces, unless they are given here."""
+class OwnSpaces(MultiAgentEnv):
+    """Declares no spaces: its policies do, or a subclass."""
 
     spaces_by_agent = {"a": (spaces.Discrete(3), spaces.Box(-1, 1, (2,))), "b": (OBS_SPACE, spaces.Discrete(4))}
 
@@ -32,10 +32,10 @@ class Own(MultiAgentEnv):
 
 
 class TestSpacesByAgent:
-    def test_of_the_environment(self):
-        class Named(Own):
-            observation_spaces = {agent: pair[0] for agent, pair in Own.spaces_by_agent.items()}
-            action_spaces = {agent: pair[1] for agent, pair in Own.spaces_by_agent.items()}
+    def test_spaces_declared_by_the_environment(self):
+        class Named(OwnSpaces):
+            observation_spaces = {agent: pair[0] for agent, pair in OwnSpaces.spaces_by_agent.items()}
+            action_spaces = {agent: pair[1] for agent, pair in OwnSpaces.spaces_by_agent.items()}
 
         report = check_env(Named)
         assert report.findings == ()
@@ -48,13 +48,15 @@ class TestSpacesByAgent:
 
         refused(EnvError, check_env, Off, says="wrong shape...sub-environment 0, agent 'b'...(4,)...(3,)")
 
-    def test_of_the_policies(self):
-        assert check_env(Own, spaces_of=Own.spaces_by_agent.get).findings == ()
-        refused(SpaceError, check_env, Own, says="An agent without spaces...observation_space, agent 'a'...spaces_of")
+    def test_spaces_declared_by_the_policies(self):
+        assert check_env(OwnSpaces, spaces_of=OwnSpaces.spaces_by_agent.get).findings == ()
+        refused(
+            SpaceError, check_env, OwnSpaces, says="An agent without spaces...observation_space, agent 'a'...spaces_of"
+        )
         bad = {"a": (None, spaces.Discrete(2))}
-        refused(SpaceError, lambda: check_env(Own, spaces_of=bad.get), says="An agent without spaces...'a'")
-        bad = {agent: (pair[0], spaces.Text(3)) for agent, pair in Own.spaces_by_agent.items()}
-        refused(SpaceError, lambda: check_env(Own, spaces_of=bad.get), says="unsupported space...agent 'a'")
+        refused(SpaceError, lambda: check_env(OwnSpaces, spaces_of=bad.get), says="An agent without spaces...'a'")
+        bad = {agent: (pair[0], spaces.Text(3)) for agent, pair in OwnSpaces.spaces_by_agent.items()}
+        refused(SpaceError, lambda: check_env(OwnSpaces, spaces_of=bad.get), says="unsupported space...agent 'a'")
 
 
 MASKED = spaces.Dict({"x": OBS_SPACE, "action_mask": spaces.MultiBinary(5)})
@@ -79,10 +81,10 @@ class Masked(gym.Env):
 
 
 class TestMasks:
-    def test_respected(self):
+    def test_masks_are_respected(self):
         assert check_env(Masked).findings == ()
 
-    def test_nothing_allowed(self):
+    def test_masks_without_a_valid_action(self):
         class Stuck(Masked):
             def obs(self):
                 return {**super().obs(), "action_mask": np.zeros(5, np.int8)}
@@ -96,12 +98,12 @@ class TestMasks:
 
         refused(EnvError, check_env, Wide, says="An action mask of the wrong size...5 entries...4: one for")
 
-    def test_of_a_nested_action(self):
+    def test_masks_of_nested_actions(self):
         """Five choices, then two times two, side by side; the rest is free."""
         parts = {"n": spaces.Discrete(5, start=10), "m": spaces.MultiDiscrete([2, 2]), "x": spaces.Box(-1, 1, (2,))}
         space = spaces.Tuple([spaces.Dict(parts), spaces.MultiBinary(2)])
         source, seen = RandomActions(0), set()
-        # Dict sorts nothing: the order is that of the space, which is "n", "m", "x".
+        # Dict keeps the order of its keys: "n", "m", "x".
         order = list(space[0].spaces)
         masks = {"n": [0, 1, 0, 1, 0], "m": [1, 0, 0, 1], "x": []}
         mask = np.concatenate([masks[key] for key in order])
@@ -113,7 +115,7 @@ class TestMasks:
         assert seen == {11, 13}
 
 
-def test_actions_that_rollaxs_own_policies_refuse():
+def test_actions_that_built_in_policies_refuse():
     class Whole(gym.Env):
         observation_space, action_space = OBS_SPACE, spaces.Dict({"a": spaces.Box(-3, 3, (2,), np.int32)})
 

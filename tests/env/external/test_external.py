@@ -1,4 +1,4 @@
-"""`ExternalEnv`: what its players say becomes rows, and what the sampler answers becomes their actions."""
+"""`ExternalEnv`: the calls of its players become rows, and the sampler's answers become their actions."""
 
 import threading
 
@@ -13,7 +13,7 @@ from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 
 
 def seen(number: float) -> np.ndarray:
-    """An observation that tells which it is; by the policy of all tests its action is `number % 5`."""
+    """An observation that contains its number; the policy of all tests returns the action `number % 5` for it."""
     return np.array([number, 0, number / 1000 + 1e-4], np.float32)
 
 
@@ -77,7 +77,7 @@ class TestOneEpisode:
             last = base.poll_rows()
             assert (last.terminateds.tolist(), last.truncateds.tolist()) == ([False], [True])
 
-    def test_served_and_not_learned_from(self):
+    def test_episodes_with_training_disabled(self):
         def script(env):
             served, other = env.start_episode("served", training_enabled=False), env.start_episode("other")
             env.get_actions({served: seen(1), other: seen(2)})
@@ -107,7 +107,7 @@ class TestOneEpisode:
 
 
 class TestManyEpisodes:
-    def test_all_that_wait_are_one_set_of_rows(self):
+    def test_all_waiting_episodes_are_rows_of_one_poll(self):
         def script(env):
             ids = [env.start_episode() for _ in range(5)]
             env.answers = env.get_actions({episode: seen(n) for n, episode in enumerate(ids)})
@@ -118,15 +118,15 @@ class TestManyEpisodes:
             rows = base.poll_rows()
             assert numbers(rows) == [0, 1, 2, 3, 4]
             assert rows.env_index.tolist() == [0, 1, 2, 3, 4]
-            # In parts, as several policies would answer, and not in order.
+            # The actions come in parts and out of order, as those of several policies would.
             base.send_rows(rows, np.array([4, 2]), np.array([4, 2]))
             base.send_rows(rows, np.array([0, 1, 3]), np.array([0, 1, 3]))
             base.poll_rows()
             assert list(base.env.answers.values()) == [0, 1, 2, 3, 4]
             assert len(set(base.env.answers)) == 5
 
-    def test_so_are_those_of_many_threads(self):
-        """As soon as all of 64 wait, one poll serves them all."""
+    def test_episodes_of_many_threads_are_rows_of_one_poll(self):
+        """One poll returns all 64 episodes, once all wait."""
         results: dict[int, list[int]] = {}
 
         def script(env):
@@ -150,14 +150,14 @@ class TestManyEpisodes:
                 answer(base, rows)
             assert results == {n: [(n + step) % 5 for step in range(3)] for n in range(64)}
 
-    def test_numbers_are_the_lowest_free_ones(self):
+    def test_an_episode_gets_the_lowest_free_index(self):
         def script(env):
             ids = [env.start_episode() for _ in range(5)]
             env.get_actions(dict.fromkeys(ids, seen(1)))
             for n in (3, 1):
                 env.end_episode(ids[n], seen(2))
             rest = [ids[n] for n in (0, 2, 4)]
-            env.get_actions(dict.fromkeys(rest, seen(3)))  # by now the ends have been polled
+            env.get_actions(dict.fromkeys(rest, seen(3)))  # the ends have been polled by now
             fresh = [env.start_episode() for _ in range(3)]
             env.get_actions(dict.fromkeys([*fresh, *rest], seen(4)))
 
@@ -172,7 +172,7 @@ class TestManyEpisodes:
             assert polled[-1].env_index.tolist() == [1, 3, 5, 0, 2, 4]
             assert polled[-1].starts.tolist() == [True] * 3 + [False] * 3
 
-    def test_an_id_may_be_used_again(self):
+    def test_an_id_can_be_used_again(self):
         def script(env):
             for _ in range(3):
                 env.start_episode("mine")
@@ -192,7 +192,7 @@ class TestLoggedActions:
         def script(env):
             episode, obs = env.start_episode(), seen(0)
             for n in range(3):
-                obs[0] = n  # what has been logged stays as it was
+                obs[0] = n  # changes after the call do not change what has been logged
                 env.log_action(episode, obs, n)
                 env.log_returns(episode, 10.0 * n)
             env.answer = env.get_action(episode, seen(4))
@@ -213,7 +213,7 @@ class TestLoggedActions:
             assert base.poll_rows().ended_envs.tolist() == [0]
             assert base.env.answer == 4
 
-    def test_episodes_go_side_by_side_each_in_its_order(self):
+    def test_parallel_episodes_keep_their_order(self):
         def script(env):
             for n in range(4):
                 env.start_episode(n)
@@ -231,7 +231,7 @@ class TestLoggedActions:
             assert numbers(base.poll_rows()) == [step, 10 + step, 20 + step, 30 + step]
         base.stop()
 
-    def test_beside_others_that_ask(self):
+    def test_beside_episodes_that_request_actions(self):
         def script(env):
             env.start_episode("asks")
             env.start_episode("logs")
@@ -251,10 +251,10 @@ class TestLoggedActions:
             assert base.env.answer == 2
 
 
-class TestBeginningAnew:
+class TestReset:
     """A reset in the middle of episodes, as after an evaluation."""
 
-    def test_who_waits_asks_again(self):
+    def test_a_pending_request_starts_a_new_trajectory(self):
         def script(env):
             episode = env.start_episode("waits")
             env.get_action(episode, seen(1))
@@ -276,7 +276,7 @@ class TestBeginningAnew:
             assert (last.rewards.tolist(), last.ended_envs.tolist()) == ([8.0], [0])
             assert base.env.answer == 2
 
-    def test_the_end_of_what_was_forgotten_is_not_seen(self):
+    def test_the_end_of_a_discarded_trajectory_is_skipped(self):
         def script(env):
             for episode in ("forgotten", "next"):
                 env.start_episode(episode)
@@ -296,14 +296,14 @@ class TestBeginningAnew:
         until(lambda: queue._ready)
         poll = threading.Thread(target=lambda: polled.append(base.poll_rows()))
         poll.start()
-        until(lambda: queue._awaited and not queue._ready)  # it has passed over the end, and waits for more
+        until(lambda: queue._awaited and not queue._ready)  # it has skipped the end, and waits for more
         env.next.set()
         poll.join(LONG)
         (rows,) = polled
         assert (rows.starts.tolist(), rows.env_index.tolist(), rows.ended_envs.tolist()) == ([True], [0], [])
         base.stop()
 
-    def test_a_silent_episode_goes_on_as_a_new_trajectory(self):
+    def test_an_episode_between_requests_continues_as_a_new_trajectory(self):
         def script(env):
             env.start_episode("silent")
             env.get_action("silent", seen(1))
@@ -326,7 +326,7 @@ class TestBeginningAnew:
         assert base.poll_rows().rewards.tolist() == [7.0]
         base.stop()
 
-    def test_the_reset_after_an_end_forgets_nothing(self):
+    def test_a_reset_of_ended_episodes_keeps_the_others(self):
         def script(env):
             first, second = env.start_episode(), env.start_episode()
             env.get_actions({first: seen(1), second: seen(2)})
@@ -343,13 +343,13 @@ class TestBeginningAnew:
 
 
 class TestSpaces:
-    def test_nested_ones(self):
+    def test_nested_spaces(self):
         obs_space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Tuple([spaces.Discrete(3)])})
         action_space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
 
         def script(env):
             ids = [env.start_episode(), env.start_episode()]
-            obs = {"a": [0.5, -0.5], "b": (2,)}  # anything that has the space's shape
+            obs = {"a": [0.5, -0.5], "b": (2,)}  # any value of the space's shape
             env.actions = env.get_actions(dict.fromkeys(ids, obs))
             env.log_action(ids[0], obs, (1, [0.25, 0.5]))
             env.get_action(ids[1], obs)
@@ -370,7 +370,7 @@ class TestSpaces:
             assert (first[0], second[0]) == (0, 1)
             np.testing.assert_array_equal(second[1], np.array([0.3, 0.4], np.float32))
 
-    def test_numbers_of_a_discrete_space(self):
+    def test_discrete_spaces(self):
         def script(env):
             env.start_episode(0)
             env.get_action(0, 2)
@@ -382,16 +382,16 @@ class TestSpaces:
             base.send_rows(rows, None, np.array([0]))
             assert base.poll_rows().obs.tolist() == [1]
 
-    def test_what_it_is_made_of(self):
+    def test_attributes_of_the_base_env(self):
         env = Scripted(lambda env: None)
         base = to_base_env(env)
         assert base.get_sub_environments() == [env]
         assert (base.observation_space, base.action_space, base.num_envs) == (OBS_SPACE, ACTION_SPACE, 1)
         assert base.try_render() is None
-        assert base._thread is None  # nothing runs before it is sampled from
+        assert base._thread is None  # run() starts with the first poll
         base.stop()
 
-    def test_super_was_not_called(self):
+    def test_a_missing_call_of_super_is_refused(self):
         class Forgetful(ExternalEnv):
             def __init__(self):
                 pass
@@ -399,7 +399,7 @@ class TestSpaces:
         refused(EnvError, to_base_env, Forgetful(), says="not set up...Forgetful.__init__...super().__init__")
 
 
-def test_a_reward_before_the_first_decision_is_said_once(caplog):
+def test_a_reward_before_the_first_action_warns_once(caplog):
     def script(env):
         episode = env.start_episode()
         env.log_returns(episode, 4.0)
@@ -417,5 +417,5 @@ def test_a_reward_before_the_first_decision_is_said_once(caplog):
 
 
 def _all_ready(queue, count: int) -> bool:
-    queue._awaited = count  # whoever puts the last one rings
+    queue._awaited = count  # the thread that puts the last one notifies
     return len(queue._ready) >= count

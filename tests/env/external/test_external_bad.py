@@ -1,4 +1,4 @@
-"""What the players of an external environment say wrong is refused in their own threads: the training goes on."""
+"""Wrong calls of an external environment's players raise in their own threads, and training continues."""
 
 import logging
 
@@ -16,12 +16,12 @@ GOOD = seen(1), 1
 NAN = np.array([np.nan, 0, 0], np.float32)
 
 
-def while_one_plays(check, kind=Scripted, *of_kind, good=GOOD):
-    """Runs `check(env)`, which must be refused this and that, beside an episode that is served all the while.
+def check_beside_an_episode(check, kind=Scripted, *of_kind, good=GOOD):
+    """Runs `check(env)`, whose calls are refused, while another episode is served.
 
     Args:
-        check: plays and is refused, in the thread of `run()`.
-        kind: of the environment; its spaces follow.
+        check: makes the wrong calls, in the thread of `run()`.
+        kind: class of the environment; its spaces follow.
         good: an observation and an action of these spaces.
     """
 
@@ -37,7 +37,7 @@ def while_one_plays(check, kind=Scripted, *of_kind, good=GOOD):
         base.env.start_episode("good")
         base.reset_rows(np.arange(1))
         until(lambda: base.env.checked)
-        # Nothing wrong has reached the sampler.
+        # No wrong value has reached the sampler.
         base.env.log_action("good", *({"a": part} if agents else part for part in good))
         while True:
             rows = base.poll_rows()
@@ -47,7 +47,7 @@ def while_one_plays(check, kind=Scripted, *of_kind, good=GOOD):
             answer(base, rows)
 
 
-def decided(env, episode="mine"):
+def running_episode(env, episode="mine"):
     """A running episode in which one action was taken."""
     env.start_episode(episode)
     env.log_action(episode, seen(1), 1)
@@ -73,15 +73,15 @@ def test_observations(call, obs, says, early):
         if not early:
             for n in range(8):
                 env.start_episode(n)
-        decided(env)
+        running_episode(env)
         env.start_episode("beside")
         arguments = {"get_actions": ({"beside": seen(1), "mine": obs},), "log_action": ("mine", obs, 1)}
         refused(EnvError, getattr(env, call), *arguments.get(call, ("mine", obs)), says=says if early else "")
-        # The refused call has left no trace.
+        # The refused call changed nothing.
         env.log_action("mine", seen(2), 1)
         env.log_action("beside", seen(2), 1)
 
-    while_one_plays(check)
+    check_beside_an_episode(check)
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -94,7 +94,7 @@ def test_keys_of_dict_observations(early):
         env.start_episode("mine")
         refused(EnvError, env.get_action, "mine", {"b": 1}, says="wrong keys...'mine'...['b']...['a']")
 
-    while_one_plays(check, Scripted, space, ACTION_SPACE, good=({"a": 1}, 1))
+    check_beside_an_episode(check, Scripted, space, ACTION_SPACE, good=({"a": 1}, 1))
 
 
 def test_masks_without_a_valid_action():
@@ -106,9 +106,9 @@ def test_masks_without_a_valid_action():
         env.start_episode("mine")
         refused(EnvError, env.get_action, "mine", bad, says="allows no action...episode 'mine'...no entry above 0")
         env.log_action("mine", good, (0, 1))
-        env.end_episode("mine", bad)  # nobody acts after the last observation
+        env.end_episode("mine", bad)  # no action follows the last observation
 
-    while_one_plays(check, Scripted, space, actions, good=(good, (0, 1)))
+    check_beside_an_episode(check, Scripted, space, actions, good=(good, (0, 1)))
 
 
 def test_unsafe_dtypes_in_the_first_episodes():
@@ -116,7 +116,7 @@ def test_unsafe_dtypes_in_the_first_episodes():
         env.start_episode("mine")
         refused(EnvError, env.get_action, "mine", 0.5, says="dtype...float64...int64")
 
-    while_one_plays(check, Scripted, spaces.Discrete(2), ACTION_SPACE, good=(1, 1))
+    check_beside_an_episode(check, Scripted, spaces.Discrete(2), ACTION_SPACE, good=(1, 1))
 
 
 @pytest.mark.parametrize(
@@ -132,21 +132,21 @@ def test_unsafe_dtypes_in_the_first_episodes():
 )
 def test_rewards(reward, says):
     def check(env):
-        decided(env)
+        running_episode(env)
         refused(EnvError, env.log_returns, "mine", reward, says=says)
 
-    while_one_plays(check)
+    check_beside_an_episode(check)
 
 
 def test_infos_and_flags():
     def check(env):
-        decided(env)
+        running_episode(env)
         refused(EnvError, env.log_returns, "mine", 1.0, ["info"], says="info that is no dict...'mine'...list")
         refused(EnvError, env.end_episode, "mine", seen(1), 1, says="truncated flag...'mine'...int: 1...True or False")
         refused(EnvError, env.start_episode, "other", None, says="training_enabled flag...start_episode...None")
         env.end_episode("mine", seen(1), np.bool_(True))
 
-    while_one_plays(check)
+    check_beside_an_episode(check)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_logged_actions(space, action):
         env.start_episode("mine")
         refused(EnvError, env.log_action, "mine", seen(1), action, says="not in the action space...'mine'")
 
-    while_one_plays(check, Scripted, OBS_SPACE, space, good=(seen(1), space.sample()))
+    check_beside_an_episode(check, Scripted, OBS_SPACE, space, good=(seen(1), space.sample()))
 
 
 class TestEpisodes:
@@ -185,44 +185,44 @@ class TestEpisodes:
             ):
                 refused(EnvError, call, says="unknown episode...Scripted...unknown...start_episode first")
 
-        while_one_plays(check)
+        check_beside_an_episode(check)
 
     def test_ended(self):
         def check(env):
-            env.end_episode(decided(env), seen(2))
+            env.end_episode(running_episode(env), seen(2))
             refused(EnvError, env.get_action, "mine", seen(1), says="has ended...mine...start another")
             refused(EnvError, env.end_episode, "mine", seen(1), says="has ended")
-            decided(env)  # the id is free again
+            running_episode(env)  # the id is free again
 
-        while_one_plays(check)
+        check_beside_an_episode(check)
 
     def test_duplicate(self):
         def check(env):
-            decided(env)
+            running_episode(env)
             refused(EnvError, env.start_episode, "mine", says="running already...start_episode...mine")
             env.log_action("mine", seen(2), 1)
 
-        while_one_plays(check)
+        check_beside_an_episode(check)
 
-    def test_no_id(self):
+    def test_invalid_ids(self):
         def check(env):
             refused(EnvError, env.start_episode, ["mine"], says="invalid episode id...list")
             refused(EnvError, env.log_returns, {}, 1.0, says="invalid episode id...dict")
 
-        while_one_plays(check)
+        check_beside_an_episode(check)
 
-    def test_an_end_without_an_action_is_refused_and_dropped(self):
+    def test_an_end_without_an_action_is_refused_and_the_episode_dropped(self):
         def check(env):
             env.start_episode("mine")
             env.log_returns("mine", 0.0)
             refused(EnvError, env.end_episode, "mine", seen(1), says="without an action...dropped...'mine'")
             refused(EnvError, env.log_returns, "mine", 1.0, says="has ended")
-            decided(env)
+            running_episode(env)
 
-        while_one_plays(check)
+        check_beside_an_episode(check)
 
     def test_a_second_call_while_one_waits(self):
-        """Refused in the thread that makes it; the first is answered as if nothing had been."""
+        """Refused in the thread that makes it; the first call is answered as usual."""
 
         def check(env):
             for call in (
@@ -231,7 +231,7 @@ class TestEpisodes:
                 lambda: env.end_episode("good", seen(2)),
             ):
                 refused(EnvError, call, says="still waits for an action...'good', agent 'agent0'")
-            env.log_returns("good", 2.0)  # belongs to the action that is waited for
+            env.log_returns("good", 2.0)  # belongs to the action that is awaited
 
         def script(env):
             env.start_episode("good")
@@ -247,7 +247,7 @@ class TestEpisodes:
 
 
 class TestSampler:
-    def test_an_answer_to_nobody(self):
+    def test_an_action_that_nothing_awaits(self):
         def script(env):
             env.get_action(env.start_episode(), seen(1))
             env.get_action(env.start_episode(), seen(1))
@@ -257,13 +257,13 @@ class TestSampler:
             answer(base, rows)
             refused(EnvError, base.send_rows, rows, None, np.array([1]), says="does not wait...slot 0")
 
-    def test_answers_before_the_first_poll(self):
+    def test_actions_before_the_first_poll(self):
         with playing(lambda env: None) as base:
             refused(EnvError, base.send_actions, {0: {"agent0": 1}}, says="before the first observation")
 
 
 class TestSpaces:
-    def test_missing_and_unusable(self):
+    def test_missing_and_unsupported_spaces(self):
         for bad in (None, "Box", spaces.Text(3), spaces.Dict({})):
             with pytest.raises(SpaceError, match="ExternalEnv.observation_space"):
                 ExternalEnv(bad, ACTION_SPACE)
@@ -272,7 +272,7 @@ class TestSpaces:
         with pytest.raises(SpaceError, match="ExternalMultiAgentEnv.action_space"):
             ExternalMultiAgentEnv(None, spaces.Text(3))
 
-    def test_out_of_bounds_is_said_once(self, caplog):
+    def test_out_of_bounds_warns_once(self, caplog):
         def script(env):
             env.start_episode("mine")
             for _ in range(3):
@@ -291,9 +291,9 @@ class TestAgents:
             env.log_action("mine", {"a": seen(1), "b": seen(1)}, {"a": 1, "b": 1})
             script(env)
 
-        while_one_plays(whole, kind)
+        check_beside_an_episode(whole, kind)
 
-    def test_rewards_for_nobody(self):
+    def test_rewards_for_agents_that_are_not_running(self):
         def script(env):
             says = "has ended, or has never acted...'mine'...{'c': 2.0}...['a', 'b']"
             refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0, "c": 2.0}, says=says)
@@ -315,7 +315,7 @@ class TestAgents:
 
         self.check(script)
 
-    def test_no_dicts_and_empty_ones(self):
+    def test_values_that_are_no_dicts_and_empty_dicts(self):
         def script(env):
             refused(MultiAgentError, env.get_action, "mine", seen(1), says="obs that are no dict...'mine'...ndarray")
             refused(MultiAgentError, env.log_action, "mine", {"a": seen(1)}, 1, says="actions that are no dict")
@@ -327,7 +327,7 @@ class TestAgents:
 
         self.check(script)
 
-    def test_actions_of_others(self):
+    def test_actions_of_other_agents(self):
         def script(env):
             log, obs = env.log_action, {"a": seen(2), "b": seen(2)}
             refused(MultiAgentError, log, "mine", obs, {"a": 1}, says="other agents...['a']...['a', 'b']")
@@ -335,7 +335,7 @@ class TestAgents:
 
         self.check(script)
 
-    def test_the_end_of_who_is_not_alive(self):
+    def test_the_end_of_agents_that_are_not_running(self):
         def script(env):
             refused(MultiAgentError, env.end_agents, "mine", {"c": seen(1)}, says="not running...['c']...['a', 'b']")
             env.end_agents("mine", {"a": seen(1)})
@@ -343,7 +343,7 @@ class TestAgents:
 
         self.check(script)
 
-    def test_undeclared(self):
+    def test_undeclared_agents(self):
         class Declares(ScriptedAgents):
             possible_agents = ("a", "b")
 

@@ -12,8 +12,8 @@ from tests.env.external.test_external import seen
 from tests.env.external.worlds import ScriptedAgents, answer, playing, until
 
 
-def told(rows) -> list[tuple]:
-    """What each row says: agent, observation, reward, starts, acts, terminated, truncated."""
+def columns_of(rows) -> list[tuple]:
+    """The columns of each row: agent, observation, reward, starts, acts, terminated, truncated."""
     columns = (rows.rewards, rows.starts, rows.acts, rows.terminateds, rows.truncateds)
     seen_numbers = [None if value is None else float(value[0]) for value in rows.obs]
     return list(zip(rows.agents, seen_numbers, *(column.tolist() for column in columns), strict=True))
@@ -50,7 +50,7 @@ def test_turns_rewards_and_ends():
         env.actions = [env.get_action(episode, {"a": seen(1), "b": seen(2)})]
         env.log_returns(episode, {"a": 1.0, "b": 10.0}, {"a": {"n": 1}})
         env.actions.append(env.get_action(episode, {"a": seen(3)}))
-        env.log_returns(episode, {"b": 20})  # while another acts
+        env.log_returns(episode, {"b": 20})  # while another agent acts
         env.log_returns(episode, {"a": 2.0, "b": 40.0})
         env.actions.append(env.get_action(episode, {"b": seen(4), "c": seen(5)}))
         env.log_returns(episode, {"b": 80.0})
@@ -63,13 +63,13 @@ def test_turns_rewards_and_ends():
     with playing(script, ScriptedAgents) as base:
         first, second, third, cut, again, gone, last = polled(base, 7)
         no, yes = False, True
-        assert told(first) == [("a", 1, 0, yes, yes, no, no), ("b", 2, 0, yes, yes, no, no)]
-        assert told(second) == [("a", 3, 1, no, yes, no, no)]
-        assert told(third) == [("b", 4, 70, no, yes, no, no), ("c", 5, 0, yes, yes, no, no)]
-        assert told(cut) == [("b", 6, 80, no, no, no, yes)]
-        assert told(again) == [("b", 7, 0, yes, yes, no, no)]
-        assert told(gone) == [("c", None, 5, no, no, yes, no)]
-        assert told(last) == [("a", None, 2, no, no, yes, no), ("b", 8, 1, no, no, yes, no)]
+        assert columns_of(first) == [("a", 1, 0, yes, yes, no, no), ("b", 2, 0, yes, yes, no, no)]
+        assert columns_of(second) == [("a", 3, 1, no, yes, no, no)]
+        assert columns_of(third) == [("b", 4, 70, no, yes, no, no), ("c", 5, 0, yes, yes, no, no)]
+        assert columns_of(cut) == [("b", 6, 80, no, no, no, yes)]
+        assert columns_of(again) == [("b", 7, 0, yes, yes, no, no)]
+        assert columns_of(gone) == [("c", None, 5, no, no, yes, no)]
+        assert columns_of(last) == [("a", None, 2, no, no, yes, no), ("b", 8, 1, no, no, yes, no)]
         assert [rows.ended_envs.tolist() for rows in (cut, gone, last)] == [[], [], [0]]
         assert base.env.actions == [{"a": 1, "b": 2}, {"a": 3}, {"b": 4, "c": 0}, {"b": 2}]
         assert second.info_list() == [{"n": 1}]
@@ -96,7 +96,7 @@ def test_an_episode_whose_agents_have_all_ended():
         assert dicts_of(rows[2])[2:4] == ({0: {"__all__": True}}, {0: {"__all__": False}})
 
 
-def test_each_agent_may_have_a_thread_of_its_own():
+def test_each_agent_can_have_its_own_thread():
     actions = {}
 
     def script(env):
@@ -150,11 +150,11 @@ def test_logged_actions():
         logged, asked = polled(base, 2)
         assert logged.given_actions == {0: 3, 1: 4}
         assert not logged.acts.any()
-        assert told(asked) == [("b", 3, 0, False, True, False, False)]
+        assert columns_of(asked) == [("b", 3, 0, False, True, False, False)]
 
 
-def test_beginning_anew_in_the_middle():
-    """Of two that wait, one is answered: the other asks again, alone, and all are new trajectories."""
+def test_reset_while_agents_wait():
+    """One of two waiting agents is answered: the other's request is polled again, and new trajectories begin."""
 
     def script(env):
         episode = env.start_episode()
@@ -171,15 +171,18 @@ def test_beginning_anew_in_the_middle():
         base.send_rows(rows, np.array([0]), np.array([2]))
         base.reset_rows(np.arange(1))
         again, later, last = polled(base, 3, action=3)
-        assert told(again) == [("b", 5, 0, True, True, False, False)]
-        assert told(later) == [("a", 6, 0, True, True, False, False), ("b", 7, 20, False, True, False, False)]
+        assert columns_of(again) == [("b", 5, 0, True, True, False, False)]
+        assert columns_of(later) == [("a", 6, 0, True, True, False, False), ("b", 7, 20, False, True, False, False)]
         assert base.env.answer == {"a": 2, "b": 3}
-        # c was forgotten with the rest and has not acted since: nobody learns of its end.
-        assert told(last) == [("a", None, 0, False, False, True, False), ("b", None, 0, False, False, True, False)]
+        # The reset discarded c's trajectory too, and c has not acted since: no row reports its end.
+        assert columns_of(last) == [
+            ("a", None, 0, False, False, True, False),
+            ("b", None, 0, False, False, True, False),
+        ]
         assert last.ended_envs.tolist() == [0]
 
 
-def test_who_asks_again_comes_before_what_was_queued_meanwhile():
+def test_repeated_requests_come_before_requests_queued_meanwhile():
     def script(env):
         episode = env.start_episode()
         other = threading.Thread(target=lambda: (env.asked.wait(), env.get_action(episode, {"b": seen(2)})))
@@ -191,15 +194,15 @@ def test_who_asks_again_comes_before_what_was_queued_meanwhile():
         asked = threading.Event()
 
     with playing(script, Two) as base:
-        assert told(base.poll_rows()) == [("a", 1, 0, True, True, False, False)]
+        assert columns_of(base.poll_rows()) == [("a", 1, 0, True, True, False, False)]
         Two.asked.set()
         until(lambda: base.env._external_episodes.queue._ready)
         base.reset_rows(np.arange(1))
-        assert [told(rows)[0][0] for rows in polled(base, 2)] == ["a", "b"]
+        assert [columns_of(rows)[0][0] for rows in polled(base, 2)] == ["a", "b"]
 
 
-def test_policies_may_name_the_spaces():
-    """Then observations of any kind go through as they are, and what is not waited for is copied."""
+def test_policies_can_define_the_spaces():
+    """Then observations of any kind pass unchanged, and logged ones are copied."""
 
     def script(env):
         obs = {"small": np.zeros(1), "large": np.zeros(5)}

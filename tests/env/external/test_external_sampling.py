@@ -1,4 +1,4 @@
-"""External environments and the sampler: whole trajectories, by policies of every kind, and training."""
+"""External environments and the sampler: complete trajectories of several policies, and training."""
 
 import threading
 from collections import defaultdict
@@ -15,8 +15,8 @@ from tests.env.worlds import ACTION_SPACE, OBS_SPACE, action_for
 THREADS, EPISODES = 6, 5
 
 
-class Tells(Policy):
-    """The policy of all tests, which stores what follows each decision."""
+class NumberedPolicy(Policy):
+    """The policy of all tests, which also stores what follows each action."""
 
     batch_columns = frozenset({"new_obs"})
 
@@ -24,8 +24,8 @@ class Tells(Policy):
         return np.array([action_for(obs) for obs in obs_batch]), [], {}
 
 
-class Plays:
-    """Plays episodes at random, and writes down what should become of them.
+class RecordedPlay:
+    """Plays random episodes, and records the decisions that the sampler should return.
 
     Attributes:
         trajectories: (thread, episode, agent, trajectory) -> decisions as (observation, action, reward, terminated,
@@ -117,7 +117,7 @@ class _Episode:
 
 
 def decisions(batch) -> list[list]:
-    """The decisions in a batch, but for those of the last episodes."""
+    """The decisions in a batch, without those of the last episodes."""
     columns = [
         batch[name] for name in ("obs", "actions", "rewards", "terminateds", "truncateds", "new_obs", "off_policy")
     ]
@@ -128,24 +128,24 @@ def decisions(batch) -> list[list]:
 @pytest.mark.parametrize("mode", ["complete_episodes", "truncate_episodes"])
 @pytest.mark.parametrize("fragment", [4, 25])
 def test_every_decision_with_its_outcome_is_sampled_once(agents, mode, fragment):
-    """Of episodes that are learned from; rewards that came while others acted, ends, and cut ends included."""
+    """Of episodes with training enabled; with rewards that come while other agents act, ends, and truncated ends."""
     expected: dict[tuple, list] = {}
     played = threading.Event()
 
     def script(env):
-        plays = Plays(env, agents)
+        plays = RecordedPlay(env, agents)
         in_threads(THREADS, plays.play)
         expected.update((tuple(row[0].tolist()), row) for rows in plays.trajectories.values() for row in rows)
         played.set()
-        while True:  # so that the last fragments fill
+        while True:  # fills the last fragments
             episode, obs = env.start_episode(), np.full(3, -1, np.float32)
             env.get_action(episode, obs if agents is None else {"x": obs})
             env.end_episode(episode, obs if agents is None else {"x": obs})
 
-    specs = {"p": (Tells, OBS_SPACE, ACTION_SPACE, {}), "q": (Tells, OBS_SPACE, ACTION_SPACE, {})}
+    specs = {"p": (NumberedPolicy, OBS_SPACE, ACTION_SPACE, {}), "q": (NumberedPolicy, OBS_SPACE, ACTION_SPACE, {})}
     worker = RolloutWorker(
         lambda context: (Scripted if agents is None else ScriptedAgents)(script),
-        Tells if agents is None else specs,
+        NumberedPolicy if agents is None else specs,
         policy_mapping_fn=None if agents is None else lambda agent: "p" if agent == "x" else "q",
         config={"batch_mode": mode, "rollout_fragment_length": fragment, "accept_off_policy_actions": True},
     )
@@ -171,7 +171,7 @@ def test_every_decision_with_its_outcome_is_sampled_once(agents, mode, fragment)
 
 
 class GuessingEnv(ExternalEnv):
-    """Three threads of episodes of five steps; the reward is 1 for the action that the observation tells."""
+    """Three threads of episodes of five steps; the reward is 1 for the action that the observation shows."""
 
     def __init__(self, context=None, *, training_enabled=True, logs=False):
         super().__init__(OBS_SPACE, ACTION_SPACE)
@@ -206,7 +206,7 @@ CONFIG = {
 
 @pytest.fixture
 def trainer_of():
-    """Makes trainers of external environments, and sees that no thread is left of them."""
+    """Makes trainers of external environments, and checks that they leave no thread."""
     before, trainers = threading.active_count(), []
 
     def make(config=CONFIG, **how):
@@ -225,24 +225,24 @@ def test_ppo_trains_and_evaluates(trainer_of):
         result = trainer.train()
         assert result["timesteps_total"] >= 60 * (iteration + 1)
         assert result["episode_len_mean"] == 5
-    # Running episodes go on, and count from the middle: none is longer than a whole one.
+    # Running episodes continue and are counted from there: none is longer than a whole one.
     assert trainer.evaluate(num_episodes=7)["episode_len_mean"] <= 5
     assert trainer.train()["episode_len_mean"] <= 5
 
 
-def test_served_episodes_are_not_learned_from(trainer_of):
+def test_episodes_with_training_disabled_are_not_learned_from(trainer_of):
     worker = trainer_of(training_enabled=False).worker
     for _ in range(3):
         assert set(worker.sample()["obs"][:, 0]) == {1, 2}
 
 
 class TestLoggedActions:
-    def test_are_refused_by_ppo(self, trainer_of):
+    def test_ppo_refuses_them(self, trainer_of):
         with pytest.raises(PolicyError, match=r"accept_off_policy_actions=True"):
             trainer_of(logs=True).train()
 
     @pytest.mark.long
-    def test_are_learned_from_where_the_config_says_so(self, trainer_of):
+    def test_used_where_the_config_accepts_off_policy_actions(self, trainer_of):
         trainer = trainer_of({**CONFIG, "accept_off_policy_actions": True}, logs=True)
         assert trainer.train()["timesteps_total"] >= 60
         batch = trainer.worker.sample()
@@ -250,7 +250,7 @@ class TestLoggedActions:
 
 
 def test_each_worker_plays_its_own_copy():
-    """A creator partitions a log by the place that it is called for."""
+    """A creator partitions a log by its worker's index."""
 
     def make(context):
         env = Scripted(lambda env: None)
@@ -258,14 +258,14 @@ def test_each_worker_plays_its_own_copy():
         return env
 
     for index, mine in ((1, [0, 3, 6]), (2, [1, 4]), (3, [2, 5])):
-        worker = RolloutWorker(make, Tells, worker_index=index, num_workers=3)
+        worker = RolloutWorker(make, NumberedPolicy, worker_index=index, num_workers=3)
         assert worker.foreach_env(lambda env: env.mine) == [mine]
         worker.stop()
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (3, 5)], ids=["equal spaces", "different spaces"])
-def test_values_are_checked_in_the_thread_that_gives_them_where_the_policies_define_the_spaces(sizes):
-    """The sampler goes on, and gets nothing of them."""
+def test_values_are_checked_in_the_calling_thread_where_policies_define_the_spaces(sizes):
+    """The sampler continues, and gets none of the wrong values."""
     checked = threading.Event()
 
     def script(env):
@@ -285,7 +285,9 @@ def test_values_are_checked_in_the_thread_that_gives_them_where_the_policies_def
             env.get_action("e", obs)
             env.end_episode("e", {})
 
-    policies = {agent: (Tells, spaces.Box(-9, 9, (n,)), ACTION_SPACE, {}) for agent, n in zip("xy", sizes, strict=True)}
+    policies = {
+        agent: (NumberedPolicy, spaces.Box(-9, 9, (n,)), ACTION_SPACE, {}) for agent, n in zip("xy", sizes, strict=True)
+    }
     config = {"rollout_fragment_length": 6, "accept_off_policy_actions": True}
     worker = RolloutWorker(
         lambda context: ScriptedAgents(script, None, None),

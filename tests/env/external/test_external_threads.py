@@ -1,4 +1,4 @@
-"""External environments and their threads: waiting, and every way in which it ends."""
+"""Threads of external environments: how they wait, and everything that ends a wait."""
 
 import threading
 import traceback
@@ -68,13 +68,13 @@ class TestStopping:
         assert len(raised) == 1
         assert not base._thread.is_alive()
 
-    def test_answers_that_come_too_late_go_nowhere(self):
+    def test_answers_after_a_stop_are_dropped(self):
         base = to_base_env(Scripted(lambda env: env.get_action(env.start_episode(), seen(1))))
         rows = base.poll_rows()
         base.stop()
         answer(base, rows)
 
-    def test_so_do_those_to_who_has_not_noticed_yet(self):
+    def test_an_answer_to_a_call_that_has_not_noticed_the_stop_is_dropped(self):
         queue = external_queue.EventQueue("env", 5.0)
         call = external_queue.Call(1, 1)
         queue.waiting.add(call)
@@ -82,13 +82,13 @@ class TestStopping:
         queue.answer([external_queue.Trajectory("agent0", call=call)], [0])
         refused(EnvStoppedError, queue.wait, call, says="was stopped")
 
-    def test_before_it_began(self):
+    def test_before_the_first_poll(self):
         base = to_base_env(Scripted(lambda env: None))
         base.stop()
         refused(EnvStoppedError, base.poll_rows, says="was stopped")
         assert base._thread is None
 
-    def test_a_run_that_does_not_end_is_said(self, monkeypatch, caplog):
+    def test_a_run_that_does_not_end_is_logged(self, monkeypatch, caplog):
         monkeypatch.setattr(external_base_env, "_SECONDS_TO_STOP", 0.05)
         release = threading.Event()
         base = to_base_env(Scripted(lambda env: release.wait()))
@@ -99,7 +99,7 @@ class TestStopping:
         base._thread.join(LONG)
         assert not base._thread.is_alive()
 
-    def test_run_itself_may_stop_it(self):
+    def test_run_can_stop_its_environment(self):
         done = threading.Event()
 
         def script(env):
@@ -118,14 +118,14 @@ class TestErrorsOfRun:
     def fails(self, env):
         raise ValueError("the simulator broke")
 
-    def test_surface_from_every_poll_with_their_traceback(self):
+    def test_every_poll_raises_them_with_their_traceback(self):
         with playing(self.fails) as base:
             for _ in range(2):
                 error = refused(EnvError, base.poll_rows, says="raised ValueError in run(): the simulator broke")
                 assert isinstance(error.__cause__, ValueError)
                 assert "in fails" in "".join(traceback.format_exception(error))
 
-    def test_wake_a_poll_that_waits(self):
+    def test_a_waiting_poll_raises_them(self):
         def script(env):
             until(lambda: env._external_episodes.queue._awaited)
             self.fails(env)
@@ -133,14 +133,14 @@ class TestErrorsOfRun:
         with playing(script) as base:
             refused(EnvError, base.poll_rows, says="the simulator broke")
 
-    def test_even_an_exit(self):
+    def test_system_exit_is_an_error_too(self):
         def script(env):
             raise SystemExit(3)
 
         with playing(script) as base:
             assert isinstance(refused(EnvError, base.poll_rows, says="SystemExit").__cause__, SystemExit)
 
-    def test_a_mistake_of_the_player_is_one(self):
+    def test_a_refused_call_is_an_error_too(self):
         with playing(lambda env: env.get_action("unknown", seen(1))) as base:
             error = refused(EnvError, base.poll_rows, says="raised EnvError in run(): An unknown episode")
             assert isinstance(error.__cause__, EnvError)
@@ -151,7 +151,7 @@ class Finished(Scripted):
 
 
 class TestTheEndOfRun:
-    def test_is_an_error_once_nothing_comes_any_more(self):
+    def test_is_an_error_once_all_events_are_polled(self):
         def script(env):
             episode = env.start_episode()
             env.log_action(episode, seen(1), 0)
@@ -163,8 +163,8 @@ class TestTheEndOfRun:
             for _ in range(2):
                 refused(EnvError, base.poll_rows, says="has finished...Finished...0.05 s...loop in run()")
 
-    def test_others_may_go_on(self):
-        """A player that run() has left behind is served for as long as it comes back in time."""
+    def test_other_threads_can_continue(self):
+        """A player thread that outlives run() is served as long as its requests come within `patience`."""
         answers = []
 
         def script(env):
@@ -186,7 +186,7 @@ class TestTheEndOfRun:
 
 
 class TestBackPressure:
-    def test_who_logs_too_much_waits_for_polls(self, monkeypatch):
+    def test_logging_waits_for_polls_when_the_queue_is_full(self, monkeypatch):
         monkeypatch.setattr(external_queue, "MOST_QUEUED", 3)
         logged, full = [], threading.Event()
 
@@ -205,7 +205,7 @@ class TestBackPressure:
             assert [base.poll_rows().obs[0, 0] for _ in range(10)] == list(range(10))
             until(lambda: len(logged) == 10)
 
-    def test_stopping_ends_it(self, monkeypatch):
+    def test_stopping_ends_the_wait(self, monkeypatch):
         monkeypatch.setattr(external_queue, "MOST_QUEUED", 3)
         raised = threading.Event()
 
@@ -226,10 +226,10 @@ class TestBackPressure:
 
 
 class TestGathering:
-    """Those who were just answered may ask again in a moment: a poll waits a little for them."""
+    """Players that were just answered may request again at once: a poll waits a little for them."""
 
     def two_players(self):
-        """Two episodes that were asked for and answered."""
+        """Two episodes whose requests were answered."""
         episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
         players = [
             threading.Thread(target=episodes.request_actions, args=({n: {"agent0": seen(n)}},)) for n in range(2)
@@ -244,10 +244,10 @@ class TestGathering:
             player.join(LONG)
         return episodes, episodes.queue
 
-    def test_for_all_of_them(self, monkeypatch):
+    def test_a_poll_waits_for_all_of_them(self, monkeypatch):
         monkeypatch.setattr(external_queue, "_LONGEST_GATHERING", LONG)
         episodes, queue = self.two_players()
-        queue._taken_at -= 2 * LONG  # the answers took long
+        queue._taken_at -= 2 * LONG  # as if the answers had taken long
         episodes.log(0, {"agent0": seen(0)}, {"agent0": 0})
         taken = []
         poll = threading.Thread(target=lambda: taken.extend(queue.take()))
@@ -258,7 +258,7 @@ class TestGathering:
         assert len(taken) == 2
 
     @pytest.mark.parametrize(("took", "waited"), [(0.0, 0.0), (0.002, 0.002), (1.0, 0.005)])
-    def test_but_not_for_longer_than_the_answers_took_and_never_for_long(self, monkeypatch, took, waited):
+    def test_waits_no_longer_than_the_answers_took_and_at_most_5_ms(self, monkeypatch, took, waited):
         now, timeouts = [0.0], []
         monkeypatch.setattr(external_queue, "time", SimpleNamespace(perf_counter=lambda: now[0]))
         episodes, queue = self.two_players()
@@ -269,8 +269,8 @@ class TestGathering:
         assert timeouts == [pytest.approx(waited)]
 
 
-def test_a_player_that_is_interrupted_leaves_the_others_alone():
-    """Ctrl-C in a thread that waits: its question may still be answered, and stopping does not wait for it."""
+def test_an_interrupted_player_does_not_affect_others():
+    """Ctrl-C in a waiting thread: its request can still be answered, and stopping does not wait for it."""
 
     class Interrupted:
         def acquire(self):
@@ -294,8 +294,8 @@ def test_a_player_that_is_interrupted_leaves_the_others_alone():
     assert len(released) == 1
 
 
-def test_nothing_grows():
-    """After some thousand episodes every container is as large as after some hundred."""
+def test_containers_do_not_grow():
+    """After thousands of episodes every container is as large as after hundreds."""
 
     def script(env):
         n = 0
@@ -320,13 +320,13 @@ def test_nothing_grows():
                 ended += len(rows.ended_envs)
                 answer(base, rows, 0)
             sizes.append(contents(base, set()))
-        # What is in flight differs from moment to moment; the lists of the longest known ids are full by then.
+        # The number of requests in flight varies; the bounded lists of known ids are full by then.
         assert sizes[1] <= sizes[0] + 200
         assert rows.env_index.max() < 64
 
 
 def contents(value: object, known: set[int]) -> int:
-    """How many elements all containers hold that can be reached from an object of the environments' modules."""
+    """The number of elements of all containers reachable from objects of the environments' modules."""
     if id(value) in known or isinstance(value, type | threading.Thread | np.ndarray):
         return 0
     known.add(id(value))
@@ -342,10 +342,10 @@ def contents(value: object, known: set[int]) -> int:
 
 
 class TestTwoThreadsOfOneEpisode:
-    """The second is refused for as long as a call of the first has not returned."""
+    """A call of the second thread is refused until the call of the first has returned."""
 
-    def test_until_the_first_has_read_its_answer(self):
-        """The sampler has answered, the thread that asked has not come to it yet: nobody else gets its place."""
+    def test_refused_until_the_first_has_read_its_answer(self):
+        """The sampler has answered, but the first thread has not read the answer yet."""
         episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
         episodes.start("mine", True)
         wait, answered, given, go_on = episodes.queue.wait, threading.Event(), [], threading.Event()
@@ -369,7 +369,7 @@ class TestTwoThreadsOfOneEpisode:
         assert given == [{"mine": {"agent0": 3}}]
         episodes.log("mine", {"agent0": seen(2)}, {"agent0": 0})
 
-    def test_while_a_log_waits_for_room(self, monkeypatch):
+    def test_refused_while_a_log_waits_for_room(self, monkeypatch):
         monkeypatch.setattr(external_queue, "MOST_QUEUED", 1)
         episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
         episodes.start("mine", True)

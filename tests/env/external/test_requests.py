@@ -29,7 +29,7 @@ def base():
 
 
 class TestRequests:
-    def test_are_answered_by_a_callback(self, base):
+    def test_a_callback_gets_the_actions(self, base):
         got = []
         for name in "ab":
             base.env.start_episode(name)
@@ -42,7 +42,7 @@ class TestRequests:
         answer(base, rows, 1)
         assert got == [{"a": 1, "b": 1}, {"c": 1}]
 
-    def test_the_next_one_may_be_made_inside_the_callback(self, base):
+    def test_the_callback_can_make_the_next_request(self, base):
         got = []
         base.env.start_episode("a")
 
@@ -56,7 +56,7 @@ class TestRequests:
             answer(base, base.poll_rows(), 0)
         assert got == [{"a": 0}] * 3
 
-    def test_a_callback_that_raises_leaves_no_other_request_without_an_answer(self, base):
+    def test_other_requests_are_answered_where_a_callback_raises(self, base):
         got = []
         for name in "ab":
             base.env.start_episode(name)
@@ -76,7 +76,7 @@ class TestRequests:
         refused(EnvError, base.env.request_actions, {"b": seen(0)}, print, says="unknown episode")
         refused(EnvError, base.env.request_actions, {}, print, says="without an observation")
 
-    def test_a_reward_counts_for_the_action_that_the_last_observation_awaits(self, base):
+    def test_a_reward_while_a_request_waits_belongs_to_its_action(self, base):
         base.env.start_episode("a")
         for reward in (1.0, 2.0):
             base.env.request_actions({"a": seen(0)}, lambda actions: None)
@@ -94,7 +94,7 @@ class TestRequests:
         (error,) = got
         assert isinstance(error, EnvStoppedError)
 
-    def test_ten_thousand_wait_without_a_thread(self, base):
+    def test_ten_thousand_pending_requests_need_no_thread(self, base):
         before, got = threading.active_count(), []
         for number in range(10_000):
             base.env.start_episode(number)
@@ -103,7 +103,7 @@ class TestRequests:
         answer(base, base.poll_rows(), 0)
         assert len(got) == 10_000
 
-    def test_agents_have_theirs(self):
+    def test_requests_of_agents(self):
         got, end = [], threading.Event()
         with playing(lambda env: end.wait(LONG), ScriptedAgents) as base:
             base.env.close = end.set
@@ -114,8 +114,8 @@ class TestRequests:
             assert got == [{"a": {"x": 1, "y": 1}}]
 
 
-class TestLostEpisodes:
-    def test_are_dropped_and_their_number_is_free_again(self, base):
+class TestDroppedEpisodes:
+    def test_a_dropped_episode_frees_its_index(self, base):
         for name in "ab":
             base.env.start_episode(name)
         base.env.request_actions({"a": seen(1), "b": seen(2)}, lambda actions: None)
@@ -140,7 +140,7 @@ class TestLostEpisodes:
         assert got == [{"a": 1}]
         assert base.poll_rows().dropped_envs.tolist() == [0]
 
-    def test_one_that_never_acted_leaves_nothing(self, base):
+    def test_an_episode_without_actions_leaves_no_row(self, base):
         for name in "ab":
             base.env.start_episode(name)
         base.env.drop_episode("a")
@@ -149,7 +149,7 @@ class TestLostEpisodes:
         assert len(rows) == 1
         assert not len(rows.dropped_envs)
 
-    def test_agents_too(self):
+    def test_an_episode_of_agents(self):
         end = threading.Event()
         with playing(lambda env: end.wait(LONG), ScriptedAgents) as base:
             base.env.close = end.set
@@ -165,7 +165,7 @@ class TestLostEpisodes:
             assert base._alive == {}
 
 
-def test_a_full_queue_refuses_who_does_not_wait(base, monkeypatch):
+def test_a_full_queue_refuses_calls_that_do_not_wait(base, monkeypatch):
     monkeypatch.setattr(external_queue, "MOST_QUEUED", 2)
     episodes = base.env._external_episodes
     base.env.start_episode("a")
@@ -180,7 +180,7 @@ def test_a_full_queue_refuses_who_does_not_wait(base, monkeypatch):
     log()
 
 
-def test_known_log_probabilities_come_with_their_rows(base):
+def test_known_log_probabilities_are_in_their_rows(base):
     for name in "abc":
         base.env.start_episode(name)
     base.env.request_actions({"a": seen(0)}, lambda actions: None)
@@ -192,7 +192,7 @@ def test_known_log_probabilities_come_with_their_rows(base):
     assert rows.given_logps == {1: -0.5}
 
 
-def test_an_interrupted_poll_raises_until_it_may_go_on(base):
+def test_polls_raise_until_the_interrupt_is_lifted(base):
     raised = []
 
     def poll():
@@ -213,7 +213,7 @@ def test_an_interrupted_poll_raises_until_it_may_go_on(base):
     assert len(base.poll_rows()) == 1
 
 
-def test_infos_that_nobody_takes_are_bounded(base, monkeypatch):
+def test_pending_infos_are_bounded(base, monkeypatch):
     monkeypatch.setattr(external_episode, "_MOST_INFOS", 10)
     base.env.start_episode("a")
     got = []
@@ -225,5 +225,5 @@ def test_infos_that_nobody_takes_are_bounded(base, monkeypatch):
         base.env.log_returns("a", 1.0, {"one more": 1})
     base.env.log_returns("a", 1.0)
     base.env.request_actions({"a": seen(0)}, got.append)
-    assert base.poll_rows().rewards.tolist() == [11.0]  # nothing of the refused call counts
+    assert base.poll_rows().rewards.tolist() == [11.0]  # the refused call adds nothing
     base.env.log_returns("a", 1.0, {"one more": 1})

@@ -1,4 +1,4 @@
-"""External environments that do what a test tells them, and a contract world that plays clocks and parties."""
+"""External environments that run a test's script, and one of the contract tests that plays clocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = 60.0
 
 
 class Scripted(ExternalEnv):
-    """Its `run()` is a function of the environment."""
+    """Its `run()` calls a given function with the environment."""
 
     def __init__(
         self, script: Callable[[Any], Any], observation_space: Any = OBS_SPACE, action_space: Any = ACTION_SPACE
@@ -47,7 +47,7 @@ class ScriptedAgents(ExternalMultiAgentEnv):
 
 @contextmanager
 def playing(script: Callable[[Any], Any], kind: type = Scripted, *spaces: Any) -> Iterator[BaseEnv]:
-    """The base env of a script; whatever it still waits for ends with the block, and no thread is left behind."""
+    """The base env of a script; all waits end with the block, and no thread is left."""
     threads = set(threading.enumerate())
     base = to_base_env(kind(script, *spaces))
     try:
@@ -61,7 +61,7 @@ def playing(script: Callable[[Any], Any], kind: type = Scripted, *spaces: Any) -
 
 
 def until(condition: Callable[[], Any]) -> None:
-    """Waits for something that other threads bring about."""
+    """Waits until other threads make a condition true."""
     deadline = time.monotonic() + LONG
     while not condition():
         assert time.monotonic() < deadline, "it did not come"
@@ -69,7 +69,7 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def answer(base: BaseEnv, rows: Rows, action: int | None = None) -> None:
-    """Answers every row that waits, as the policy of all tests does or by one action."""
+    """Answers every waiting row, with the policy of all tests or with one action."""
     acting = np.flatnonzero(rows.acts)
     if len(acting):
         values = rows.observations(acting, base.observation_space)
@@ -78,7 +78,7 @@ def answer(base: BaseEnv, rows: Rows, action: int | None = None) -> None:
 
 
 def in_threads(count: int, play: Callable[[int], Any]) -> None:
-    """Plays in so many threads at once, until all are done or the environment is stopped."""
+    """Plays in `count` threads at once, until all are done or the environment is stopped."""
 
     def guarded(index: int) -> None:
         with suppress(EnvStoppedError):
@@ -92,7 +92,7 @@ def in_threads(count: int, play: Callable[[int], Any]) -> None:
 
 
 class ExternalClocks(ExternalEnv):
-    """Clocks that play themselves, all in one call per moment; those that have ended wait for a reset."""
+    """Clocks in a thread of their own, with one call per moment for all; ended ones wait for a reset."""
 
     def __init__(self, num_envs: int) -> None:
         super().__init__(OBS_SPACE, ACTION_SPACE)
@@ -103,10 +103,10 @@ class ExternalClocks(ExternalEnv):
         running: dict[int, tuple[Any, np.ndarray]] = {}
         while True:
             while len(running) < len(self.clocks):
-                told = self.resets.get()
-                if told is None:
+                resets = self.resets.get()
+                if resets is None:
                     return
-                for i, seed in told:
+                for i, seed in resets:
                     running[i] = self.start_episode(), self.clocks[i].reset(seed=seed)[0]
             running = {i: running[i] for i in range(len(self.clocks))}
             actions = self.get_actions(dict(running.values()))
@@ -125,7 +125,7 @@ class ExternalClocks(ExternalEnv):
 
 
 class ResetClocks(ExternalBaseEnv):
-    """Tells its clocks when they are reset, so that a sub-environment is the same clock for ever."""
+    """Passes resets to its clocks, so that a sub-environment is always the same clock."""
 
     def __init__(self, num_envs: int) -> None:
         self.clocks = ExternalClocks(num_envs)

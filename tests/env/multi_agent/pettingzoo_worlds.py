@@ -1,4 +1,4 @@
-"""Environments written against PettingZoo's own interfaces, and their stories as PettingZoo's own loops tell them."""
+"""Environments with PettingZoo's interfaces, and their histories according to PettingZoo's own loops."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec_wrapper
 
-from tests.env.drive import Listener, Story
+from tests.env.drive import DictReader, Story
 from tests.env.worlds import ACTION_SPACE, AGENTS, ALL, OBS_SPACE, Party, action_for
 
 
 class Dance(ParallelEnv):
-    """Agents come and go for good; whoever is there acts at every step."""
+    """Agents appear late and leave for good; all present agents act at every step."""
 
     metadata = {"name": "dance_v0", "is_parallelizable": True}
     render_mode = None
@@ -61,7 +61,7 @@ class Dance(ParallelEnv):
 
 
 class Queue(AECEnv):
-    """Agents act in turns, are paid at any time, and leave while others play on; some never get to act."""
+    """Agents act in turns, are rewarded at any time, and leave while others continue; some never act."""
 
     metadata = {"name": "queue_v0", "is_parallelizable": False}
     render_mode = None
@@ -118,53 +118,53 @@ class Queue(AECEnv):
 
 
 def dance_in_turns(env_config: Any = None) -> AECEnv:
-    """A dance through PettingZoo's own conversion: one agent after the other acts, and then all is stepped at once."""
+    """A dance through PettingZoo's own conversion: one agent after the other acts, then the environment steps."""
     return parallel_to_aec_wrapper(Dance())
 
 
 def dance_story(seed: int, moments: int) -> Story:
-    """What happens at one dance: all is over when `agents` is empty."""
+    """The history of one dance, which ends when `agents` is empty."""
     env, story, first_seed = Dance(), [], seed
     while len(story) < moments:
         obs, infos = env.reset(seed=first_seed)
-        listener, first_seed = Listener(), None
-        story.append(listener.heard(obs, {}, {}, {}, infos))
+        reader, first_seed = DictReader(), None
+        story.append(reader.read(obs, {}, {}, {}, infos))
         while env.agents:
             actions = {agent: action_for(obs[agent]) for agent in env.agents}
             obs, rewards, terms, truncs, infos = env.step(actions)
             flags = terms | {ALL: not env.agents}, truncs | {ALL: False}
-            story.append(listener.heard(obs, rewards, *flags, infos))
+            story.append(reader.read(obs, rewards, *flags, infos))
     env.close()
     return story[:moments]
 
 
 def queue_story(seed: int, moments: int) -> Story:
-    """What happens in one queue."""
+    """The history of one queue."""
     return _agent_iter_story(Queue(), seed, moments)
 
 
 def dance_in_turns_story(seed: int, moments: int) -> Story:
-    """What happens at one dance in turns."""
+    """The history of one dance in turns."""
     return _agent_iter_story(dance_in_turns(), seed, moments)
 
 
 def _agent_iter_story(env: AECEnv, seed: int, moments: int) -> Story:
-    """Told by the loop of PettingZoo's documentation: `agent_iter`, `last`, `step`; a moment ends with a live turn."""
+    """By the loop of PettingZoo's documentation: `agent_iter`, `last`, `step`; a moment ends with a live turn."""
     story, first_seed = [], seed
     while len(story) < moments:
         env.reset(seed=first_seed)
-        listener, first_seed, begins = Listener(), None, True
+        reader, first_seed, begins = DictReader(), None, True
         news = obs, rewards, terms, truncs, infos = {}, {}, {}, {}, {}
         for agent in env.agent_iter():
             obs[agent], rewards[agent], terms[agent], truncs[agent], infos[agent] = env.last()
             if terms[agent] or truncs[agent]:
                 env.step(None)
                 continue
-            story.append(listener.heard(*news))
+            story.append(reader.read(*news))
             begins = False
             env.step(action_for(obs[agent]))
             news = obs, rewards, terms, truncs, infos = {}, {}, {}, {}, {}
         assert not begins
-        story.append(listener.heard(obs, rewards, terms | {ALL: True}, truncs, infos))
+        story.append(reader.read(obs, rewards, terms | {ALL: True}, truncs, infos))
     env.close()
     return story[:moments]

@@ -18,18 +18,21 @@ GROUPS = {"team": ["a", "b"]}
 NO = {ALL: False}
 
 
-def see(number: float) -> np.ndarray:
+def observation(number: float) -> np.ndarray:
     return np.full(3, number, np.float32)
 
 
-class Told(MultiAgentEnv):
-    """Returns what it is told to; agents a and b, and c beside them."""
+class FixedSteps(MultiAgentEnv):
+    """Returns the given steps; a and b form the group "team", c is alone."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
     possible_agents: Any = ("a", "b", "c")
 
     def __init__(self, *steps: Any, first: Any = None) -> None:
-        self.steps, self.first = list(steps), first or ({"a": see(1), "b": see(2), "c": see(3)}, {})
+        self.steps, self.first = (
+            list(steps),
+            first or ({"a": observation(1), "b": observation(2), "c": observation(3)}, {}),
+        )
         self.got: list[dict] = []
         self.settings: list[tuple] = []
 
@@ -49,22 +52,22 @@ class Told(MultiAgentEnv):
 
 
 def test_agents_in_a_set_have_the_same_order_in_every_process():
-    env = Told()
+    env = FixedSteps()
     env.possible_agents = {f"agent {letter}" for letter in "abcdefghij"}
     grouped = env.with_agent_groups({"team": ["agent c"]})
     assert grouped.possible_agents == ["team", *sorted(env.possible_agents - {"agent c"})]
 
 
 def numbers(obs: dict) -> dict:
-    """The observations of `see`, as the numbers that they are made of."""
+    """The numbers from which `observation` made the observations."""
     return {
         agent: tuple(float(part[0]) for part in value) if isinstance(value, tuple) else float(value[0])
         for agent, value in obs.items()
     }
 
 
-def answer(base, rows) -> None:
-    """Zeros for whoever acts."""
+def send_zeros(base, rows) -> None:
+    """Sends zeros for all acting agents."""
     for row in np.flatnonzero(rows.acts):
         zero = np.zeros(1, np.int64)
         base.send_rows(rows, np.array([row]), (zero, zero) if rows.agents[row] == "team" else zero)
@@ -74,14 +77,22 @@ def play_groups(base, polls: int) -> None:
     rows = base.reset_rows(np.arange(1))
     rows.observations(None, base.observation_space)
     for _ in range(polls):
-        answer(base, rows)
+        send_zeros(base, rows)
         rows = base.poll_rows()
         rows.observations(np.flatnonzero(rows.observing()), base.observation_space)
 
 
 class TestDicts:
-    def test_together(self):
-        env = Told(({"a": see(4), "b": see(5), "c": see(6)}, {"a": 1.5, "b": 2.0, "c": 3.0}, NO, NO, {"b": {"x": 1}}))
+    def test_members_that_act_together(self):
+        env = FixedSteps(
+            (
+                {"a": observation(4), "b": observation(5), "c": observation(6)},
+                {"a": 1.5, "b": 2.0, "c": 3.0},
+                NO,
+                NO,
+                {"b": {"x": 1}},
+            )
+        )
         grouped = env.with_agent_groups(GROUPS)
         obs, infos = grouped.reset(seed=3, options={"y": 1})
         assert env.settings == [(3, {"y": 1})]
@@ -94,20 +105,20 @@ class TestDicts:
         assert (terminateds, truncateds) == (NO, NO)
         assert infos == {"team": {"b": {"x": 1}}}
 
-    def test_the_order_is_that_of_the_group(self):
-        env = Told((Told().first[0], {}, NO, NO, {}))
+    def test_members_keep_the_order_of_the_group(self):
+        env = FixedSteps((FixedSteps().first[0], {}, NO, NO, {}))
         grouped = env.with_agent_groups({"team": ("c", "a"), "rest": ["b"]})
         assert numbers(grouped.reset()[0]) == {"team": (3, 1), "rest": (2,)}
         grouped.step({"team": (0, 1), "rest": (2,)})
         assert env.got == [{"c": 0, "a": 1, "b": 2}]
 
-    def test_taking_turns(self):
-        """A member that is not to act shows what it saw last; its part of the action is ignored."""
-        env = Told(
-            ({"b": see(4)}, {"a": 1.0}, NO, NO, {}),
-            ({"c": see(5)}, {"a": 2.0}, NO, NO, {}),
-            ({"a": see(6)}, {"b": 4.0, "c": 8.0}, NO, NO, {}),
-            first=({"a": see(1)}, {}),
+    def test_members_that_take_turns(self):
+        """A member that does not act keeps its last observation; its part of the action is ignored."""
+        env = FixedSteps(
+            ({"b": observation(4)}, {"a": 1.0}, NO, NO, {}),
+            ({"c": observation(5)}, {"a": 2.0}, NO, NO, {}),
+            ({"a": observation(6)}, {"b": 4.0, "c": 8.0}, NO, NO, {}),
+            first=({"a": observation(1)}, {}),
         )
         grouped = env.with_agent_groups(GROUPS)
         assert numbers(grouped.reset()[0]) == {"team": (1, 0)}  # b has not been seen yet
@@ -116,12 +127,12 @@ class TestDicts:
         assert [numbers(step[0]) for step in seen] == [{"team": (1, 4)}, {"c": 5}, {"team": (6, 4)}]
         assert [step[1] for step in seen] == [{"team": 1.0}, {"team": 2.0}, {"team": 4.0, "c": 8.0}]
 
-    def test_a_member_that_ends_earlier_leaves_zeros_and_one_that_returns_fills_them(self):
-        env = Told(
-            ({"a": see(4), "b": see(5)}, {"a": 1.0, "b": 1.0}, {"a": True, ALL: False}, NO, {}),
-            ({"b": see(6)}, {"b": 1.0}, NO, NO, {}),
-            ({"a": see(7), "b": see(8)}, {"b": 1.0}, NO, NO, {}),
-            first=({"a": see(1), "b": see(2)}, {}),
+    def test_observations_of_absent_members_are_zeros(self):
+        env = FixedSteps(
+            ({"a": observation(4), "b": observation(5)}, {"a": 1.0, "b": 1.0}, {"a": True, ALL: False}, NO, {}),
+            ({"b": observation(6)}, {"b": 1.0}, NO, NO, {}),
+            ({"a": observation(7), "b": observation(8)}, {"b": 1.0}, NO, NO, {}),
+            first=({"a": observation(1), "b": observation(2)}, {}),
         )
         grouped = env.with_agent_groups(GROUPS)
         grouped.reset()
@@ -143,32 +154,32 @@ class TestDicts:
             ({}, {ALL: True}, (False, True)),
         ],
     )
-    def test_the_end(self, terminateds, truncateds, expected):
-        obs = {"b": see(5), "c": see(6)}
-        env = Told((obs, {"a": 1.0, "b": 2.0}, NO | terminateds, NO | truncateds, {}))
+    def test_flags_of_the_last_members(self, terminateds, truncateds, expected):
+        obs = {"b": observation(5), "c": observation(6)}
+        env = FixedSteps((obs, {"a": 1.0, "b": 2.0}, NO | terminateds, NO | truncateds, {}))
         grouped = env.with_agent_groups(GROUPS)
         grouped.reset()
         obs, rewards, *flags, _ = grouped.step({"team": (0, 0), "c": 0})
         assert tuple(flag["team"] for flag in flags) == expected
         assert rewards == {"team": 3.0}
-        assert numbers(obs) == {"team": (1, 5), "c": 6}  # a's end came without an observation of its own
+        assert numbers(obs) == {"team": (1, 5), "c": 6}  # a ended without an observation
 
-    def test_it_ends_with_the_last_and_begins_again(self):
-        env = Told(
-            ({"b": see(5), "c": see(3)}, {}, {"a": True, ALL: False}, NO, {}),
-            ({"b": see(6), "c": see(3)}, {"b": 1.0}, NO, {"b": True, ALL: False}, {}),
-            ({"c": see(3)}, {}, NO, NO, {}),
-            ({"a": see(7), "c": see(3)}, {}, NO, NO, {}),
-            ({"c": see(3)}, {"a": 1.0}, {"a": True, ALL: False}, NO, {}),
+    def test_a_group_ends_with_its_last_member_and_begins_again(self):
+        env = FixedSteps(
+            ({"b": observation(5), "c": observation(3)}, {}, {"a": True, ALL: False}, NO, {}),
+            ({"b": observation(6), "c": observation(3)}, {"b": 1.0}, NO, {"b": True, ALL: False}, {}),
+            ({"c": observation(3)}, {}, NO, NO, {}),
+            ({"a": observation(7), "c": observation(3)}, {}, NO, NO, {}),
+            ({"c": observation(3)}, {"a": 1.0}, {"a": True, ALL: False}, NO, {}),
         )
         base = to_base_env(env.with_agent_groups(GROUPS))
         polled = [base.reset_rows(np.arange(1))]
         for _ in range(5):
-            answer(base, polled[-1])
+            send_zeros(base, polled[-1])
             polled.append(base.poll_rows())
         team = [(rows, rows.agents.index("team")) for rows in polled if "team" in rows.agents]
-        told = [(r.starts[i], r.terminateds[i], r.truncateds[i], r.rewards[i]) for r, i in team]
-        assert told == [
+        columns = [(r.starts[i], r.terminateds[i], r.truncateds[i], r.rewards[i]) for r, i in team]
+        assert columns == [
             (True, False, False, 0.0),
             (False, False, False, 0.0),
             (False, False, True, 1.0),
@@ -178,24 +189,27 @@ class TestDicts:
         assert [numbers({"x": rows.obs[i]})["x"] for rows, i in team[:-1]] == [(1, 2), (0, 5), (0, 6), (7, 0)]
         assert team[-1][0].obs[team[-1][1]] is None
 
-    def test_a_new_episode_knows_nothing_of_the_last(self):
-        env = Told()
+    def test_a_new_episode_keeps_no_observation_of_the_last(self):
+        env = FixedSteps()
         grouped = env.with_agent_groups(GROUPS)
         grouped.reset()
-        env.first = ({"b": see(4)}, {})
+        env.first = ({"b": observation(4)}, {})
         assert numbers(grouped.reset()[0]) == {"team": (0, 4)}
 
-    def test_a_reward_beside_a_first_observation_counts_nowhere(self, caplog):
-        env = Told(({"a": see(1), "b": see(2)}, {"a": 1.0, "b": 5.0}, NO, NO, {}), first=({"a": see(1)}, {}))
+    def test_a_reward_beside_a_first_observation_is_not_counted(self, caplog):
+        env = FixedSteps(
+            ({"a": observation(1), "b": observation(2)}, {"a": 1.0, "b": 5.0}, NO, NO, {}),
+            first=({"a": observation(1)}, {}),
+        )
         grouped = env.with_agent_groups(GROUPS)
         grouped.reset()
         assert grouped.step({"team": (0, 0)})[1] == {"team": 1.0}
-        assert "Told, agent 'b': a reward of 5.0 beside the first observation" in caplog.text
+        assert "FixedSteps, agent 'b': a reward of 5.0 beside the first observation" in caplog.text
 
 
 class TestSpaces:
-    def test_from_those_of_the_members(self):
-        grouped = Told().with_agent_groups({"team": ["a", "b"], "pair": ["c"]})
+    def test_tuples_of_the_members_spaces(self):
+        grouped = FixedSteps().with_agent_groups({"team": ["a", "b"], "pair": ["c"]})
         assert grouped.possible_agents == ["team", "pair"]
         assert grouped.observation_space is None
         assert grouped.observation_spaces == {
@@ -204,8 +218,8 @@ class TestSpaces:
         }
         assert grouped.action_spaces["pair"] == spaces.Tuple([ACTION_SPACE])
 
-    def test_mixed(self):
-        env = Told()
+    def test_groups_and_single_agents(self):
+        env = FixedSteps()
         env.observation_space = None
         env.observation_spaces = {"a": OBS_SPACE, "b": spaces.Discrete(2)}
         grouped = env.with_agent_groups(GROUPS)
@@ -216,15 +230,15 @@ class TestSpaces:
         assert (base.observation_space, base.action_space) == (None, None)
         assert base.action_spaces == grouped.action_spaces
 
-    def test_one_space_where_all_are_in_equal_groups(self):
-        env = Told()
+    def test_one_space_for_equal_groups_without_single_agents(self):
+        env = FixedSteps()
         env.possible_agents = None
         grouped = env.with_agent_groups({"x": ["a", "b"], "y": ["c", "d"]})
         assert grouped.observation_space == spaces.Tuple([OBS_SPACE] * 2)
         assert to_base_env(grouped).action_space == spaces.Tuple([ACTION_SPACE] * 2)
 
-    def test_given(self):
-        env = Told()
+    def test_given_spaces(self):
+        env = FixedSteps()
         env.observation_space = env.action_space = None
         obs_space, act_space = spaces.Tuple([OBS_SPACE] * 2), spaces.Tuple([ACTION_SPACE] * 2)
         grouped = env.with_agent_groups(GROUPS, obs_space, act_space)
@@ -252,63 +266,65 @@ class TestRefused:
         ],
     )
     def test_groups(self, groups, says):
-        refused(ConfigError, Told().with_agent_groups, groups, says=f"Agent groups that cannot be...{says}")
+        refused(ConfigError, FixedSteps().with_agent_groups, groups, says=f"Agent groups that cannot be...{says}")
 
     def refuses(self, says, *steps, error=MultiAgentError, first=None):
-        env = Told(*steps, first=first or ({"a": see(1), "b": see(2)}, {}))
+        env = FixedSteps(*steps, first=first or ({"a": observation(1), "b": observation(2)}, {}))
         env.possible_agents = ("a", "b")
         base = to_base_env(env.with_agent_groups(GROUPS))
         refused(error, play_groups, base, len(steps), says=says)
 
-    BOTH = {"a": see(1), "b": see(2)}
+    BOTH = {"a": observation(1), "b": observation(2)}
 
-    def test_16_reset_and_step(self):
-        self.refuses("reset() did not return...Told, sub-environment 0", error=EnvError, first=self.BOTH)
-        self.refuses("step() did not return five...Told, sub-environment 0", (self.BOTH, {}, NO, {}), error=EnvError)
-        self.refuses("rewards that are no dict...Told, sub-environment 0", (self.BOTH, 1.0, NO, NO, {}))
+    def test_reset_and_step(self):
+        self.refuses("reset() did not return...FixedSteps, sub-environment 0", error=EnvError, first=self.BOTH)
+        self.refuses(
+            "step() did not return five...FixedSteps, sub-environment 0", (self.BOTH, {}, NO, {}), error=EnvError
+        )
+        self.refuses("rewards that are no dict...FixedSteps, sub-environment 0", (self.BOTH, 1.0, NO, NO, {}))
 
-    def test_18_shape(self):
-        obs = {"a": see(1), "b": np.zeros(4, np.float32)}
+    def test_shape(self):
+        obs = {"a": observation(1), "b": np.zeros(4, np.float32)}
         self.refuses(
             "wrong shape...sub-environment 0, agent 'team'...element 1...(4,)", (obs, {}, NO, NO, {}), error=EnvError
         )
 
-    def test_20_nan(self):
-        self.refuses("NaN...agent 'team'", ({"a": see(np.nan)}, {}, NO, NO, {}), error=EnvError)
+    def test_nan(self):
+        self.refuses("NaN...agent 'team'", ({"a": observation(np.nan)}, {}, NO, NO, {}), error=EnvError)
 
-    def test_22_and_23_rewards(self):
+    def test_rewards(self):
         for bad, says in ((np.nan, "NaN or infinite"), ("1", "no real number"), ([1.0], "no real"), (None, "no real")):
             step = (self.BOTH, {"a": 1.0, "b": bad}, NO, NO, {})
             self.refuses(f"{says}...sub-environment 0, agent 'team'", step, error=EnvError)
 
-    def test_24_flags(self):
+    def test_flags(self):
         says = "A truncated flag that is not a boolean...sub-environment 0, agent 'b'...int: 0"
         self.refuses(says, (self.BOTH, {}, NO, {"b": 0, ALL: False}, {}), error=EnvError)
 
-    def test_26_undeclared(self):
-        obs = self.BOTH | {"z": see(1)}
+    def test_undeclared_agents(self):
+        obs = self.BOTH | {"z": observation(1)}
         self.refuses("does not declare...sub-environment 0, agent 'z'...['team']", (obs, {}, NO, NO, {}))
 
-    def test_27_missing_all(self):
+    def test_missing_all(self):
         self.refuses("terminateds without '__all__'...sub-environment 0", (self.BOTH, {}, {"a": False}, NO, {}))
 
-    def test_28_reward_for_a_member_that_has_ended(self):
-        ends = ({"a": see(1)}, {}, {"b": True, ALL: False}, NO, {})
+    def test_reward_for_a_member_that_has_ended(self):
+        ends = ({"a": observation(1)}, {}, {"b": True, ALL: False}, NO, {})
         says = "A reward for an agent that has ended...sub-environment 0, agent 'b'...got:      2.0"
-        self.refuses(says, ends, ({"a": see(1)}, {"a": 1.0, "b": 2.0}, NO, NO, {}))
+        self.refuses(says, ends, ({"a": observation(1)}, {"a": 1.0, "b": 2.0}, NO, NO, {}))
 
-    def test_29_an_action_for_a_member(self):
-        base = to_base_env(Told((Told().first[0], {}, NO, NO, {})).with_agent_groups(GROUPS))
+    def test_action_for_a_member(self):
+        base = to_base_env(FixedSteps((FixedSteps().first[0], {}, NO, NO, {})).with_agent_groups(GROUPS))
         base.try_reset()
         refused(EnvError, base.send_actions, {0: {"a": 1}}, says="not waiting...agent 'a'...'team'")
 
-    def test_30_nobody_can_act(self):
-        self.refuses("Nobody can act...Told, sub-environment 0", ({}, {}, NO, NO, {}))
-        self.refuses("Nobody can act...sub-environment 0", ({"a": see(1)}, {}, {"a": True, ALL: False}, NO, {}))
+    def test_nobody_can_act(self):
+        self.refuses("Nobody can act...FixedSteps, sub-environment 0", ({}, {}, NO, NO, {}))
+        self.refuses("Nobody can act...sub-environment 0", ({"a": observation(1)}, {}, {"a": True, ALL: False}, NO, {}))
 
 
-def test_spaces_seeds_render_and_close_are_those_of_the_environment():
-    env = Told()
+def test_spaces_seeds_render_and_close_are_passed_through():
+    env = FixedSteps()
     base = to_base_env(env.with_agent_groups(GROUPS))
     base.reset_rows(np.arange(1), [5])
     assert base.get_sub_environments() == [env]
@@ -325,10 +341,10 @@ def test_groups_and_single_agents_with_policies_of_their_own():
             zero = np.zeros(rows, np.int64)
             return ((zero, zero) if isinstance(self.action_space, spaces.Tuple) else zero), [], {}
 
-    env = Told((Told().first[0], {"a": 1.0, "b": 2.0, "c": 4.0}, NO, NO, {}))
+    env = FixedSteps((FixedSteps().first[0], {"a": 1.0, "b": 2.0, "c": 4.0}, NO, NO, {}))
     worker = RolloutWorker(
         lambda _: env.with_agent_groups(GROUPS),
-        {"team": Zero, "c": Zero},  # each in the spaces of the agents that it acts for
+        {"team": Zero, "c": Zero},  # each policy has the spaces of its agents
         policy_mapping_fn=lambda agent: agent,
         config={"rollout_fragment_length": 3},
     )
@@ -339,8 +355,8 @@ def test_groups_and_single_agents_with_policies_of_their_own():
     assert [part[:, 0].tolist() for part in batch["team"]["obs"]] == [[1.0] * 3, [2.0] * 3]
 
 
-class OneBuffer(MultiAgentEnv):
-    """Two agents in turns, whose observations are one array that the environment writes into again."""
+class SharedArray(MultiAgentEnv):
+    """Two agents in turns, whose observations share one array that the environment overwrites."""
 
     observation_space, action_space = spaces.Box(-100, 100, (1,), np.float32), ACTION_SPACE
     possible_agents: Any = ("a", "b")
@@ -358,13 +374,13 @@ class OneBuffer(MultiAgentEnv):
         return self.buffer
 
 
-def test_the_latest_observation_of_a_member_stays_as_it_was():
-    env = to_base_env(OneBuffer().with_agent_groups({"team": ["a", "b"]}))
+def test_the_last_observation_of_a_member_is_copied():
+    env = to_base_env(SharedArray().with_agent_groups({"team": ["a", "b"]}))
     env.try_reset()
     env.send_actions({0: {"team": (0, 0)}})
     (seen,) = env.poll()[0][0].values()
     assert [part.tolist() for part in seen] == [[10], [11]]
-    exported = to_pettingzoo(OneBuffer())
+    exported = to_pettingzoo(SharedArray())
     exported.reset()
     obs = exported.step({"a": 0})[0]
     assert {agent: one.tolist() for agent, one in obs.items()} == {"a": [10], "b": [11]}

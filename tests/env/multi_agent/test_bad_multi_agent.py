@@ -1,4 +1,4 @@
-"""What a broken multi-agent environment returns: 16 to 18 and 26 to 30 of the list of what is refused."""
+"""Wrong values and contradictions that a broken multi-agent environment returns are refused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ON = {ALL: False}
 FINE = (BOTH, {"a": 1.0, "b": 1.0}, ON, ON, {})
 
 
-class Told(MultiAgentEnv):
-    """Returns what it is told to, from the first step on; then always the last of it."""
+class FixedSteps(MultiAgentEnv):
+    """Returns the given steps, then repeats the last one."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -37,7 +37,7 @@ class Polled(BaseEnv):
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
-    def __init__(self, env: Told) -> None:
+    def __init__(self, env: FixedSteps) -> None:
         self.env = env
 
     def poll(self):
@@ -52,10 +52,10 @@ class Polled(BaseEnv):
 
 
 KINDS = {
-    "Told, sub-environment 0": to_base_env,
+    "FixedSteps, sub-environment 0": to_base_env,
     "Polled, sub-environment 0": lambda env: to_base_env(Polled(env)),
-    # The culprit is the second of two.
-    "Told, sub-environment 1": lambda env: to_base_env(Told(FINE), lambda index: env, 2),
+    # The broken environment is the second of two.
+    "FixedSteps, sub-environment 1": lambda env: to_base_env(FixedSteps(FINE), lambda index: env, 2),
 }
 EVERY_KIND = pytest.mark.parametrize(("where", "kind"), KINDS.items(), ids=KINDS.keys())
 LATER = pytest.mark.parametrize(
@@ -72,27 +72,27 @@ def parts(**changed: Any) -> tuple:
 @LATER
 class TestContradictions:
     def refuses(self, kind, before, says, *steps):
-        refused(MultiAgentError, play, kind(Told(*before, *steps)), len(before) + len(steps), says=says)
+        refused(MultiAgentError, play, kind(FixedSteps(*before, *steps)), len(before) + len(steps), says=says)
 
     @pytest.mark.parametrize("missing", ["terms", "truncs"])
-    def test_27_missing_all(self, where, kind, before, missing):
+    def test_missing_all(self, where, kind, before, missing):
         says = f"{missing[:-1]}...without '__all__'...{where}...got:      ['a', 'b']...expected: a flag '__all__'"
         self.refuses(kind, before, says, parts(**{missing: {"a": False, "b": False}}))
 
-    def test_28_reward_for_an_agent_that_has_ended(self, where, kind, before):
+    def test_reward_for_an_agent_that_has_ended(self, where, kind, before):
         says = f"A reward for an agent that has ended...{where}, agent 'b'...got:      0.5"
         only_a = {"obs": {"a": OBS}, "rewards": {"a": 1.0}}
         ends = parts(**only_a, terms={"b": True, ALL: False})
         self.refuses(kind, before, says, ends, parts(**only_a), parts(obs={"a": OBS}, rewards={"a": 1.0, "b": 0.5}))
 
-    def test_28_reward_for_an_agent_never_seen(self, where, kind, before):
+    def test_reward_for_an_agent_never_seen(self, where, kind, before):
         says = f"or has never been seen...{where}, agent 'z'...got:      -2"
         self.refuses(kind, before, says, parts(rewards={"a": 1.0, "z": -2}))
 
-    def test_30_empty_obs(self, where, kind, before):
+    def test_empty_obs(self, where, kind, before):
         says = f"Nobody can act: empty obs without '__all__'...{where}...got:      {{}}"
         self.refuses(kind, before, says, parts(obs={}, rewards={}))
-        if "Told" in where:  # a BaseEnv may go on by itself
+        if "FixedSteps" in where:  # a BaseEnv may continue without actions
             self.refuses(kind, before, says, parts(obs={}))
             over = {"a": True, "b": True, ALL: False}
             self.refuses(kind, before, says, parts(obs={}, terms=over))
@@ -101,59 +101,59 @@ class TestContradictions:
 @EVERY_KIND
 @LATER
 class TestValues:
-    """What is refused of a single agent is refused of each of many, whenever it appears."""
+    """Values that are refused of a single agent are refused of each of several, whenever it appears."""
 
     def refuses(self, kind, before, says, **changed):
-        refused(EnvError, play, kind(Told(*before, parts(**changed))), len(before) + 1, says=says)
+        refused(EnvError, play, kind(FixedSteps(*before, parts(**changed))), len(before) + 1, says=says)
 
-    def test_20_nan(self, where, kind, before):
+    def test_nan(self, where, kind, before):
         bad = np.array([0, np.nan, 0], np.float32)
         place = f"{where.split(', ')[1]}, agent 'b'"
         self.refuses(kind, before, f"A NaN or infinite observation...{place}", obs={"a": OBS, "b": bad})
 
-    def test_18_shape(self, where, kind, before):
+    def test_shape(self, where, kind, before):
         place = f"{where.split(', ')[1]}, agent 'b'"
         says = f"wrong shape...{place}...got:      shape (4,)...(3,)"
         self.refuses(kind, before, says, obs={"a": OBS, "b": np.zeros(4, np.float32)})
 
-    def test_23_reward(self, where, kind, before):
+    def test_infinite_reward(self, where, kind, before):
         self.refuses(kind, before, f"infinite reward...{where}, agent 'a'", rewards={"a": np.inf, "b": 1.0})
         self.refuses(kind, before, f"infinite reward...{where}, agent 'a'", obs={"b": OBS}, rewards={"a": np.nan})
 
-    def test_22_reward(self, where, kind, before):
+    def test_reward_that_is_no_number(self, where, kind, before):
         for value in ("1", [1.0], np.ones(1)):
             says = f"no real number...{where}, agent 'b'...{type(value).__name__}"
             self.refuses(kind, before, says, rewards={"a": 1.0, "b": value})
 
-    def test_24_flags(self, where, kind, before):
+    def test_flags(self, where, kind, before):
         for agent in ("a", ALL):
             says = f"A truncated flag that is not a boolean...{where}, agent {agent!r}...got:      int: 0"
             self.refuses(kind, before, says, truncs={ALL: False, agent: 0})
 
-    def test_none_is_no_observation(self, where, kind, before):
+    def test_none_is_not_an_observation(self, where, kind, before):
         self.refuses(kind, before, f"{where}, agent 'a'...got:      None", obs={"a": None, "b": OBS})
 
     @pytest.mark.parametrize("index", range(5))
-    def test_16_parts_that_are_no_dicts(self, where, kind, before, index):
+    def test_parts_that_are_no_dicts(self, where, kind, before, index):
         if "Polled" in where:
             return
         step = list(FINE)
         step[index] = [1]
         name = ("obs", "rewards", "terminateds", "truncateds", "infos")[index]
-        base = kind(Told(*before, tuple(step)))
+        base = kind(FixedSteps(*before, tuple(step)))
         refused(EnvError, play, base, len(before) + 1, says=f"{name} that are no dict...{where}...got:      list")
 
 
 @pytest.mark.parametrize("appears", ["at the reset", "in an episode"])
-def test_26_undeclared_agent(appears):
-    env = Told(FINE, reset=({"a": OBS}, {})) if appears == "in an episode" else Told(FINE)
+def test_undeclared_agent(appears):
+    env = FixedSteps(FINE, reset=({"a": OBS}, {})) if appears == "in an episode" else FixedSteps(FINE)
     env.possible_agents = ["a", "c"]
-    says = "does not declare...Told, sub-environment 0, agent 'b'...got:      b...['a', 'c']"
+    says = "does not declare...FixedSteps, sub-environment 0, agent 'b'...got:      b...['a', 'c']"
     refused(MultiAgentError, play, to_base_env(env), 1, says=says)
 
 
-def test_29_action_for_a_finished_or_absent_agent():
-    base = to_base_env(Told(parts(obs={"a": OBS}, terms={"b": True, ALL: False})))
+def test_action_for_a_finished_or_absent_agent():
+    base = to_base_env(FixedSteps(parts(obs={"a": OBS}, terms={"b": True, ALL: False})))
     base.try_reset()
     base.send_actions({0: {"a": 0, "b": 0}})
     base.poll()
@@ -162,23 +162,35 @@ def test_29_action_for_a_finished_or_absent_agent():
         refused(EnvError, base.send_actions, {0: {agent: 0}}, says=says)
     rows = play(base, 1)
     assert rows.agents == ["a", "b"]
-    says = "An action for an agent that is not waiting...Told, sub-environment 0, agent 'b'...no request...['a']"
+    says = "An action for an agent that is not waiting...FixedSteps, sub-environment 0, agent 'b'...no request...['a']"
     refused(MultiAgentError, base.send_rows, rows, np.array([1]), np.zeros(1, np.int64), says=says)
 
 
 @pytest.mark.parametrize("reset", [{"a": OBS}, None, (BOTH, None), (BOTH, {}, {})])
-def test_16_reset(reset):
-    says = "reset() did not return (obs, info)...Told, sub-environment 0, reset()"
-    refused(EnvError, play, to_base_env(Told(FINE, reset=reset)), 0, says=says)
+def test_reset(reset):
+    says = "reset() did not return (obs, info)...FixedSteps, sub-environment 0, reset()"
+    refused(EnvError, play, to_base_env(FixedSteps(FINE, reset=reset)), 0, says=says)
 
 
-def test_16_reset_of_nobody():
-    refused(EnvError, play, to_base_env(Told(FINE, reset=({}, {}))), 0, says="A reset without an observation...Told")
-    refused(EnvError, play, to_base_env(Told(FINE, reset=(OBS, {}))), 0, says="obs that are no dict...Told...ndarray")
+def test_reset_without_agents():
+    refused(
+        EnvError,
+        play,
+        to_base_env(FixedSteps(FINE, reset=({}, {}))),
+        0,
+        says="A reset without an observation...FixedSteps",
+    )
+    refused(
+        EnvError,
+        play,
+        to_base_env(FixedSteps(FINE, reset=(OBS, {}))),
+        0,
+        says="obs that are no dict...FixedSteps...ndarray",
+    )
 
 
-def test_a_reward_beside_a_first_observation_counts_nowhere_and_is_said_once(caplog):
-    base = to_base_env(Told(FINE, reset=({"a": OBS}, {})))
+def test_a_reward_beside_a_first_observation_is_not_counted_and_warns_once(caplog):
+    base = to_base_env(FixedSteps(FINE, reset=({"a": OBS}, {})))
     rows = play(base, 1)
     assert rows.rewards[rows.agents.index("b")] == 0  # type: ignore[union-attr]
     play(base, 1)
@@ -192,7 +204,7 @@ class TestDictView:
                 return super().poll()[:5]  # type: ignore[return-value]
 
         says = "poll did not return...Short.poll()...tuple of 5...six dicts"
-        refused(EnvError, play, Short(Told(FINE)), 1, says=says)
+        refused(EnvError, play, Short(FixedSteps(FINE)), 1, says=says)
 
     @pytest.mark.parametrize("result", [{0: BOTH}, ({1: BOTH}, {}), ([BOTH], [{}]), 3])
     def test_try_reset(self, result):
@@ -200,32 +212,38 @@ class TestDictView:
             def try_reset(self, env_id=None):
                 return result
 
-        refused(EnvError, play, Other(Told(FINE)), 1, says="try_reset did not...Other.try_reset(0)...sub-environment 0")
+        refused(
+            EnvError,
+            play,
+            Other(FixedSteps(FINE)),
+            1,
+            says="try_reset did not...Other.try_reset(0)...sub-environment 0",
+        )
 
-    def test_a_sub_environment_that_there_is_not(self):
+    def test_unknown_sub_environment(self):
         class More(Polled):
             def poll(self):
                 return *({7: part} for part in self.env.step({})), {}
 
-        refused(EnvError, play, More(Told(FINE)), 1, says="that there is not...More...7...num_envs, 1")
+        refused(EnvError, play, More(FixedSteps(FINE)), 1, says="that there is not...More...7...num_envs, 1")
 
     def test_off_policy_action_without_observation(self):
         class Given(Polled):
             def poll(self):
                 return *super().poll()[:5], {0: {"z": 3}}
 
-        refused(EnvError, play, Given(Told(FINE)), 1, says="without an observation...agent 'z'...3")
+        refused(EnvError, play, Given(FixedSteps(FINE)), 1, says="without an observation...agent 'z'...3")
 
 
-class Declares(Told):
+class Declares(FixedSteps):
     possible_agents = ("a", "b")
 
 
 @LATER
 @pytest.mark.parametrize("part", ["obs", "rewards", "terms", "truncs", "infos"])
 @pytest.mark.parametrize("kind", [to_base_env, lambda env: to_base_env(DeclaresPolled(env))])
-def test_26_undeclared_in_one_part_alone(kind, part, before):
-    """A typo in the key of a flag, say."""
+def test_undeclared_agent_in_one_part(kind, part, before):
+    """As by a typo in the key of a flag."""
     values = {"obs": OBS, "rewards": 0.0, "terms": False, "truncs": False, "infos": {}}
     good = dict(zip(values, FINE, strict=True))[part]
     steps = [*before, parts(**{part: {**good, "aa": values[part]}})]
@@ -237,10 +255,10 @@ class DeclaresPolled(Polled):
     possible_agents = ("a", "b")
 
 
-def test_infos_of_nobody():
+def test_infos_without_an_agent_are_accepted():
     play(to_base_env(Declares(parts(infos={"__common__": {}, ALL: {}}))), 2)
 
 
-def test_dicts_of_what_is_no_dict():
+def test_values_by_sub_environment_that_are_no_dicts():
     for broken in ((BOTH, 1.0, ON, ON, {}), (BOTH, {}, ON, ON, None), ([OBS], {}, ON, ON, {})):
-        refused(EnvError, play, to_base_env(Polled(Told(broken))), 1, says="poll did not return...Polled.poll()")
+        refused(EnvError, play, to_base_env(Polled(FixedSteps(broken))), 1, says="poll did not return...Polled.poll()")

@@ -1,7 +1,8 @@
 """Random schedules of agents through groups and through PettingZoo, there and back: no reward is lost or counted twice,
-each trajectory is one trajectory, each observation is answered once, and what follows each row is right.
+trajectories are neither split nor merged, each observation is answered once, and each row's next observation is
+correct.
 
-The same for a `MultiAgentEnv` as it is, and for the dict view, is in `tests/evaluation/test_sampler_properties.py`.
+`tests/evaluation/test_sampler_properties.py` has the same for a plain `MultiAgentEnv` and for the dict view.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ FIRST_DOES = st.sampled_from(["", "", "o", "oT"])
 
 @st.composite
 def scripts(draw, all_act: bool) -> list[dict]:
-    """One episode of `Scripted`: agents appear, leave, return, are paid at odd times, end by own flags and by all's.
+    """One episode of `Scripted`: agents appear, leave, return, are rewarded at odd times, and end by their own flags or
+    "__all__".
 
     Args:
         draw: given by hypothesis.
-        all_act: whoever is alive acts at every step, as in PettingZoo's parallel API.
+        all_act: all living agents act at every step, as in PettingZoo's parallel API.
     """
     alive = set(draw(st.sets(st.sampled_from(AGENTS), min_size=1)))
     goes_on = ["o", "or", "or"] if all_act else ["", "r", "o", "or", "or"]
@@ -57,7 +59,7 @@ class Declared(Scripted):
 
 
 class Play(Encode):
-    """Acts by `action_for` on each part of what it sees."""
+    """Acts by `action_for` on each part of the observation."""
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
         if isinstance(obs_batch, tuple):
@@ -72,18 +74,18 @@ PARAMETERS = {
 }
 
 
-def run(make: Any, specs: Any, mapping: Any, told_by: Any, mode: str, fragment: int, num_envs: int) -> None:
-    """Samples, and compares all with what `told_by` makes of each environment's log."""
+def run(make: Any, specs: Any, mapping: Any, log_of: Any, mode: str, fragment: int, num_envs: int) -> None:
+    """Samples, and compares the batches and metrics with each environment's log, as `log_of` returns it."""
     config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": fragment, "batch_mode": mode}
     worker = RolloutWorker(make, specs, policy_mapping_fn=mapping, config=config)
-    told = [told_by(env) for env in worker.env.get_sub_environments()]
-    auditor, metrics, learned = Auditor(told, whole_episodes=mode == "complete_episodes"), [], 0.0
+    logs = [log_of(env) for env in worker.env.get_sub_environments()]
+    auditor, metrics, learned = Auditor(logs, whole_episodes=mode == "complete_episodes"), [], 0.0
     for _ in range(5):
         fragments = {policy_id: flat(found) for policy_id, found in worker.sampler.sample()[0].items()}
         auditor.check(fragments)
         learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch in fragments.values())
         metrics += worker.get_metrics()
-    episodes = [episode for story in stories(told) for episode in story.episodes]
+    episodes = [episode for story in stories(logs) for episode in story.episodes]
     assert sum(m.reward for m in metrics) == sum(reward for reward, _, _ in episodes)
     assert sorted(m.length for m in metrics) == sorted(length for _, length, _ in episodes)
     trajectories = sorted(sum(trajectories) for _, _, by_agent in episodes for trajectories in by_agent.values())
@@ -109,10 +111,10 @@ def one_number(parts: Sequence[Any]) -> Any:
 
 
 class Regrouped:
-    """The log of an environment as its groups live it, slowly.
+    """The log of an environment by groups, computed in the simplest way.
 
     Args:
-        env: with the log of what really happened.
+        env: records the log by agent.
         groups: group id -> members.
     """
 
@@ -169,7 +171,7 @@ class Regrouped:
         return np.concatenate([self.seen[member] if member in shown else nothing for member in members])
 
     def _action(self, unit: Hashable, members: Sequence[Hashable]) -> int:
-        """What `Play` does about what the unit sees before this step."""
+        """The action of `Play` for the unit's observation before this step."""
         obs = self._see(members, self.alive.intersection(members))
         return int(one_number([action_for(part) for part in obs.reshape(-1, 4)]))
 
@@ -222,6 +224,6 @@ class TestRandomSchedules:
     @pytest.mark.parametrize(("cls", "story"), [(Dance, dance_story), (Queue, queue_story)])
     def test_from_pettingzoo(self, cls, story, seeds, split):
         base = to_base_env(cls(), lambda index: cls(), len(seeds))
-        for seed, told in zip(seeds, drive(base, "rows", 25, seeds, split), strict=True):
-            assert told == story(seed, len(told))
+        for seed, logs in zip(seeds, drive(base, "rows", 25, seeds, split), strict=True):
+            assert logs == story(seed, len(logs))
         base.stop()

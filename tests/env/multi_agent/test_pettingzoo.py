@@ -1,4 +1,4 @@
-"""PettingZoo's environments, as they come from the library."""
+"""PettingZoo's environments, unchanged."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class TestLibrary:
         metrics = worker.get_metrics()
         if "classic" in name:
             assert metrics
-            # Two players; an illegal move would have cost 1.
+            # Two players; an illegal move costs 1.
             assert {m.reward for m in metrics} == {0}
         worker.stop()
 
 
 class RandomLegal(Encode):
-    """Any action that the mask allows, if there is one."""
+    """A random action that the mask allows, if there is one."""
 
     rng = np.random.default_rng(0)
 
@@ -79,21 +79,21 @@ class RandomLegal(Encode):
         return np.argmax(mask * self.rng.random(mask.shape), axis=1), [], {}
 
 
-def test_ppo_keeps_to_the_mask():
+def test_ppo_respects_the_mask():
     config = PPOConfig(num_envs_per_worker=4, rollout_fragment_length=50, model={"fcnet_hiddens": [16]}, seed=0)
     worker = RolloutWorker(library("aec", TIC_TAC_TOE), PPOPolicy, config=config)
     worker.sample()
     metrics = worker.get_metrics()
     assert len(metrics) > 15
-    assert {m.reward for m in metrics} == {0}  # an illegal move would have cost 1
+    assert {m.reward for m in metrics} == {0}  # an illegal move costs 1
     worker.stop()
 
 
 def test_a_game_of_tic_tac_toe_by_hand():
-    """The last move's reward, the loser's too, and each move's next observation is the mover's own next one."""
+    """Both players' rewards for the last move; each move's next observation is the next one of its own player."""
     worker = RolloutWorker(library("aec", TIC_TAC_TOE), FirstFree, config={"rollout_fragment_length": 7})
     batch = worker.sample()
-    # Squares in turn: X 0 2 4 6, O 1 3 5; X owns the diagonal 2, 4, 6 with the seventh move.
+    # The players alternate: X takes 0 2 4 6, O takes 1 3 5; with the seventh move X has the diagonal 2, 4, 6.
     by_agent = {agent: np.flatnonzero(batch["agent_id"] == agent) for agent in ("player_1", "player_2")}
     assert batch["actions"][by_agent["player_1"]].tolist() == [0, 2, 4, 6]
     assert batch["actions"][by_agent["player_2"]].tolist() == [1, 3, 5]
@@ -106,7 +106,7 @@ def test_a_game_of_tic_tac_toe_by_hand():
         for here, there in pairwise(rows):
             for key in ("observation", "action_mask"):
                 np.testing.assert_array_equal(batch["new_obs"][key][here], batch["obs"][key][there])
-        # The final observation of both: the board as it was left.
+        # The final observation of both shows the final board.
         assert batch["new_obs"]["observation"][rows[-1]].sum() == 7
     (metrics,) = worker.get_metrics()
     assert (metrics.reward, metrics.length) == (0, 7)
@@ -129,13 +129,13 @@ def test_an_illegal_move_ends_the_game_for_both():
     obs, rewards, terminateds, truncateds, _, _ = base.poll()
     assert set(obs[0]) == {"player_1", "player_2"}
     assert rewards == {0: {"player_1": 0, "player_2": -1}}
-    # This is how its wrapper says it: both flags for both.
+    # PettingZoo's wrapper sets both flags for both players.
     assert terminateds == {0: {"player_1": True, "player_2": True, ALL: False}}
     assert truncateds == {0: {"player_1": True, "player_2": True, ALL: True}}
 
 
-def test_who_never_acts_leaves_nothing(caplog):
-    """The first move ends the game of one who has never seen an observation: there is no step that could be paid."""
+def test_an_agent_that_never_acts_has_no_row(caplog):
+    """The first move ends the game for an agent without an observation: no step could get its reward."""
     base = to_base_env(library("aec", TIC_TAC_TOE)())
     base.try_reset()
     base.envs[0].env.unwrapped.board.squares[:] = [1, 1, 0, 2, 2, 0, 0, 0, 0]
@@ -147,7 +147,7 @@ def test_who_never_acts_leaves_nothing(caplog):
 
 
 class TestSpaces:
-    def test_differing_spaces_are_offered_by_agent(self):
+    def test_spaces_that_differ_are_by_agent(self):
         class Mixed(Dance):
             def observation_space(self, agent):
                 return OBS_SPACE if agent == "a" else spaces.Discrete(3)
@@ -159,14 +159,14 @@ class TestSpaces:
         assert base.observation_spaces["d"] == spaces.Discrete(3)
         assert set(base.action_spaces) == set("abcd")
 
-        def begin_until_others_dance() -> None:
+        def reset_with_many_seeds() -> None:
             for seed in range(50):
                 base.reset_rows(np.arange(1), [seed])
 
         where = "dance_v0, sub-environment 0, agent"
-        refused(EnvError, begin_until_others_dance, says=f"wrong shape...{where}...Discrete(3)")
+        refused(EnvError, reset_with_many_seeds, says=f"wrong shape...{where}...Discrete(3)")
 
-    def test_dicts_of_spaces_without_the_methods_do_not_warn(self):
+    def test_dicts_of_spaces_do_not_warn(self):
         class Old(Dance):
             observation_spaces = dict.fromkeys("abcd", OBS_SPACE)
             action_spaces = dict.fromkeys("abcd", ACTION_SPACE)
@@ -181,21 +181,21 @@ class TestSpaces:
             warnings.simplefilter("error")
             assert to_base_env(Old()).observation_space == OBS_SPACE
 
-    def test_agents_that_are_not_known_beforehand(self):
+    def test_without_possible_agents(self):
         env = Dance()
         del env.possible_agents
         base = to_base_env(env)
         assert (base.observation_space, base.action_space) == (None, None)
         assert len(base.reset_rows(np.arange(1))) >= 1
 
-    def test_26_an_agent_that_is_not_declared(self):
+    def test_an_undeclared_agent(self):
         env = Dance()
         env.possible_agents = ["a"]
         with pytest.raises(MultiAgentError, match=r"does not declare(?s:.*)dance_v0, sub-environment 0"):
             play(to_base_env(env), 30)
 
 
-def test_who_leaves_without_a_flag_has_terminated():
+def test_an_agent_that_leaves_without_a_flag_has_terminated():
     class Vanishing(Dance):
         def reset(self, seed=None, options=None):
             self.agents = ["a", "b"]
@@ -218,8 +218,8 @@ def test_who_leaves_without_a_flag_has_terminated():
     assert (rows.agents, rows.terminateds.tolist(), rows.ended_envs.tolist()) == (["b"], [True], [0])
 
 
-def test_who_is_over_before_the_first_turn_is_not_asked():
-    class Stillborn(Queue):
+def test_an_agent_that_has_ended_before_its_first_turn_does_not_act():
+    class EndedAtReset(Queue):
         def reset(self, seed=None, options=None):
             super().reset(seed, options)
             self.agents = ["a", "b"]
@@ -229,12 +229,12 @@ def test_who_is_over_before_the_first_turn_is_not_asked():
             self.agent_selection = "b"
             self._deads_step_first()
 
-    rows = to_base_env(Stillborn()).reset_rows(np.arange(1), [0])
+    rows = to_base_env(EndedAtReset()).reset_rows(np.arange(1), [0])
     assert rows.agents == ["b"]
 
 
-def test_agents_may_share_one_array():
-    """Each last observation is the agent's own, though the array holds the next one's by then."""
+def test_agents_can_share_one_array():
+    """Each last observation is the agent's own, although the array is overwritten with another agent's."""
 
     class Shares(Queue):
         array = np.zeros(3, np.float32)
@@ -249,28 +249,28 @@ def test_agents_may_share_one_array():
 
 @pytest.mark.parametrize("cls", [Dance, Queue])
 def test_seed_options_render_and_close_are_passed_through(cls):
-    told: list = []
+    resets: list = []
 
-    class Told(cls):
+    class Recorded(cls):
         render_mode = "rgb_array"
 
         def reset(self, seed=None, options=None):
-            told.append((seed, options))
+            resets.append((seed, options))
             return super().reset(seed, options)
 
         def render(self):
             return "picture"
 
-    base = to_base_env(Told())
+    base = to_base_env(Recorded())
     base.reset_rows(np.arange(1), [17])
-    assert told == [(17, None)]
+    assert resets == [(17, None)]
     assert base.try_render() == "picture"
     before = Party.open_count
     base.stop()
     assert Party.open_count == before - 1
     adapter = base.envs[0]
     adapter.reset(seed=3, options={"x": 1})
-    assert told[-1] == (3, {"x": 1})
+    assert resets[-1] == (3, {"x": 1})
 
 
 class TestGroups:
@@ -288,12 +288,12 @@ class TestGroups:
             type(pettingzoo.make("parallel", "classic/rps-v2"))
         ]
 
-    def test_groups_of_one_that_is_not_adapted(self):
+    def test_groups_of_an_environment_that_is_not_adapted(self):
         says = "AttributeError in its creator...'with_agent_groups'"
         refused(EnvError, RolloutWorker, lambda c: Dance().with_agent_groups({}), Encode, says=says)
         refused(EnvError, RolloutWorker, lambda: Dance().with_agent_groups({}), Encode, says=says)
 
-    def test_what_is_none_of_pettingzoos(self):
+    def test_environments_that_are_not_pettingzoos(self):
         refused(EnvError, from_pettingzoo, Party(), says="No environment of PettingZoo...Party")
         refused(EnvError, from_pettingzoo, Dance, says="No environment of PettingZoo...Dance")
 
@@ -307,7 +307,7 @@ def test_rollax_does_not_load_pettingzoo():
 
 
 class Lingering(pettingzoo.ParallelEnv):
-    """Leaves its agents in `agents` after their end, which PettingZoo's own test refuses."""
+    """Keeps its agents in `agents` after their end, which PettingZoo's own test refuses."""
 
     metadata = {"name": "lingering"}
     possible_agents = ["a", "b"]
@@ -329,7 +329,7 @@ class Lingering(pettingzoo.ParallelEnv):
         return obs, dict.fromkeys(self.agents, 1.0), flags, dict.fromkeys(self.agents, False), {}
 
 
-def test_an_episode_ends_with_its_agents_also_if_they_stay_in_agents():
+def test_an_episode_ends_with_its_agents_even_if_they_stay_in_agents():
     config = PPOConfig(model={"fcnet_hiddens": [4]}, num_envs_per_worker=2)
     episodes = RolloutWorker(Lingering, PPOPolicy, config=config).evaluate(4)
     assert [(one.length, one.reward) for one in episodes] == [(3, 6.0)] * 4

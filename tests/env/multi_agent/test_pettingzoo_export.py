@@ -1,4 +1,4 @@
-"""Our multi-agent environments as parallel ones of PettingZoo."""
+"""rollax's multi-agent environments as PettingZoo's parallel environments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
 
 
 class Together(MultiAgentEnv):
-    """Agents that all act at once; with `leaving`, one after the other arrives."""
+    """Agents that all act at once; with `leaving`, one of them ends every three steps."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
     possible_agents = ("a", "b", "c")
@@ -47,7 +47,7 @@ class Together(MultiAgentEnv):
 
 
 class Turns(Together):
-    """One agent acts at a time; the one before is paid for what it did."""
+    """One agent acts at a time, and the previous one is rewarded for its action."""
 
     def step(self, actions):
         (actor,) = actions
@@ -62,7 +62,7 @@ class Turns(Together):
 
 def pettingzoos_own_test(env) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it still imports environments in the old way
+        warnings.simplefilter("ignore", DeprecationWarning)  # it imports environments in a deprecated way
         from pettingzoo.test import parallel_api_test
     parallel_api_test(env, num_cycles=200)
 
@@ -72,14 +72,14 @@ class TestExport:
     def test_pettingzoos_own_test(self, env):
         pettingzoos_own_test(to_pettingzoo(env))
 
-    def test_pettingzoos_own_test_of_one_that_came_from_there(self):
+    def test_pettingzoos_own_test_of_an_adapted_environment(self):
         with warnings.catch_warnings():
-            # Not every agent of a dance appears in every episode, which the test may point out.
+            # Not every agent of a dance appears in every episode: the test may warn of it.
             warnings.filterwarnings("ignore", "No agents present")
             warnings.filterwarnings("ignore", "(?s).*Live agent was not given|Agent was given")
             pettingzoos_own_test(to_pettingzoo(to_base_env(Dance()).envs[0]))
 
-    def test_there_and_back_again(self):
+    def test_there_and_back(self):
         def make(_=0):
             return to_pettingzoo(to_base_env(Dance()).envs[0])
 
@@ -91,7 +91,7 @@ class TestExport:
             ]
             assert [([event._replace(info={}) for event in moment.events], moment.ended) for moment in story] == plain
 
-    def test_agents_that_take_turns_stay_and_are_told_that_they_do_not_act(self):
+    def test_infos_show_which_agents_act_in_turns(self):
         env = to_pettingzoo(Turns(False))
         assert isinstance(env, pettingzoo.ParallelEnv)
         obs, infos = env.reset(seed=4, options={"x": 2})
@@ -125,7 +125,7 @@ class TestExport:
         assert terminateds == {"a": True, "b": False, "c": True}
         assert truncateds == {"a": False, "b": True, "c": False}
 
-    def test_a_reward_beside_a_first_observation_counts_nowhere(self):
+    def test_a_reward_beside_a_first_observation_is_not_counted(self):
         class Gifts(Turns):
             def step(self, actions):
                 obs, _, *rest = super().step(actions)
@@ -135,7 +135,7 @@ class TestExport:
         env.reset()
         assert env.step({"a": 0})[1] == {"a": 5.0, "b": 0.0}
 
-    def test_who_ends_in_the_moment_of_appearing_has_never_been_there(self):
+    def test_an_agent_that_ends_as_it_appears_is_left_out(self):
         class Flash(Turns):
             def step(self, actions):
                 obs, rewards, terminateds, *rest = super().step(actions)
@@ -146,17 +146,17 @@ class TestExport:
         for part in env.step({"a": 0}):
             assert set(part) == {"a", "b"}
 
-    def test_25_a_step_without_a_reset(self):
+    def test_a_step_without_a_reset(self):
         env = to_pettingzoo(Together(False))
         refused(EnvError, env.step, {"a": 0}, says="before the reset...Together, exported to PettingZoo")
 
     @pytest.mark.parametrize("actions", [{"a": 0, "b": 0}, {"a": 0, "b": 0, "c": 0, "z": 0}])
-    def test_29_actions_of_others(self, actions):
+    def test_actions_of_other_agents(self, actions):
         env = to_pettingzoo(Together(False))
         env.reset()
         refused(MultiAgentError, env.step, actions, says="Actions for other agents...Together...['a', 'b', 'c']")
 
-    def test_9_no_spaces(self):
+    def test_no_spaces(self):
         class Bare(Together):
             observation_space = None
             action_spaces = {"a": spaces.Discrete(3)}
@@ -166,7 +166,7 @@ class TestExport:
         assert env.action_space("b") == ACTION_SPACE
         refused(SpaceError, env.observation_space, "b", says="without a space...Bare...agent 'b'")
 
-    def test_what_is_no_multi_agent_env(self):
+    def test_other_values_than_a_multi_agent_env(self):
         refused(EnvError, to_pettingzoo, Dance(), says="No multi-agent environment...Dance")
 
     def test_without_pettingzoo(self):

@@ -1,4 +1,4 @@
-"""RLlib's multi-agent environments, by a stand-in for their base class under its import path."""
+"""RLlib's multi-agent environments, with a stand-in for their base class under its import path."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ class Moves(MultiAgentEnv):
 
 
 class Corridor(MultiAgentEnv):
-    """As RLlib's DoubleRowCorridorEnv: methods give the spaces; agents leave, and their flags stay up."""
+    """As RLlib's DoubleRowCorridorEnv: methods give the spaces; agents leave, and their flags stay set."""
 
     def __init__(self, config=None):
         super().__init__()
@@ -168,7 +168,7 @@ class Old(Moves):
         (Old, ("player1", "player2"), Discrete(3), 4),
     ],
 )
-def test_it_is_one_of_many_agents(env, agents, space, steps):
+def test_check_env(env, agents, space, steps):
     report = check_env(env)
     assert (report.kind, report.name, report.agents) == ("ray.MultiAgentEnv", env.__name__, agents)
     assert report.warnings == ()
@@ -176,14 +176,14 @@ def test_it_is_one_of_many_agents(env, agents, space, steps):
     assert report.steps == steps * report.episodes
 
 
-def test_flags_that_are_left_out_are_down():
+def test_missing_flags_are_false():
     env = RLlibEnv(Moves())
     env.reset()
     _, _, terminateds, truncateds, _ = env.step({"player1": 1, "player2": 2})
     assert (terminateds, truncateds) == ({"__all__": False}, {"__all__": False})
 
 
-def test_the_old_interface_ends_by_its_time_limit():
+def test_a_time_limit_of_the_old_interface_truncates():
     base = to_base_env(Old())
     base.try_reset()
     for _ in range(4):
@@ -204,6 +204,6 @@ def test_agents_whose_spaces_differ():
     assert base.action_space == Discrete(3)
 
 
-def test_training_takes_it_as_it_is():
+def test_training():
     with PGTrainer(env=Moves, config={"train_batch_size": 40, "num_envs_per_worker": 2}) as trainer:
         assert trainer.train()["episode_len_mean"] == 4

@@ -1,4 +1,4 @@
-"""An environment whose frames tell where in which episode they were drawn, and a way to look at a video."""
+"""An environment whose frames show the step they were drawn at, and a function that reads a video."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollax.env.recording import encoder
 
 
 class Film(gym.Env):
-    """Three steps to an episode; a frame is as bright as the state: 20, 40, 60, 80."""
+    """Episodes of three steps; the brightness of a frame is the state: 20, 40, 60, 80."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}
     observation_space, action_space = spaces.Discrete(4), spaces.Discrete(2)
@@ -46,7 +46,7 @@ WHOLE = [20, 40, 60, 80]
 
 
 class Video(NamedTuple):
-    """What is seen: the brightness of each frame to the next ten, the size, and how fast it plays."""
+    """The brightness of each frame rounded to tens, the size, and the frame rate."""
 
     brightness: list[int]
     size: tuple[int, int]

@@ -1,4 +1,4 @@
-"""Videos of chosen episodes of every kind of environment: which frames, how fast, and what is refused."""
+"""Videos of selected episodes of every kind of environment: frames, frame rates, and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRAWS = {"render_mode": "rgb_array"}
 
 
 class FilmVector(ListVector):
-    """A user's batch that draws its copies."""
+    """A user's vector environment that draws its copies."""
 
     metadata = Film.metadata
 
@@ -38,7 +38,7 @@ class FilmVector(ListVector):
 
 
 class FilmAgents(OneAgent):
-    """A multi-agent env that draws itself."""
+    """A multi-agent environment that can be drawn."""
 
     metadata = Film.metadata
 
@@ -50,7 +50,7 @@ class FilmAgents(OneAgent):
 
 
 class FilmDicts(DictView):
-    """A user's BaseEnv that begins its next episodes by itself, in the poll after the end."""
+    """A user's BaseEnv that begins the next episode by itself, in the poll after the end."""
 
     def __init__(self) -> None:
         super().__init__(lambda: Film(DRAWS), 2)
@@ -98,7 +98,7 @@ def recorded(env, folder, num_envs=2, worker_index=0, **choice) -> recording.Rec
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_every_kind(kind, tmp_path):
-    """Each film shows the reset, every step and the real last one, and nothing of the next episode."""
+    """Each film shows the reset, every step and the real last state, and nothing of the next episode."""
     base = recorded(MAKERS[kind], tmp_path, episodes=lambda episode: episode == 1, sub_envs=None)
     if kind.startswith("dict"):
         assert base.reset_rows(np.arange(2)) is None
@@ -115,13 +115,13 @@ def test_every_kind(kind, tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted(base.paths)
     for path in base.paths:
         video = watch(path)
-        # Where the step that ends an episode resets too, nobody can see the last state any more.
+        # Where the step that ends an episode also resets, the last state can no longer be drawn.
         assert video.brightness == (WHOLE[:3] if "SAME_STEP" in kind else WHOLE)
         assert video.size == (50, 32)
         assert video.frames_per_second == (30 if "dict" in kind else 7)
 
 
-def test_only_what_is_chosen_is_drawn(tmp_path):
+def test_only_selected_episodes_are_drawn(tmp_path):
     base = recorded(Film, tmp_path, episodes=lambda episode: episode % 2 == 1, sub_envs=[1])
     first, second = base.get_sub_environments()
     play(base, 12)
@@ -145,7 +145,7 @@ def test_only_the_first_worker_records(tmp_path):
     assert base.get_sub_environments()[0].render_mode is None
 
 
-def test_an_environment_as_such(tmp_path):
+def test_an_instance(tmp_path):
     base = record_env(Film(DRAWS), tmp_path)
     assert isinstance(base, BaseEnv)
     play(base, 3)
@@ -153,14 +153,14 @@ def test_an_environment_as_such(tmp_path):
     assert watch(tmp_path / "episode_000000.mp4").brightness == WHOLE
 
 
-def test_an_id_is_told_to_draw(tmp_path):
+def test_an_id_gets_the_render_mode(tmp_path):
     creator = record_env("CartPole-v1", tmp_path)
     (env,) = creator(EnvContext()).get_sub_environments()
     assert env.render_mode == "rgb_array"
     (other,) = creator(EnvContext({"render_mode": "human"})).get_sub_environments()
     assert other.render_mode == "human"
     base = creator(EnvContext())
-    play(base, 11)  # always to the left: it falls
+    play(base, 11)  # the pole falls, as the action is always left
     base.stop()
     video = watch(tmp_path / "episode_000000.mp4")
     assert video.size == (600, 400)
@@ -168,15 +168,15 @@ def test_an_id_is_told_to_draw(tmp_path):
     assert 9 <= len(video.brightness) <= 12
 
 
-def test_a_creator_without_settings_is_left_alone(tmp_path):
+def test_a_creator_without_settings(tmp_path):
     base = recorded(lambda: Film(DRAWS), tmp_path, num_envs=1)
     play(base, 3)
     assert len(base.paths) == 1
     base.stop()
 
 
-def test_what_is_recorded_trains_as_before(tmp_path):
-    """The rows and everything else pass through."""
+def test_recording_passes_rows_and_attributes_through(tmp_path):
+    """For several copies, and with frames drawn by hand."""
     bare, base = to_base_env(Film(DRAWS), lambda _: Film(DRAWS), 3), recorded(Film, tmp_path, num_envs=3)
     assert (base.num_envs, base.observation_space, base.action_space) == (3, Film.observation_space, Film.action_space)
     assert len(base.get_sub_environments()) == 3
@@ -205,7 +205,7 @@ class FilmLater(Film):
 
 
 def test_the_settings_of_environments_apply(tmp_path):
-    """A film of the episode that was lost is not kept."""
+    """The film of the lost episode is deleted."""
     creator = record_env(FilmLater, tmp_path, episodes=lambda episode: True)
     spaces = {"observation_space": Film.observation_space, "action_space": Film.action_space}
     base = make_base_env(creator, EnvContext(), 1, restart_failed_sub_environments=True, **spaces)
@@ -219,7 +219,7 @@ def test_the_settings_of_environments_apply(tmp_path):
     assert [path.name for path in base.paths] == ["episode_000000.mp4", "episode_000002.mp4"]
 
 
-def test_an_agent_that_appears_later_begins_no_film(tmp_path):
+def test_an_agent_that_appears_later_starts_no_film(tmp_path):
     class Joined(FilmAgents):
         def step(self, actions):
             obs, rewards, terms, truncs, infos = super().step(actions)
@@ -234,7 +234,7 @@ def test_an_agent_that_appears_later_begins_no_film(tmp_path):
 
 
 class TestUnfinished:
-    """What did not come to its end leaves no file, and no encoder behind."""
+    """An unfinished episode leaves neither a file nor an encoder."""
 
     def test_stop(self, tmp_path):
         base = recorded(Film, tmp_path)
@@ -251,7 +251,7 @@ class TestUnfinished:
         base.stop()
         assert [path.name for path in tmp_path.iterdir()] == ["env_0_episode_000001.mp4"]
 
-    def test_an_episode_that_was_lost(self, tmp_path):
+    def test_lost_episode(self, tmp_path):
         class Loses(BaseEnv):
             num_envs = 1
             observation_space, action_space = Film.observation_space, Film.action_space
@@ -303,7 +303,7 @@ class TestRefused:
         refused(EnvError, play, base, 1, says="another size...episode_000000.mp4...(10, 8, 3)...(8, 8, 3)")
         base.stop()
 
-    def test_a_folder_that_cannot_be_written(self, tmp_path):
+    def test_a_folder_without_write_permission(self, tmp_path):
         video = VideoFile(tmp_path / "gone" / "episode.mp4", 30)
         video.add(np.zeros((8, 8, 3), np.uint8))
         video.discard()
@@ -322,7 +322,7 @@ class TestRefused:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="SDL asks for a screen elsewhere")
 def test_quiet_without_a_screen(tmp_path):
-    """SDL would complain on standard error that it finds none."""
+    """SDL would write to standard error that it finds no screen."""
     script = """
 import sys, numpy
 from rollax import EnvContext, record_env
@@ -337,7 +337,7 @@ base.stop()
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_screen_is_left_alone(monkeypatch):
+def test_a_set_video_driver_is_kept(monkeypatch):
     monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
     monkeypatch.setenv("DISPLAY", ":0")
     recording.quiet_without_screen()
@@ -345,7 +345,7 @@ def test_a_screen_is_left_alone(monkeypatch):
 
 
 class Floats(Film):
-    """Draws numbers from 0 to 1, which as whole numbers would be black."""
+    """Draws floats from 0 to 1, which would be black as integers."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": "fast"}
 
@@ -360,7 +360,7 @@ def test_frames_of_floats_are_refused(tmp_path):
     base.stop()
 
 
-def test_a_rate_that_is_no_number_is_the_usual_one(tmp_path):
+def test_an_invalid_frame_rate_is_replaced_by_the_default(tmp_path):
     class Odd(Film):
         metadata = Floats.metadata
 

@@ -1,4 +1,4 @@
-"""Environments that fail when they are told to, and write down what becomes of them."""
+"""Environments that fail on request, and record what happens to them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ GO_ON, RAISE, DIE, HANG, END = range(5)
 """The actions, which are also the numbers that agent "a" of the parties takes."""
 
 
-class Diary:
-    """What happened to the environments of one test, in whatever process they were.
+class EventLog:
+    """The events of one test's environments, in all processes.
 
     Args:
-        path: a file that they all append to.
+        path: the file that all processes append to.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,18 +34,18 @@ class Diary:
             file.write(" ".join(map(str, words)) + "\n")
 
     def count(self, *words: Any) -> int:
-        """How many lines begin with these words."""
+        """The number of lines that begin with these words."""
         start = " ".join(map(str, words))
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         return sum(line == start or line.startswith(f"{start} ") for line in lines)
 
 
 class Fragile(gym.Env):
-    """One agent whose actions say what happens.
+    """One agent whose actions cause the failures.
 
-    The observation is [steps taken, vector index, a random number]. Keys of the config: "diary", a Diary;
-    "bad_resets", how many raise at first; "bad_makes", how many raise after the first one; "slow_resets", indices
-    whose resets take 0.3 s.
+    The observation is [steps taken, vector index, a random number]. Keys of the config: "diary", an EventLog;
+    "bad_resets", how many raise at first; "bad_makes", how many raise after the first one; "slow_resets", indices whose
+    resets take 0.3 s.
     """
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
@@ -90,7 +90,7 @@ class Fragile(gym.Env):
 
 
 class FragileParty(MultiAgentEnv):
-    """Agents "a" and "b", of whom "a" says what happens."""
+    """Agents "a" and "b"; the actions of "a" cause the failures."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 

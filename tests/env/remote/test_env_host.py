@@ -1,4 +1,4 @@
-"""What runs in the process of a remote sub-environment, without the process."""
+"""`EnvHost`, which runs in the process of a remote sub-environment, called in this process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rollax.env.registry import Registrations, env_creator
 from rollax.env.remote.env_host import EnvFacts, EnvHost
 from tests.env.old_worlds import OldClock
 from tests.env.refused import FORM
-from tests.env.remote.fragile import RAISE, Diary, Fragile
+from tests.env.remote.fragile import RAISE, EventLog, Fragile
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVector, Party
 from tests.jaxenv.worlds import JaxClock
 
 
 @pytest.fixture
 def diary(tmp_path):
-    return Diary(tmp_path / "diary")
+    return EventLog(tmp_path / "diary")
 
 
 def host_of(cls, diary, **config) -> EnvHost:
@@ -45,7 +45,7 @@ class Unspaced(Clock):
 
 
 class AgentsWithoutSpaces(MultiAgentEnv):
-    """Leaves its spaces to its policies."""
+    """Declares no spaces: its policies do."""
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ class AgentsWithoutSpaces(MultiAgentEnv):
         (lambda index: 1 / 0, EnvError, "raised ZeroDivisionError in its creator"),
     ],
 )
-def test_what_cannot_be_one_of_several(make, error, says):
+def test_environments_that_cannot_be_remote(make, error, says):
     with pytest.raises(error) as raised:
         EnvHost(3, make).make()
     assert type(raised.value) is error
@@ -77,7 +77,7 @@ def test_spaces():
         EnvHost(0, lambda index: Clock()).make(expected=others)
 
 
-def test_what_the_environment_raises_is_the_cause_of_an_error_with_the_action(diary):
+def test_errors_of_the_environment_have_the_action_and_the_cause(diary):
     host = host_of(Fragile, diary)
     host.make()
     obs, _ = host.reset(5)
@@ -88,7 +88,7 @@ def test_what_the_environment_raises_is_the_cause_of_an_error_with_the_action(di
     assert str(raised.value.__cause__) == "a door fell off"
 
 
-def test_the_old_one_is_closed_before_another_is_made(diary):
+def test_the_old_environment_is_closed_before_another_is_made(diary):
     host = host_of(Fragile, diary, bad_makes=1)
     host.make()
     with pytest.raises(EnvError, match="RuntimeError in its creator: no license"):
@@ -109,7 +109,7 @@ def test_an_existing_env_is_used_once(diary):
     assert host._env is not first
 
 
-def test_registrations_of_elsewhere_are_taken_over():
+def test_registrations_of_another_process_are_adopted():
     spec = gym.spec("CartPole-v1")
     registered = Registrations({"elsewhere": Clock}, {"rollax-tests/Other-v0": spec, "CartPole-v1": None})
     try:

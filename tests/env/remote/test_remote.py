@@ -1,4 +1,4 @@
-"""Remote sub-environments: the contract of every kind, and what is their own."""
+"""Remote sub-environments: the contract of every kind of environment, and what is special to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.env import test_contract
 from tests.env.drive import drive
 from tests.env.kinds import REMOTE
 from tests.env.refused import refused
-from tests.env.remote.fragile import Diary, Fragile
+from tests.env.remote.fragile import EventLog, Fragile
 from tests.env.test_contract import seeds_for
 from tests.env.worlds import ACTION_SPACE, CLOCK_ID, OBS_SPACE, Clock
 
@@ -33,7 +33,7 @@ LOCKSTEP = 1e9
 
 @pytest.fixture(scope="module")
 def lockstep(small_ray):
-    """Two sub-environments of each kind and one of the old interface, which always wait for each other."""
+    """Two sub-environments of each kind and one of the old interface, in lockstep."""
     envs = {name: kind.make(1 if name == "remote old single" else 2) for name, kind in REMOTE.items()}
     yield envs
     for env in envs.values():
@@ -41,7 +41,7 @@ def lockstep(small_ray):
 
 
 class Behaving(Fragile):
-    """Returns what it was told to, as late as it was told to."""
+    """Returns given results, after given delays."""
 
     def behave(self, results=None, *, step_s=0.0, reset_s=0.0):
         self.results, self.step_s, self.reset_s = results or {}, step_s, reset_s
@@ -55,37 +55,37 @@ class Behaving(Fragile):
         return self.results.get("step", super().step(action))
 
     def facts(self, *names, key):
-        """Of its process: the id, which modules are loaded, and a variable of the environment."""
+        """Facts about its process: the id, which modules are loaded, and an environment variable."""
         return os.getpid(), [name in sys.modules for name in names], os.environ.get(key)
 
 
 @pytest.fixture(scope="module")
 def only_trio(small_ray, tmp_path_factory):
-    env = remote(Behaving, 3, 100.0, config={"diary": Diary(tmp_path_factory.mktemp("trio") / "diary")})
+    env = remote(Behaving, 3, 100.0, config={"diary": EventLog(tmp_path_factory.mktemp("trio") / "diary")})
     yield env
     env.stop()
 
 
 @pytest.fixture
 def trio(only_trio):
-    """Three that behave well; a poll waits 100 ms for those that are not ready."""
+    """Three sub-environments without failures; a poll waits 100 ms for those that are not ready."""
     for sub_env in only_trio.get_sub_environments():
         sub_env.behave()
     return only_trio
 
 
 def wait(env, seconds, monkeypatch):
-    """How long a poll of this test waits for those that are not ready."""
+    """Sets how long a poll waits for sub-environments that are not ready."""
     monkeypatch.setattr(env, "_wait_s", seconds)
 
 
 @pytest.fixture
 def diary(tmp_path):
-    return Diary(tmp_path / "diary")
+    return EventLog(tmp_path / "diary")
 
 
 def remote(env, num_envs, wait_ms=0.0, *, config=None, worker_index=2, **settings) -> BaseEnv:
-    """As the worker makes it."""
+    """Made as a worker makes it."""
     settings |= {"remote_envs": True, "remote_env_batch_wait_ms": wait_ms}
     return make_base_env(env_creator(env), EnvContext(config or {}, worker_index=worker_index), num_envs, **settings)
 
@@ -93,7 +93,7 @@ def remote(env, num_envs, wait_ms=0.0, *, config=None, worker_index=2, **setting
 @pytest.mark.long
 @EVERY_KIND
 @pytest.mark.parametrize(("view", "split"), [("rows", 1), ("rows", 3), ("dicts", 1)])
-def test_in_lockstep_each_tells_its_story(lockstep, name, view, split):
+def test_episodes_in_lockstep_are_correct(lockstep, name, view, split):
     seeds = seeds_for(lockstep[name].num_envs)
     stories = drive(lockstep[name], view, 40, seeds, split)
     for story, seed in zip(stories, seeds, strict=True):
@@ -117,7 +117,7 @@ def test_in_lockstep_all_step_at_every_poll(lockstep, name):
 
 
 @pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
-def test_without_waiting_each_tells_its_story_at_its_own_pace(lockstep, name, monkeypatch):
+def test_episodes_without_waiting_are_correct(lockstep, name, monkeypatch):
     wait(lockstep[name], 0.0, monkeypatch)
     for view in ("rows", "dicts"):
         stories = drive(lockstep[name], view, 80, seeds_for(2), at_least=6)
@@ -127,7 +127,7 @@ def test_without_waiting_each_tells_its_story_at_its_own_pace(lockstep, name, mo
 
 @pytest.mark.long
 @pytest.mark.parametrize("slow", [{"step_s": 1.5}, {"reset_s": 1.5}])
-def test_without_waiting_a_slow_one_stops_nobody(trio, slow, monkeypatch):
+def test_a_slow_sub_environment_delays_no_other_without_waiting(trio, slow, monkeypatch):
     wait(trio, 0.0, monkeypatch)
     trio.get_sub_environments()[1].behave(**slow)
     assert trio.reset_rows(np.arange(3)) is None
@@ -140,8 +140,8 @@ def test_without_waiting_a_slow_one_stops_nobody(trio, slow, monkeypatch):
     assert min(steps[0], steps[2]) > 5
 
 
-def test_a_poll_waits_for_others_as_long_as_it_was_told(trio):
-    """100 ms after the first one: whoever takes 300 ms comes later."""
+def test_a_poll_waits_as_long_as_configured(trio):
+    """100 ms after the first result: a sub-environment that takes 300 ms is in a later poll."""
     trio.get_sub_environments()[1].behave(reset_s=0.3)
     first = trio.reset_rows(np.arange(3))
     assert first.env_index.tolist() == [0, 2]
@@ -154,7 +154,7 @@ def test_a_poll_waits_for_others_as_long_as_it_was_told(trio):
     assert {0, 2} <= {*seen}
 
 
-def test_a_reset_in_the_middle_of_a_step_forgets_the_step(trio, monkeypatch):
+def test_a_reset_during_a_step_discards_the_step(trio, monkeypatch):
     wait(trio, 0.0, monkeypatch)
     trio.get_sub_environments()[0].behave(step_s=0.3)
     trio.reset_rows(np.arange(3), [1, 2, 3])
@@ -166,14 +166,14 @@ def test_a_reset_in_the_middle_of_a_step_forgets_the_step(trio, monkeypatch):
             firsts += [rows.obs[started]]
         elif firsts and not asked and not rows.starts.any():
             assert 0 not in rows.env_index
-            assert trio.reset_rows(np.array([0]), [1]) is None  # its step is under way
+            assert trio.reset_rows(np.array([0]), [1]) is None  # its step is running
             asked = True
         trio.send_rows(rows, None, np.zeros(len(rows), np.int64))
     np.testing.assert_array_equal(*firsts)
 
 
-def test_one_alone(lockstep):
-    """Steps out of an episode are refused; sub-environment i is the same however many there are."""
+def test_one_sub_environment(lockstep):
+    """Steps outside of an episode are refused; sub-environment i does not depend on their number."""
     kind = REMOTE["remote"]
     answers = test_contract.TestAnswers()
     env = kind.make(1)
@@ -188,21 +188,21 @@ def test_one_alone(lockstep):
 
 
 @EVERY_KIND
-def test_spaces_and_what_it_is_made_of(lockstep, name):
+def test_spaces_and_sub_environments(lockstep, name):
     env = lockstep[name]
     assert env.num_envs == (1 if name == "remote old single" else 2)
     assert env.observation_space == OBS_SPACE
     assert env.action_space == ACTION_SPACE
 
 
-def test_stand_ins_set_attributes_over_there(lockstep):
+def test_proxies_set_remote_attributes(lockstep):
     env = lockstep["remote"]
     env.get_sub_environments()[1].level = 3
     first, second = env.get_sub_environments()
     assert (second.level, hasattr(first, "level")) == (3, False)
 
 
-def test_stand_ins_read_attributes_and_call_methods_over_there(lockstep):
+def test_proxies_read_remote_attributes_and_call_remote_methods(lockstep):
     env = lockstep["remote"]
     env.reset_rows(np.arange(2), seeds_for(2))
     first, second = env.get_sub_environments()
@@ -223,7 +223,7 @@ class Film(Clock):
         return np.zeros((32, 32, 3), np.uint8)
 
 
-def test_recorded_ones_run_in_their_processes_too(small_ray, tmp_path):
+def test_recorded_environments_run_in_their_own_processes(small_ray, tmp_path):
     base = remote(record_env(Film, tmp_path), 1, LOCKSTEP, worker_index=1)
     assert isinstance(*base.get_sub_environments(), RemoteSubEnvironment)
     rows = base.reset_rows(np.arange(1))
@@ -235,7 +235,7 @@ def test_recorded_ones_run_in_their_processes_too(small_ray, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
-def test_answers_that_are_refused(lockstep, name):
+def test_refused_actions(lockstep, name):
     same = REMOTE[name]._replace(make=lambda num_envs: lockstep[name])
     answers = test_contract.TestAnswers()
     answers.test_missing_answer(same)
@@ -243,7 +243,7 @@ def test_answers_that_are_refused(lockstep, name):
     answers.test_answer_to_who_does_not_wait(same)
 
 
-def test_the_context_says_where(trio):
+def test_the_context_has_the_indices(trio):
     contexts = [sub_env.context for sub_env in trio.get_sub_environments()]
     assert [(context.worker_index, context.vector_index, context.remote) for context in contexts] == [
         (2, 0, True),
@@ -253,13 +253,13 @@ def test_the_context_says_where(trio):
     assert contexts[0]["diary"].count("made") == 3
 
 
-def test_processes_are_many_and_small(trio):
+def test_each_has_a_process_without_jax_and_with_one_thread(trio):
     told = [sub_env.facts("jax", "rollax.evaluation", key="OMP_NUM_THREADS") for sub_env in trio.get_sub_environments()]
     assert len({os.getpid(), *(pid for pid, _, _ in told)}) == 4
     assert [facts[1:] for facts in told] == [([False, False], "1")] * 3
 
 
-def test_what_is_registered_here_only():
+def test_ids_registered_in_this_process_only():
     class Local(Clock):
         """Of no module that another process could import."""
 
@@ -279,7 +279,7 @@ def test_what_is_registered_here_only():
         del gym.registry["rollax-tests/Local-v0"], gym.registry["rollax-tests/Stuck-v0"]
 
 
-def test_an_existing_env_is_one_of_them(diary):
+def test_an_existing_env_is_one_of_the_sub_environments(diary):
     first = Fragile(EnvContext({"diary": diary}))
     others = lambda index: Fragile(EnvContext({"diary": diary}, vector_index=index))  # noqa: E731
     env = to_base_env(first, others, 2, remote_envs=True, remote_env_batch_wait_ms=LOCKSTEP)
@@ -289,7 +289,7 @@ def test_an_existing_env_is_one_of_them(diary):
     assert diary.count("closed") == 2
 
 
-def test_frames_are_drawn_over_there():
+def test_frames_are_drawn_remotely():
     env = to_base_env(None, lambda index: gym.make("CartPole-v1", render_mode="rgb_array"), 1, True, LOCKSTEP)
     env.try_reset()
     assert env.try_render().shape == (400, 600, 3)
@@ -324,7 +324,7 @@ class Raising(Clock):
 
 
 @pytest.mark.long
-def test_what_cannot_be_made():
+def test_environments_that_cannot_be_made():
     with pytest.raises(SpaceError, match=r"(?s)different spaces.*WithSpace, sub-environment 1"):
         remote(WithSpace, 2)
     with pytest.raises(EnvError, match="OSError in its creator: no display for 0") as error:
@@ -332,8 +332,8 @@ def test_what_cannot_be_made():
     assert "tests/env/remote/test_remote.py" in str(error.value.__cause__)
 
 
-def test_what_cannot_travel():
-    """Locks, for instance, whether the creator or the environment holds them."""
+def test_environments_that_cannot_be_pickled():
+    """A lock in the creator or in the environment is refused."""
     lock = threading.Lock()
     refused(ConfigError, remote, lambda context: lock and Clock(), 1, says="cannot travel...pickle")
     refused(ConfigError, to_base_env, Locked(lock), None, 1, True, says="cannot travel...pickle")
@@ -358,7 +358,7 @@ class Locked(Clock):
         ("step", (np.zeros(3, np.float32), 0.0, False, False, []), "info...sub-environment 1"),
     ],
 )
-def test_bad_output_is_refused_as_at_home(trio, method, value, says, monkeypatch):
+def test_bad_output_is_refused(trio, method, value, says, monkeypatch):
     wait(trio, LOCKSTEP, monkeypatch)
     trio.get_sub_environments()[1].behave({method: value})
 
@@ -370,7 +370,7 @@ def test_bad_output_is_refused_as_at_home(trio, method, value, says, monkeypatch
     refused(EnvError, play, says=says)
 
 
-def test_ray_must_be_there(monkeypatch):
+def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     says = "Ray is not installed...pip install 'rollax[ray]'"
     error = refused(ConfigError, lambda: started_ray("remote_worker_envs"), says=says)

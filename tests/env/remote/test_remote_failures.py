@@ -14,7 +14,7 @@ from rollax.env.making import make_base_env
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
 from tests.env.refused import FORM
-from tests.env.remote.fragile import DIE, END, GO_ON, HANG, RAISE, Diary, Fragile, FragileParty
+from tests.env.remote.fragile import DIE, END, GO_ON, HANG, RAISE, EventLog, Fragile, FragileParty
 
 pytestmark = pytest.mark.usefixtures("small_ray")
 BOTH = pytest.mark.parametrize("cls", [Fragile, FragileParty])
@@ -23,12 +23,12 @@ LOCKSTEP = 1e9
 
 @pytest.fixture
 def diary(tmp_path):
-    return Diary(tmp_path / "diary")
+    return EventLog(tmp_path / "diary")
 
 
 @pytest.fixture
 def make(diary):
-    """Makes remote sub-environments as the worker does."""
+    """Makes remote sub-environments as a worker does."""
     made = []
 
     def make_one(cls=Fragile, num_envs=3, *, wait_ms=LOCKSTEP, config=None, **settings):
@@ -43,7 +43,7 @@ def make(diary):
 
 
 def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
-    """One poll after actions by sub-environment, GO_ON where none is given."""
+    """Sends actions by sub-environment, GO_ON where none is given, and polls once."""
     acting = np.flatnonzero(rows.acts)
     chosen = [(actions or {}).get(index, GO_ON) for index in rows.env_index[acting].tolist()]
     env.send_rows(rows, acting, np.array(chosen))
@@ -52,7 +52,7 @@ def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
 
 @pytest.mark.long
 @BOTH
-def test_one_that_dies_is_made_anew_and_the_others_go_on(make, diary, cls, caplog):
+def test_a_dead_one_is_recreated_and_the_others_continue(make, diary, cls, caplog):
     env = make(cls, 2)
     rows = act(env, env.reset_rows(np.arange(2), [7, 8]))
     assert not len(rows.dropped_envs)
@@ -64,7 +64,7 @@ def test_one_that_dies_is_made_anew_and_the_others_go_on(make, diary, cls, caplo
     assert {*started.env_index.tolist()} == {0}
     assert {obs[0] for obs in started.obs} == {0}
     both = act(env, Rows.concat(rows, started))
-    assert [int(obs[0]) for obs in both.obs[:: len(both) // 2]] == [1, 3]  # steps since the reset
+    assert [int(obs[0]) for obs in both.obs[:: len(both) // 2]] == [1, 3]  # the number of steps since the reset
     assert diary.count("made", 0) == 2
     assert diary.count("made") == 3
     assert "Sub-environment 0 failed" in caplog.text
@@ -73,7 +73,7 @@ def test_one_that_dies_is_made_anew_and_the_others_go_on(make, diary, cls, caplo
 
 @pytest.mark.long
 class DiesDrawing(Fragile):
-    """Its process ends as it draws its third frame; the next one has a chance to draw."""
+    """Its first process ends as it draws its third frame."""
 
     render_mode = "rgb_array"
 
@@ -84,7 +84,7 @@ class DiesDrawing(Fragile):
 
 
 @pytest.mark.long
-def test_one_that_dies_while_it_is_drawn_has_lost_its_episode(make, diary, tmp_path):
+def test_an_episode_is_lost_if_its_process_dies_while_drawing(make, diary, tmp_path):
     creator = record_env(DiesDrawing, tmp_path / "videos", episodes=lambda episode: True)
     env = make(creator, 1)
     rows = act(env, env.reset_rows(np.arange(1)))
@@ -96,7 +96,7 @@ def test_one_that_dies_while_it_is_drawn_has_lost_its_episode(make, diary, tmp_p
 
 
 @pytest.mark.long
-def test_the_new_one_has_a_stream_of_its_own_seed(make, diary):
+def test_a_recreated_one_has_its_own_reproducible_seeds(make, diary):
     def after_a_death():
         env = make(num_envs=1)
         rows = env.reset_rows(np.arange(1), [7])
@@ -110,7 +110,7 @@ def test_the_new_one_has_a_stream_of_its_own_seed(make, diary):
 
 
 @pytest.mark.long
-def test_one_that_hangs_counts_as_dead(make, caplog, monkeypatch):
+def test_a_hanging_one_counts_as_dead(make, caplog, monkeypatch):
     env = make(num_envs=2, remote_env_timeout_s=1.5)
     rows = act(env, env.reset_rows(np.arange(2)), {0: HANG})
     assert rows.dropped_envs.tolist() == [0]
@@ -118,7 +118,7 @@ def test_one_that_hangs_counts_as_dead(make, caplog, monkeypatch):
     assert "expected: an answer within 1.5 s" in caplog.text
     assert f"where:    sub-environment 0, step({HANG})" in caplog.text
     assert env.reset_rows(rows.dropped_envs).obs[0, 0] == 0
-    # It stops nobody who does not wait for it.
+    # Without waiting, it delays no other sub-environment.
     monkeypatch.setattr(env, "_wait_s", 0.0)
     env.reset_rows(np.arange(2))
     polls, dropped = 0, False
@@ -128,12 +128,12 @@ def test_one_that_hangs_counts_as_dead(make, caplog, monkeypatch):
         polls += 1
         acting = np.flatnonzero(rows.acts)
         env.send_rows(rows, acting, np.where(rows.env_index[acting] == 0, HANG, GO_ON))
-    assert polls > 3  # were the others to wait: the one that sends the actions, and the one that drops the episode
+    assert polls > 3  # with waiting there would be 2 polls
     assert env.reset_rows(np.array([0])) is None
 
 
 @pytest.mark.long
-def test_what_one_raises_is_raised_with_its_traceback(make):
+def test_an_error_is_raised_with_its_traceback(make):
     env = make(num_envs=1, config={"bad_resets": 1})
     with pytest.raises(EnvError, match=r"(?s)ValueError in reset.*no level.*sub-environment 0"):
         env.reset_rows(np.arange(1))
@@ -148,7 +148,7 @@ def test_what_one_raises_is_raised_with_its_traceback(make):
 
 @BOTH
 @pytest.mark.long
-def test_one_that_raises_is_made_anew_if_told_so(make, diary, cls, caplog):
+def test_a_raising_one_is_recreated_if_configured(make, diary, cls, caplog):
     env = make(cls, 2, restart_failed_sub_environments=True)
     rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
     assert rows.dropped_envs.tolist() == [0]
@@ -164,7 +164,7 @@ def test_one_that_raises_is_made_anew_if_told_so(make, diary, cls, caplog):
 
 
 @pytest.mark.long
-def test_a_reset_that_raises_is_tried_again(make, diary):
+def test_a_failed_reset_is_repeated(make, diary):
     env = make(num_envs=1, config={"bad_resets": 2}, restart_failed_sub_environments=True)
     assert env.reset_rows(np.arange(1), [5]).obs[0, 0] == 0
     assert diary.count("made") == 3
@@ -178,7 +178,7 @@ def test_a_reset_that_raises_is_tried_again(make, diary):
 
 
 @pytest.mark.long
-def test_it_is_not_made_anew_forever(make, diary, monkeypatch):
+def test_the_number_of_failures_in_a_row_is_limited(make, diary, monkeypatch):
     monkeypatch.setattr(EnvFailures, "MOST_IN_A_ROW", 2)
     env = make(num_envs=1, restart_failed_sub_environments=True)
     rows = env.reset_rows(np.arange(1))
@@ -192,8 +192,8 @@ def test_it_is_not_made_anew_forever(make, diary, monkeypatch):
 
 
 @pytest.mark.long
-def test_it_is_not_waited_for_while_it_is_made_anew(make, caplog, monkeypatch):
-    """A pause before another try stops nobody else."""
+def test_the_others_are_polled_while_it_is_recreated(make, caplog, monkeypatch):
+    """The pause before another attempt delays no other sub-environment."""
     monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 3.0)
     caplog.set_level(logging.CRITICAL)
     env = make(num_envs=2, wait_ms=0, restart_failed_sub_environments=True)
@@ -213,7 +213,7 @@ def test_it_is_not_waited_for_while_it_is_made_anew(make, caplog, monkeypatch):
 
 
 @pytest.mark.long
-def test_stop_ends_what_does_not_answer(make, diary, monkeypatch):
+def test_stop_ends_processes_that_do_not_answer(make, diary, monkeypatch):
     monkeypatch.setattr("rollax.processes.pool._STOP_S", 0.2)
     env = make(num_envs=2, wait_ms=0)
     env.reset_rows(np.arange(2))

@@ -1,4 +1,4 @@
-"""Workers and trainers over remote sub-environments, and over processes of Gymnasium's own."""
+"""Workers and trainers with remote sub-environments, and with Gymnasium's own processes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from rollax import PGTrainer, RolloutWorker, TrainerConfig
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from tests.env.always_zero import AlwaysZero
-from tests.env.remote.fragile import DIE, END, GO_ON, Diary, Fragile
+from tests.env.remote.fragile import DIE, END, GO_ON, EventLog, Fragile
 from tests.env.worlds import Clock, Party
 
 LOCKSTEP = 1e9
 
 
 def sampled(env, policies=PPOPolicy, mapping=None, **settings):
-    """Two batches, and the metrics of their episodes."""
+    """Samples two batches, and the metrics of their episodes."""
     config = PPOConfig(num_envs_per_worker=2, rollout_fragment_length=40, seed=3, **settings)
     worker = RolloutWorker(env, policies, policy_mapping_fn=mapping, config=config)
     batches = [worker.sample(), worker.sample()]
@@ -27,13 +27,13 @@ def sampled(env, policies=PPOPolicy, mapping=None, **settings):
 
 
 def columns_of(batch) -> dict:
-    """Of one policy, or of several."""
+    """The columns of one policy, or of several."""
     parts = batch.policy_batches if hasattr(batch, "policy_batches") else {"default_policy": batch}
     return {(policy_id, key): part[key] for policy_id, part in parts.items() for key in part}
 
 
 @pytest.mark.parametrize(("env", "several"), [(Clock, False), (Party, True)], ids=["single", "two policies"])
-def test_in_lockstep_the_numbers_are_those_of_one_process(small_ray, env, several):
+def test_batches_in_lockstep_equal_those_of_one_process(small_ray, env, several):
     policies = {"first": (PPOPolicy, None, None, {}), "other": (PPOPolicy, None, None, {"gamma": 0.5})}
     mapping = functools.partial(_by_letter) if several else None
     at_home, away = (
@@ -82,8 +82,8 @@ class Doomed(Fragile):
 
 @pytest.mark.parametrize("wait_ms", [0, LOCKSTEP])
 @pytest.mark.long
-def test_of_an_episode_that_was_lost_nothing_is_learned(small_ray, tmp_path, wait_ms):
-    diary = Diary(tmp_path / "diary")
+def test_lost_episodes_are_not_learned_from(small_ray, tmp_path, wait_ms):
+    diary = EventLog(tmp_path / "diary")
     config = TrainerConfig(
         env_config={"diary": diary},
         num_envs_per_worker=2,
@@ -103,8 +103,8 @@ def test_of_an_episode_that_was_lost_nothing_is_learned(small_ray, tmp_path, wai
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
-def test_gymnasiums_own_processes_are_a_trainers_env_as_they_are(mode):
-    """The one-machine way, which needs no Ray."""
+def test_training_with_gymnasiums_async_vector_env(mode):
+    """Processes on one machine without Ray."""
 
     def make(_context):
         return AsyncVectorEnv([Clock] * 2, context="spawn", autoreset_mode=mode)

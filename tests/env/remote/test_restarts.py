@@ -1,4 +1,4 @@
-"""Sub-environments in this process that raise: made anew where the config says so."""
+"""Sub-environments in this process that raise are recreated if the config allows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
 from tests.env.always_zero import AlwaysZero
 from tests.env.external.worlds import ExternalClocks
-from tests.env.remote.fragile import END, GO_ON, RAISE, Diary, Fragile, FragileParty
+from tests.env.remote.fragile import END, GO_ON, RAISE, EventLog, Fragile, FragileParty
 from tests.env.worlds import ArrayVector, Clock, DictParties
 
 BOTH = pytest.mark.parametrize("cls", [Fragile, FragileParty])
@@ -25,7 +25,7 @@ def no_pauses(monkeypatch):
 
 @pytest.fixture
 def diary(tmp_path):
-    return Diary(tmp_path / "diary")
+    return EventLog(tmp_path / "diary")
 
 
 def make(cls, diary, num_envs=3, *, restart=True, **config):
@@ -34,7 +34,7 @@ def make(cls, diary, num_envs=3, *, restart=True, **config):
 
 
 def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
-    """One poll after actions by sub-environment, GO_ON where none is given."""
+    """Sends actions by sub-environment, GO_ON where none is given, and polls once."""
     acting = np.flatnonzero(rows.acts)
     chosen = [(actions or {}).get(index, GO_ON) for index in rows.env_index[acting].tolist()]
     env.send_rows(rows, acting, np.array(chosen))
@@ -42,7 +42,7 @@ def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
 
 
 @BOTH
-def test_one_that_raises_is_made_anew_and_the_others_go_on(cls, diary, caplog):
+def test_a_raising_one_is_recreated_and_the_others_continue(cls, diary, caplog):
     env = make(cls, diary)
     rows = act(env, env.reset_rows(np.arange(3), [7, 8, 9]))
     assert not len(rows.dropped_envs)
@@ -64,7 +64,7 @@ def test_one_that_raises_is_made_anew_and_the_others_go_on(cls, diary, caplog):
 
 
 @BOTH
-def test_all_may_fail_at_once(cls, diary):
+def test_all_can_fail_at_once(cls, diary):
     env = make(cls, diary)
     rows = act(env, env.reset_rows(np.arange(3)), dict.fromkeys(range(3), RAISE))
     assert len(rows) == 0
@@ -98,7 +98,7 @@ def test_a_lost_episode_must_be_reset(cls, diary):
 
 
 @BOTH
-def test_the_error_is_raised_unless_told_so(cls, diary):
+def test_without_the_config_key_the_error_is_raised(cls, diary):
     env = make(cls, diary, restart=False)
     rows = env.reset_rows(np.arange(3))
     with pytest.raises(EnvError, match=r"(?s)ValueError in step.*sub-environment 1") as raised:
@@ -107,7 +107,7 @@ def test_the_error_is_raised_unless_told_so(cls, diary):
 
 
 @BOTH
-def test_a_reset_or_a_creator_that_raises_is_tried_again(cls, diary):
+def test_a_failed_reset_or_creator_is_repeated(cls, diary):
     env = make(cls, diary, 1, bad_resets=2, bad_makes=1)
     rows = env.reset_rows(np.arange(1), [5])
     assert rows.obs[0][0] == 0
@@ -116,7 +116,7 @@ def test_a_reset_or_a_creator_that_raises_is_tried_again(cls, diary):
 
 
 @BOTH
-def test_the_new_one_has_a_stream_of_its_own_seed(cls, diary):
+def test_a_recreated_one_has_its_own_reproducible_seeds(cls, diary):
     def after_a_failure():
         env = make(cls, diary, 1)
         rows = env.reset_rows(np.arange(1), [7])
@@ -130,8 +130,8 @@ def test_the_new_one_has_a_stream_of_its_own_seed(cls, diary):
 
 
 @BOTH
-def test_it_is_not_made_anew_forever(cls, diary, monkeypatch):
-    """An episode's end, or many steps, make up for the failures before."""
+def test_the_number_of_failures_in_a_row_is_limited(cls, diary, monkeypatch):
+    """The end of an episode, or many steps, reset the count."""
     monkeypatch.setattr(EnvFailures, "MOST_IN_A_ROW", 2)
     monkeypatch.setattr(EnvFailures, "STEPS_TO_GET_WELL", 10)
     env = make(cls, diary, 2)
@@ -160,7 +160,7 @@ def test_pauses_become_longer(monkeypatch):
     assert failures.failed(2, error) == 0
 
 
-def test_a_new_one_must_be_like_the_others(diary, monkeypatch):
+def test_a_recreated_one_must_have_the_same_spaces(diary, monkeypatch):
     class Changing(Fragile):
         def __init__(self, context):
             super().__init__(context)
@@ -176,12 +176,12 @@ def test_a_new_one_must_be_like_the_others(diary, monkeypatch):
 
 
 @pytest.mark.parametrize("env", [ArrayVector(2), ExternalClocks(1), DictParties(2)], ids=lambda env: type(env).__name__)
-def test_kinds_that_bring_their_own_sub_environments_say_that_they_cannot(env, caplog):
+def test_kinds_with_their_own_sub_environments_warn(env, caplog):
     to_base_env(env, restart_failed_sub_environments=True)
     assert f"{type(env).__name__} brings its own sub-environments" in caplog.text
 
 
-def test_a_vector_env_may_say_which_it_has_lost():
+def test_a_vector_env_can_report_lost_sub_environments():
     class Losing(VectorEnv):
         """Returns nothing for its first sub-environment."""
 
@@ -204,8 +204,8 @@ def test_a_vector_env_may_say_which_it_has_lost():
 
 
 @BOTH
-def test_workers_sample_on(cls, diary):
-    """Of an episode that was lost nothing is learned: each lasts 4 steps, or is lost in its second."""
+def test_workers_continue_sampling(cls, diary):
+    """Lost episodes are in no batch: each episode lasts 4 steps, or is lost in its second."""
 
     class Unlucky(cls):
         def step(self, actions):

@@ -1,4 +1,4 @@
-"""The actions that sub-environments receive are their own: they may keep them, and write into them."""
+"""Sub-environments receive their own copies of actions: they can keep them and write into them."""
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +13,7 @@ BOX = spaces.Box(-1, 1, (1,), np.float32)
 
 
 class Smooth(gym.Env):
-    """Rewards the distance to the last action, which it keeps."""
+    """Keeps the last action, and rewards the distance to it."""
 
     observation_space = action_space = BOX
 
@@ -31,7 +31,7 @@ class Smooth(gym.Env):
 
 
 class Flip(Policy):
-    """1 and -1 in turn."""
+    """Alternates between 1 and -1."""
 
     sign = 1.0
 
@@ -40,7 +40,7 @@ class Flip(Policy):
         return np.full((len(obs_batch), 1), self.sign, np.float32), [], {}
 
 
-def test_of_two_policies():
+def test_actions_of_two_policies_can_be_kept():
     worker = RolloutWorker(
         Smooth,
         {"a": Flip, "b": Flip},
@@ -51,7 +51,7 @@ def test_of_two_policies():
     worker.stop()
 
 
-def test_of_a_vector_environment_whose_copies_reset_in_steps_of_their_own():
+def test_actions_of_a_vector_environment_can_be_kept():
     vector = SyncVectorEnv([lambda length=length: Smooth(length) for length in (3, 4, 5)])
     worker = RolloutWorker(lambda _: vector, Flip, config={"normalize_actions": False})
     for episode in worker.evaluate(9):
@@ -60,7 +60,7 @@ def test_of_a_vector_environment_whose_copies_reset_in_steps_of_their_own():
 
 
 class Writes(gym.Env):
-    """Writes into its action, as with one that it has sampled."""
+    """Writes into its action."""
 
     observation_space = BOX
 
@@ -79,7 +79,7 @@ class Writes(gym.Env):
 @pytest.mark.parametrize(
     "space", [spaces.MultiBinary(3), spaces.MultiDiscrete([3, 3]), spaces.Box(-1, 1, (2,))], ids=str
 )
-def test_may_be_written_into(space):
+def test_actions_can_be_written_into(space):
     config = {"train_batch_size": 8, "sgd_minibatch_size": 8, "num_sgd_iter": 1}
     with PPOTrainer(lambda _: Writes(space), config) as trainer:
         assert trainer.train()["episodes_this_iter"] == 8

@@ -1,4 +1,4 @@
-"""What a broken vector environment returns as a whole: a user's `VectorEnv` and a `gymnasium.vector.VectorEnv`."""
+"""Wrong columns of a broken vector environment: of a user's `VectorEnv` and of a `gymnasium.vector.VectorEnv`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tests.env.worlds import ACTION_SPACE
 SPACE = spaces.Dict({"x": spaces.Box(-10, 10, (2,), np.float32), "n": spaces.Discrete(3)})
 OBS = {"x": np.zeros((3, 2), np.float32), "n": np.zeros(3, np.int64)}
 NO = np.zeros(3, bool)
-LATER = 60  # past the polls in which everything is looked at
+LATER = 60  # past the polls in which all values are checked
 
 
 @pytest.fixture(autouse=True)
-def looked_at(monkeypatch):
-    """Episodes without an end are looked at for 50 polls, in the place of 1000."""
+def fewer_checked_polls(monkeypatch):
+    """Episodes without an end are checked for 50 polls, instead of 1000."""
     monkeypatch.setattr(checks.FirstEpisodes, "MOST_POLLS", 50)
 
 
 class Columns(VectorEnv):
-    """Three copies of nothing; from one step on it returns something else."""
+    """Three copies, which return the changed columns from one step on."""
 
     def __init__(self, at: int = 1, **changed: Any) -> None:
         super().__init__(SPACE, ACTION_SPACE, 3)
@@ -54,7 +54,7 @@ class Columns(VectorEnv):
 
 
 class Native(gym.vector.VectorEnv):
-    """The same as Gymnasium's kind."""
+    """The same as a `gymnasium.vector.VectorEnv`."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
     num_envs, single_observation_space, single_action_space = 3, SPACE, ACTION_SPACE
@@ -82,12 +82,12 @@ def bad(kind, at, says, **changed):
 @WHEN
 class TestStep:
     @pytest.mark.parametrize("result", [None, 3, (OBS, NO, NO, {}), (OBS, NO, NO, NO, {}, {})])
-    def test_five_values(self, kind, at, result):
+    def test_other_than_five_values(self, kind, at, result):
         bad(kind, at, f"did not return five values...{kind.__name__}", step=result)
 
     @pytest.mark.parametrize("part", ["rewards", "terms", "truncs"])
     @pytest.mark.parametrize("value", [np.zeros(2), 1.0, None, {}])
-    def test_one_entry_each(self, kind, at, part, value):
+    def test_columns_of_another_length(self, kind, at, part, value):
         name = {"rewards": "Rewards", "terms": "Terminateds", "truncs": "Truncateds"}[part]
         bad(kind, at, f"{name} of the wrong number...{kind.__name__}...of 3, one entry", **{part: value})
 
@@ -112,7 +112,7 @@ class TestStep:
         value[2, 1] = np.nan
         bad(kind, at, "NaN or infinite observation...sub-environment 2, ", obs={**OBS, "x": value})
 
-    def test_float64_is_cast_and_said_once(self, kind, at, caplog):
+    def test_float64_is_cast_and_warns_once(self, kind, at, caplog):
         base = to_base_env(kind(at, obs={**OBS, "x": np.ones((3, 2))}))
         obs = play(base, at + 3).observations(None, SPACE)
         assert obs["x"].dtype == np.float32
@@ -142,7 +142,7 @@ def test_reset(kind, result):
 @pytest.mark.parametrize("at", [1, LATER])
 @pytest.mark.parametrize("x", [[[1.0], [1.0, 2.0], [3.0]], (x for x in "abc"), 3, np.zeros((3, 2), complex)])
 def test_columns_that_are_none(kind, at, x):
-    """Ragged lists and generators too, whenever they come."""
+    """Also ragged lists and generators, at any step."""
     says = f"bservation...{kind.__name__}, sub-environment 0...key 'x'...got:"
     refused(EnvError, play, to_base_env(kind(at, obs={**OBS, "x": x})), at, says=says)
 
@@ -155,7 +155,7 @@ def test_infos_of_a_user_s_vector_env(infos):
 
 
 @pytest.mark.parametrize("infos", [[3], 3, None, [{}, {}, 1]])
-def test_infos_of_a_native_one(infos):
+def test_infos_of_a_native_vector_env(infos):
     class Says(Native):
         def reset(self, *, seed=None, options=None):
             return OBS, infos if at == 0 else {}
@@ -174,7 +174,7 @@ def test_lists_of_the_wrong_length():
     assert len(play(to_base_env(Columns(obs=(one, one, one))), 1)) == 3
 
 
-def test_bounds_are_said_once(caplog):
+def test_out_of_bounds_warns_once(caplog):
     for kind in (Columns, Native):
         play(to_base_env(kind(obs={**OBS, "n": np.array([0, 1, 7])})), 2)
     assert (
@@ -193,7 +193,7 @@ class Breaks(gym.Env):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::UserWarning")  # in which Gymnasium tells of it too
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's log
 def test_a_process_that_raises():
     base = to_base_env(AsyncVectorEnv([Breaks] * 2, context="spawn"))
     says = "ZeroDivisionError in step(): by nothing...AsyncVectorEnv...array([0, 0])"

@@ -1,4 +1,4 @@
-"""EnvPool: a stand-in with its habits, and the library itself where it is installed."""
+"""EnvPool: a stand-in with its behavior, and the library itself where it is installed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SMALL = {"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1, "m
 
 
 class Pool(gym.vector.VectorEnv):
-    """Counts to three in each of its copies, with the habits of EnvPool.
+    """Counts to three in each of its copies, with the behavior of EnvPool.
 
-    Its spaces are those of one copy; the seed is taken when it is made and refused, with a warning, at a reset; after
-    an end the next step resets, whatever it is sent; infos are a dict of arrays, one of them nested, without masks;
-    rewards are float32; the same arrays are filled at every step.
+    Its spaces are those of one copy; the constructor takes the seed, and a reset ignores it with a warning; the step
+    after an end resets and ignores its action; infos are a dict of arrays, one of them nested, without masks; rewards
+    are float32; every step fills the same arrays.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": ["rgb_array", "human"]}
@@ -58,7 +58,7 @@ class Pool(gym.vector.VectorEnv):
         return self.obs, self.rewards, *self.flags, infos
 
 
-# What rollax knows EnvPool by is where its classes come from.
+# rollax recognizes EnvPool by the module of its classes.
 Pool.__module__ = "envpool.python.gymnasium_envpool"
 
 
@@ -80,13 +80,13 @@ class TestStandIn:
         assert seen == [*episode, *episode, episode[0]]
         assert rows.info_list()[2] == {"env_id": 2, "players": {"env_id": 2}, "elapsed_step": 1}
 
-    def test_seeds_are_left_to_who_makes_it_and_that_is_said_once(self, caplog):
+    def test_seeds_are_left_to_the_creator_and_warn_once(self, caplog):
         with caplog.at_level(logging.WARNING):
             for _ in range(2):
                 to_base_env(Pool()).reset_rows(np.arange(3), [1, 2, 3])
         assert caplog.text.count("takes its seed when it is made") == 1
 
-    def test_check(self):
+    def test_check_env(self):
         report = check_env(lambda: Pool(seed=7))
         assert [finding.name for finding in report.findings] == ["seed"]
         assert report.warnings == ()
@@ -100,7 +100,7 @@ class TestStandIn:
 
 
 class TestLibrary:
-    """What it does with the real one."""
+    """The real library."""
 
     @pytest.fixture
     def envpool(self):

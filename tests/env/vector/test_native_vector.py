@@ -14,7 +14,7 @@ EVERYONE = np.arange(3)
 
 
 class Countdown(gym.vector.VectorEnv):
-    """Three copies that end after 1, 2 and 3 steps, again and again; the observation is what is left."""
+    """Three copies with episodes of 1, 2 and 3 steps; the observation is the number of steps left."""
 
     def __init__(self, **metadata) -> None:
         self.num_envs = 3
@@ -32,14 +32,14 @@ class Countdown(gym.vector.VectorEnv):
     def step(self, actions):
         assert self.action_space.contains(actions)
         self.left = np.where(self.over, [1, 2, 3], self.left - 1)
-        # It rewards resets too, and says that the second copy is over as soon as it is reset.
+        # It rewards resets too, and the second copy is over at its reset.
         rewards = np.full(3, 7, np.float32)
         self.over = (self.left == 0) | (self.over & (EVERYONE == 1))
         return self.left.copy(), rewards, self.over.copy(), np.zeros(3, bool), {"everybody": "here", "each": [4, 5, 6]}
 
 
 class TestCartPole:
-    """Gymnasium's own vector entry point, beside the same env stepped by hand."""
+    """Gymnasium's own vector entry point, compared with the same environment stepped by hand."""
 
     def test_rows_are_the_steps_of_the_bare_env(self):
         env, bare = (gym.make_vec("CartPole-v1", 8, vectorization_mode="vector_entry_point") for _ in range(2))
@@ -92,12 +92,12 @@ def test_rows_of_resets_carry_neither_rewards_nor_flags():
     base = to_base_env(Countdown(autoreset_mode=AutoresetMode.NEXT_STEP))
     rows = base.reset_rows(EVERYONE, [5, 6, 7])
     assert base.env.seeds == [5]
-    told = []
+    got = []
     for _ in range(4):
         acting = np.flatnonzero(rows.acts)
         base.send_rows(rows, acting, np.zeros(len(acting), np.int32))
         rows = base.poll_rows()
-        told.append([rows.obs, rows.rewards, rows.terminateds, rows.starts, rows.acts])
+        got.append([rows.obs, rows.rewards, rows.terminateds, rows.starts, rows.acts])
         np.testing.assert_array_equal(rows.ended_envs, np.flatnonzero(rows.terminateds))
         assert rows.info_list() == [{"everybody": "here", "each": value} for value in (4, 5, 6)]
     # step  left    reward  over   starts  waits
@@ -111,18 +111,18 @@ def test_rows_of_resets_carry_neither_rewards_nor_flags():
         [[0, 2, 0], [7, 0, 7], [1, 0, 1], [0, 1, 0], [0, 0, 0]],
         [[1, 2, 3], [0, 0, 0], [0, 0, 0], [1, 1, 1], [1, 0, 1]],
     ]
-    for found, wanted in zip(told, expected, strict=True):
+    for found, wanted in zip(got, expected, strict=True):
         np.testing.assert_array_equal(np.array(found), np.array(wanted))
 
 
-def test_silent_about_its_mode(caplog):
+def test_without_an_autoreset_mode(caplog):
     base = to_base_env(Countdown())
     to_base_env(Countdown())
     assert base.mode is AutoresetMode.NEXT_STEP
     assert caplog.text.count("Countdown does not say how it resets") == 1
 
 
-def test_the_instance_knows_its_mode_better_than_its_class():
+def test_the_mode_of_the_instance_overrides_that_of_its_class():
     env = Countdown(autoreset_mode=AutoresetMode.NEXT_STEP)
     env.autoreset_mode = AutoresetMode.DISABLED  # type: ignore[attr-defined]
     assert to_base_env(env).mode is AutoresetMode.DISABLED
@@ -142,11 +142,11 @@ def test_wrappers(name):
 
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
         if name == "RecordEpisodeStatistics" and mode is AutoresetMode.SAME_STEP:
-            continue  # which Gymnasium's wrapper does not know
+            continue  # Gymnasium's wrapper does not support it
         plain, wrapped = to_base_env(make(mode)), to_base_env(getattr(gym.wrappers.vector, name)(make(mode)))
         assert [type(part) for part in wrapped.get_sub_environments()] == [Clock, Clock]
-        stories = [drive_without_statistics(env) for env in (plain, wrapped)]
-        assert stories[0] == stories[1]
+        histories = [drive_without_statistics(env) for env in (plain, wrapped)]
+        assert histories[0] == histories[1]
 
 
 def drive_without_statistics(env):
@@ -163,7 +163,7 @@ def without_statistics(result):
     return *parts, infos
 
 
-def test_infos_of_a_dict_of_arrays():
+def test_infos_from_a_dict_of_arrays():
     infos = {
         "trajectories": np.array([3, 4]),
         "late": np.array([1.5, 0.0]),

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's vector environments, by a stand-in for `VecEnv` and `DummyVecEnv` under their import path."""
+"""Stable-Baselines3's vector environments, with a stand-in for `VecEnv` and `DummyVecEnv` under their import path."""
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +10,7 @@ from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 
 
 class VecEnv:
-    """What `stable_baselines3.common.vec_env.base_vec_env.VecEnv` of 2.x defines, as far as stepping needs it."""
+    """The part of `stable_baselines3.common.vec_env.base_vec_env.VecEnv` of 2.x that stepping needs."""
 
     metadata, render_mode = {"render_modes": []}, None
 
@@ -71,7 +71,7 @@ class DummyVecEnv(VecEnv):
 
 
 class Line(gym.Env):
-    """Counts to 3: odd sub-environments are cut off there, even ones terminate."""
+    """Counts to 3: odd sub-environments are truncated there, even ones terminate."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -103,7 +103,7 @@ def test_ends_and_resets():
     for count in (1, 2, 3):
         base.send_rows(rows, None, np.array([2, 4]))
         rows = base.poll_rows()
-        assert rows.obs.tolist() == [[count, 0, 2], [count, 1, 4]]  # the real last one too
+        assert rows.obs.tolist() == [[count, 0, 2], [count, 1, 4]]  # the real last observation included
         assert rows.rewards.tolist() == [2, 4]
     assert (rows.terminateds.tolist(), rows.truncateds.tolist()) == ([True, False], [False, True])
     assert [info["count"] for info in rows.info_list()] == [3, 3]
@@ -114,7 +114,7 @@ def test_ends_and_resets():
     assert base.env.env.closed
 
 
-def test_a_nest_of_observations():
+def test_nested_observations():
     class Nested(Line):
         observation_space = gym.spaces.Dict({"a": OBS_SPACE, "b": gym.spaces.Discrete(4)})
 
@@ -148,7 +148,7 @@ def test_a_nest_of_observations():
     assert base.reset_rows(rows.ended_envs).obs["b"].tolist() == [0, 0]
 
 
-def test_an_end_without_its_observation():
+def test_an_end_without_its_final_observation():
     class Forgetful(DummyVecEnv):
         def step_wait(self):
             *others, infos = super().step_wait()
@@ -164,7 +164,7 @@ def test_an_end_without_its_observation():
 
 
 @pytest.mark.long
-def test_check_and_training():
+def test_check_env_and_training():
     report = check_env(lambda context: lines(2))
     assert (report.kind, report.name, report.num_envs) == ("stable_baselines3.VecEnv", "DummyVecEnv", 2)
     assert report.warnings == ()
