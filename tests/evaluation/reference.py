@@ -1,4 +1,4 @@
-"""What a sampler must return, read slowly from the logs of the environments; and the comparison."""
+"""The rows that a sampler must return, computed from the logs of the environments, and the comparison with them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Key = tuple[float, ...]
 
 @dataclass
 class Row:
-    """What a row of a batch must hold.
+    """The expected values of one row of a batch.
 
-    `trajectory` is (sub-environment, episode, agent, how many trajectories the agent has had in the episode).
+    `trajectory` is (sub-environment, episode, agent, number of the agent's trajectories in the episode so far).
     """
 
     trajectory: tuple
@@ -43,8 +43,8 @@ class Row:
 
 
 @dataclass
-class Story:
-    """What happened in one sub-environment, read from its log one event at a time."""
+class History:
+    """The history of one sub-environment, read from its log one event at a time."""
 
     index: int
     rows: list[Row] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Story:
         self.trajectories: dict[Hashable, list[float]] = {}
         self.first_row = 0
 
-    def read(self, events: Iterable[tuple[Any, ...]]) -> Story:
+    def read(self, events: Iterable[tuple[Any, ...]]) -> History:
         for kind, *event in events:
             if kind == "reset":
                 self.episode, self.t, self.open, self.trajectories, self.first_row = (
@@ -85,7 +85,7 @@ class Story:
             self.trajectories[agent][-1] += rewards.get(agent, 0.0)
         for agent in list(self.open):
             terminated, truncated = terms.get(agent, False), truncs.get(agent, False)
-            if not (terminated or truncated):  # "__all__" stands for those whose own flags are down
+            if not (terminated or truncated):  # "__all__" counts for agents without a flag of their own
                 terminated, truncated = terms[ALL], truncs[ALL]
             if terminated or truncated:
                 row = self.open.pop(agent)
@@ -117,24 +117,24 @@ class Story:
         self.rows.append(self.open[agent])
 
 
-def stories(envs: Iterable[Any]) -> list[Story]:
-    """What the logs of these environments say."""
-    return [Story(index).read(env.log) for index, env in enumerate(envs)]
+def histories(envs: Iterable[Any]) -> list[History]:
+    """The histories of these environments, from their logs."""
+    return [History(index).read(env.log) for index, env in enumerate(envs)]
 
 
 def expected_rows(envs: Iterable[Any]) -> dict[Key, Row]:
-    """Every row that is complete, by its observation."""
-    rows = [row for story in stories(envs) for row in story.rows if row.complete]
+    """All complete rows, by their observations."""
+    rows = [row for history in histories(envs) for row in history.rows if row.complete]
     by_obs = {_key(row.obs): row for row in rows}
     assert len(by_obs) == len(rows)
     return by_obs
 
 
 class Auditor:
-    """Compares fragment after fragment with the logs: nothing is missing, nothing comes twice, every number is right.
+    """Compares consecutive fragments with the logs: no row is missing or doubled, and all values are correct.
 
     Args:
-        envs: the sub-environments, with their logs.
+        envs: the sub-environments, which have logs.
         whole_episodes: fragments hold the rows of finished episodes; else all rows that are complete.
     """
 
@@ -144,7 +144,7 @@ class Auditor:
         self.episode_ids: dict[int, tuple] = {}
 
     def check(self, fragments: Mapping[str, Fragment]) -> None:
-        """One fragment, right after it was sampled."""
+        """Checks one fragment, right after it was sampled."""
         expected = expected_rows(self.envs)
         for fragment in fragments.values():
             self._check_batch(fragment, expected)

@@ -1,4 +1,4 @@
-"""Environments of which it is known how candidates were played."""
+"""Environments that record how candidates were played."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollax import EnvContext
 
 
 class Drift(gym.Env):
-    """A point that drifts by chance and by the action; episodes of 3 to 9 steps, by the seed.
+    """A point that drifts randomly and with the action; episodes of 3 to 9 steps, by the seed.
 
     Keys of the config: "resets", a deque of all seeds; "steps", of all vector indices that step; "fails", a deque of
     the numbers of resets after which the next step raises.

@@ -19,7 +19,7 @@ def mapped(space, actions, clip=False, normalize=False):
 
 
 #   policy's action            -1.5   -0.5      5      9
-#   normalized                 -2*   2.5      5      9     * cut: an element with both bounds never leaves them
+#   normalized                 -2*   2.5      5      9     * limited: an element with both bounds stays inside them
 #   normalized and clipped     -2    2.5      3      9
 #   clipped                    -1.5    0      3      9
 #   neither                    -1.5 -0.5      5      9
@@ -58,7 +58,7 @@ def test_integer_boxes_are_rounded_and_kept_in_range():
     np.testing.assert_array_equal(mapped(space, [[-1.0, 1.0]], normalize=True), [[0, 255]])
 
 
-def test_spaces_without_a_box_pass_at_no_cost():
+def test_spaces_without_a_box_are_not_copied():
     space = spaces.Dict({"a": spaces.Discrete(3, start=1), "b": spaces.Tuple([spaces.MultiDiscrete([2, 3])])})
     action_map = ActionMap(space, clip_actions=True, normalize_actions=True)
     columns = {"a": np.array([1, 3]), "b": (np.zeros((2, 2), np.int64),)}
@@ -83,7 +83,7 @@ def test_to_policy_undoes_the_map():
     action_map = ActionMap(MIXED, clip_actions=True, normalize_actions=True)
     actions = f32([[-1, 0.25, 2, 50], [0.5, 1, -7, -50]])
     np.testing.assert_allclose(action_map.to_policy(action_map(actions)), actions, rtol=1e-6)
-    # Outside the bounds, the line goes on: 4 in [-2, 2] is 2, and 15 in [0, 10] is 2.
+    # The map continues linearly outside the bounds: 4 in [-2, 2] is 2, and 15 in [0, 10] is 2.
     np.testing.assert_allclose(action_map.to_policy([[4, 15, 0, 0]]), [[2, 2, 0, 0]])
 
 
@@ -93,11 +93,11 @@ def test_element_with_one_possible_value():
     np.testing.assert_array_equal(action_map.to_policy([[3.0]]), [[0]])
 
 
-def test_nan_stays():
+def test_nan_is_kept():
     assert np.isnan(mapped(MIXED, [[np.nan] * 4], clip=True, normalize=True)).all()
 
 
-def test_argument_is_left_alone():
+def test_argument_is_not_changed():
     actions = f32([[-5, 5, 5, 5]])
     copy = actions.copy()
     mapped(MIXED, actions, clip=True, normalize=True)
@@ -114,7 +114,7 @@ def test_wrong_shape(shape):
 def test_choices_of_a_narrow_dtype_are_in_the_space(dtype):
     choices = spaces.MultiDiscrete([2, 3], dtype=dtype)
     nested = spaces.Dict({"a": choices, "b": spaces.Discrete(3)})
-    columns = {"a": np.int32([[0, 2]]), "b": np.int32([1])}  # as distributions return them
+    columns = {"a": np.int32([[0, 2]]), "b": np.int32([1])}  # the dtype that distributions return
     assert not choices.contains(columns["a"][0])
     mapped = ActionMap(nested, clip_actions=True, normalize_actions=True)(columns)
     assert choices.contains(mapped["a"][0])

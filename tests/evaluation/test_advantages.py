@@ -24,7 +24,7 @@ def segments(lengths, rewards, values=None, terminated=()) -> Fragment:
 
 
 def random_segments(lengths: list[int]) -> tuple[Fragment, np.ndarray]:
-    """Every other segment terminates; the next values come with them."""
+    """Segments of which every other one terminates, and their next values."""
     rng = np.random.default_rng(len(lengths))
     rewards, values = rng.normal(size=(2, sum(lengths))).astype(np.float32)
     next_values = rng.normal(size=len(lengths)).astype(np.float32)
@@ -50,14 +50,14 @@ def slow_advantages(fragment, next_values, gamma, lambda_):
 
 def rlax_advantages(*arguments):
     with warnings.catch_warnings():
-        # What rlax stands on uses deprecated parts of JAX as it is imported.
+        # Dependencies of rlax use deprecated parts of JAX at import.
         warnings.simplefilter("ignore")
         import rlax
     return rlax.truncated_generalized_advantage_estimation(*arguments)
 
 
 class TestGeneralizedAdvantages:
-    # γ = 0.5, λ = 0.5, one segment of two rows, rewards 1 2, values 10 20, the value after it 30.
+    # γ = 0.5, λ = 0.5, one segment of two rows, rewards 1 2, values 10 20, next value 30.
     #   δ_0 = 1 + 0.5 · 20 - 10 = 1
     #   truncated or cut:  δ_1 = 2 + 0.5 · 30 - 20 = -3    A = 1 + 0.25 · -3 = 0.25, -3      A + V = 10.25, 17
     #   terminated:        δ_1 = 2 - 20 = -18              A = 1 + 0.25 · -18 = -3.5, -18    A + V = 6.5, 2
@@ -71,7 +71,7 @@ class TestGeneralizedAdvantages:
         np.testing.assert_array_equal(got[1], f32(*targets))
         assert got[0].dtype == got[1].dtype == np.float32
 
-    def test_each_segment_takes_its_own_next_value(self):
+    def test_each_segment_uses_its_own_next_value(self):
         # γ = 0.1, λ = 1, values 0: the targets are returns, with the next value as the digit after the last reward.
         fragment = segments(THREE_SEGMENTS, f32(1, 2, 3, 4, 5, 6), np.zeros(6, np.float32), terminated=[1])
         advantages, targets = generalized_advantages(fragment, f32(7, 8, 9), gamma=0.1, lambda_=1.0)
@@ -96,7 +96,7 @@ class TestGeneralizedAdvantages:
             expected = rlax_advantages(segment["rewards"], segment.discounts(0.97), 0.8, values)
             np.testing.assert_allclose(segment["advantages"], expected, rtol=1e-5, atol=1e-5)
 
-    def test_where_a_fragment_is_cut_does_not_matter_without_lambda(self):
+    def test_cutting_a_fragment_changes_nothing_with_lambda_0(self):
         fragment, next_values = random_segments([10])
         whole, _ = generalized_advantages(fragment, next_values, gamma=0.9, lambda_=0.0)
         cut = segments([4, 6], fragment["rewards"], fragment["vf_preds"])
@@ -109,7 +109,7 @@ class TestGeneralizedAdvantages:
         advantages, targets = generalized_advantages(fragment, f32(np.nan), gamma=0.9, lambda_=0.9)
         assert (advantages[0], targets[0]) == (-1, 1)
 
-    def test_arguments_are_left_alone(self):
+    def test_arguments_are_not_changed(self):
         fragment, next_values = random_segments([3, 2])
         before, next_values_before = fragment.copy(), next_values.copy()
         generalized_advantages(fragment, next_values, gamma=0.9, lambda_=0.9)
@@ -136,14 +136,14 @@ class TestDiscountedReturns:
         returns = discounted_returns(segments(THREE_SEGMENTS, f32(1, 2, 3, 4, 5, 6)), None, gamma=0.1)
         np.testing.assert_allclose(returns, f32(1.23, 2.3, 3, 4, 5.6, 6), rtol=1e-6)
 
-    def test_are_the_value_targets_of_lambda_1(self):
+    def test_equal_the_value_targets_with_lambda_1(self):
         fragment, next_values = random_segments([5, 300, 1])
         _, targets = generalized_advantages(fragment, next_values, gamma=0.95, lambda_=1.0)
         returns = discounted_returns(fragment, next_values, gamma=0.95)
         np.testing.assert_allclose(returns, targets, rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 7, 8, 9, 1000])
-    def test_without_discount_rewards_of_1_count_the_rows_left(self, length):
+    def test_undiscounted_rewards_of_1_count_the_remaining_rows(self, length):
         fragment = segments([length, 1], np.ones(length + 1, np.float32))
         returns = discounted_returns(fragment, None, gamma=1.0)
         np.testing.assert_array_equal(returns, [*range(length, 0, -1), 1])
@@ -158,7 +158,7 @@ class TestDiscountedReturns:
 
 
 class TestEndlessEnv:
-    """Reward 1 for ever, cut by a time limit after 10 steps: V = 1 / (1 - γ) = 10 with γ = 0.9."""
+    """Reward 1 at every step, truncated after 10 steps: V = 1 / (1 - γ) = 10 with γ = 0.9."""
 
     @staticmethod
     def learned_value(truncation_is_termination: bool, lambda_: float) -> float:

@@ -1,4 +1,4 @@
-"""A thread that samples while others learn."""
+"""Sampling in a background thread during learning."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ ROLLOUT = Rollout(0, 0, MultiAgentBatch({}, 0), 10, 10, EpisodeList(), {}, False
 
 
 class Source:
-    """Fragments of ten steps; each waits until the test lets it come."""
+    """Returns fragments of ten steps, each when the test allows it."""
 
     def __init__(self, most_waiting=30):
         self.allowed, self.version = threading.Semaphore(0), 0
@@ -48,7 +48,7 @@ class Source:
             self.allowed.release()
 
     def make(self, count):
-        """Lets fragments come, and waits until they wait to be taken."""
+        """Allows `count` fragments, and waits until they are ready."""
         goal = len(self.made) + count
         self.sampling._start()
         for _ in range(count):
@@ -77,13 +77,13 @@ class TestWaitingFragments:
         assert source.sampling.take_one().worker_index == 0
         assert numbers(source.sampling.take()) == [1, 2]
 
-    def test_nothing_is_returned_if_none_comes_in_time(self, source):
+    def test_returns_nothing_after_the_timeout(self, source):
         assert source.sampling.take(0.01) == []
         assert source.sampling.take_one(0.01) is None
         source.make(1)
         assert numbers(source.sampling.take(0.01)) == [0]
 
-    def test_the_oldest_are_dropped_but_their_episodes_count(self, source):
+    def test_the_oldest_are_dropped_but_their_episodes_are_counted(self, source):
         source.make(5)
         taken = source.sampling.take()
         assert numbers(taken) == [2, 3, 4]
@@ -92,7 +92,7 @@ class TestWaitingFragments:
         source.make(1)
         assert source.sampling.take_one().dropped_steps == 0
 
-    def test_those_of_old_weights_are_dropped(self, source):
+    def test_fragments_of_old_weights_are_dropped(self, source):
         source.most_lag = 1
         source.make(2)
         source.newest, source.version = 2, 2
@@ -117,7 +117,7 @@ class TestWaitingFragments:
         source.make(1)
         assert numbers(source.sampling.take()) == [2]
 
-    def test_it_goes_on_after_an_interrupted_halt(self, source, monkeypatch):
+    def test_sampling_continues_after_an_interrupted_halt(self, source, monkeypatch):
         source.make(1)
         thread, join = source.sampling._thread, source.sampling._thread.join
 
@@ -153,7 +153,7 @@ def test_turns_are_held_only_while_the_sampling_thread_waits():
     assert order == ["samples", "holds", "samples on"]
 
 
-def test_turns_go_on_after_an_interrupted_wait(monkeypatch):
+def test_turns_continue_after_an_interrupted_wait(monkeypatch):
     turns = Turns()
 
     def interrupted(condition):
@@ -170,7 +170,7 @@ def test_turns_go_on_after_an_interrupted_wait(monkeypatch):
 
 
 class Echo(ExternalEnv):
-    """Plays ten steps in one thread, for ever."""
+    """Plays episodes of ten steps in one thread, without an end."""
 
     samples_in_background = True
 
@@ -213,7 +213,7 @@ class TestTrainer:
         monkeypatch.setattr(policy, "learn_on_batch", slow)
         trainer.train()
         result = trainer.train()
-        assert result["info"]["queue"]["dropped_steps"] >= 40  # more than a train batch came meanwhile
+        assert result["info"]["queue"]["dropped_steps"] >= 40  # meanwhile more than one train batch arrived
         assert result["info"]["queue"]["policy_lag_max"] <= 2
 
     def test_versions_count_updates_and_are_restored(self, trainer, tmp_path):
@@ -231,13 +231,13 @@ class TestTrainer:
         with pytest.raises(ConfigError, match=r"cannot be saved exactly(?s:.)*sample_async"):
             trainer.save(tmp_path, exact=True)
 
-    def test_evaluation_of_the_worker_halts_it(self, trainer):
+    def test_evaluation_halts_sampling(self, trainer):
         assert len(trainer.worker.evaluate(2)) == 2
         assert trainer.train()["timesteps_this_iter"] == 40
 
 
 class Silent(Echo):
-    """Nobody plays."""
+    """No client plays."""
 
     def __init__(self, env_config):
         super().__init__(env_config)
@@ -262,7 +262,7 @@ def test_an_iteration_without_clients_ends_early(trainer_class):
 
 
 class TestConfig:
-    def test_it_is_off_for_other_environments(self):
+    def test_off_by_default_for_other_environments(self):
         assert not RolloutWorker(
             lambda context: Line(), Encode, config={"rollout_fragment_length": 3}
         ).samples_in_background
@@ -272,7 +272,7 @@ class TestConfig:
             RolloutWorker(lambda context: Line(), Encode, config={"sample_async": True})
 
     @pytest.mark.long
-    def test_any_environment_may_be_sampled_so(self):
+    def test_any_environment_can_be_sampled_in_the_background(self):
         config = {**CONFIG, "sample_async": True}
         with PPOTrainer(env="CartPole-v1", config=config) as trainer:
             assert trainer.train()["timesteps_total"] == 40
@@ -280,7 +280,7 @@ class TestConfig:
 
 
 def until(condition):
-    """Waits for what another thread does."""
+    """Waits until another thread makes a condition true."""
     deadline = time.monotonic() + LONG
     while not condition():
         assert time.monotonic() < deadline, "it did not come"

@@ -1,4 +1,4 @@
-"""Callbacks: each at its moment, and only where it is overridden."""
+"""Callbacks: each is called at the right moment, and only if it is overridden."""
 
 from collections import Counter
 from fractions import Fraction
@@ -16,8 +16,8 @@ from tests.evaluation.worlds import ALL, Asynchronous, Encode, Line, Scripted
 TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]
 
 
-class Diary(Callbacks):
-    """Writes down what it is told."""
+class CallRecorder(Callbacks):
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.lines: list[tuple] = []
@@ -49,9 +49,9 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_every_moment_of_every_episode(environment):
+def test_calls_of_every_episode(environment):
     creator, num_envs = ENVIRONMENTS[environment]
-    config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": 8, "callbacks": Diary}
+    config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": 8, "callbacks": CallRecorder}
     worker = RolloutWorker(creator, Encode, config=config)
     batches = [worker.sample() for _ in range(3)]
     lines = worker.callbacks.lines  # type: ignore[attr-defined]
@@ -59,8 +59,8 @@ def test_every_moment_of_every_episode(environment):
     metrics = iter(worker.get_metrics())
     running: dict[int, tuple] = {}
     seen: set[int] = set()
-    for what, *told in (line for line in lines if line[0] != "sample"):
-        episode_id, env_index, length, reward = told
+    for what, *values in (line for line in lines if line[0] != "sample"):
+        episode_id, env_index, length, reward = values
         if what == "start":
             assert (env_index, episode_id) not in running.items()
             assert episode_id not in seen
@@ -97,7 +97,7 @@ def test_infos_of_the_last_step():
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_the_end_of_an_episode_knows_the_last_infos_also_where_no_step_is_listened_to(environment):
+def test_on_episode_end_has_the_last_infos_without_on_episode_step(environment):
     class AtTheEnd(Callbacks):
         def __init__(self) -> None:
             self.infos: list[dict] = []
@@ -122,8 +122,8 @@ def test_the_end_of_an_episode_knows_the_last_infos_also_where_no_step_is_listen
     assert all(at_the_end)
 
 
-def test_an_episode_keeps_what_is_noted_on_it():
-    class Noting(Callbacks):
+def test_an_episode_keeps_user_data():
+    class WithUserData(Callbacks):
         def on_episode_start(self, *, worker, base_env, episode):
             episode.user_data["name"] = episode.episode_id
 
@@ -131,7 +131,7 @@ def test_an_episode_keeps_what_is_noted_on_it():
             assert episode.user_data == {"name": episode.episode_id}
             episode.custom_metrics["id"] = episode.episode_id
 
-    config = {"rollout_fragment_length": 20, "num_envs_per_worker": 2, "callbacks": Noting}
+    config = {"rollout_fragment_length": 20, "num_envs_per_worker": 2, "callbacks": WithUserData}
     worker = RolloutWorker(Line, Encode, config=config)
     worker.sample()
     ids = [m.custom_metrics["id"] for m in worker.get_metrics()]
@@ -153,14 +153,14 @@ class TestRefused:
             ("on_something_else", "call it one of these"),
         ],
     )
-    def test_a_method_that_nothing_calls(self, name, fix):
+    def test_unknown_methods(self, name, fix):
         with pytest.raises(ConfigError) as error:
             RolloutWorker(Line, Encode, config={"callbacks": hooks(**{name: lambda self, **known: None})})
         assert f"class Mine, method {name}" in str(error.value)
         assert fix in str(error.value)
 
     @pytest.mark.parametrize("base", [Callbacks, object])
-    def test_other_parameters(self, base):
+    def test_wrong_parameters(self, base):
         refused = {
             "on_episode_end": lambda self, episode: None,
             "on_episode_step": lambda self, *, worker, base_env, episode, more: None,
@@ -176,7 +176,7 @@ class TestRefused:
         with pytest.raises(ConfigError, match=r"class Mine(.|\n)*missing a required argument: 'path'"):
             make_callbacks(hooks(__init__=lambda self, path: None))
 
-    def test_what_fits_is_accepted(self):
+    def test_accepted_methods_and_attributes(self):
         accepted = {
             "on_episode_start": lambda self, **known: None,
             "on_episode_step": lambda self, worker, base_env, episode, more=None: None,
@@ -226,7 +226,7 @@ class TestRefused:
 
 
 class TestOverriding:
-    def test_only_what_is_overridden_is_called(self):
+    def test_only_overridden_methods_are_called(self):
         class Ends(Callbacks):
             def on_episode_end(self, *, worker, base_env, episode):
                 pass
@@ -252,7 +252,7 @@ class TestOverriding:
 
         assert overrides(Child(), "on_sample_end")
 
-    def test_a_class_that_is_no_subclass(self):
+    def test_a_class_that_is_not_a_subclass(self):
         batches = []
 
         class Own:

@@ -1,4 +1,4 @@
-"""`CandidatePlayer`: who plays what, with which seeds, and that it does not depend on the number of slots."""
+"""`CandidatePlayer`: which candidate plays which episodes with which seeds, independent of the number of slots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def request(count=3, **settings):
 
 
 def played_alone(theta, task, *, offset=0.0, sign=False):
-    """The return of one episode, played step by step; and the observations that were acted on."""
+    """The return of one episode, played step by step, and its observations."""
     index, side, episode = task
     vector = (theta + np.float32((0.1, -0.1)[side]) * direction(5, 2, index, len(theta))).reshape(3, 2)
     env, total, seen = Drift({}), 0.0, []
@@ -48,7 +48,7 @@ def played_alone(theta, task, *, offset=0.0, sign=False):
     return total, np.array(seen, np.float64)
 
 
-def test_what_each_candidate_reaches():
+def test_returns_of_each_candidate():
     worker = worker_of(num_envs_per_worker=4, observation_filter="MeanStdFilter")
     result = worker.play_candidates(request(3, episodes=2))
     theta = worker.get_policy().get_vector()
@@ -67,7 +67,7 @@ def test_what_each_candidate_reaches():
         np.testing.assert_allclose(state["squares"], seen.var(axis=0) * len(seen), rtol=1e-4, atol=1e-10)
 
 
-def test_rewards_that_count_differ_from_those_of_metrics():
+def test_shaped_rewards_do_not_change_the_metrics():
     worker = worker_of(num_envs_per_worker=3)
     theta = worker.get_policy().get_vector()
     # All rewards are negative: an offset of 2 changes the signs of some.
@@ -85,7 +85,7 @@ def test_rewards_that_count_differ_from_those_of_metrics():
 
 @pytest.mark.parametrize("filter_name", ["NoFilter", "MeanStdFilter"])
 @pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_the_number_of_slots_does_not_matter(filter_name, noise):
+def test_results_do_not_depend_on_the_number_of_slots(filter_name, noise):
     results = []
     for slots in (1, 5, 40):
         worker = worker_of(num_envs_per_worker=slots, observation_filter=filter_name)
@@ -103,14 +103,14 @@ def test_the_number_of_slots_does_not_matter(filter_name, noise):
             }
 
 
-def test_action_noise_is_drawn_anew_for_each_episode():
+def test_each_episode_has_its_own_action_noise():
     worker = worker_of(num_envs_per_worker=4)
     quiet, noisy = (worker.play_candidates(request(3, action_noise=noise)) for noise in (0.0, 0.5))
     assert (quiet.returns != noisy.returns).all()
     np.testing.assert_array_equal(worker.play_candidates(request(3, action_noise=0.5)).returns, noisy.returns)
 
 
-def test_both_sides_of_a_direction_share_their_seeds_and_no_episode_is_played_twice():
+def test_seeds_are_shared_by_both_sides_of_a_direction_and_otherwise_distinct():
     resets = deque()
     worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
     worker.play_candidates(request(5, episodes=2))
@@ -118,7 +118,7 @@ def test_both_sides_of_a_direction_share_their_seeds_and_no_episode_is_played_tw
     assert Counter(resets) == seeds
 
 
-def test_each_episode_may_have_a_seed_of_its_own():
+def test_each_episode_can_have_its_own_seed():
     resets = deque()
     worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
     result = worker.play_candidates(request(5, episodes=2, shared_starts=False))
@@ -128,7 +128,7 @@ def test_each_episode_may_have_a_seed_of_its_own():
     np.testing.assert_array_equal(result.returns, other.returns)
 
 
-def test_sub_environments_without_a_candidate_rest():
+def test_sub_environments_without_a_candidate_are_not_stepped():
     # 6 candidates in 9 sub-environments: 3 are never stepped, and none after its episode's end (`Drift` asserts that).
     steps, resets = deque(), deque()
     worker = worker_of(num_envs_per_worker=9, env_config={"steps": steps, "resets": resets})
@@ -136,12 +136,12 @@ def test_sub_environments_without_a_candidate_rest():
     assert set(steps) == set(range(6))
     assert len(steps) == result.lengths.sum()
     assert len(resets) == 6
-    result = worker.play_candidates(request(6))  # all take part again
+    result = worker.play_candidates(request(6))  # all are used again
     assert set(list(steps)[-int(result.lengths.sum()) :]) == set(range(9))
 
 
 class Batched(VectorEnv):
-    """A simulator of several points that steps all of them."""
+    """A simulator of several points, which are always stepped together."""
 
     def __init__(self, num_envs):
         super().__init__(Drift.observation_space, Drift.action_space, num_envs)
@@ -191,7 +191,7 @@ def test_remote_sub_environments(wait_ms):
     worker.stop()
 
 
-def test_an_episode_that_was_lost_is_played_again():
+def test_a_lost_episode_is_played_again():
     config = {"num_envs_per_worker": 3, "observation_filter": "MeanStdFilter"}
     expected = worker_of(**config).play_candidates(request(4))
     env_config = {"resets": deque(), "fails": deque([3, 7])}
@@ -214,9 +214,9 @@ def test_a_call_after_one_that_raised():
     np.testing.assert_array_equal(worker.play_candidates(request(4)).returns, expected.returns)
 
 
-def test_sampling_and_evaluating_go_on_afterwards():
+def test_sampling_and_evaluation_afterwards():
     worker = worker_of(num_envs_per_worker=4)
-    worker.play_candidates(request(1))  # two of four sub-environments rest
+    worker.play_candidates(request(1))  # two of four sub-environments are unused
     assert worker.sample().env_steps == 200
     assert len(worker.evaluate(6)) == 6
     expected = worker_of(num_envs_per_worker=1).play_candidates(request(3))
@@ -232,7 +232,7 @@ class Long(Drift):
         return started
 
 
-def test_a_warning_of_an_episode_that_may_never_end(monkeypatch, caplog):
+def test_a_long_episode_warns(monkeypatch, caplog):
     monkeypatch.setattr(long_episodes, "_POLLS_BETWEEN_CHECKS", 10)
     monkeypatch.setattr(long_episodes, "_LONG_EPISODE", 50)
     worker_of(num_envs_per_worker=2).play_candidates(request(30))  # 30 episodes of 3 to 9 steps in each
@@ -242,12 +242,12 @@ def test_a_warning_of_an_episode_that_may_never_end(monkeypatch, caplog):
         worker.play_candidates(request(2))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    for part in ("after 59 steps", "max_episode_steps", "TimeLimit"):  # seen at the 60th poll
+    for part in ("after 59 steps", "max_episode_steps", "TimeLimit"):  # logged at the 60th poll
         assert part in record.getMessage()
 
 
-class Noting(Callbacks):
-    """Numbers of the steps and ends of episodes, as custom metrics."""
+class StepCounter(Callbacks):
+    """Reports the number of steps of each episode as a custom metric."""
 
     def on_episode_start(self, *, worker, base_env, episode):
         episode.user_data["steps"] = 0
@@ -261,14 +261,14 @@ class Noting(Callbacks):
 
 @pytest.mark.parametrize("env", [Drift, lambda context: Batched(5)])
 def test_callbacks_see_the_episodes_of_candidates(env):
-    worker = worker_of(env, callbacks=Noting, **({"num_envs_per_worker": 5} if env is Drift else {}))
+    worker = worker_of(env, callbacks=StepCounter, **({"num_envs_per_worker": 5} if env is Drift else {}))
     result = worker.play_candidates(request(4))
     assert [e.custom_metrics["steps"] for e in result.episodes] == [e.length for e in result.episodes]
     assert [e.policy_rewards["default_policy"] for e in result.episodes] == [[e.reward] for e in result.episodes]
 
 
 class Scaled(nnx.Module):
-    """A linear model with a number that is no parameter."""
+    """A linear model with a variable that is not a parameter."""
 
     def __init__(self, observation_space, num_outputs, *, rngs):
         self.head, self.scale = nnx.Linear(3, num_outputs, rngs=rngs), nnx.BatchStat(jnp.ones(()))
@@ -277,7 +277,7 @@ class Scaled(nnx.Module):
         return Outputs(policy=self.head(obs) * self.scale[...])
 
 
-def test_a_model_with_state_that_is_no_parameter():
+def test_a_model_with_state_that_is_not_a_parameter():
     config = {"num_envs_per_worker": 3, "model": {"custom_model": Scaled}}
     worker, fresh = worker_of(**config), worker_of(**config)
     before = worker.play_candidates(request()).returns

@@ -1,4 +1,4 @@
-"""Rows of several agents joined by episode and env step: by hand, against a slow reference, and what is refused."""
+"""Rows of several agents joined by episode and env step: by hand, against a slow reference, and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POINT, PUSH = spaces.Dict({"at": spaces.Box(-1, 99, (2,), np.float32)}), spaces.
 
 
 def cut(*trajectories) -> Fragment:
-    """Rows of one policy, trajectory after trajectory: (episode, agent, [(t, obs, action), ...], next obs)."""
+    """A fragment of one policy from trajectories: (episode, agent, [(t, obs, action), ...], next obs)."""
     rows = [(episode, agent, *row) for episode, agent, steps, _ in trajectories for row in steps]
     episodes, agents, t, obs, actions = zip(*rows, strict=True)
     ids = np.empty(len(rows), object)
@@ -38,7 +38,7 @@ def cut(*trajectories) -> Fragment:
 
 
 def joined(fragment, agents="abc", of=None, policy_spaces=None):
-    """The joint rows of one policy with its others' observations and actions flat: [N, A - 1]."""
+    """The joint rows of one policy, with the others' observations and actions as [N, A - 1]."""
     rows = JointRows(agents, policy_spaces or dict.fromkeys(fragment, (LINE, CHOICE)))
     parts = rows.join(fragment, [of or next(iter(fragment))])[of or next(iter(fragment))]
     return [
@@ -65,7 +65,7 @@ class TestByHand:
             "b": cut((7, "b", [(0, 20, 5), (1, 21, 6)], 22), (8, "b", [(0, 60, 7)], 61)),
         }
         now, after = joined(fragment)
-        # The others of a are b and c, those of c are a and b: in the order of the agents, going round.
+        # The others of a are b and c, those of c are a and b: the agents that follow in cyclic order.
         assert now == {
             "agent": [0, 0, 2, 2, 0],
             "obs": [10, 11, 30, 31, 50],
@@ -73,7 +73,7 @@ class TestByHand:
             "seen": [[20, 30], [21, 31], [10, 20], [11, 21], [60, 0]],
             "done": [[5, 2], [6, 3], [0, 5], [1, 6], [7, 0]],
         }
-        # What they observed after their last actions; the actions to come are unknown, so those before stand for them.
+        # The observations after the last actions; the next actions are unknown, so the last ones replace them.
         assert after == {
             "agent": [0, 2, 0],
             "obs": [12, 32, 51],
@@ -85,7 +85,7 @@ class TestByHand:
         assert only_b["seen"] == [[30, 10], [31, 11], [0, 50]]
 
     def test_agents_that_take_turns(self):
-        """a acts at even steps, b at odd ones, c joins at step 3: the latest at or before is what counts."""
+        """a acts at even steps, b at odd ones, c joins at step 3: the latest action at or before the step counts."""
         fragment = {
             "x": cut(
                 (1, "a", [(0, 10, 1), (2, 12, 2), (4, 14, 3)], 16),
@@ -98,13 +98,13 @@ class TestByHand:
         assert now["presence"] == [[0, 0], [1, 0], [1, 1], [0, 1], [2, 1], [1, 2], [1, 1]]
         assert now["seen"] == [[0, 0], [21, 0], [23, 33], [0, 10], [33, 12], [12, 23], [14, 23]]
         assert now["done"] == [[0, 0], [4, 0], [5, 6], [0, 1], [6, 2], [2, 5], [3, 5]]
-        # After a's step 4: b's last action was at 3, and 25 followed it; c acts at 5 itself. After b's step 3: a acts
-        # at 4, c's latest is of 3 and the row goes on. After c's step 5: both have ended, with 16 and 25.
+        # After a's step 4: b's last action was at 3, followed by 25; c acts at 5. After b's step 3: a acts at 4, and
+        # c's latest action is that of step 3. After c's step 5: both have ended, with 16 and 25.
         assert after["seen"] == [[25, 35], [33, 14], [16, 25]]
         assert after["done"] == [[5, 7], [6, 3], [3, 5]]
         assert after["presence"] == [[1, 2], [2, 2], [1, 1]]
 
-    def test_an_agent_that_came_back(self):
+    def test_an_agent_that_returns(self):
         fragment = {
             "x": cut(
                 (1, "a", [(0, 10, 1), (1, 11, 1), (2, 12, 1), (3, 13, 1)], 14),
@@ -118,7 +118,7 @@ class TestByHand:
         assert after["seen"] == [[24], [11], [14]]
 
     def test_policies_with_different_spaces(self):
-        """Each other agent has a part for each kind of policy; the one that does not act for it is all zeros."""
+        """Each other agent has a part for each kind of policy; the parts of kinds that do not act for it are zeros."""
         driver = Fragment(
             {
                 "eps_id": np.array([1, 1]),
@@ -144,13 +144,13 @@ class TestByHand:
         for policy_id, observation_space in (("walker", LINE), ("driver", POINT)):
             assert_fits(both[policy_id], rows.space(observation_space))
 
-    def test_a_kind_without_rows_in_this_fragment(self):
+    def test_a_kind_of_policy_without_rows_in_the_fragment(self):
         rows = JointRows(("d", "w"), {"walker": (LINE, CHOICE), "driver": (POINT, PUSH)})
         both = rows.join({"walker": cut((1, "w", [(0, 10, 1)], 12))}, ["walker"])
         assert_fits(both["walker"], rows.space(LINE))
         assert both["walker"][0]["other"]["presence"].tolist() == [[0]]
 
-    def test_nothing_of_the_fragment_is_changed(self):
+    def test_the_fragment_is_not_changed(self):
         fragment = {"x": cut((1, "a", [(0, 10, 1)], 11), (1, "b", [(1, 20, 2)], 21))}
         before = {name: np.copy(column) for name, column in fragment["x"].items()}
         for part in JointRows("abc", {"x": (LINE, CHOICE)}).join(fragment, ["x"])["x"]:
@@ -162,7 +162,7 @@ class TestByHand:
 
 
 def assert_fits(joint, space: spaces.Dict) -> None:
-    """One row of the columns, and one of the others in it, is an element of the space."""
+    """Asserts that a row of the columns, with one of its other agents, is an element of the space."""
     for columns in joint:
         row = trees.index(columns, 0)
         assert space["agent"].contains(int(row["agent"]))
@@ -176,7 +176,7 @@ def assert_fits(joint, space: spaces.Dict) -> None:
 
 @st.composite
 def schedules(draw):
-    """Trajectories of up to four agents in two episodes, in random policies; a trajectory acts at random steps."""
+    """Trajectories of up to four agents in two episodes, with random policies, that act at random steps."""
     trajectories = []
     for episode in (5, 6):
         for agent in "abcd":
@@ -187,7 +187,7 @@ def schedules(draw):
 
 
 def slow_reference(trajectories, mine, t, ahead):
-    """(presence, observation, action) of each other agent, found by looking through everything."""
+    """(presence, observation, action) of each other agent, found by a full search."""
     episode, agent, *_ = mine
     others = [("abcd".index(agent) + 1 + k) % 4 for k in range(3)]
     found = []
@@ -236,8 +236,8 @@ def test_against_a_slow_reference(trajectories):
 
 
 class TestCost:
-    def test_no_call_per_trajectory(self):
-        """The number of Python calls is the same for 3 episodes and for 300."""
+    def test_the_number_of_calls_does_not_depend_on_the_number_of_trajectories(self):
+        """The numbers of Python calls for 3 episodes and for 300 are equal."""
         calls = []
         for episodes in (3, 300):
             trajectories = [(e, agent, [(0, 1, 2), (1, 3, 4)], 5) for e in range(episodes) for agent in "abc"]
@@ -263,7 +263,7 @@ class TestRefused:
         with pytest.raises(ConfigError, match="possible_agents"):
             JointRows(agents, {"x": (LINE, CHOICE)}).space(LINE)
 
-    def test_an_agent_that_is_not_declared(self):
+    def test_an_undeclared_agent(self):
         fragment = {"x": cut((1, "a", [(0, 10, 1)], 11), (1, "z", [(0, 20, 2)], 21))}
         with pytest.raises(MultiAgentError, match=r"got: +z(.|\n)*'a', 'b'"):
             JointRows("ab", {"x": (LINE, CHOICE)}).join(fragment, ["x"])

@@ -1,4 +1,4 @@
-"""`RolloutWorker.evaluate`: exactly so many episodes, a fixed share from each sub-environment, and no trace left."""
+"""`RolloutWorker.evaluate`: the exact number of episodes, equal shares of the sub-environments, no side effects."""
 
 from collections import Counter
 
@@ -39,7 +39,7 @@ def make(env=ShortOrLong, num_envs=2, **config) -> RolloutWorker:
 @pytest.mark.parametrize(
     ("num_envs", "episodes", "short"), [(1, 3, 3), (2, 1, 1), (2, 5, 3), (2, 8, 4), (4, 3, 1), (3, 7, 3)]
 )
-def test_exactly_so_many_and_equal_shares(num_envs, episodes, short):
+def test_the_number_of_episodes_is_exact_with_equal_shares(num_envs, episodes, short):
     worker = make(num_envs=num_envs)
     result = worker.evaluate(episodes)
     assert len(result) == episodes
@@ -48,7 +48,7 @@ def test_exactly_so_many_and_equal_shares(num_envs, episodes, short):
     assert [m.env_index == 0 for m in result] == [m.reward == 1 for m in result]
 
 
-class Heard(Callbacks):
+class CallCounter(Callbacks):
     """Counts its calls by sub-environment."""
 
     def __init__(self):
@@ -65,21 +65,21 @@ class Heard(Callbacks):
         episode.custom_metrics["length"] = episode.length
 
 
-def test_callbacks_see_the_episodes_that_count():
-    worker = make(num_envs=3, callbacks=Heard)
-    heard = worker.callbacks
-    for _ in range(2):  # sub-environment 2 has no share, and 0 ends nine more while 1 plays its first
-        heard.__init__()
+def test_callbacks_get_only_the_counted_episodes():
+    worker = make(num_envs=3, callbacks=CallCounter)
+    calls = worker.callbacks
+    for _ in range(2):  # sub-environment 2 has no share, and 0 plays nine more episodes during the first one of 1
+        calls.__init__()
         result = worker.evaluate(2)
-        assert heard.starts == heard.ends == {0: 1, 1: 1}
-        assert heard.steps == {0: 1, 1: 10}
+        assert calls.starts == calls.ends == {0: 1, 1: 1}
+        assert calls.steps == {0: 1, 1: 10}
         assert [m.custom_metrics["length"] for m in result] == [1, 10]
     worker.sample()
-    assert heard.steps[2] > 0
+    assert calls.steps[2] > 0
 
 
 @pytest.mark.parametrize("episodes", [0, -1, 1.5, True, "3", np.float64(2)])
-def test_no_number_of_episodes(episodes):
+def test_invalid_numbers_of_episodes(episodes):
     with pytest.raises(ConfigError, match=r"evaluate\(num_episodes=...\)\n +got: .*\n +expected: a whole number"):
         make().evaluate(episodes)
 
@@ -91,7 +91,7 @@ def nine_steps_are_long(monkeypatch):
 
 
 @pytest.mark.usefixtures("nine_steps_are_long")
-def test_a_warning_of_an_episode_that_may_never_end(caplog):
+def test_a_long_episode_warns(caplog):
     worker = make(num_envs=3)
     worker.evaluate(1)  # sub-environments 1 and 2 have no share
     assert not caplog.records
@@ -103,7 +103,7 @@ def test_a_warning_of_an_episode_that_may_never_end(caplog):
 
 @pytest.mark.usefixtures("nine_steps_are_long")
 @pytest.mark.parametrize(("mode", "warnings"), [("complete_episodes", 1), ("truncate_episodes", 0)])
-def test_a_warning_where_a_fragment_waits_for_the_end_of_an_episode(mode, warnings, caplog):
+def test_a_fragment_that_waits_for_the_end_of_an_episode_warns(mode, warnings, caplog):
     worker = make(batch_mode=mode)
     for _ in range(4):
         worker.sample()
@@ -118,8 +118,8 @@ def test_multi_agent_with_native_order_of_trajectories():
     assert all(len(m.policy_rewards["default_policy"]) == 2 for m in result)
 
 
-class TestNoTrace:
-    def test_filters_stay_as_they_are(self):
+class TestSideEffects:
+    def test_filters_are_not_changed(self):
         worker = make(observation_filter="MeanStdFilter")
         worker.sample()
         before = worker.get_filters()["default_policy"]
@@ -130,7 +130,7 @@ class TestNoTrace:
         worker.sample()
         assert worker.get_filters()["default_policy"]["count"] > before["count"]
 
-    def test_sampling_goes_on_with_fresh_episodes(self):
+    def test_sampling_continues_with_fresh_episodes(self):
         worker = make(Line)
         before = worker.sample()
         worker.evaluate(5)
@@ -141,14 +141,14 @@ class TestNoTrace:
         for episode_id in np.unique(batch["eps_id"]):
             assert batch["t"][batch["eps_id"] == episode_id][0] == 0
 
-    def test_metrics_of_before_do_not_count(self, monkeypatch):
+    def test_earlier_episodes_are_not_counted(self, monkeypatch):
         worker = make(num_envs=1)
         worker.sample()
         steps, step = [], worker.sampler.step
         monkeypatch.setattr(worker.sampler, "step", lambda: steps.append(step()))
         assert len(worker.evaluate(2)) == len(steps) == 2
 
-    def test_complete_episodes_too(self):
+    def test_complete_episodes_begin_again(self):
         worker = make(Line, batch_mode="complete_episodes")
         worker.sample()
         worker.evaluate(3)
@@ -156,7 +156,7 @@ class TestNoTrace:
         first = [batch["t"][batch["eps_id"] == episode_id][0] for episode_id in np.unique(batch["eps_id"])]
         assert set(first) == {0}
 
-    def test_after_an_error_it_records_again(self):
+    def test_sampling_records_again_after_an_error(self):
         worker = make(num_envs=1, env_config={"fail_after": 3})
         with pytest.raises(EnvError, match="out of order"):
             worker.evaluate(100)
@@ -164,6 +164,6 @@ class TestNoTrace:
             env.fail_after = 1000
         assert len(worker.sample()) == 5
 
-    def test_the_same_numbers_every_time_for_a_fresh_worker(self):
+    def test_fresh_workers_return_the_same_numbers(self):
         results = [make(Line, seed=1).evaluate(6) for _ in range(2)]
         assert results[0] == results[1]

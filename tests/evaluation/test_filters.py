@@ -66,7 +66,7 @@ class TestStandardizing:
         rows = np.concatenate([first, second]).astype(np.float64)
         np.testing.assert_allclose(made(second), (second - rows.mean(0)) / rows.std(0), rtol=1e-5)
 
-    def test_without_update_nothing_is_learned(self):
+    def test_without_update_the_statistics_are_not_changed(self):
         first, second = polls(7, 9)
         made = filter_after(first)
         before = made.state()
@@ -75,7 +75,7 @@ class TestStandardizing:
         np.testing.assert_allclose(out, (second - wide.mean(0)) / wide.std(0), rtol=1e-5)
         assert_same_state(made.state(), before)
 
-    def test_before_anything_was_seen(self):
+    def test_without_any_observation(self):
         made = MeanStdFilter(VECTOR)
         np.testing.assert_array_equal(made(f32([[1, 2, 3]]), update=False), [[1, 2, 3]])
         np.testing.assert_array_equal(made(f32([[1, 2, 3]])), [[0, 0, 0]])
@@ -86,7 +86,7 @@ class TestStandardizing:
         np.testing.assert_array_equal(made(f32([[1, 0, 7]])), [[0, 0, 0]])
         np.testing.assert_array_equal(made(f32([[2, -1, 7]]), update=False), [[10, -10, 0]])
 
-    def test_argument_is_left_alone(self):
+    def test_argument_is_not_changed(self):
         (rows,) = polls(4)
         copy = rows.copy()
         filter_after(rows)
@@ -135,7 +135,7 @@ class TestNested:
 
 
 class TestMerging:
-    def test_workers_in_step_know_what_one_worker_would(self):
+    def test_synchronized_workers_have_the_statistics_of_one_worker(self):
         seen = polls(5, 1, 30, 8, 8, 2)
         driver, workers = MeanStdFilter(VECTOR), [MeanStdFilter(VECTOR) for _ in range(3)]
         for round_ in (seen[:3], seen[3:]):
@@ -148,7 +148,7 @@ class TestMerging:
         for made in (driver, *workers):
             assert_same_state(made.state(), filter_after(*seen).state(), rtol=1e-12)
 
-    def test_order_does_not_matter(self):
+    def test_the_order_of_merging_does_not_matter(self):
         deltas = [filter_after(rows).take_delta() for rows in polls(5, 1, 300)]
         states = []
         for order in permutations(deltas):
@@ -159,7 +159,7 @@ class TestMerging:
         for state in states[1:]:
             assert_same_state(state, states[0], rtol=1e-12)
 
-    def test_delta_holds_what_was_seen_since_the_last_one_and_nothing_merged(self):
+    def test_a_delta_has_the_observations_since_the_last_one_without_merged_ones(self):
         first, second, elsewhere = polls(5, 4, 9)
         made = filter_after(first)
         assert made.take_delta()["count"] == 5
@@ -171,13 +171,13 @@ class TestMerging:
         assert made.take_delta()["count"] == 0
         assert made.state()["count"] == 18
 
-    def test_merging_nothing_changes_nothing(self):
+    def test_merging_an_empty_delta_changes_nothing(self):
         made = filter_after(*polls(5))
         before = made.state()
         made.merge(MeanStdFilter(VECTOR).take_delta())
         assert_same_state(made.state(), before)
 
-    def test_sync_keeps_what_the_driver_cannot_know_yet(self):
+    def test_sync_keeps_observations_that_the_driver_does_not_have_yet(self):
         known, not_yet = polls(5, 4)
         made = filter_after(known)
         made.take_delta()
@@ -188,7 +188,7 @@ class TestMerging:
 
 
 class TestSaving:
-    def test_restored_filter_goes_on_bit_for_bit(self):
+    def test_restoring_continues_exactly(self):
         first, second, third = polls(50, 3, 7)
         made, restored = filter_after(first, second), filter_after(third)
         restored.set_state(made.state())
@@ -229,7 +229,7 @@ class TestMakeFilter:
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 1e300])
-def test_rows_that_are_not_finite_leave_the_statistics_as_they_were(bad):
+def test_rows_that_are_not_finite_do_not_change_the_statistics(bad):
     space = spaces.Dict({"a": spaces.Box(-np.inf, np.inf, (2,), np.float64)})
     observation_filter = MeanStdFilter(space)
     observation_filter({"a": np.array([[1.0, 2.0], [3.0, 5.0]])})
@@ -240,7 +240,7 @@ def test_rows_that_are_not_finite_leave_the_statistics_as_they_were(bad):
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_images_of_floats_stay_as_they_are():
+def test_images_of_floats_are_not_changed():
     images = f32(np.random.default_rng(0).uniform(0, 255, (4, 8, 8, 3)))
     kept = make_filter("MeanStdFilter", spaces.Box(0, 255, (8, 8, 3), np.float32))
     assert kept(images) is images

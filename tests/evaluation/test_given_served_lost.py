@@ -1,4 +1,4 @@
-"""Off-policy actions, episodes that are only served, episodes that are lost, and episodes numbered as they come."""
+"""Off-policy actions, episodes with training disabled, lost episodes, and growing slot numbers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.evaluation.worlds import ACTION_SPACE, OBS_SPACE, Encode, action_for,
 
 
 class Slots(BaseEnv):
-    """Episodes of `length` steps in every slot, all stepped at each poll; slots are numbered beyond `num_envs`.
+    """Episodes of `length` steps in every slot, all stepped at each poll; there can be more slots than `num_envs`.
 
     Args:
-        slots: how many episodes run at once.
-        length: steps of an episode.
-        given: slot -> the action that is taken there without asking.
-        served: slots whose episodes are not learned from.
-        lost: poll -> the slots whose episodes are lost in it.
+        slots: number of parallel episodes.
+        length: number of steps of an episode.
+        given: slot -> action that is taken there without a request.
+        served: slots with training disabled.
+        lost: poll -> slots whose episodes are lost in it.
     """
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
@@ -72,7 +72,7 @@ class Slots(BaseEnv):
         no = np.zeros(len(here), bool)
         rewards = np.where(starts, 0.0, here + 1.0)
         trains = ~self.served[here] if self.served.any() else None
-        # Slots in another order than the slots: they are names, no places.
+        # The sampler must not take slot numbers for positions.
         slots = self.slots - 1 - here
         return Rows(here, slots, obs, rewards, over, no, starts, acts, ended, None, None, given or None, trains, lost)
 
@@ -85,8 +85,8 @@ def episode_rows(batch, slot: int) -> np.ndarray:
     return np.flatnonzero(batch["obs"][:, 0] == slot + 1)
 
 
-class TestNumbersThatGrow:
-    def test_many_more_episodes_at_once_than_sub_environments(self):
+class TestGrowingSlotNumbers:
+    def test_more_parallel_episodes_than_sub_environments(self):
         env = Slots(300)
         worker = make_worker(env, rollout_fragment_length=3000)
         batch = worker.sample()
@@ -101,11 +101,11 @@ class TestNumbersThatGrow:
         metrics = worker.get_metrics()
         assert sorted(episode.reward for episode in metrics) == sorted([4.0 * (slot + 1) for slot in range(300)] * 2)
 
-    def test_evaluating_counts_whichever_episodes_end_first(self):
+    def test_evaluation_counts_the_episodes_that_end_first(self):
         episodes = make_worker(Slots(7)).evaluate(10)
         assert [episode.length for episode in episodes] == [4] * 10
 
-    def test_episodes_that_somebody_holds_stay_right_when_the_table_grows(self):
+    def test_episode_objects_stay_valid_when_the_table_grows(self):
         worker = make_worker(Slots(2))
         worker.sampler.step()
         held = worker.sampler.episodes.episode(1)
@@ -115,7 +115,7 @@ class TestNumbersThatGrow:
 
 
 class TestGivenActions:
-    def test_they_stand_in_the_batch_and_are_not_sent(self):
+    def test_they_are_in_the_batch_and_are_not_sent(self):
         env = Slots(4, given={1: 9, 3: 2})
         batch = make_worker(env, multiagent={"policies_to_train": []}, rollout_fragment_length=40).sample()
         assert all(set(sent.tolist()) <= {0, 2} for sent in env.sent)
@@ -123,17 +123,17 @@ class TestGivenActions:
         assert np.all(batch["actions"][episode_rows(batch, 3)] == 2)
         own = np.concatenate([episode_rows(batch, 0), episode_rows(batch, 2)])
         assert np.array_equal(batch["actions"][own], action_for(batch["obs"][own]))
-        # prev_actions too are what was done, not what the policy would have done.
+        # prev_actions also have the given actions, not the policy's.
         rows = episode_rows(batch, 1)
         assert batch["prev_actions"][rows].tolist()[:5] == [0, 9, 9, 9, 0]
 
-    def test_all_given_nothing_is_sent(self):
+    def test_nothing_is_sent_if_all_actions_are_given(self):
         env = Slots(2, given={0: 1, 1: 1})
         make_worker(env, accept_off_policy_actions=True, rollout_fragment_length=8).sample()
         assert env.sent == []
 
     @pytest.mark.parametrize("config", [{"accept_off_policy_actions": True}])
-    def test_rows_are_marked_and_count_as_if_they_were_the_policys_own(self, config):
+    def test_rows_are_marked_and_have_the_policys_log_probabilities(self, config):
         env = Slots(4, given={1: 9})
         worker = make_worker(env, PPOPolicy, rollout_fragment_length=40, seed=0, **config)
         batch = worker.sample()
@@ -144,7 +144,7 @@ class TestGivenActions:
         np.testing.assert_allclose(batch["action_logp"], expected, rtol=1e-5)
         worker.policies["default_policy"].learn_on_batch(batch)
 
-    def test_actions_of_a_box_come_in_the_units_of_the_environment(self):
+    def test_box_actions_are_in_the_environments_units(self):
         env = Slots(2, given={1: np.array([5.0], np.float32)})
         env.action_space = spaces.Box(0.0, 10.0, (1,), np.float32)
         worker = make_worker(env, PPOPolicy, rollout_fragment_length=8, accept_off_policy_actions=True, seed=0)
@@ -152,26 +152,26 @@ class TestGivenActions:
         assert np.all(batch["actions"][episode_rows(batch, 1)] == 0.0)  # the middle of the bounds
         assert all(np.all((sent >= 0) & (sent <= 10)) for sent in env.sent_actions)
 
-    def test_an_on_policy_algorithm_refuses_them(self):
+    def test_on_policy_algorithms_refuse_them(self):
         with pytest.raises(PolicyError, match="learns only from its own") as refusal:
             make_worker(Slots(2, given={1: 9}), PPOPolicy).sample()
         assert "accept_off_policy_actions=True" in str(refusal.value)
 
-    def test_evaluation_and_policies_that_do_not_learn_take_them(self):
+    def test_evaluation_and_policies_that_do_not_learn_accept_them(self):
         assert len(make_worker(Slots(2, given={1: 9}), PPOPolicy).evaluate(4)) == 4
         make_worker(Slots(2, given={1: 9}), PPOPolicy, multiagent={"policies_to_train": []}).sample()
 
-    def test_an_episode_that_is_only_served_may_log_them_whatever_the_algorithm(self):
+    def test_episodes_with_training_disabled_accept_them(self):
         batch = make_worker(Slots(3, given={1: 9}, served=(1,)), PPOPolicy, rollout_fragment_length=8, seed=0).sample()
         assert not len(episode_rows(batch, 1))
 
-    def test_an_action_that_is_none_is_refused(self):
+    def test_invalid_actions_are_refused(self):
         with pytest.raises(PolicyError, match="cannot be stacked"):
             make_worker(Slots(2, given={1: "left"}), accept_off_policy_actions=True).sample()
 
 
 class TestServedEpisodes:
-    def test_they_are_acted_for_and_not_learned_from(self):
+    def test_they_get_actions_and_are_not_learned_from(self):
         env = Slots(3, served=(1,))
         worker = make_worker(env, rollout_fragment_length=24)
         for _ in range(3):
@@ -188,7 +188,7 @@ class TestServedEpisodes:
         assert batch.env_steps == len(batch) == 24
         assert not len(episode_rows(batch, 1))
 
-    def test_nothing_piles_up_while_nothing_is_learned_from(self):
+    def test_their_rows_do_not_accumulate(self):
         env = Slots(50, served=tuple(range(50)))
         worker = make_worker(env)
         sizes = []
@@ -198,7 +198,7 @@ class TestServedEpisodes:
         assert max(sizes) <= 512
         assert worker.sampler.episodes.take_finished()[1] == 0
 
-    def test_a_slot_may_be_learned_from_again(self):
+    def test_a_slot_can_be_learned_from_again(self):
         env = Slots(2, served=(1,))
         worker = make_worker(env, rollout_fragment_length=8)
         worker.sample()
@@ -209,8 +209,8 @@ class TestServedEpisodes:
 
 class TestLostEpisodes:
     @pytest.mark.parametrize("mode", ["truncate_episodes", "complete_episodes"])
-    def test_nothing_of_them_is_left(self, mode):
-        # Polls: 0 begins, 1 and 2 are steps, in 3 slot 1 is lost, in 4 it begins anew.
+    def test_their_rows_and_rewards_are_dropped(self, mode):
+        # Poll 0 has the first observations, 1 and 2 are steps; slot 1 is lost in 3 and begins again in 4.
         env = Slots(3, lost={3: (1,)})
         worker = make_worker(env, rollout_fragment_length=3 * 12, batch_mode=mode)
         batch = worker.sample()
@@ -222,15 +222,15 @@ class TestLostEpisodes:
         rewards = [episode.reward for episode in worker.get_metrics() if episode.env_index == 1]
         assert set(rewards) == {8.0}
 
-    def test_one_that_was_lost_in_a_later_fragment_drops_only_what_is_still_here(self):
+    def test_an_episode_lost_in_a_later_fragment_drops_only_its_pending_rows(self):
         env = Slots(2, length=10, lost={5: (1,)})
         worker = make_worker(env, rollout_fragment_length=6)
         first, second = worker.sample(), worker.sample()
         assert len(episode_rows(first, 1)) == 3
-        assert second["obs"][episode_rows(second, 1)].tolist() == [[2, 2, 1, 1]]  # nothing of the first episode
+        assert second["obs"][episode_rows(second, 1)].tolist() == [[2, 2, 1, 1]]  # no row of the first episode
         assert second["obs"][episode_rows(second, 0), 3].tolist() == [4, 5, 6, 7]
 
-    def test_the_last_one_there_is(self):
+    def test_the_only_episode_is_lost(self):
         env = Slots(1, lost={2: (0,)})
         batch = make_worker(env, rollout_fragment_length=9).sample()
         assert batch["obs"][:, 3].tolist() == [1, 2, 3, 4] * 2

@@ -16,7 +16,7 @@ def make(env=Line, specs=PPOPolicy, mapping=None, **config) -> RolloutWorker:
 
 
 def varying(agents: int) -> list[dict]:
-    """An episode in which 1, 2, ... agents act, in every number."""
+    """An episode with all numbers of acting agents from 1 on."""
     names = [chr(ord("a") + i) for i in range(agents)]
     steps = [dict.fromkeys(names[:count], "or") for count in range(1, agents + 1)]
     return [*steps, {**steps[-1], ALL: "T"}]
@@ -29,7 +29,7 @@ def test_compilations_do_not_grow_with_the_numbers_of_ready_agents():
     policy = worker.get_policy()
     rows = sum(len(worker.sample()) for _ in range(2))
     assert rows > 1500
-    # Up to 40 agents act at once: 2, 4, 8, 16, 32, 64 rows (or 1); and values of up to as many segments.
+    # Up to 40 agents act at once: 2, 4, 8, 16, 32, 64 rows (or 1), and values of at most as many segments.
     compiled = policy.compilations()  # type: ignore[attr-defined]
     assert compiled <= 7 + 7
     for _ in range(3):
@@ -40,7 +40,7 @@ def test_compilations_do_not_grow_with_the_numbers_of_ready_agents():
     assert policy.compilations() <= 7 + 7  # type: ignore[attr-defined]
 
 
-def test_columns_are_those_that_ppo_reads():
+def test_batches_have_the_columns_of_ppo():
     batch = make(rollout_fragment_length=20).sample()
     wanted = {"obs", "actions", "rewards", "terminateds", "truncateds", "eps_id", "action_logp", "action_dist_inputs"}
     assert wanted | {"vf_preds", "advantages", "value_targets"} == set(batch.keys())
@@ -48,7 +48,7 @@ def test_columns_are_those_that_ppo_reads():
     assert np.isfinite(batch["advantages"]).all()
 
 
-def test_same_seed_same_numbers_and_another_another():
+def test_numbers_depend_only_on_the_seed():
     first, second, other = (make(rollout_fragment_length=30, seed=seed).sample() for seed in (4, 4, 5))
     for name in first:
         np.testing.assert_array_equal(first[name], second[name], err_msg=name)
@@ -67,7 +67,7 @@ def test_greedy_actions_do_not_depend_on_the_number_of_sub_environments():
     np.testing.assert_array_equal(alone, greedy(8))
 
 
-def test_beside_a_policy_without_jax():
+def test_together_with_a_policy_without_jax():
     script = [{"a": "o", "b": "o"}, {"a": "or", "b": "or"}, {"a": "or", "b": "or", ALL: "T"}]
     worker = make(
         lambda _: Scripted([script]),

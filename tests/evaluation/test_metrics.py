@@ -1,4 +1,4 @@
-"""Metrics of episodes, their smoothing, and the table they come from."""
+"""Metrics of episodes, their smoothing, and the table of running episodes."""
 
 import json
 import pickle
@@ -20,7 +20,7 @@ def episode(reward: float, length: int = 1, env_index: int = 0, custom=None, **p
 
 class TestSummary:
     def test_by_hand(self):
-        # Trajectories, not episodes, are averaged for a policy: (1 + 2 + 6) / 3.
+        # The mean of a policy is over trajectories, not over episodes: (1 + 2 + 6) / 3.
         summary = summarize(
             [episode(3, 10, x=[1.0, 2.0], y=[0.0]), episode(6, 20, x=[6.0]), episode(0, 60, custom={"hits": 4})]
         )
@@ -33,7 +33,7 @@ class TestSummary:
             "custom_metrics": {"hits_mean": 4.0},
         }
 
-    def test_no_episode_is_none(self):
+    def test_without_episodes_the_mean_is_none(self):
         summary = EpisodeWindow(5).summary([])
         assert summary["episodes_this_iter"] == 0
         means = [value for name, value in summary.items() if name.startswith("episode_")]
@@ -43,35 +43,35 @@ class TestSummary:
 
 class TestAcrossProcesses:
     @pytest.mark.parametrize("count", [0, 1, 3])
-    def test_episodes_arrive_as_they_were(self, count):
+    def test_pickling_keeps_the_episodes(self, count):
         sent = EpisodeList(episode(i, 10 * i, i, {"hits": i}, x=[1.0, i]) for i in range(count))
         arrived = pickle.loads(pickle.dumps(sent))  # noqa: S301  bytes of its own
         assert arrived == sent
         assert type(arrived) is EpisodeList
 
-    def test_they_go_as_columns(self):
-        # An object of a class is built by NEWOBJ or REDUCE: there is one for the list, and none for each episode.
+    def test_episodes_are_pickled_as_columns(self):
+        # NEWOBJ or REDUCE builds an object: there is one for the list, and none for each episode.
         stored = pickle.dumps(EpisodeList(episode(i) for i in range(50)))
         built = [code.name for code, _, _ in pickletools.genops(stored) if code.name in ("REDUCE", "NEWOBJ", "BUILD")]
         assert built == ["REDUCE"]
 
 
 class TestWindow:
-    def test_the_latest_count(self):
+    def test_the_latest_episodes_are_counted(self):
         window = EpisodeWindow(3)
         assert window.summary([episode(1), episode(2)])["episode_reward_mean"] == 1.5
         assert window.summary([episode(3), episode(7)])["episode_reward_mean"] == 4.0  # 2, 3, 7
         summary = window.summary([])
         assert (summary["episode_reward_mean"], summary["episodes_this_iter"]) == (4.0, 0)
 
-    def test_an_iteration_counts_whole(self):
+    def test_all_episodes_of_an_iteration_are_counted(self):
         window = EpisodeWindow(2)
         window.summary([episode(100)])
         summary = window.summary([episode(1), episode(2), episode(3)])
         assert (summary["episode_reward_mean"], summary["episodes_this_iter"]) == (2.0, 3)
         assert window.summary([episode(5)])["episode_reward_mean"] == 4.0  # 3, 5
 
-    def test_state_goes_through_json(self):
+    def test_state_survives_json(self):
         window, other = EpisodeWindow(3), EpisodeWindow(3)
         window.summary([episode(1, 2, x=[1.0]), episode(4, custom={"hits": 2.0})])
         other.set_state(json.loads(json.dumps(window.state())))
@@ -79,7 +79,7 @@ class TestWindow:
 
 
 class TestTable:
-    """One sub-environment with two agents, next to one with none."""
+    """One sub-environment with two agents, beside one without agents."""
 
     @staticmethod
     def rows(rewards, over=(False, False), starts=(False, False), ended=()) -> Rows:
@@ -122,7 +122,7 @@ class TestTable:
         assert table["id"].tolist() == [-1, 41]
         assert table.episode(1).total_reward == 0
 
-    def test_dropping_what_runs_leaves_what_has_ended(self):
+    def test_dropping_running_episodes_keeps_finished_ones(self):
         worker = RolloutWorker(Line, Encode, config={"num_envs_per_worker": 2, "rollout_fragment_length": 11})
         worker.sample()
         worker.sampler.restart()
@@ -131,7 +131,7 @@ class TestTable:
         for found in metrics:
             assert found.policy_rewards == {"default_policy": [found.reward]}
 
-    def test_an_episode_that_nobody_lived_in_is_none(self):
+    def test_an_episode_without_agents_is_not_counted(self):
         table = EpisodeTable(1)
         table.end(np.array([0]))
         assert table.take_metrics(["x"]) == []
@@ -156,7 +156,7 @@ class TestEpisode:
 
 
 class TestInSampling:
-    def test_rewards_are_the_environments_own(self):
+    def test_rewards_of_metrics_are_the_environments(self):
         raw = RolloutWorker(Line, Encode, config={"rollout_fragment_length": 30})
         clipped = RolloutWorker(Line, Encode, config={"rollout_fragment_length": 30, "clip_rewards": True})
         assert np.abs(raw.sample()["rewards"]).max() > 1

@@ -1,4 +1,4 @@
-"""Several agents and policies, from the environment to what is learned from."""
+"""Several agents and policies, from the environment to train batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax import MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker
 from rollax.algorithms.ppo import PPOPolicy
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Scripted
 
-# Agents come late (c), leave early (b), come back (b), take turns (a waits) and are paid after their last action (b).
+# Agents join late (c), leave early (b), return (b), take turns (a waits), are rewarded after the last action (b).
 LIVELY = [
     {"a": "o", "b": "o"},
     {"a": "or", "b": "T", "c": "o"},
@@ -28,7 +28,7 @@ def scripted(*scripts):
 
 
 class Once(MultiAgentEnv):
-    """Three steps of two agents; each is paid 1, 2 and 3, the last after it has acted for the last time."""
+    """Three steps of two agents with the rewards 1, 2 and 3, of which the last comes after the last action."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -41,7 +41,7 @@ class Once(MultiAgentEnv):
         over = self.count == 4
         obs = {} if self.count >= 3 else self._obs()
         if self.count == 3:
-            obs["other"] = np.full(4, 9, np.float32)  # somebody must act while a and b are waiting to be paid
+            obs["other"] = np.full(4, 9, np.float32)  # some agent must act while a and b wait for their rewards
             return obs, {}, {ALL: False}, {ALL: False}, {}
         rewards = dict.fromkeys("ab", float(min(self.count, 3)))
         return obs, rewards, {ALL: over}, {ALL: False}, {}
@@ -51,8 +51,8 @@ class Once(MultiAgentEnv):
 
 
 class TestPolicies:
-    def test_the_mapping_is_asked_once_per_agent_and_episode(self):
-        """In four copies, through a mapping that draws lots: an agent that comes back keeps its policy."""
+    def test_the_mapping_is_called_once_per_agent_and_episode(self):
+        """In four copies, with a random mapping: an agent that returns keeps its policy."""
         asked: list[tuple] = []
         rng = np.random.default_rng(0)
 
@@ -110,7 +110,7 @@ class TestPolicies:
         np.testing.assert_allclose(batch["near"]["value_targets"], [1.0, 2.0, 3.0], rtol=1e-5)
 
     @pytest.mark.long
-    def test_policies_to_train_and_reward_by_policy(self):
+    def test_policies_to_train_and_rewards_by_policy(self):
         multiagent = {
             "policies": {"x": None, "y": None},
             "policy_mapping_fn": lambda agent: "y" if agent == "b" else "x",
@@ -135,7 +135,7 @@ class TestPolicies:
         for name, values in before["x"].items():
             np.testing.assert_array_equal(after["x"][name], values)
         assert any(not np.array_equal(after["y"][name], values) for name, values in before["y"].items())
-        # From the logs, of the finished episodes: b trajectories twice in each, and x acts for a and for c.
+        # From the logs of the finished episodes: b has two trajectories in each, and x acts for a and for c.
         trajectories: dict[str, list[float]] = {"x": [], "y": []}
         for env in envs:
             for episode in episodes(env):
@@ -147,7 +147,7 @@ class TestPolicies:
 
 
 def episodes(env: Scripted) -> list[dict[str, list[float]]]:
-    """Of each finished episode: agent -> the sum of rewards of each of its trajectories."""
+    """For each finished episode: agent -> return of each of its trajectories."""
     finished, running = [], {}
     for kind, *event in env.log:
         if kind == "reset":
@@ -166,29 +166,29 @@ def episodes(env: Scripted) -> list[dict[str, list[float]]]:
 
 
 class TestTrajectories:
-    def test_each_trajectory_is_a_trajectory_and_late_rewards_count(self):
-        """Read from the script: who saw what when, and what each step was paid in the end."""
+    def test_trajectories_are_complete_with_late_rewards(self):
+        """Expected steps and rewards are those of the script."""
         config = {"rollout_fragment_length": 6, "batch_mode": "complete_episodes"}
         worker = RolloutWorker(scripted(LIVELY), Encode, config=config)
         batch = worker.sampler.sample()[0]["default_policy"]
         (env,) = worker.env.get_sub_environments()
-        told = []
+        found = []
         for start, end in zip(batch.starts, batch.ends, strict=True):
             rows = slice(start, end + 1)
             agent = batch["agent_id"][start]
             assert set(batch["agent_id"][rows]) == {agent}
             flags = bool(batch["terminateds"][end]), bool(batch["truncateds"][end])
-            told.append((agent, batch["t"][rows].tolist(), batch["rewards"][rows].tolist(), flags))
+            found.append((agent, batch["t"][rows].tolist(), batch["rewards"][rows].tolist(), flags))
 
-        def paid(agent, *steps):
+        def reward(agent, *steps):
             return sum(env.log[step][3].get(agent, 0.0) for step in steps)
 
-        assert sorted(told) == sorted(
+        assert sorted(found) == sorted(
             [
-                ("a", [0, 1, 5], [paid("a", 1), paid("a", 3), paid("a", 6)], (True, False)),
+                ("a", [0, 1, 5], [reward("a", 1), reward("a", 3), reward("a", 6)], (True, False)),
                 ("b", [0], [0.0], (True, False)),
-                ("b", [2, 3], [0.0, paid("b", 4, 5)], (False, True)),
-                ("c", [1, 3, 4, 5], [paid("c", 2), 0.0, 0.0, paid("c", 6)], (True, False)),
+                ("b", [2, 3], [0.0, reward("b", 4, 5)], (False, True)),
+                ("c", [1, 3, 4, 5], [reward("c", 2), 0.0, 0.0, reward("c", 6)], (True, False)),
             ]
         )
         (metrics,) = worker.get_metrics()

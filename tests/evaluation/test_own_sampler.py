@@ -1,4 +1,4 @@
-"""A sampler from outside the library: the worked example returns the same rows, episodes and weights."""
+"""A sampler from outside the library: the example in `examples/` returns the same rows, episodes and weights."""
 
 import inspect
 
@@ -14,7 +14,7 @@ from tests.evaluation.worlds import Encode, Line
 CONFIG = {"num_envs_per_worker": 3, "rollout_fragment_length": 7, "observation_filter": "MeanStdFilter", "seed": 3}
 
 
-def test_it_is_short():
+def test_the_example_is_short():
     assert len(inspect.getsource(PlainSampler).splitlines()) <= 100
 
 
@@ -34,7 +34,7 @@ def test_the_same_rows_and_episodes(env):
 
 
 @pytest.mark.long
-def test_it_trains_to_the_same_weights():
+def test_training_gives_the_same_weights():
     config = {**CONFIG, "train_batch_size": 42, "sgd_minibatch_size": 21, "model": {"fcnet_hiddens": (4,)}}
     weights = []
     for sampler in (PlainSampler, None):
@@ -57,6 +57,6 @@ def test_an_error_is_followed_by_fresh_episodes():
 
 
 @pytest.mark.parametrize("wrong", [dict, Sampler.__init__])
-def test_what_is_no_sampler_is_refused(wrong):
+def test_a_value_that_is_not_a_sampler_is_refused(wrong):
     with pytest.raises(ConfigError, match="sampler"):
         RolloutWorker(Line, Encode, config={"sampler": wrong})

@@ -1,4 +1,4 @@
-"""What stands between a policy and an environment: checks, filters, action maps."""
+"""`PolicyRunner`, between a policy and an environment: checks, filters, action maps."""
 
 import gymnasium as gym
 import numpy as np
@@ -10,14 +10,14 @@ from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker,
 from rollax.algorithms.pg import PGPolicy
 from rollax.evaluation.worker_policies import make_runner
 from tests.env.refused import refused
-from tests.evaluation.reference import stories
+from tests.evaluation.reference import histories
 from tests.evaluation.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted
 
 BOX = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
 
 
-class Reaching(gym.Env):
-    """Remembers the actions that reach it."""
+class RecordsActions(gym.Env):
+    """Records the actions that it gets."""
 
     observation_space, action_space = OBS_SPACE, BOX
 
@@ -33,7 +33,7 @@ class Reaching(gym.Env):
 
 
 def returning(result) -> type[Policy]:
-    """A policy class whose `compute_actions` returns this, or what this function of the observations returns."""
+    """A policy class whose `compute_actions` returns `result`, or `result(observations)` if it is a function."""
 
     class Returning(Policy):
         def compute_actions(self, obs_batch):  # type: ignore[override]
@@ -54,7 +54,7 @@ class TestReturnValues:
     def test_lists_and_arrays(self, actions):
         made = worker((actions, [], {}))
         batch = made.sample()
-        # Sorted by trajectory: first and only of sub-environments 0 and 1, then the second of 0, in the place of its
+        # Sorted by trajectory: the only ones of sub-environments 0 and 1, then the second of 0 in the slot of its
         # first.
         assert batch["actions"].tolist() == [3, 4, 4, 4, 3, 3]
         for env in made.env.get_sub_environments():
@@ -69,7 +69,7 @@ class TestReturnValues:
         assert batch["parts"]["right"].tolist() == [1, 2, 2, 2, 1, 1]
 
     @pytest.mark.parametrize("result", [[0, 0], ([0, 0], []), np.zeros(2), None, [[0, 0], [], {}], ([0, 0], [], {}, 1)])
-    def test_no_triple(self, result):
+    def test_other_than_three_values(self, result):
         with pytest.raises(PolicyError, match="three values") as caught:
             worker(result).sample()
         assert "'default_policy', class Returning" in str(caught.value)
@@ -82,7 +82,7 @@ class TestReturnValues:
             worker((actions, [], {})).sample()
 
     @pytest.mark.parametrize("actions", [[None, 1], ["left", 1], [[0], [0, 1]], [float("nan"), 0]])
-    def test_lists_that_make_no_array(self, actions):
+    def test_lists_that_cannot_be_stacked(self, actions):
         with pytest.raises(PolicyError, match="cannot be stacked"):
             worker((actions, [], {})).sample()
 
@@ -102,16 +102,16 @@ class TestActions:
     @pytest.mark.parametrize(
         ("normalize", "clip", "expected"),
         [
-            # [-1, 1] stands for [-2, 2] and [0, 10]; the third element has no bounds to stand for.
+            # [-1, 1] is mapped to [-2, 2] and [0, 10]; the third element has no bounds.
             (True, True, [[2, 0, 7], [-2, 10, -7], [1, 7.5, 0]]),
             (True, False, [[2, 0, 7], [-2, 10, -7], [1, 7.5, 0]]),
             (False, True, [[2, 0, 7], [-2, 5, -7], [0.5, 0.5, 0]]),
             (False, False, [[3, -5, 7], [-3, 5, -7], [0.5, 0.5, 0]]),
         ],
     )
-    def test_reach_the_environment_inside_its_bounds(self, normalize, clip, expected):
+    def test_the_environment_gets_them_inside_its_bounds(self, normalize, clip, expected):
         chosen = iter(np.array([[3, -5, 7], [-3, 5, -7], [0.5, 0.5, 0]], np.float64))
-        env = Reaching()
+        env = RecordsActions()
         made = worker(
             lambda _: (next(chosen)[None], [], {}), lambda _: env, 1, normalize_actions=normalize, clip_actions=clip
         )
@@ -123,13 +123,13 @@ class TestActions:
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     @pytest.mark.parametrize("as_list", [False, True])
-    def test_31_not_finite(self, bad, as_list):
+    def test_not_finite(self, bad, as_list):
         actions = np.array([[0, 0, 0], [0, bad, 0]], np.float32)
         with pytest.raises(NonFiniteError, match="row 1 of 2") as caught:
-            worker((list(actions) if as_list else actions, [], {}), lambda _: Reaching()).sample()
+            worker((list(actions) if as_list else actions, [], {}), lambda _: RecordsActions()).sample()
         assert "'default_policy'" in str(caught.value)
 
-    def test_31_one_policy_of_several_is_named(self):
+    def test_the_error_names_one_policy_of_several(self):
         script = [{"a": "o", "b": "o"}, {"a": "or", "b": "or", ALL: "T"}]
         bad = returning((np.array([np.nan]), [], {}))
         made = RolloutWorker(
@@ -147,7 +147,7 @@ class TestSingleAction:
             seen.append(obs.tolist())
             return np.array([[1.0, 1.0, 5.0]]), [], {}
 
-        made = worker(act, lambda _: Reaching(), 1, observation_filter="MeanStdFilter")
+        made = worker(act, lambda _: RecordsActions(), 1, observation_filter="MeanStdFilter")
         before = made.get_filters()["default_policy"]["count"]
         action = made.runners["default_policy"].compute_single_action([1.0, 2.0, 3.0, 4.0])
         assert action.tolist() == [2.0, 10.0, 5.0]
@@ -164,7 +164,7 @@ class TestSingleAction:
         with pytest.raises(NonFiniteError, match="infinite observation"):
             act([0.0, np.nan, 0.0, 0.0])
 
-    def test_with_a_state(self):
+    def test_a_policy_with_state(self):
         class Recurrent(Policy):
             def get_initial_state(self):
                 return [np.zeros(2)]
@@ -190,7 +190,7 @@ class TestManyActions:
             seen.append(obs.tolist())
             return np.tile(np.array([[1.0, 1.0, 5.0]]), (len(obs), 1)), [], {"score": np.arange(len(obs))}
 
-        made = worker(act, lambda _: Reaching(), 1, observation_filter="MeanStdFilter")
+        made = worker(act, lambda _: RecordsActions(), 1, observation_filter="MeanStdFilter")
         runner, before = made.runners["default_policy"], made.get_filters()["default_policy"]["count"]
         rows = [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
         for given in (rows, [np.array(row) for row in rows], np.array(rows), np.array(rows, np.float16)):
@@ -213,7 +213,7 @@ class TestManyActions:
         with pytest.raises(error, match=said):
             worker(([0], [], {}), num_envs=1).runners["default_policy"].compute_actions(given)
 
-    def test_states_rewards_and_actions_of_before(self):
+    def test_states_and_previous_rewards_and_actions(self):
         seen = []
 
         class Recurrent(Policy):
@@ -261,7 +261,7 @@ class TestManyActions:
 
 
 class TestFilter:
-    """Each observation counts once: on arrival, whether it is acted on or is an episode's last."""
+    """Each observation is counted once, when it arrives, including an episode's last."""
 
     @staticmethod
     def shown(log: list) -> int:
@@ -288,7 +288,7 @@ class TestFilter:
         assert state["count"] == len(shown) == sum(map(self.shown, logs))
         np.testing.assert_allclose(state["mean"], np.mean(shown, axis=0), rtol=1e-6)
 
-    def test_each_policy_has_its_own(self):
+    def test_each_policy_has_its_own_filter(self):
         script = [{"a": "o", "b": "o"}, {"a": "or"}, {"a": "or", "b": "r"}, {"a": "r", "b": "or"}, {ALL: "T", "a": "o"}]
         made = RolloutWorker(
             lambda _: Scripted([script]),
@@ -302,9 +302,9 @@ class TestFilter:
         )
         made.sample()
         (env,) = made.env.get_sub_environments()
-        assert len(stories([env])[0].episodes) == 1
+        assert len(histories([env])[0].episodes) == 1
         counts = {policy_id: state["count"] for policy_id, state in made.get_filters().items()}
-        assert counts == {"x": 4 + 1, "y": 2 + 1}  # with the first ones of the next episode
+        assert counts == {"x": 4 + 1, "y": 2 + 1}  # including the first observations of the next episode
 
     def test_rows_without_an_observation(self):
         script = [{"a": "o", "b": "o"}, {"a": "r"}, {"b": "r", "a": "or"}, {"b": "T"}, {"a": "rC", ALL: "T"}]
@@ -317,7 +317,7 @@ class TestFilter:
         batch = RolloutWorker(lambda _: base, Encode, config=config).sample()
         assert batch["agent_id"].tolist() == ["a", "a", "b"]
 
-    def test_rows_hold_what_the_policy_saw(self):
+    def test_rows_have_the_filtered_observations(self):
         seen = []
 
         class Watching(Policy):
@@ -330,13 +330,13 @@ class TestFilter:
         config = {"observation_filter": "MeanStdFilter", "rollout_fragment_length": 12}
         batch = RolloutWorker(Line, Watching, config=config).sample()
         np.testing.assert_array_equal(batch["obs"], np.concatenate(seen))
-        goes_on = ~(batch["terminateds"] | batch["truncateds"])[:-1]
-        np.testing.assert_array_equal(batch["new_obs"][:-1][goes_on], batch["obs"][1:][goes_on])
-        assert batch["obs"].max() < 10  # standardized, or nearly
+        running = ~(batch["terminateds"] | batch["truncateds"])[:-1]
+        np.testing.assert_array_equal(batch["new_obs"][:-1][running], batch["obs"][1:][running])
+        assert batch["obs"].max() < 10  # roughly standardized
 
 
 class TestActionsOutOfTheirSpace:
-    """Of a policy of one's own; those of rollax's policies are in it by construction."""
+    """Of a user's policy; the actions of built-in policies are always in the space."""
 
     @pytest.mark.parametrize(
         ("space", "actions", "says"),
@@ -354,15 +354,18 @@ class TestActionsOutOfTheirSpace:
         ],
     )
     def test_are_refused(self, space, actions, says):
-        class Acting(Reaching):
+        class Acting(RecordsActions):
             action_space = space
 
         where = "" if "values that" in says or "structure" in says else "not in the action space...'default_policy'..."
         refused(PolicyError, worker((actions, [], {}), lambda context: Acting()).sample, says=where + says)
 
-    def test_are_left_to_the_action_map_where_they_are_no_whole_numbers(self):
+    def test_box_actions_are_left_to_the_action_map(self):
         made = worker(
-            (np.full((2, 3), 99.0), [], {}), lambda context: Reaching(), clip_actions=False, normalize_actions=False
+            (np.full((2, 3), 99.0), [], {}),
+            lambda context: RecordsActions(),
+            clip_actions=False,
+            normalize_actions=False,
         )
         made.sample()
         assert made.env.get_sub_environments()[0].actions[0].tolist() == [99.0, 99.0, 99.0]

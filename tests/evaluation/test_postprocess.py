@@ -1,4 +1,4 @@
-"""Postprocessing of a fragment: `new_obs`, and policies that are called segment by segment."""
+"""Postprocessing of a fragment: `new_obs`, and policies that are called once per segment."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from rollax.evaluation.postprocess import postprocess
 from tests.evaluation.reference import expected_rows
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted, action_for
 
-# a acts always, b joins late and acts at every second step, c ends and comes back.
+# a always acts, b joins late and acts at every second step, c ends and returns.
 SCRIPT = [
     {"a": "o", "c": "o"},
     {"a": "or", "c": "orT", "b": "o"},
@@ -22,7 +22,7 @@ SCRIPT = [
 
 
 class ByTrajectory(Encode):
-    """Remembers its calls, and writes a column."""
+    """Records its calls, and writes a column."""
 
     calls: list
 
@@ -37,7 +37,7 @@ class ByTrajectory(Encode):
 
 
 class Plain(Policy):
-    """Stores as little as it can."""
+    """Stores only the mandatory columns."""
 
     batch_columns = frozenset({"obs"})
 
@@ -59,7 +59,7 @@ def make(specs=None, fragment=4, mapping=None, num_envs=2, **config) -> RolloutW
 
 class TestNewObs:
     @pytest.mark.parametrize("columns", [None, frozenset({"new_obs"})])
-    def test_is_what_came_next(self, columns):
+    def test_is_the_next_observation(self, columns):
         class Reading(Plain):
             batch_columns = columns
 
@@ -72,7 +72,7 @@ class TestNewObs:
                 for obs, new_obs in zip(rows["obs"], rows["new_obs"], strict=True):
                     np.testing.assert_array_equal(new_obs, expected[tuple(obs.tolist())].new_obs)
 
-    def test_is_not_filled_where_nobody_reads_it(self):
+    def test_is_not_filled_if_no_policy_reads_it(self):
         batch = RolloutWorker(Line, Plain).sample()
         assert "new_obs" not in batch
         assert "agent_id" not in batch
@@ -87,7 +87,7 @@ class TestNewObs:
 
 class TestByTrajectory:
     @pytest.mark.parametrize("fragment", [1, 4, 9])
-    def test_each_segment_once_with_the_others_of_its_episode(self, fragment):
+    def test_called_once_per_segment_with_the_other_agents_of_its_episode(self, fragment):
         worker = make(fragment=fragment)
         policy = worker.get_policy("x")
         for _ in range(4):
@@ -114,18 +114,18 @@ class TestByTrajectory:
                 assert policy is worker.get_policy("y")
                 assert set(rows["eps_id"]) == {episode_id}
                 assert set(rows["agent_id"]) == {agent}
-                # Column t says which rows belong to the same step.
+                # Rows with the same t belong to the same step.
                 assert rows["t"].tolist() == rows_of[episode_id, agent]
             assert {agent for i, agent in rows_of if i == episode_id} == {*others, "a"}
 
-    def test_an_agent_that_came_back_is_one_entry_with_both_trajectories(self):
+    def test_an_agent_that_returns_is_one_entry_with_both_trajectories(self):
         worker = make(fragment=5, num_envs=1)
         worker.sample()
         ((_, others, _),) = worker.get_policy("x").calls  # type: ignore[attr-defined]
         assert others["c"][1]["t"].tolist() == [0, 2, 3, 4]
         assert others["b"][1]["t"].tolist() == [1, 3]
 
-    def test_episodes_are_the_running_and_the_finished_ones(self):
+    def test_episodes_are_running_and_finished_ones(self):
         worker = make(fragment=9, num_envs=1)
         worker.sample()
         finished, running = (episode for _, _, episode in worker.get_policy("x").calls)  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ class TestByTrajectory:
         assert running.length == 4
         assert not worker.sampler.episodes.past
 
-    def test_the_same_class_for_all_and_only_one_policy(self):
+    def test_one_policy_for_all_agents(self):
         worker = make(ByTrajectory, fragment=5, num_envs=1)
         batch = worker.sample()
         calls = worker.get_policy().calls  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ class TestByTrajectory:
         ]
         assert batch["advantages"].tolist() == [1] * 5 + [2] + [3] * 2 + [4] * 3
 
-    def test_changing_rows_in_place_does_not_show_in_what_the_others_get(self):
+    def test_changes_in_place_are_not_visible_to_other_agents(self):
         class Shaping(ByTrajectory):
             def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
                 for _, others in (other_agent_batches or {}).values():
@@ -158,7 +158,7 @@ class TestByTrajectory:
         batch = make(Shaping).sample()
         assert set(batch["rewards"]) == {100}
 
-    def test_it_takes_as_many_arguments_as_it_likes(self):
+    def test_accepted_signatures(self):
         class Short(Encode):
             def postprocess_trajectory(self, sample_batch):  # type: ignore[override]
                 return sample_batch[:1]
@@ -173,7 +173,7 @@ class TestByTrajectory:
         assert isinstance(batch, MultiAgentBatch)
         assert (len(batch["x"]), len(batch["y"])) == (1, 6)
 
-    def test_everybody_stores_who_and_when_only_where_somebody_asks(self):
+    def test_agent_id_and_t_are_stored_only_if_a_policy_reads_them(self):
         batch = make().sample()
         assert isinstance(batch, MultiAgentBatch)
         assert {"agent_id", "t"} <= set(batch["y"].keys())
@@ -191,7 +191,7 @@ def worker_rows(batch: MultiAgentBatch) -> dict[tuple, list[int]]:
     return {key: sorted(ts) for key, ts in steps.items()}
 
 
-def test_rows_at_once_for_all_others():
+def test_postprocess_rows_gets_the_whole_fragment():
     calls = []
 
     class AtOnce(Encode):
@@ -205,7 +205,7 @@ def test_rows_at_once_for_all_others():
     assert (batch["advantages"] == batch["rewards"] * 2).all()
 
 
-def test_what_an_algorithm_adds_is_there_for_a_policy_that_overrides_the_trajectory_call():
+def test_a_subclass_that_overrides_postprocess_trajectory_gets_the_algorithms_columns():
     class Doubled(PPOPolicy):
         def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
             return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)

@@ -1,4 +1,4 @@
-"""Rollout workers as Ray actors: the classic loop, what their processes are, and what they know of the driver's."""
+"""Rollout workers as Ray actors: RLlib's classic loop, their processes, and registrations of the driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS_IN_A_WORKER = {**KINDS, "remote": REMOTE["remote"]}
 
 
 class Tally(Policy):
-    """Acts by what it sees; its weights are the rows that it has learned from."""
+    """Acts by the observation; its weights are the number of rows it has learned from."""
 
     rows = 0
 
@@ -38,7 +38,7 @@ class Tally(Policy):
 
 @pytest.fixture(scope="module")
 def actors(small_ray):
-    """Two, whose environment is known by a name of this process alone."""
+    """Two workers; their environment is registered in this process only."""
     register_env("clock of the test", lambda context: Clock(dict(context)))
     gym.register("rollax-tests/Unimportable-v0", entry_point=lambda: Clock())
     config = {"num_envs_per_worker": 3, "rollout_fragment_length": 10, "seed": 1}
@@ -67,7 +67,7 @@ def test_the_classic_loop(small_ray, actors):
     assert all(small_ray.get([actor.get_metrics.remote() for actor in actors]))
 
 
-def test_their_data_is_that_of_a_worker_here(small_ray, actors):
+def test_batches_equal_those_of_a_worker_in_this_process(small_ray, actors):
     config = {"num_envs_per_worker": 3, "rollout_fragment_length": 10, "seed": 1}
     here = RolloutWorker("clock of the test", Tally, config=config, worker_index=2, num_workers=2)
     expected = here.sample()["obs"]
@@ -77,14 +77,14 @@ def test_their_data_is_that_of_a_worker_here(small_ray, actors):
     np.testing.assert_array_equal(small_ray.get(actors[1].sample.remote())["obs"], expected)
 
 
-def test_they_say_who_they_are_in_logs(small_ray, actors):
+def test_repr_has_the_worker_index(small_ray, actors):
     assert small_ray.get([actor.apply.remote(repr) for actor in actors]) == [
         "RolloutWorker(worker_index=1)",
         "RolloutWorker(worker_index=2)",
     ]
 
 
-def test_what_is_registered_here_is_known_there(small_ray, actors):
+def test_registrations_of_the_driver_exist_in_workers(small_ray, actors):
     def play(worker: Any) -> bool:
         return gym.make("rollax-tests/Unimportable-v0").reset(seed=1)[0].shape == (3,)
 
@@ -92,7 +92,7 @@ def test_what_is_registered_here_is_known_there(small_ray, actors):
 
 
 def sampled(kind: Kind) -> dict[str, Any]:
-    """Columns of a fragment of an environment of some kind."""
+    """Columns of a fragment from a kind of environment."""
     config = {"rollout_fragment_length": 12, "seed": 5}
     worker = RolloutWorker(lambda context: kind.make(2), Tally, config=config, worker_index=1, num_workers=1)
     batch = worker.sample_fragment().batch["default_policy"]
@@ -102,26 +102,26 @@ def sampled(kind: Kind) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_every_kind_of_environment_runs_in_one(small_ray, actors):
-    """One process for all of them: starting one for each would take a minute."""
+def test_every_kind_of_environment_runs_in_a_worker(small_ray, actors):
+    """One process for all kinds: starting one for each would take a minute."""
 
     def all_kinds(worker: Any) -> dict[str, Any]:
         return {name: sampled(kind) for name, kind in KINDS_IN_A_WORKER.items()}
 
     found = small_ray.get(actors[0].apply.remote(all_kinds))
     assert found.keys() == KINDS_IN_A_WORKER.keys()
-    for name, kind in {**KINDS, "remote": KINDS["class"]}.items():  # remote ones are copies of the same class
+    for name, kind in {**KINDS, "remote": KINDS["class"]}.items():  # the remote ones are copies of the same class
         np.testing.assert_equal(found[name], sampled(kind), err_msg=name)
 
 
-class Log(ExternalEnv):
-    """Reads every so-manieth of nine logged episodes, whose steps observe and do their number."""
+class LoggedEpisodes(ExternalEnv):
+    """Plays this worker's share of nine logged episodes, whose observations and actions are their numbers."""
 
     made = 0
 
     def __init__(self, context: Any) -> None:
         super().__init__(gym.spaces.Box(0, 9, (3,)), gym.spaces.Discrete(10))
-        Log.made += 1
+        LoggedEpisodes.made += 1
         self.mine = range(9)[context.worker_index - 1 :: context.num_workers]
 
     def run(self):
@@ -134,22 +134,22 @@ class Log(ExternalEnv):
                 self.end_episode(episode, np.full(3, number, np.float32))
 
 
-def test_an_external_environment_runs_once_in_each_and_reads_its_part(small_ray, actors):
+def test_an_external_environment_runs_once_per_worker_and_reads_its_share(small_ray, actors):
     def read(worker: Any) -> tuple[int, set[int]]:
-        before = Log.made
+        before = LoggedEpisodes.made
         config = {"rollout_fragment_length": 60, "num_envs_per_worker": 2, "accept_off_policy_actions": True}
-        reader = RolloutWorker(Log, Tally, config=config, worker_index=worker.worker_index, num_workers=2)
+        reader = RolloutWorker(LoggedEpisodes, Tally, config=config, worker_index=worker.worker_index, num_workers=2)
         numbers = reader.sample()["actions"]
         reader.stop()
-        return Log.made - before, {*numbers.tolist()}
+        return LoggedEpisodes.made - before, {*numbers.tolist()}
 
     first, second = small_ray.get([actor.apply.remote(read) for actor in actors])
     assert first == (1, {0, 2, 4, 6, 8})
     assert second == (1, {1, 3, 5, 7})
 
 
-class Noting(Callbacks):
-    """Defined here, and called there."""
+class ProcessIds(Callbacks):
+    """Defined in this process, and called in a worker."""
 
     def on_episode_end(self, *, worker, base_env, episode):
         episode.custom_metrics["pid"] = float(os.getpid())
@@ -157,7 +157,7 @@ class Noting(Callbacks):
 
 @pytest.mark.long
 def test_a_process_that_samples_for_a_trainer(small_ray):
-    class Unimportable(Noting):
+    class Unimportable(ProcessIds):
         def on_episode_start(self, *, worker, base_env, episode):
             episode.user_data["began"] = True
 

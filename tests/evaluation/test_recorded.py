@@ -1,4 +1,4 @@
-"""Recorded trajectories become the fragments that sampling would have returned, or are refused."""
+"""Recorded trajectories become the fragments that sampling would return, or are refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, traject
 MASKED = Dict({"action_mask": Box(0, 1, (3,), np.int8), "x": Box(-9, 9, (1,), np.float32)})
 
 
-class Still(Policy):
-    """Does nothing, and begins with a memory of two numbers."""
+class Stateful(Policy):
+    """Always takes action 0, and has an initial state of two numbers."""
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
         return np.zeros(len(obs_batch), np.int64), [], {}
@@ -32,7 +32,7 @@ class Still(Policy):
 
 
 def runner(observation_space=OBSERVATIONS, action_space=ACTIONS, name="default_policy", **settings):
-    policy = Still(observation_space, action_space)
+    policy = Stateful(observation_space, action_space)
     policy.name = name
     maps = {"clip_actions": True, "normalize_actions": True}
     return PolicyRunner(policy, make_filter("NoFilter", observation_space), ActionMap(action_space, **maps), **settings)
@@ -44,13 +44,13 @@ def fragments(reader, runners=None, **settings):
 
 
 def with_column(name: str, values: Any, **changes: Any):
-    """A reader with one trajectory of three steps, a column replaced."""
+    """A reader with one trajectory of three steps, of which one column is replaced."""
     one = trajectory(4, 3)
     one.columns[name] = values
     return ListReader([trajectory(0, 2), one], **changes)
 
 
-def test_segments_rows_and_what_came_after():
+def test_segments_rows_and_next_observations():
     ends = ("terminated", "truncated", "cut")
     reader = ListReader([trajectory(number, 2 + number, end) for number, end in enumerate(ends)])
     ((policy_id, fragment),) = fragments(reader, first_trajectory=5)
@@ -61,7 +61,7 @@ def test_segments_rows_and_what_came_after():
     assert fragment.after["obs"].tolist() == [[0, 2], [1, 3], [2, 4]]
     assert fragment["rewards"].tolist() == [1, 2, 1, 2, 3, 1, 2, 3, 4]
     assert fragment["trajectory_id"].tolist() == [5, 5, 6, 6, 6, 7, 7, 7, 7]
-    # What follows a cut has a value, as after a truncation.
+    # The value after a cut is bootstrapped, as after a truncation.
     assert np.flatnonzero(fragment["terminateds"]).tolist() == [1]
     assert np.flatnonzero(fragment["truncateds"]).tolist() == [4, 8]
 
@@ -84,13 +84,13 @@ class TestActions:
         ((_, fragment),) = fragments(reader, {"default_policy": runner(action_space=self.space)})
         return fragment["actions"].tolist()
 
-    def test_those_of_the_environment_are_scaled(self):
+    def test_environment_actions_are_scaled(self):
         assert self.actions([[0, -4], [1, 0], [2, 2]]) == [[-1, -1], [0, 0], [1, 0.5]]
 
-    def test_those_of_a_policy_are_what_the_environment_made_of_them(self):
+    def test_policy_actions_are_mapped_as_for_the_environment(self):
         recorded = [[-1, -3], [0, 0], [2, 0.5]]
         assert self.actions(recorded, actions_of="policy") == [[-1, -1], [0, 0], [1, 0.5]]
-        # A policy in the scale of the environment: -3 stands for itself, and is clipped to the bounds otherwise.
+        # The actions of a policy in the environment's scale are only clipped to the bounds.
         unscaled = self.actions(recorded, actions_of="policy", normalize_actions=False, clip_actions=True)
         assert unscaled == [[-1, -0.75], [-1, 0], [1, 0.125]]
 
@@ -99,7 +99,7 @@ class TestActions:
             self.actions([[0, 0]] * 3, actions_of="policy", normalize_actions=None, clip_actions=True)
 
 
-def test_columns_of_memory():
+def test_state_and_previous_columns():
     columns = {"default_policy": ("obs", "prev_actions", "prev_rewards", "state_in", "t")}
     reader = ListReader([trajectory(0, 3), trajectory(1, 1, "truncated")])
     for each in reader._trajectories:
@@ -115,7 +115,7 @@ def test_columns_of_memory():
 
 
 class TestSeveralPolicies:
-    def test_the_mapping_of_agents_decides(self):
+    def test_the_mapping_of_agents_is_used(self):
         reader = ListReader([trajectory(0, 2, agent_id="left"), trajectory(1, 1, agent_id="right")])
         runners = {name: runner(name=name) for name in ("a", "b")}
         mapping = {"left": "b", "right": "a"}
@@ -124,7 +124,7 @@ class TestSeveralPolicies:
         found = fragments(reader, runners, learning=["a"], policy_of=lambda agent, episode: mapping[agent])
         assert [policy_id for policy_id, _ in found] == ["a"]
 
-    def test_the_recorded_policy_where_the_mapping_reads_the_episode(self):
+    def test_the_recorded_policy_is_used_where_the_mapping_reads_the_episode(self):
         def policy_of(agent, episode):
             raise PolicyError("It reads the episode.") from AttributeError()
 
@@ -134,13 +134,13 @@ class TestSeveralPolicies:
         with pytest.raises(PolicyError, match="reads the episode"):
             fragments(ListReader([trajectory(0, 2, policy_id="c")]), runners, policy_of=policy_of)
 
-    def test_one_policy_learns_from_all(self):
+    def test_one_policy_gets_all_trajectories(self):
         reader = ListReader([trajectory(0, 2, policy_id="x"), trajectory(1, 3, policy_id="y", agent_id="other")])
         ((_, fragment),) = fragments(reader)
         assert len(fragment) == 5
 
 
-def test_many_rows_come_in_several_fragments():
+def test_many_rows_are_several_fragments():
     found = fragments(ListReader([trajectory(number, 3000) for number in range(5)]))
     assert [len(fragment) for _, fragment in found] == [9000, 6000]
     assert found[1][1]["trajectory_id"][0] == 3
@@ -164,7 +164,7 @@ def test_refused(reader, error, message):
 
 
 def one_space(space, values, **changes):
-    """A reader with the observations of a space in one trajectory of three steps."""
+    """A reader with one trajectory of three steps, with observations of a space."""
     return with_column("obs", values, observation_space=space, **changes)
 
 
@@ -206,7 +206,7 @@ def test_observations_outside_their_space(space, values, error, got):
         (MultiBinary(1), [[False], [True], [True], [False]]),
     ],
 )
-def test_observations_that_a_cast_keeps(space, values):
+def test_observations_that_can_be_cast(space, values):
     reader = one_space(space, np.array(values))
     reader._trajectories = reader._trajectories[1:]
     ((_, fragment),) = fragments(reader, {"default_policy": runner(space)})
@@ -219,12 +219,12 @@ def test_actions_that_a_cast_would_change(actions):
     reader = with_column("actions", np.array(actions))
     with pytest.raises(PolicyError, match="line 5, step 1, column 'actions'"):
         fragments(reader)
-    checks = RecordedChecks(runner().policy)  # as estimates call it
+    checks = RecordedChecks(runner().policy)  # as off-policy estimation calls it
     with pytest.raises(PolicyError, match="line 5, step 1, column 'actions'"):
         checks.shapes(reader._trajectories[1])
 
 
-def test_fractions_are_actions_of_an_integer_box_in_the_scale_of_a_policy():
+def test_integer_boxes_accept_fractions_in_the_policys_scale():
     space = Box(0, 10, (1,), np.int32)
     reader = with_column("actions", np.array([[0.0], [0.5], [1.0]], np.float32), action_space=space)
     reader._trajectories = reader._trajectories[1:]
@@ -252,8 +252,8 @@ def test_an_action_that_its_mask_forbids():
     assert fragment["obs"]["action_mask"].tolist() == mask[:2].tolist()
 
 
-def test_actions_of_rllib_are_those_of_the_policy(tmp_path):
-    # RLlib writes what its policy chose: 0.5 of the range (-1, 1), for which the environment got 1.0 of (-2, 2).
+def test_actions_from_rllib_are_in_the_policys_scale(tmp_path):
+    # RLlib writes its policy's action: 0.5 in the range (-1, 1), which was 1.0 in (-2, 2) for the environment.
     rows = {"type": "SampleBatch", "obs": [[0.0]], "new_obs": [[1.0]], "actions": [[0.5]], "rewards": [1.0]}
     path = tmp_path / "out.json"
     path.write_text(json.dumps({**rows, "dones": [True]}) + "\n")

@@ -21,12 +21,15 @@ ENDS_UNSEEN = {"multi-agent", "dict view", "restarting dict view", "old multi-ag
 
 
 def digest(table: np.ndarray, obs: np.ndarray) -> np.ndarray:
-    """[N, 2] what a memory of `table` [N, 2] becomes when it sees `obs`: the order of all observations counts."""
+    """[N, 2] the state after `table` [N, 2] and `obs`; it depends on the order of all observations."""
     return (3 * table + np.rint(1000 * obs[:, 1:])) % 65537
 
 
 class Counting(Policy):
-    """Its state counts its own steps and digests its observations. The states are lists, as a user may return them."""
+    """Its state has its number of steps and a digest of its observations.
+
+    The states are lists, as users may return them.
+    """
 
     batch_columns = frozenset(
         {
@@ -55,15 +58,15 @@ class Counting(Policy):
         return fragment
 
 
-class Forgetful(Policy):
-    """It has no memory."""
+class Stateless(Policy):
+    """A policy without state."""
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
         return [action_for(obs) for obs in obs_batch], [], {}
 
 
-class Follower:
-    """Checks every row against the one before it in the same trajectory, over all fragments."""
+class StateChecker:
+    """Compares every row with the previous one of its trajectory, across fragments."""
 
     def __init__(self) -> None:
         self.before: dict[int, tuple] = {}
@@ -88,7 +91,7 @@ class Follower:
         came = (batch["eps_id"][row], steps[row], table[row].tolist(), batch["prev_actions"][row])
         assert (*came, batch["prev_rewards"][row]) == self.before.get(trajectory, begins)
         ended = batch["terminateds"][row] or batch["truncateds"][row]
-        # After an end without a last observation it would go on from what it has acted on.
+        # After an end without a last observation, the state before its last action is kept.
         if not (ended and (batch["obs"][row] == batch["new_obs"][row]).all()):
             after = digest(table[row : row + 1], batch["obs"][row : row + 1])[0].tolist()
             outcome = (batch["actions"][row], batch["rewards"][row])
@@ -101,12 +104,12 @@ class Follower:
 
     def _check_next(self, batch: SampleBatch, end: int, memory: dict, trajectory: int) -> None:
         (steps,), (table,) = memory["state_in"]
-        told = (batch["eps_id"][end], steps, table.tolist(), memory["prev_actions"][0], memory["prev_rewards"][0])
-        assert told == self.before[trajectory]
+        inputs = (batch["eps_id"][end], steps, table.tolist(), memory["prev_actions"][0], memory["prev_rewards"][0])
+        assert inputs == self.before[trajectory]
 
 
-def follow(worker: RolloutWorker, policy_id: str = "default_policy", fragments: int = 25) -> Follower:
-    follower, policy = Follower(), worker.get_policy(policy_id)
+def follow(worker: RolloutWorker, policy_id: str = "default_policy", fragments: int = 25) -> StateChecker:
+    follower, policy = StateChecker(), worker.get_policy(policy_id)
     for _ in range(fragments):
         samples = worker.sample()
         batch = samples if isinstance(samples, SampleBatch) else samples.policy_batches.get(policy_id)
@@ -145,7 +148,7 @@ def test_the_state_counts_the_steps_of_the_episode():
 
 
 @pytest.mark.parametrize("clip", [True, 2.5])
-def test_the_reward_before_is_clipped_as_it_is_learned_from(clip):
+def test_the_previous_reward_is_clipped_as_in_training(clip):
     config = {"num_envs_per_worker": 2, "rollout_fragment_length": 7, "clip_rewards": clip}
     worker = RolloutWorker(Party, Counting, config=config)
     follow(worker)
@@ -154,10 +157,10 @@ def test_the_reward_before_is_clipped_as_it_is_learned_from(clip):
     assert batch["prev_rewards"].max() == (1 if clip is True else clip)
 
 
-def test_beside_a_policy_without_memory():
+def test_together_with_a_policy_without_state():
     worker = RolloutWorker(
         Party,
-        {"counts": Counting, "forgets": Forgetful},
+        {"counts": Counting, "forgets": Stateless},
         policy_mapping_fn=lambda agent: "counts" if agent in "ac" else "forgets",
         config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1},
     )
@@ -167,9 +170,9 @@ def test_beside_a_policy_without_memory():
     assert not {"state_in", "state_out", "prev_actions"} & samples["forgets"].keys()
 
 
-def test_evaluation_in_between_begins_new_trajectories_and_leaves_no_trace():
+def test_evaluation_in_between_begins_new_trajectories():
     worker = RolloutWorker(Party, Counting, config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1})
-    follower, policy = Follower(), worker.get_policy()
+    follower, policy = StateChecker(), worker.get_policy()
     for _ in range(10):
         batch = worker.sample()
         assert isinstance(batch, SampleBatch)
@@ -178,18 +181,18 @@ def test_evaluation_in_between_begins_new_trajectories_and_leaves_no_trace():
     assert follower.carried == 0
 
 
-def test_without_columns_of_its_own_a_policy_gets_its_states_stored():
-    class Whatever(Counting):
+def test_states_are_stored_for_a_policy_without_batch_columns():
+    class WithoutColumns(Counting):
         batch_columns = None
 
-    batch = RolloutWorker(Clock, Whatever, config={"rollout_fragment_length": 9}).sample()
+    batch = RolloutWorker(Clock, WithoutColumns, config={"rollout_fragment_length": 9}).sample()
     assert isinstance(batch, SampleBatch)
     np.testing.assert_array_equal(batch["state_out"][0], batch["state_in"][0] + 1)
     assert not {"prev_actions", "prev_rewards"} & batch.keys()
 
 
 @pytest.mark.parametrize("states", [[], [[1]], [[1], [1.0, 2.0]], [[1], [[1.0]]]], ids=str)
-def test_states_that_are_not_like_the_initial_ones_are_refused(states):
+def test_states_that_differ_from_the_initial_ones_are_refused(states):
     class Wrong(Counting):
         def compute_actions(self, obs_batch):  # type: ignore[override]
             return [0] * len(obs_batch), states, {}
@@ -210,8 +213,8 @@ LSTM = {
 SETTINGS = {"num_envs_per_worker": 3, "rollout_fragment_length": 20, "seed": 4, "clip_rewards": True}
 
 
-class Watched(PPOPolicy):
-    """PPO that shows its last fragment."""
+class KeepsFragment(PPOPolicy):
+    """PPO that keeps its last fragment."""
 
     fragment: Any = None
 
@@ -221,7 +224,7 @@ class Watched(PPOPolicy):
 
 
 class ByTrajectory(PPOPolicy):
-    """PPO called once for each segment."""
+    """PPO that is called once per segment."""
 
     def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
         return super().postprocess_trajectory(sample_batch)
@@ -230,16 +233,16 @@ class ByTrajectory(PPOPolicy):
 def sample(policy_class: Any, env: Any = Party, **settings: Any) -> tuple[RolloutWorker, SampleBatch]:
     config = PPOConfig(**{**SETTINGS, "model": LSTM, **settings})
     worker = RolloutWorker(env, policy_class, config=config)
-    worker.sample()  # so that trajectories are carried over into the next
+    worker.sample()  # so that trajectories continue in the next fragment
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)
     return worker, batch
 
 
 @pytest.mark.parametrize("kind", ["native NEXT_STEP", "restarting dict view"])
-def test_what_jax_policies_store_is_what_they_acted_on(kind):
+def test_jax_policies_store_the_inputs_they_acted_on(kind):
     env = ALL_KINDS[kind].make(3)
-    worker, batch = sample(Watched, lambda _: env)
+    worker, batch = sample(KeepsFragment, lambda _: env)
     policy: Any = worker.get_policy()
     memory = batch["state_in"], batch["prev_actions"], batch["prev_rewards"]
     _, (after,), fetches = policy.compute_actions(batch["obs"], *memory)
@@ -256,17 +259,17 @@ def test_what_jax_policies_store_is_what_they_acted_on(kind):
     assert np.abs(unmoved - after)[batch["state_in"][0].any(axis=1)].max(axis=1).min() > 1e-3
 
 
-def test_without_columns_of_its_own_a_model_gets_its_inputs_stored():
-    class Whatever(PPOPolicy):
+def test_inputs_are_stored_for_a_policy_without_batch_columns():
+    class WithoutColumns(PPOPolicy):
         batch_columns = None
 
-    (_, ours), (worker, theirs) = sample(PPOPolicy), sample(Whatever)
+    (_, ours), (worker, theirs) = sample(PPOPolicy), sample(WithoutColumns)
     assert not ours.keys() - theirs.keys()
     np.testing.assert_array_equal(ours["prev_actions"], theirs["prev_actions"])
     worker.get_policy().learn_on_batch(theirs)
 
 
-def test_called_by_trajectory_it_bootstraps_alike():
+def test_bootstrapping_by_trajectory_and_by_fragment_agree():
     (_, together), (_, one_by_one) = sample(PPOPolicy), sample(ByTrajectory)
     for name in together:
         for ours, theirs in zip(trees.leaves(together[name]), trees.leaves(one_by_one[name]), strict=True):
@@ -274,7 +277,7 @@ def test_called_by_trajectory_it_bootstraps_alike():
     last = np.append(np.diff(together["trajectory_id"]) != 0, True)
     cut, still = last & ~together["terminateds"], (one_by_one["obs"] == one_by_one.following("obs")).all(axis=1)
     assert (cut & ~together["truncateds"]).any()
-    assert (cut & still).any()  # cut off without a last observation
+    assert (cut & still).any()  # truncated without a last observation
     assert one_by_one.ends.tolist() == together.ends.tolist() == np.flatnonzero(last).tolist()
 
 
@@ -287,7 +290,7 @@ def test_same_seed_same_numbers():
 
 
 @pytest.mark.long
-def test_a_recurrent_policy_and_one_without_memory_learn_side_by_side():
+def test_a_recurrent_and_a_stateless_policy_learn_together():
     worker = RolloutWorker(
         Party,
         {"remembers": (PPOPolicy, None, None, {"model": LSTM}), "forgets": PPOPolicy},
@@ -303,8 +306,8 @@ def test_a_recurrent_policy_and_one_without_memory_learn_side_by_side():
         assert all(np.isfinite(gradient).all() for gradient in gradients.values())
 
 
-class Narrow(gym.Env):
-    """Actions of 0.1 at most, so that most of a policy's are clipped; episodes of seven steps."""
+class NarrowBounds(gym.Env):
+    """Actions up to 0.1, so that most of a policy's actions are clipped; episodes of seven steps."""
 
     observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Box(-0.1, 0.1, (2,), np.float32)
 
@@ -325,8 +328,8 @@ class Narrow(gym.Env):
 
 @pytest.mark.parametrize("scale", ["clip_actions", "normalize_actions"])
 def test_previous_actions_are_what_the_environment_received(scale):
-    # As a user who passes each action on gives them to `compute_single_action`.
-    worker, batch = sample(PPOPolicy, Narrow, num_envs_per_worker=1, **{"clip_actions": False, scale: True})
+    # As users pass them to `compute_single_action`.
+    worker, batch = sample(PPOPolicy, NarrowBounds, num_envs_per_worker=1, **{"clip_actions": False, scale: True})
     runner = worker.runners["default_policy"]
     received = runner.action_map.received(batch["actions"])
     assert (np.abs(received - batch["actions"]).max(axis=1) > 0).sum() > 3

@@ -1,4 +1,4 @@
-"""`RemoteWorkers` by a clock of the test's own: who is asked what, and what comes back."""
+"""`RemoteWorkers` with a simulated clock: the requests to workers and their replies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TestRequests:
         assert workers.collect() == [value(2, 0, 1)]
         assert workers.collect() == []
 
-    def test_waits_no_longer_than_it_is_told(self, pool, clock):
+    def test_waits_at_most_for_the_timeout(self, pool, clock):
         workers, _ = pool(script={(1, 0, SAMPLE): [Does(5)]})
         workers.request(1, SAMPLE)
         assert workers.collect(0.25) == []
@@ -60,7 +60,7 @@ class TestRequests:
 
     def test_an_update_with_the_version_of_an_earlier_one_is_sent_too(self, pool):
         workers, stand_in = pool(1)
-        for _ in range(2):  # a restore in between has set the version back
+        for _ in range(2):  # a restore in between reset the version
             workers.publish(update(4))
             workers.request(1, SAMPLE)
         assert stand_in.asked(1) == [(0, (("stored", 0),)), (0, (("stored", 1),))]
@@ -78,7 +78,7 @@ class TestRequests:
         sent = [argument for call in stand_in.calls for argument in call.arguments]
         assert sent == [("stored", number) for number in range(3) for _ in range(8)]
 
-    def test_forgotten_ones_bring_nothing(self, pool):
+    def test_forgotten_requests_return_nothing(self, pool):
         broken = Does(0.5, BrokenError("x"))
         workers, stand_in = pool(3, script={(3, number, SAMPLE): [broken] for number in (0, 1)})
         for index in (1, 1, 2, 3, 3):
@@ -86,8 +86,8 @@ class TestRequests:
         assert workers.collect(0.9) == []
         assert len(workers) - workers.healthy == 0
         assert workers.call_each("get_state", {2: ()}) == {2: ("get_state", 2, 0, 0)}
-        # Now one of worker 1's and worker 2's have come, one of worker 1's has not, and worker 3 has failed again and
-        # has two to do once it is started anew.
+        # Worker 2 and one request of worker 1 are answered, one of worker 1's is not, and worker 3 has failed again: it
+        # has two requests to answer after its restart.
         assert len(workers) - workers.healthy == 1
         assert workers.requests_under_way == 5
         workers.forget()
@@ -99,18 +99,18 @@ class TestRequests:
 
 
 class TestCalls:
-    def test_of_all(self, pool):
+    def test_call_all(self, pool):
         workers, stand_in = pool(3, script={(1, 0, "apply"): [Does(7)]})
         assert workers.call_all("apply", "f") == {index: ("apply", index, 0, 0) for index in (1, 2, 3)}
         assert [call.arguments for call in stand_in.calls] == [("f",)] * 3
 
-    def test_of_some_with_arguments_of_their_own(self, pool):
+    def test_call_each_has_arguments_per_worker(self, pool):
         workers, stand_in = pool(2)
         assert [*workers.call_each("set_state", {2: ("b",), 3: ("nobody",)})] == [2]
         assert stand_in.asked(2, "set_state") == [(0, ("b",))]
         assert stand_in.asked(1, "set_state") == []
 
-    def test_replies_that_come_meanwhile_are_kept(self, pool):
+    def test_replies_that_arrive_meanwhile_are_kept(self, pool):
         workers, _ = pool()
         workers.request(1, SAMPLE)
         workers.request(2, SAMPLE)
@@ -119,7 +119,7 @@ class TestCalls:
         assert workers.collect() == [value(1, 0, 0), value(2, 0, 0)]
         assert workers.requests_under_way == 0
 
-    def test_one_that_fails_is_missing_and_started_anew(self, pool):
+    def test_a_failed_worker_is_left_out_and_restarted(self, pool):
         script = {(2, 0, "get_state"): [Does(1, BrokenError("x"))]}
         workers, stand_in = pool(script=script)
         workers.request(2, SAMPLE)
@@ -129,7 +129,7 @@ class TestCalls:
         found = []
         while workers.requests_under_way:
             found += workers.collect()
-        # What it had answered by then is its answer; the call is not made again.
+        # Its earlier replies are kept, and the call is not repeated.
         assert sorted(found) == [value(1, 0, 0), value(2, 0, 0), value(2, 0, 1)]
         assert stand_in.asked(2, "get_state") == [(0, ())]
         workers.request(2, SAMPLE)
@@ -140,7 +140,7 @@ class TestCalls:
         with pytest.raises(BrokenError, match="x"):
             workers.call_all("get_state")
 
-    def test_what_the_callers_own_function_raises_is_no_failure_of_the_worker(self, pool):
+    def test_an_error_of_the_callers_function_is_not_a_failure_of_the_worker(self, pool):
         script = {(2, 0, "apply"): [Does(1, BrokenError("x"))], (3, 0, "apply"): [Does(1, ProcessLostError("gone"))]}
         workers, stand_in = pool(3, script=script)
         with pytest.raises(BrokenError, match="x"):
@@ -148,27 +148,27 @@ class TestCalls:
         assert stand_in.killed == [(3, 0)]
         assert stand_in.generations == {1: 0, 2: 0, 3: 1}
 
-    def test_one_that_hangs(self, pool, clock):
+    def test_a_worker_that_hangs(self, pool, clock):
         rules = FailureRules(restart=True, timeout_s=10.0)
         workers, stand_in = pool(rules=rules, script={(1, 0, "get_state"): [Does(NEVER)]})
         assert workers.call_all("get_state") == {2: ("get_state", 2, 0, 0)}
         assert clock.now == 1010
         assert stand_in.killed == [(1, 0)]
 
-    def test_the_advice_for_one_that_hangs_names_keys_of_each_algorithm(self, pool):
+    def test_the_error_for_a_hanging_worker_names_keys_of_each_algorithm(self, pool):
         workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, "play_candidates"): [Does(NEVER)]})
         workers.request(1, "play_candidates")
         with pytest.raises(WorkerError, match=r"rollout_fragment_length, with ARS and ES num_envs_per_worker"):
             workers.collect()
 
-    def test_one_that_first_finishes_much_else_has_not_hung(self, pool, clock):
+    def test_a_worker_with_earlier_requests_has_not_hung(self, pool, clock):
         workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, SAMPLE): [Does(8)] * 3})
         for _ in range(3):
             workers.request(1, SAMPLE)
         assert [*workers.call_all("get_state")] == [1, 2]
         assert clock.now == 1025
 
-    def test_one_that_is_still_starting_has_not_hung(self, pool, clock):
+    def test_a_starting_worker_has_not_hung(self, pool, clock):
         script = {(1, 0, SAMPLE): [Does(1, BrokenError())], (1, 1, "make"): [Does(50)]}
         rules = FailureRules(restart=True, timeout_s=10.0)
         workers, _ = pool(rules=rules, script=script, makes=True)
@@ -178,7 +178,7 @@ class TestCalls:
         assert [*workers.call_all("get_state")] == [1, 2]
         assert workers.failures.restarts == 1
 
-    def test_restarts_that_are_due_meanwhile_are_made(self, pool, clock):
+    def test_due_restarts_are_made_meanwhile(self, pool, clock):
         script = {(1, generation, SAMPLE): [Does(1, BrokenError())] for generation in range(2)}
         workers, stand_in = pool(script={**script, (2, 0, "get_state"): [Does(100)]})
         workers.request(1, SAMPLE)
@@ -197,7 +197,7 @@ class TestMaking:
         assert clock.now == 1030
         assert workers.requests_under_way == 0
 
-    def test_an_error_is_raised_at_once_and_all_are_stopped(self, pool, clock):
+    def test_an_error_stops_all_at_once(self, pool, clock):
         error = EnvError("no display")
         script = {(1, 0, "make"): [Does(NEVER)], (3, 0, "make"): [Does(2, error)]}
         workers, stand_in = pool(3, script=script, makes=True)
@@ -205,27 +205,28 @@ class TestMaking:
             workers.make_all()
         assert raised.value is error
         assert raised.value.__notes__ == ["(in rollout worker 3)"]
-        assert clock.now == 1002 + 1  # worker 2, which was made, takes a second to close its environments
+        assert clock.now == 1002 + 1  # worker 2 is already made, and takes a second to close its environments
         assert sorted(stand_in.killed) == [(1, 0), (2, 0), (3, 0)]
         assert [call.index for call in stand_in.calls if call.method == "stop"] == [2]
         assert workers.indices == []
 
-    def test_one_whose_process_is_lost_is_made_anew(self, pool, clock):
-        # Lost after a second each time: anew at once at 1001, then, lost at 1002, 3 s later.
+    def test_a_worker_whose_process_dies_is_recreated(self, pool, clock):
+        # Its process dies after a second each time: it is recreated at once at 1001, and the next time, 1002, after 3
+        # s.
         script = {(2, generation, "make"): [Does(1, ProcessLostError("gone"))] for generation in range(2)}
         workers, stand_in = pool(2, FailureRules(restart=True, delay_s=3.0), script, makes=True)
         workers.make_all()
         assert [when for index, when in stand_in.started if index == 2] == [1000, 1001, 1005]
         assert workers.healthy == 2
 
-    def test_one_whose_process_is_lost_and_may_not_be_made_anew(self, pool, clock):
+    def test_a_worker_whose_process_dies_without_restarts(self, pool, clock):
         gone = Does(1, ProcessLostError("killed by 9"))
         workers, _ = pool(2, FailureRules(), {(2, 0, "make"): [gone]}, makes=True)
         with pytest.raises(WorkerError, match=r"(?s)rollout worker is gone.*worker 2, make\(\).*killed by 9"):
             workers.make_all()
         assert workers.indices == []
 
-    def test_one_whose_process_is_always_lost(self, pool, clock, caplog):
+    def test_a_worker_whose_process_always_dies(self, pool, clock, caplog):
         def script():
             return {(2, generation, "make"): [Does(1, ProcessLostError("gone"))] for generation in range(2)}
 
@@ -237,7 +238,7 @@ class TestMaking:
         workers.make_all()
         assert workers.indices == [1]
 
-    def test_one_that_does_not_start(self, pool, clock):
+    def test_a_worker_that_does_not_start(self, pool, clock):
         rules = FailureRules(restart=True, start_timeout_s=60.0)
         workers, stand_in = pool(2, rules, {(2, 0, "make"): [Does(NEVER)]}, makes=True)
         with pytest.raises(WorkerError, match=r"(?s)did not start in time.*worker 2.*no answer for 60 s"):
@@ -250,13 +251,13 @@ class TestStop:
         workers, stand_in = pool(3, script={(2, 0, "stop"): [Does(NEVER)], (3, 0, "stop"): [Does(1, BrokenError())]})
         workers.request(1, SAMPLE)
         workers.stop()
-        assert clock.now == 1005  # it waits no longer
+        assert clock.now == 1005  # it waits for at most 5 s
         assert [call.index for call in stand_in.calls if call.method == "stop"] == [1, 2, 3]
         assert stand_in.killed == [(1, 0), (2, 0), (3, 0)]
         workers.stop()
         assert (len(workers), workers.requests_under_way, workers.collect()) == (0, 0, [])
 
-    def test_nobody_can_be_called_any_more(self, pool, monkeypatch):
+    def test_stop_after_ray_was_shut_down(self, pool, monkeypatch):
         def gone(*_: Any) -> Any:
             raise WorkerError("Ray was shut down under the workers.")
 
@@ -266,7 +267,7 @@ class TestStop:
         assert len(stand_in.killed) == 2
 
 
-def test_nobody():
+def test_without_workers():
     workers = RemoteWorkers.of([])
     assert not workers
     assert (len(workers), workers.indices, workers.healthy, workers.collect()) == (0, [], 0, [])

@@ -1,4 +1,4 @@
-"""Real workers: the same numbers as without any, and a checkpoint that goes on in a fresh process."""
+"""Real workers: the same numbers as without workers, and a checkpoint that continues in a fresh process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = {
 
 
 def digest(trainer: PPOTrainer) -> str:
-    """Of weights, filter and the last statistics, to the last bit."""
+    """The hash of all bits of weights and filter statistics."""
     parts = {**trainer.get_weights()["default_policy"], **trainer.worker.get_filters()["default_policy"]}
     found = hashlib.sha256()
     for name, value in sorted(parts.items()):
@@ -32,7 +32,7 @@ def digest(trainer: PPOTrainer) -> str:
     return found.hexdigest()
 
 
-def test_one_worker_does_what_none_does(small_ray):
+def test_one_worker_equals_none(small_ray):
     found = set()
     for num_workers in (0, 1):
         with PPOTrainer("CartPole-v1", {**CONFIG, "num_workers": num_workers}) as trainer:
@@ -42,7 +42,7 @@ def test_one_worker_does_what_none_does(small_ray):
 
 
 @pytest.mark.long
-def test_a_checkpoint_of_two_workers_goes_on_in_a_fresh_process(small_ray, tmp_path):
+def test_a_checkpoint_of_two_workers_continues_in_a_fresh_process(small_ray, tmp_path):
     with PPOTrainer("CartPole-v1", {**CONFIG, "num_workers": 2}) as trainer:
         trainer.train()
         path = trainer.save(tmp_path, exact=True)

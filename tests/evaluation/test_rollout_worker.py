@@ -1,4 +1,4 @@
-"""`RolloutWorker` on its own, without any trainer."""
+"""`RolloutWorker` without a trainer."""
 
 import gymnasium as gym
 import numpy as np
@@ -31,11 +31,11 @@ class TestEnvironments:
         register_env("tests/line", Line)
         assert len(RolloutWorker("tests/line", Encode, config={"rollout_fragment_length": 3}).sample()) == 3
 
-    def test_an_unknown_id_names_the_nearest(self):
+    def test_an_unknown_id_suggests_the_nearest(self):
         with pytest.raises(ConfigError, match="CartPole-v1"):
             RolloutWorker("CartPol-v1", Encode)
 
-    def test_each_copy_is_told_its_place(self):
+    def test_each_copy_gets_its_indices(self):
         seen: list[tuple] = []
 
         def creator(context: EnvContext) -> Line:
@@ -56,7 +56,7 @@ class TestEnvironments:
         with pytest.raises(ConfigError, match="takes no env_config"):
             RolloutWorker(Plain, Encode, config={"env_config": {"length": 7}})
 
-    def test_a_vector_env_of_the_users_own(self):
+    def test_a_users_vector_env(self):
         class Batched(VectorEnv):
             def __init__(self, context):
                 super().__init__(OBS_SPACE, ACTION_SPACE, 3)
@@ -77,7 +77,7 @@ class TestEnvironments:
             3
         ] * 2
 
-    def test_stop_closes_them(self):
+    def test_stop_closes_the_environments(self):
         closed = []
 
         class Closing(Line):
@@ -89,7 +89,7 @@ class TestEnvironments:
 
 
 class TestConfig:
-    def test_an_unknown_key_names_the_nearest(self):
+    def test_an_unknown_key_suggests_the_nearest(self):
         with pytest.raises(ConfigError, match="num_envs_per_worker"):
             RolloutWorker(Line, Encode, config={"num_envs_per_worke": 2})
 
@@ -106,7 +106,7 @@ class TestConfig:
     def test_a_typed_config(self):
         assert RolloutWorker(Line, Encode, config=PPOConfig(num_envs_per_worker=3)).env.num_envs == 3
 
-    def test_a_worker_that_keeps_nothing_cannot_sample(self):
+    def test_a_worker_with_record_false_cannot_sample(self):
         with pytest.raises(ConfigError, match="record=False"):
             RolloutWorker(Line, Encode, record=False).sample()
 
@@ -146,10 +146,10 @@ class TestState:
         assert state["sampling"]["episodes_begun"].tolist() == worker.sampler.episodes["begun"].tolist()
 
 
-def test_what_a_policy_is_told():
-    told: list[dict] = []
+def test_arguments_of_compute_actions():
+    calls: list[dict] = []
 
-    class Curious(Policy):
+    class RecordsArguments(Policy):
         batch_columns = frozenset({"infos"})
 
         def compute_actions(  # type: ignore[override]
@@ -163,14 +163,14 @@ def test_what_a_policy_is_told():
             explore,
             timestep,
         ):
-            told.append({name: value for name, value in locals().items() if name not in ("self", "told")})
+            calls.append({name: value for name, value in locals().items() if name not in ("self", "calls")})
             return np.full(len(obs_batch), 3), [], {}
 
     config = {"num_envs_per_worker": 2, "rollout_fragment_length": 3, "explore": False}
-    worker = RolloutWorker(Line, Curious, config=config)
+    worker = RolloutWorker(Line, RecordsArguments, config=config)
     worker.set_timestep(50)
     batch = worker.sample()
-    first, second = told[:2]
+    first, second = calls[:2]
     assert first["prev_action_batch"].tolist() == [0, 0]
     assert first["info_batch"] == [{}, {}]
     assert len(first["state_batches"]) == 0
@@ -185,7 +185,7 @@ def test_what_a_policy_is_told():
     assert [info.get("count", 0) for info in batch["infos"]] == [0, 0, 1, 2, 0, 1]
 
 
-def test_dict_and_tuple_spaces_stay_structured():
+def test_dict_and_tuple_spaces_keep_their_structure():
     class Nested(gym.Env):
         observation_space = spaces.Dict(
             {"image": spaces.Box(0, 255, (2, 3), np.uint8), "pair": spaces.Tuple([spaces.Discrete(5), OBS_SPACE])}
@@ -220,6 +220,6 @@ def test_dict_and_tuple_spaces_stay_structured():
     assert batch["prev_actions"][0].tolist() == [0, 1, 1, 0, 1]
 
 
-def test_a_worker_that_could_not_be_made_has_a_name():
-    # Ray asks for it where the actor's class could not be imported; an error there would hide the cause.
+def test_a_worker_that_could_not_be_made_has_a_repr():
+    # Ray calls it if the actor's class could not be imported; an error would hide the cause.
     assert repr(RolloutWorker.__new__(RolloutWorker)) == "RolloutWorker(worker_index=None)"

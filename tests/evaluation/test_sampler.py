@@ -1,4 +1,4 @@
-"""Every row of every fragment against what the environments' own logs say."""
+"""Every row of every fragment, compared with the environments' own logs."""
 
 from collections import deque
 
@@ -9,16 +9,16 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import RolloutWorker
 from rollax.policy.policy import Policy
-from tests.evaluation.reference import Auditor, stories
+from tests.evaluation.reference import Auditor, histories
 from tests.evaluation.worlds import ALL, Asynchronous, Columnar, Encode, Line, Scripted
 
 TRUNCATE, COMPLETE = "truncate_episodes", "complete_episodes"
 SIZES = pytest.mark.parametrize(("num_envs", "fragment"), [(1, 1), (1, 4), (3, 1), (4, 7)])
 MODES = pytest.mark.parametrize("mode", [TRUNCATE, COMPLETE])
 
-# Who is there, what each gets: o observation, r reward, T termination, C truncation.
+# What each agent gets at each step: o observation, r reward, T termination, C truncation.
 TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]
-# b's rewards come late; a ends, comes back, ends without a last observation; b ends and comes back; c comes late.
+# b's rewards come late; a ends, returns, ends without a last observation; b ends and returns; c joins late.
 COMING_AND_GOING = [
     {"a": "o", "b": "o"},
     {"a": "or"},
@@ -36,7 +36,7 @@ COMING_AND_GOING = [
 SEEN_AT_THE_END = [{"a": "o"}, {"a": "or"}, {"a": "or", "b": "o", ALL: "T"}]
 BOTH_FLAGS = [{"b": "", "a": ""}, {"b": "orTC", "a": "or"}, {"a": "or", ALL: "TC"}]
 SCRIPTS = [TURNS, COMING_AND_GOING, SEEN_AT_THE_END, BOTH_FLAGS]
-# Nobody acts for a while, which only a BaseEnv may do: it has others to wait for.
+# No agent acts for a while, which is allowed only in a BaseEnv, whose other sub-environments continue.
 WAITING = [
     [{"a": "o"}, {"a": "r"}, {"a": "r"}, {"a": "or"}, {"a": "r"}, {"a": "r", ALL: "C"}],
     [{"a": "o", "b": "o"}, {"a": "oT", "b": "r"}, {"b": "orC"}, {"c": "o"}, {"c": "r"}, {"c": "orC", ALL: "T"}],
@@ -73,12 +73,12 @@ class TestSingleAgent:
 
     @SIZES
     @MODES
-    def test_columns_of_whoever_is_ready_in_any_order(self, num_envs, fragment, mode):
+    def test_columns_of_ready_sub_environments_in_any_order(self, num_envs, fragment, mode):
         env = Columnar([Line(i) for i in range(num_envs)])
         audit(make_worker(lambda _: env, rollout_fragment_length=fragment, batch_mode=mode), mode, 20)
 
     @pytest.mark.parametrize("autoreset", AutoresetMode)
-    def test_native_vector_that_reuses_its_arrays(self, autoreset):
+    def test_native_vector_that_overwrites_its_arrays(self, autoreset):
         env = SyncVectorEnv([lambda i=i: Line(i) for i in range(3)], copy=False, autoreset_mode=autoreset)
         audit(make_worker(lambda _: env, rollout_fragment_length=4), TRUNCATE)
 
@@ -97,18 +97,18 @@ class TestMultiAgent:
     @pytest.mark.parametrize("scripts", [SCRIPTS, WAITING], ids=["all", "waiting"])
     @ONE_OR_TWO
     @pytest.mark.parametrize("restarts_itself", [False, True])
-    def test_base_env_whose_ready_agents_differ_at_every_poll(
+    def test_base_env_with_other_ready_agents_at_every_poll(
         self, num_envs, fragment, mode, scripts, policies, restarts_itself
     ):
         base = Asynchronous([Scripted(scripts, i) for i in range(num_envs)], restarts_itself)
         config = {"rollout_fragment_length": fragment, "batch_mode": mode}
         audit(make_worker(lambda _: base, policies=policies, **config), mode, -(-40 // fragment))
 
-    def test_polls_that_nobody_is_ready_for(self):
+    def test_polls_without_ready_agents(self):
         base = Asynchronous([Scripted([TURNS])], sleeps=True)
         audit(make_worker(lambda _: base, rollout_fragment_length=2), TRUNCATE)
 
-    def test_the_dict_view_is_sent_the_actions_of_all_policies_in_one_call(self):
+    def test_the_dict_view_gets_the_actions_of_all_policies_in_one_call(self):
         base = Asynchronous([Scripted([COMING_AND_GOING])])
         calls, send = [], base.send_actions
 
@@ -121,8 +121,8 @@ class TestMultiAgent:
         assert len(set(calls)) == len(calls)
 
     @ONE_OR_TWO
-    def test_more_agents_than_any_array_is_made_for(self, policies):
-        # 26 letters x 9 sub-environments, all slots in use at once, and new ones in the middle of an episode.
+    def test_more_agents_than_the_initial_capacity(self, policies):
+        # 26 letters x 9 sub-environments use all slots at once, and new agents appear during an episode.
         everyone = {chr(ord("a") + i): "or" for i in range(26)}
         half = dict(list(everyone.items())[:13])
         script = [half, everyone, half, everyone, {**everyone, ALL: "T"}]
@@ -132,7 +132,7 @@ class TestMultiAgent:
 
 class TestFragments:
     @pytest.mark.parametrize("autoreset", [None, *AutoresetMode])
-    def test_its_size_is_the_steps_asked_for(self, autoreset):
+    def test_the_number_of_steps_is_the_configured_one(self, autoreset):
         if autoreset is None:
             worker = make_worker(Line, 3, rollout_fragment_length=5)
         else:
@@ -140,19 +140,19 @@ class TestFragments:
             worker = make_worker(lambda _: env, rollout_fragment_length=5)
         for _ in range(6):
             batch = worker.sample()
-            # Where a reset takes up a sub-environment's poll, the last poll may bring a few steps more.
+            # Where a reset takes a poll of its own, the last poll can add a few steps.
             slack = 2 if autoreset is AutoresetMode.NEXT_STEP else 0
             assert 15 <= len(batch) <= 15 + slack
             assert batch.env_steps == batch.agent_steps == len(batch)
 
-    def test_agents_that_share_a_step_count_it_once(self):
+    def test_a_step_of_several_agents_is_counted_once(self):
         everyone = {"a": "or", "b": "or", "c": "or"}
         script = [everyone] * 4 + [{**everyone, ALL: "T"}]
         worker = make_worker(lambda c: Scripted([script], c.vector_index), 2, rollout_fragment_length=6)
         batch = worker.sample()
         assert (batch.env_steps, len(batch)) == (12, 36)
 
-    def test_complete_episodes_wait_for_the_steps_of_finished_ones(self):
+    def test_complete_episodes_count_the_steps_of_finished_episodes(self):
         worker = make_worker(Line, 4, rollout_fragment_length=5, batch_mode=COMPLETE)
         for _ in range(6):
             batch = worker.sample()
@@ -162,13 +162,13 @@ class TestFragments:
 
     @pytest.mark.parametrize("policies", [1, 2])
     def test_a_fragment_without_a_complete_row_is_followed_by_the_next(self, policies):
-        # a's first row is complete after three steps, when it is a's turn again; the other three with the last step.
+        # a's first row is complete after three steps, when a acts again; the other three with the last step.
         script = [{"a": "o"}, {"b": "o"}, {"c": "o"}, {"a": "or"}, {"a": "r", "b": "r", "c": "r", ALL: "T"}]
         worker = make_worker(lambda _: Scripted([script]), policies=policies, rollout_fragment_length=1)
         batches = [worker.sample() for _ in range(4)]
         assert [(batch.env_steps, batch.agent_steps) for batch in batches] == [(3, 1), (1, 3)] * 2
 
-    def test_many_fragments_are_one_long_run(self):
+    def test_many_fragments_equal_one_long_fragment(self):
         many = make_worker(Line, 4, rollout_fragment_length=3)
         one = make_worker(Line, 4, rollout_fragment_length=300)
         segments = [many.sampler.sample()[0]["default_policy"] for _ in range(100)]
@@ -176,17 +176,17 @@ class TestFragments:
         for name in whole:
             parts = np.concatenate([segment[name] for segment in segments])
             assert len(parts) == len(whole) == 1200
-            # In the order of sub-environment, episode and step, which the observation says.
+            # Sorted by sub-environment, episode and step, which are in the observation.
             ours = np.lexsort(np.concatenate([segment["obs"] for segment in segments]).T[::-1])
             theirs = np.lexsort(whole["obs"].T[::-1])
             np.testing.assert_array_equal(parts[ours], whole[name][theirs], err_msg=name)
 
-    def test_auto_length_counts_the_sub_environments_there_are(self):
+    def test_automatic_fragment_length_counts_the_sub_environments(self):
         env = SyncVectorEnv([lambda i=i: Line(i) for i in range(4)], autoreset_mode=AutoresetMode.SAME_STEP)
         worker = make_worker(lambda _: env, train_batch_size=20)
         assert len(worker.sample()) == 20
 
-    def test_restart_drops_what_runs_and_nothing_else(self):
+    def test_restart_drops_only_running_episodes(self):
         worker = make_worker(lambda c: Scripted(SCRIPTS, c.vector_index), 3, rollout_fragment_length=5)
         worker.sample()
         envs = worker.env.get_sub_environments()
@@ -217,7 +217,7 @@ class TestMemory:
 
         warm = run(20)
         assert warm > 10_000
-        assert run(100) == pytest.approx(warm, rel=0.01)  # the number of trajectories in the air differs
+        assert run(100) == pytest.approx(warm, rel=0.01)  # the number of running trajectories varies
 
     def test_evaluation_keeps_no_rows(self):
         worker = make_worker(Line, 2)
@@ -227,7 +227,7 @@ class TestMemory:
 
 
 def _bytes_held(thing, seen: set[int] | None = None) -> int:
-    """Bytes of all arrays, and the length of all containers, that can be reached, environments left out."""
+    """Bytes of all reachable arrays plus lengths of all reachable containers, without those of environments."""
     seen = set() if seen is None else seen
     if id(thing) in seen or type(thing).__name__ in ("MultiAgentBaseEnv", "Rows", "_Turn"):
         return 0
@@ -245,16 +245,16 @@ def test_metrics_agree_with_the_logs():
     worker = make_worker(lambda c: Scripted(SCRIPTS, c.vector_index), 3, policies=2, rollout_fragment_length=40)
     worker.sample()
     metrics = worker.get_metrics()
-    for story in stories(worker.env.get_sub_environments()):
-        mine = [m for m in metrics if m.env_index == story.index]
-        assert [(m.reward, m.length) for m in mine] == [(reward, length) for reward, length, _ in story.episodes]
-        for found, (_, _, trajectories) in zip(mine, story.episodes, strict=True):
+    for history in histories(worker.env.get_sub_environments()):
+        mine = [m for m in metrics if m.env_index == history.index]
+        assert [(m.reward, m.length) for m in mine] == [(reward, length) for reward, length, _ in history.episodes]
+        for found, (_, _, trajectories) in zip(mine, history.episodes, strict=True):
             for policy_id, agents in (("x", "ac"), ("y", "b"), ("idle", "")):
                 rewards = [reward for agent in agents for reward in trajectories.get(agent, [])]
                 assert sorted(found.policy_rewards.get(policy_id, [])) == sorted(rewards)
 
 
-def test_infos_are_those_of_their_rows_where_the_environment_uses_its_dict_again():
+def test_infos_are_correct_if_the_environment_reuses_its_dict():
     class Counting(gym.Env):
         observation_space, action_space = gym.spaces.Box(0, 9, (1,), np.float32), gym.spaces.Discrete(2)
 

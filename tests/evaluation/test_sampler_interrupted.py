@@ -1,4 +1,4 @@
-"""Sampling that is interrupted at any line: every fragment that follows is what the environments' own logs say."""
+"""Sampling that is interrupted at any line: all later fragments agree with the environments' own logs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BY_KIND = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
 
 
 def interrupted(make: Callable[..., RolloutWorker], first: int, stride: int, mode: str) -> None:
-    """Interrupts a fresh worker's third fragment at every so many lines."""
+    """Interrupts the third fragments of fresh workers at line `first` and at every `stride` lines after it."""
     interrupts, line, ended = Interrupts(), first, False
     while not ended:
         worker = make(rollout_fragment_length=3, batch_mode=mode)
@@ -50,16 +50,16 @@ def interrupted(make: Callable[..., RolloutWorker], first: int, stride: int, mod
         ended = not interrupts.at(line, worker.sampler.sample)
         if not ended:
             if not worker.sampler._under_way:
-                # Before the first thing that it does, or after the last one: the running episodes would go on.
+                # The interrupt came before the first or after the last statement, so running episodes would continue.
                 assert interrupts.place.rpartition(":")[0].endswith("sampler.py"), interrupts.place
                 worker.sampler.restart()
-            goes_on(worker, mode, interrupts.place)
+            assert_sampling_continues(worker, mode, interrupts.place)
         worker.stop()
         line += stride
     assert line > 100
 
 
-def goes_on(worker: RolloutWorker, mode: str, place: str) -> None:
+def assert_sampling_continues(worker: RolloutWorker, mode: str, place: str) -> None:
     for env in worker.env.get_sub_environments():
         env.log.clear()
         env.episode = -1
@@ -81,11 +81,11 @@ def test_at_some_lines(make):
 @BY_KIND
 @pytest.mark.parametrize("mode", [TRUNCATE, COMPLETE])
 def test_at_many_lines(make, mode):
-    interrupted(make, first=random.randrange(31), stride=31, mode=mode)  # other lines in every run
+    interrupted(make, first=random.randrange(31), stride=31, mode=mode)  # other lines in each run
 
 
 @BY_KIND
-def test_one_exception_of_an_environment(make, caplog):
+def test_after_an_exception_of_an_environment(make, caplog):
     worker = make(rollout_fragment_length=3)
     worker.sampler.sample()
     first, *_ = worker.env.get_sub_environments()
@@ -104,6 +104,6 @@ def test_one_exception_of_an_environment(make, caplog):
         with pytest.raises(EnvError, match="once"):
             [worker.sampler.sample() for _ in range(4)]
         assert not caplog.messages
-        goes_on(worker, TRUNCATE, "the environment")
+        assert_sampling_continues(worker, TRUNCATE, "the environment")
     assert [message.startswith("Sampling was interrupted.") for message in caplog.messages] == [True]
     worker.stop()

@@ -1,4 +1,4 @@
-"""Random schedules of agents, over many fragments: the sampler's rows are those of the slow reference."""
+"""Random schedules of agents over many fragments: the sampler's rows equal those of the reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax import RolloutWorker
-from tests.evaluation.reference import Auditor, stories
+from tests.evaluation.reference import Auditor, histories
 from tests.evaluation.worlds import ALL, Asynchronous, Encode, Scripted
 
 AGENTS = "abcd"
@@ -16,11 +16,11 @@ AGENTS = "abcd"
 
 @st.composite
 def scripts(draw, waiting: bool) -> list[dict]:
-    """One episode. Agents come, act, wait for their turn or for rewards, end in every way, and come back.
+    """One episode. Agents appear, act, wait for their turn or for rewards, end in every way, and return.
 
     Args:
         draw: given by hypothesis.
-        waiting: there may be steps after which nobody acts.
+        waiting: steps after which no agent acts are allowed.
     """
     at_first = draw(st.sets(st.sampled_from(AGENTS), min_size=1))
     episode: list[dict] = [dict.fromkeys(sorted(at_first), "o")]
@@ -40,7 +40,7 @@ def scripts(draw, waiting: bool) -> list[dict]:
             elif "o" in does:
                 alive.add(agent)
                 acting.add(agent)
-        # Somebody acts next, or at least something is said of somebody: a silent poll is no step.
+        # Some agent acts next, or at least has a value: an empty poll is not a step.
         if not acting and not (waiting and before & step.keys()):
             agent = draw(st.sampled_from(AGENTS))
             step[agent] = "or" if agent in alive else "o"
@@ -64,10 +64,12 @@ def run(env, num_envs: int, two_policies: bool, mode: str, fragment: int) -> Non
         auditor.check(fragments)
         learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch in fragments.values())
         metrics += worker.get_metrics()
-    told = stories(envs)
-    # The same rewards three times: in the rows, in the trajectories, and in the episodes' sums.
-    assert sum(m.reward for m in metrics) == sum(reward for story in told for reward, _, _ in story.episodes)
-    assert sorted(m.length for m in metrics) == sorted(length for story in told for _, length, _ in story.episodes)
+    logged = histories(envs)
+    # Rows, trajectories and episodes have the same sums of rewards.
+    assert sum(m.reward for m in metrics) == sum(reward for history in logged for reward, _, _ in history.episodes)
+    assert sorted(m.length for m in metrics) == sorted(
+        length for history in logged for _, length, _ in history.episodes
+    )
     for found in metrics:
         assert found.reward == sum(sum(rewards) for rewards in found.policy_rewards.values())
     if mode == "complete_episodes":

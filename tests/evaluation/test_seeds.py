@@ -1,4 +1,4 @@
-"""The same seed gives the same numbers, and a sub-environment's do not depend on how many there are."""
+"""The same seed gives the same numbers, and those of a sub-environment do not depend on the number of others."""
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +12,7 @@ from tests.evaluation.worlds import ACTION_SPACE, OBS_SPACE, Encode, Line, Weigh
 
 
 class Noise(gym.Env):
-    """Observations, rewards and lengths are random; the first element says which sub-environment it is."""
+    """Observations, rewards and lengths are random; the first element is the index of the sub-environment."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -32,7 +32,7 @@ class Noise(gym.Env):
 
 
 class Unnumbered(Encode):
-    """Does not care which sub-environment it is in."""
+    """Its actions do not depend on the index of the sub-environment."""
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
         return super().compute_actions(obs_batch * np.array([0, 1, 1, 1], np.float32))
@@ -47,7 +47,7 @@ def make_env_creator(kind):
 
 
 def history(creator, num_envs: int, index: int, rows: int = 60, fragment: int = 7, seed=5, **kwargs) -> np.ndarray:
-    """[rows, ...] of what sub-environment `index` saw, did and got."""
+    """[rows, ...] the observations, actions and outcomes of sub-environment `index`."""
     config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": fragment, "seed": seed}
     worker = RolloutWorker(creator(num_envs), Unnumbered, config=config, **kwargs)
     parts, count = [], 0
@@ -75,14 +75,14 @@ def test_same_seed_same_numbers(kind):
 
 
 @KINDS
-def test_a_sub_environment_is_the_same_among_any_number(kind):
+def test_a_sub_environment_does_not_depend_on_their_number(kind):
     creator = make_env_creator(kind)
     np.testing.assert_array_equal(history(creator, 1, 0), history(creator, 4, 0, fragment=3))
     for index in (0, 3):
         np.testing.assert_array_equal(history(creator, 4, index), history(creator, 8, index, fragment=20))
 
 
-def test_the_driver_alone_samples_like_the_first_worker_and_the_second_goes_on_counting():
+def test_the_driver_samples_like_worker_1_and_worker_2_continues_the_indices():
     creator = make_env_creator("in turn")
     alone = history(creator, 4, 1)
     np.testing.assert_array_equal(alone, history(creator, 4, 1, worker_index=1, num_workers=2))
@@ -90,15 +90,15 @@ def test_the_driver_alone_samples_like_the_first_worker_and_the_second_goes_on_c
     np.testing.assert_array_equal(second, history(creator, 8, 5))
 
 
-class TestStartedAnew:
-    def test_a_worker_plays_other_episodes_than_those_before_it(self):
+class TestRestarts:
+    def test_a_restarted_worker_plays_other_episodes(self):
         creator = make_env_creator("in turn")
         runs = [history(creator, 2, 1, worker_index=2, num_workers=2, restarts=restarts) for restarts in (0, 1, 2, 1)]
         np.testing.assert_array_equal(runs[1], runs[3])
         for a, b in ((0, 1), (0, 2), (1, 2)):
             assert (runs[a] != runs[b]).any()
 
-    def test_it_numbers_its_episodes_and_trajectories_like_nobody_else(self):
+    def test_ids_of_episodes_and_trajectories_are_unique(self):
         seen = set()
         for index, restarts in ((0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)):
             worker = RolloutWorker(Noise, Weighted, worker_index=index, num_workers=2, restarts=restarts)
@@ -109,7 +109,7 @@ class TestStartedAnew:
                 assert not numbers & seen
                 seen |= numbers
 
-    def test_its_policy_draws_other_random_numbers(self):
+    def test_its_policy_uses_other_random_numbers(self):
         def drawn(**place):
             config = {"seed": 3, "num_workers": 2, "model": {"fcnet_hiddens": (4,)}}
             policy = RolloutWorker(Noise, PPOPolicy, config=config, **place).get_policy()
@@ -117,7 +117,7 @@ class TestStartedAnew:
 
         places = [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
         numbers = [drawn(worker_index=index, restarts=restarts) for index, restarts in places]
-        assert numbers[0] == numbers[1]  # without workers it is as with one
+        assert numbers[0] == numbers[1]  # the driver without workers equals worker 1
         assert len(set(numbers)) == len(places) - 1
 
 
@@ -134,7 +134,7 @@ class TestResets:
         config = {"num_envs_per_worker": 2, "rollout_fragment_length": 16, "seed": seed}
         return RolloutWorker(Line, Encode, config=config)
 
-    def test_the_first_is_seeded_and_later_ones_go_on(self):
+    def test_only_the_first_reset_is_seeded(self):
         worker = self.make(9)
         worker.sample()
         for index, env in enumerate(worker.env.get_sub_environments()):
@@ -154,7 +154,7 @@ class TestResets:
             assert env.seeds[begun[index]] == expected_seed(9, index, begun[index])
             assert set(env.seeds[begun[index] + 1 :]) == {None}
 
-    def test_a_restored_worker_goes_on_like_one_that_restarts(self):
+    def test_a_restored_worker_continues_like_a_restarted_one(self):
         config = {"num_envs_per_worker": 2, "rollout_fragment_length": 16, "seed": 9}
         worker, restored = (RolloutWorker(Noise, Encode, config=config) for _ in range(2))
         worker.sample()
@@ -165,7 +165,7 @@ class TestResets:
             for name in ours:
                 np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
-    def test_no_trajectory_is_numbered_twice_after_a_restore(self):
+    def test_trajectory_ids_are_unique_after_a_restore(self):
         def trajectories(worker):
             return set(worker.sample()["trajectory_id"].tolist())
 
@@ -179,7 +179,7 @@ class TestResets:
         worker.set_state(state)
         assert not trajectories(worker) & (seen | later)
 
-    def test_seeds_are_distinct_numbers_that_gymnasium_takes(self):
+    def test_seeds_are_distinct_and_valid_for_gymnasium(self):
         seeds = {expected_seed(seed, env, begun) for seed in range(3) for env in range(5) for begun in range(4)}
         assert len(seeds) == 60
         Noise(0).reset(seed=max(seeds))

@@ -29,7 +29,7 @@ def final(trajectories: Trajectories, at: np.ndarray, obs: list[float]) -> None:
 
 
 class Waiting:
-    """The observations that trajectories are about to act on; remembers who was asked for."""
+    """The pending observations of trajectories; records the requested trajectories."""
 
     def __init__(self, **obs: float) -> None:
         self.obs, self.asked = {int(trajectory[1:]): value for trajectory, value in obs.items()}, []
@@ -51,7 +51,7 @@ class TestCut:
         record_outcomes(t, slots(2), [4.5], complete=False)
         return t
 
-    def test_complete_rows_are_sorted_and_followed_by_what_came_next(self):
+    def test_complete_rows_are_sorted_with_their_next_observations(self):
         t, waiting = self.make(), Waiting(L0=6)
         cut = t.cut(waiting)
         assert cut is not None
@@ -62,13 +62,13 @@ class TestCut:
         assert batch["terminateds"].tolist() == [False, False, True]
         assert batch["eps_id"].tolist() == [7, 7, 7]
         assert batch.ends.tolist() == [1, 2]
-        # Trajectory 0 waits with 6; trajectory 1 ended with 9.
+        # Trajectory 0 waits with observation 6; trajectory 1 ended with 9.
         assert batch.after["obs"]["x"].tolist() == [6, 9]
         assert waiting.asked == [0]
         assert not [name for name in batch if name.startswith("_")]
         assert len(t) == 2
 
-    def test_what_is_carried_over_comes_later_with_all_its_rewards(self):
+    def test_carried_rows_come_later_with_all_their_rewards(self):
         t = self.make()
         t.cut(Waiting(L0=6))
         decide(t, slots(0), [0], [6])
@@ -85,16 +85,16 @@ class TestCut:
         assert batch.after["obs"]["x"].tolist() == [11, 8, 12]
         assert len(t) == 0
 
-    def test_a_row_before_a_carried_one_is_followed_by_it(self):
+    def test_the_next_observation_of_a_row_before_a_carried_one(self):
         t = Trajectories()
         decide(t, slots(0), [0], [1])
         record_outcomes(t, slots(0), [1])
         decide(t, slots(0), [0], [2])
-        cut = t.cut(Waiting())  # nobody waits: the trajectory has acted on its last observation
+        cut = t.cut(Waiting())  # no observation is pending: the trajectory has acted on its last one
         assert cut is not None
         assert cut.after["obs"]["x"].tolist() == [2]
 
-    def test_an_end_without_a_last_observation_goes_on_from_the_one_acted_on(self):
+    def test_an_end_without_a_last_observation_uses_the_previous_one(self):
         t = Trajectories()
         decide(t, slots(0), [0], [5])
         record_outcomes(t, slots(0), [1], trunc=[True])
@@ -109,14 +109,14 @@ class TestCut:
         cut = t.cut(Waiting(), finished=slots(8))
         assert cut is not None
         assert cut["obs"]["x"].tolist() == [5]
-        # Trajectory 0 of episode 7 runs on, so the rows of that episode stay, last observations included.
+        # Trajectory 0 of episode 7 still runs, so the rows of that episode are kept, with their last observations.
         record_outcomes(t, slots(0), [0], term=[True])
         cut = t.cut(Waiting(), finished=slots(7))
         assert cut is not None
         assert cut["obs"]["x"].tolist() == [1, 4, 2, 3]
         assert cut.after["obs"]["x"].tolist() == [4, 9, 3]
 
-    def test_nothing(self):
+    def test_no_complete_rows(self):
         t = Trajectories()
         assert t.cut(Waiting()) is None
         decide(t, slots(0), [0], [1])
@@ -132,7 +132,7 @@ class TestCut:
 
 
 class TestColumns:
-    def test_more_rows_and_slots_than_there_was_room_for(self):
+    def test_more_rows_and_slots_than_the_initial_capacity(self):
         count = 700
         t, everyone = Trajectories(slots=Table(count)), np.arange(count)
         for step in range(3):
@@ -144,7 +144,7 @@ class TestColumns:
         assert cut["obs"]["x"][:6].tolist() == [0, 1000, 2000, 1, 1001, 2001]
         assert cut.after["obs"]["x"].tolist() == (everyone + 3000.0).tolist()
 
-    def test_batches_are_no_views(self):
+    def test_batches_are_copies(self):
         t = Trajectories()
         decide(t, slots(0), [0], [1])
         record_outcomes(t, slots(0), [1], term=[True])

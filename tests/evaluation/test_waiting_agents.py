@@ -1,4 +1,4 @@
-"""Agents that have a row in a poll, with a reward and a value in every column, and go on waiting."""
+"""Agents with a row in a poll, with a reward and a value in every column, that do not act."""
 
 import gymnasium as gym
 import numpy as np
@@ -11,11 +11,11 @@ from rollax.policy.policy import Policy
 
 LAST = 9
 FILLER = -1.0
-PAID = np.array([1.0, 10.0, 100.0, 1000.0])
+REWARDS = np.array([1.0, 10.0, 100.0, 1000.0])
 
 
-class Rests(BaseEnv):
-    """Agent i < 3 shows 100 i + t at step t, or a filler where i = t mod 3, when it waits; agent 3 never acts."""
+class WaitingAgents(BaseEnv):
+    """Agent i < 3 observes 100 i + t at step t, or a filler if i = t mod 3, when it waits; agent 3 never acts."""
 
     num_envs = 1
     observation_space = gym.spaces.Box(-1000, 1000, (1,), np.float32)
@@ -27,7 +27,7 @@ class Rests(BaseEnv):
         acts = (agents != step % 3) & (agents < 3) & (not over)
         obs = np.where(acts | over, 100 * agents + step, FILLER).astype(np.float32)[:, None]
         flags, no, first = np.full(4, over), np.zeros(4, bool), np.full(4, step == 0)
-        rewards = np.zeros(4) if step == 0 else PAID.copy()
+        rewards = np.zeros(4) if step == 0 else REWARDS.copy()
         ended = np.array([0]) if over else NO_ENVS
         return Rows(np.zeros(4, int), agents, obs, rewards, flags, no, first, acts, ended, list("abcd"))
 
@@ -49,27 +49,27 @@ class Zeros(Policy):
 
 
 def decisions(agent: int) -> list[tuple[float, float, float, bool]]:
-    """(obs, reward, new_obs, terminated) of one episode: each decision is paid until its agent acts again."""
+    """(obs, reward, new_obs, terminated) of one episode: rewards count for an action until the agent acts again."""
     steps = [step for step in range(LAST) if agent != step % 3]
     ends = [*steps[1:], LAST]
     return [
-        (100 * agent + step, PAID[agent] * (end - step), 100 * agent + end, end == LAST)
+        (100 * agent + step, REWARDS[agent] * (end - step), 100 * agent + end, end == LAST)
         for step, end in zip(steps, ends, strict=True)
     ]
 
 
 def make_worker(policies: int, **config) -> RolloutWorker:
     if policies == 1:
-        return RolloutWorker(lambda _: Rests(), Zeros, config=config)
+        return RolloutWorker(lambda _: WaitingAgents(), Zeros, config=config)
     specs = {"x": Zeros, "y": Zeros}
     return RolloutWorker(
-        lambda _: Rests(), specs, policy_mapping_fn=lambda agent: "x" if agent in "ad" else "y", config=config
+        lambda _: WaitingAgents(), specs, policy_mapping_fn=lambda agent: "x" if agent in "ad" else "y", config=config
     )
 
 
 @pytest.mark.parametrize("policies", [1, 2])
 @pytest.mark.parametrize("fragment", [1, 2, 3, 4, 5, 9])
-def test_each_decision_is_paid_until_its_agent_acts_again_wherever_a_fragment_is_cut(fragment, policies):
+def test_rewards_count_for_the_last_action_across_fragments(fragment, policies):
     worker = make_worker(policies, rollout_fragment_length=fragment)
     rows = []
     while sum(terminated for *_, terminated in rows) < 9:  # three agents, three episodes
@@ -80,21 +80,21 @@ def test_each_decision_is_paid_until_its_agent_acts_again_wherever_a_fragment_is
     for agent in range(3):
         mine = [row for row in rows if row[0] // 100 == agent]
         assert mine[: 3 * len(decisions(agent))] == 3 * decisions(agent)
-    # What an agent gets before its first action counts for the episode.
-    assert worker.get_metrics()[0].reward == LAST * PAID.sum()
+    # A reward before an agent's first action counts for the episode.
+    assert worker.get_metrics()[0].reward == LAST * REWARDS.sum()
 
 
 def test_fillers_are_not_observed():
     worker = make_worker(1, rollout_fragment_length=LAST, observation_filter="MeanStdFilter")
     worker.sampler.sample()
     counted = [value for agent in range(3) for value, *_ in decisions(agent)] + [100 * i + LAST for i in range(4)]
-    counted += [0 + 100 * i for i in (1, 2)]  # the next episode has begun
+    counted += [0 + 100 * i for i in (1, 2)]  # the next episode has started
     state = worker.get_filters()["default_policy"]
     assert state["count"] == len(counted)
     np.testing.assert_allclose(state["mean"], np.mean(counted), rtol=1e-6)
 
 
-def test_recorded_decisions_are_the_same(tmp_path):
+def test_recorded_rows_are_the_same(tmp_path):
     config = {"rollout_fragment_length": 4, "output": str(tmp_path)}
     worker = make_worker(1, **config)
     for _ in range(9):

@@ -1,4 +1,4 @@
-"""Policies of a `RolloutWorker`: specs, spaces, and who acts for whom."""
+"""Policies of a `RolloutWorker`: specs, spaces, and the mapping of agents."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def scripted(*scripts):
 
 
 class TestPolicies:
-    def test_one_class_gives_a_sample_batch_and_several_a_multi_agent_batch(self):
+    def test_one_policy_returns_a_sample_batch_and_several_a_multi_agent_batch(self):
         env, config = scripted(TOGETHER), {"rollout_fragment_length": 4}
         one = RolloutWorker(env, Encode, config=config).sample()
         assert isinstance(one, SampleBatch)
@@ -71,15 +71,15 @@ class TestPolicies:
         assert (policy.observation_space, policy.action_space) == (OBS_SPACE, ACTION_SPACE)
 
     @pytest.mark.parametrize("spec", [3, "Encode", Encode(OBS_SPACE, ACTION_SPACE), (Line,), (), (Encode, 1, 2, 3, 4)])
-    def test_13_no_spec(self, spec):
+    def test_invalid_specs(self, spec):
         with pytest.raises(PolicyError, match=r"policies\['p'\]"):
             RolloutWorker(Line, {"p": spec})
 
-    def test_no_policy_at_all(self):
+    def test_without_policies(self):
         with pytest.raises(PolicyError, match="No policy at all"):
             RolloutWorker(Line, {})
 
-    def test_none_without_an_algorithm(self):
+    def test_none_without_a_default_class(self):
         with pytest.raises(PolicyError, match="without a class"):
             RolloutWorker(Line, {"p": None})
 
@@ -91,12 +91,12 @@ class TestPolicies:
             (Encode, spaces.Discrete(4), None),
         ],
     )
-    def test_14_other_spaces_than_the_environments(self, spec):
+    def test_other_spaces_than_the_environments(self, spec):
         with pytest.raises(PolicyError, match="is not the environment's") as caught:
             RolloutWorker(Line, {"p": spec})
         assert "'p'" in str(caught.value)
 
-    def test_14_in_the_config(self):
+    def test_other_spaces_in_the_config(self):
         with pytest.raises(PolicyError, match="action_space is not the environment's"):
             RolloutWorker(Line, Encode, config={"action_space": spaces.Discrete(3)})
 
@@ -112,7 +112,7 @@ class TestPolicies:
         notes = getattr(caught.value, "__notes__", [])
         assert notes == ["Raised while policy 'broken', a Broken, was made."][:others]
 
-    def test_an_empty_space_is_refused_and_not_taken_for_none(self):
+    def test_an_empty_space_is_refused(self):
         with pytest.raises(SpaceError, match="empty"):
             RolloutWorker(Line, {"p": (Encode, spaces.Dict({}))})
 
@@ -128,12 +128,12 @@ class TestPolicies:
         refused(ConfigError, make, small, says=says)
         make(small, image)
 
-    def test_15_policies_to_train(self):
+    def test_unknown_policies_to_train(self):
         multiagent = {"policies": {"x": None}, "policies_to_train": ["y"]}
         with pytest.raises(ConfigError, match="policies_to_train"):
             RolloutWorker(Line, {"x": Encode}, config={"multiagent": multiagent})
 
-    def test_spaces_from_the_policies_where_the_environment_names_none(self):
+    def test_policies_define_the_spaces_if_the_environment_has_none(self):
         class Differing(MultiAgentEnv):
             def reset(self, *, seed=None, options=None):
                 return self._obs(), {}
@@ -169,7 +169,7 @@ class TestPolicies:
         with pytest.raises(SpaceError, match="No Gymnasium space"):
             RolloutWorker(lambda _: Differing(), Middle)
 
-    def test_spaces_of_the_agents_that_a_policy_acts_for(self):
+    def test_a_policy_has_the_spaces_of_its_agents(self):
         class Three(MultiAgentEnv):
             observation_spaces = {"a": spaces.Discrete(4), "b": spaces.Discrete(4), "c": spaces.Discrete(5)}
             action_spaces = {"a": spaces.Discrete(2), "b": spaces.Discrete(2), "c": spaces.Discrete(3)}
@@ -191,7 +191,7 @@ class TestPolicies:
         with pytest.raises(PolicyError, match=r"unknown policy.*\n.*agent 'b'\n.*other"):
             make(lambda agent_id: "y" if agent_id == "a" else "other")
 
-    def test_a_policy_of_another_algorithm_takes_the_common_keys(self):
+    def test_a_policy_of_another_algorithm_gets_the_common_keys(self):
         config = PPOConfig(gamma=0.5, lr=0.125, clip_param=0.3, train_batch_size=256, seed=3)
         specs = {"ours": None, "theirs": (PGPolicy, None, None, {"batch_mode": "truncate_episodes", "lr": 0.25})}
         worker = RolloutWorker(
@@ -201,7 +201,7 @@ class TestPolicies:
         assert type(theirs) is PGConfig
         assert (theirs.gamma, theirs.lr, theirs.batch_mode) == (0.5, 0.25, "truncate_episodes")
         assert worker.get_policy("ours").config.lr == 0.125
-        # A PPO policy that only acts does not mind batches smaller than its minibatches.
+        # A PPO policy that only acts accepts batches smaller than its minibatches.
         small = PGConfig(train_batch_size=50)
         RolloutWorker(Line, {"x": PPOPolicy}, config=small, default_policy_class=PGPolicy)
         with pytest.raises(ConfigError, match="clip_param"):
@@ -219,7 +219,7 @@ class TestPolicies:
         assert isinstance(worker.runners["y"].filter, NoFilter)
 
     @pytest.mark.parametrize(("worker_index", "num_workers"), [(0, 0), (1, 1), (1, 2)])
-    def test_the_filter_of_one_that_does_not_learn_stays_as_it_is(self, worker_index, num_workers):
+    def test_the_filter_of_a_policy_that_does_not_learn_is_not_changed(self, worker_index, num_workers):
         multiagent = {"policies": {"x": Encode, "y": Encode}, "policies_to_train": ["x"]}
         worker = RolloutWorker(
             scripted(TOGETHER),
@@ -244,7 +244,7 @@ class TestPolicies:
             worker.sample()
         assert worker.get_filters()["y"]["count"] == 20
 
-    def test_get_policy_names_what_there_is(self):
+    def test_get_policy_names_the_policies(self):
         worker = RolloutWorker(Line, {"x": Encode})
         with pytest.raises(PolicyError, match=r"\['x'\]"):
             worker.get_policy()
@@ -269,7 +269,7 @@ class TestMapping:
         )
         return [worker.sample() for _ in range(fragments)]
 
-    def test_asked_once_per_agent_and_episode_and_an_agent_that_returns_keeps_its_policy(self):
+    def test_called_once_per_agent_and_episode(self):
         asked: list[tuple] = []
 
         def mapping(agent_id, episode):
@@ -290,7 +290,7 @@ class TestMapping:
         batch = self.run(lambda agent_id: "x" if agent_id == "a" else "y")[0]
         assert set(batch["x"]["agent_id"]) == {"a"}
 
-    def test_a_second_argument_with_a_default_is_the_users_own(self):
+    def test_a_second_argument_with_a_default_is_not_passed(self):
         table = {"a": "y", "b": "x"}
         batch = self.run(lambda agent_id, table=table: table[agent_id])[0]
         assert set(batch["y"]["agent_id"]) == {"a"}
@@ -300,18 +300,18 @@ class TestMapping:
     @pytest.mark.parametrize(
         "mapping", [lambda agent_id, episode=None: "x" if episode.policies else "y", lambda *a: "xy"[a[1].env_index]]
     )
-    def test_other_ways_to_take_the_episode(self, mapping):
+    def test_other_signatures_with_the_episode(self, mapping):
         assert set(self.run(mapping)[0]) == {"x", "y"}
 
     @pytest.mark.parametrize("policies", [{"x": Encode}, {"x": Encode, "y": Encode}])
-    def test_12_an_unknown_policy(self, policies):
+    def test_an_unknown_policy(self, policies):
         worker = RolloutWorker(scripted(TOGETHER), policies, policy_mapping_fn=lambda a: {"a": "x", "b": "z"}[a])
         with pytest.raises(PolicyError, match="unknown policy") as caught:
             worker.sample()
         assert "'b'" in str(caught.value)
         assert "z" in str(caught.value)
 
-    def test_several_policies_need_one(self):
+    def test_several_policies_need_a_mapping(self):
         with pytest.raises(ConfigError, match="without a mapping"):
             RolloutWorker(scripted(TOGETHER), {"x": Encode, "y": Encode})
 
@@ -327,7 +327,7 @@ class TestMapping:
         TABLE.__getitem__,
     ],
 )
-def test_what_a_mapping_may_take(function):
+def test_accepted_signatures(function):
     mapping = policy_mapping(function, IDS)
     assert mapping is not None
     assert mapping("a", None) == "one"
@@ -342,23 +342,23 @@ def test_what_a_mapping_may_take(function):
         (3, "is no function...got:      3"),
     ],
 )
-def test_what_it_may_not_take(function, says):
+def test_refused_signatures(function, says):
     refused(ConfigError, policy_mapping, function, IDS, says=f"{says}...expected: a function of (agent_id) or")
 
 
 @pytest.mark.parametrize("returned", [None, 1, ["one"], np.array(["one", "two"]), "three"])
-def test_what_it_may_not_return(returned):
+def test_refused_return_values(returned):
     says = "policy_mapping_fn, agent 'a'...got:...expected: one of ['one', 'two']"
     refused(PolicyError, policy_mapping(lambda agent: returned, IDS), "a", None, says=says)
 
 
-def test_what_it_raises():
+def test_errors_of_a_mapping():
     says = "The policy mapping raised KeyError: 'b'...policy_mapping_fn, agent 'b'"
     error = refused(PolicyError, policy_mapping(TABLE.__getitem__, IDS), "b", None, says=says)
     assert isinstance(error.__cause__, KeyError)
 
 
-def test_in_a_worker():
+def test_errors_of_a_mapping_in_a_worker():
     worker = RolloutWorker(Line, {"one": Encode, "two": Encode}, policy_mapping_fn=lambda agent: 1 / 0)
     refused(PolicyError, worker.sample, says="raised ZeroDivisionError...agent 'agent0'")
 
@@ -366,15 +366,15 @@ def test_in_a_worker():
 KNOWN = {"a": spaces.Box(-1, 1, (4,), np.float32)}
 
 
-class Partly(MultiAgentEnv):
-    """Declares two agents and names the spaces of one."""
+class OneSpaceMissing(MultiAgentEnv):
+    """Declares two agents, and the spaces of only one."""
 
     possible_agents = ("a", "b")
     observation_spaces = KNOWN
     action_spaces = {"a": spaces.Discrete(11)}
 
 
-def test_a_mapping_that_raises_is_named_where_spaces_differ():
+def test_an_error_of_the_mapping_where_spaces_differ():
     def broken(agent):
         raise NameError(agent)
 
@@ -387,9 +387,9 @@ def test_a_mapping_that_raises_is_named_where_spaces_differ():
     refused(SpaceError, space_of_agents, by_agent, "one", reads, "observation_space", says=says)
 
 
-def test_a_space_that_is_missing():
+def test_a_missing_space():
     says = "An agent without observation_space...agent 'b' of policy...got:      spaces of ['a']"
-    refused(SpaceError, RolloutWorker, lambda context: Partly(), Encode, says=says)
+    refused(SpaceError, RolloutWorker, lambda context: OneSpaceMissing(), Encode, says=says)
     mapping = policy_mapping(lambda agent: {"a": "one", "b": "two"}[agent], IDS)
     assert space_of_agents(KNOWN, "one", mapping, "observation_space", "ab") == KNOWN["a"]
     refused(

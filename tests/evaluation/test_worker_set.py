@@ -1,4 +1,4 @@
-"""Whole trainers whose workers live in the test's own process: what passes between them, what a checkpoint keeps."""
+"""Trainers with workers in the test's own process: weights, filters, restarts and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from rollax.processes.actors import LocalActors
 
 
 class Drifting(gym.Env):
-    """Observations that wander off; episodes of 7 steps. Keys of the config: "seen", a deque of all observations;
-    "made", one of contexts; "fails", worker indices whose next reset raises."""
+    """A random walk; episodes of 7 steps.
+
+    Keys of the config: "seen", a deque of all observations; "made", a deque of contexts; "fails", worker indices whose
+    next reset raises.
+    """
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -47,7 +50,7 @@ class Drifting(gym.Env):
 
 
 def workers_here(config: TrainerConfig, worker_class: type, arguments: dict[str, Any]) -> LocalActors:
-    """In the place of `ray_workers`: workers of this process, made by a call of `make` as those are."""
+    """Replaces `ray_workers`: workers in this process, made by a call of `make`."""
 
     class Here(worker_class):
         def __init__(self, index: int) -> None:
@@ -61,7 +64,7 @@ def workers_here(config: TrainerConfig, worker_class: type, arguments: dict[str,
 
 @pytest.fixture
 def make(monkeypatch):
-    """Makes trainers, and ends them."""
+    """Makes trainers, and stops them."""
     monkeypatch.setattr(worker_set, "ray_workers", workers_here)
     made: list[PPOTrainer] = []
 
@@ -87,10 +90,10 @@ def make(monkeypatch):
 
 
 def numbers(trainer, iterations):
-    """All that a few iterations lead to."""
+    """The results, weights and filters after a few iterations."""
     results = [trainer.train() for _ in range(iterations)]
-    told = [(result["episode_reward_mean"], result["info"]["learner"]) for result in results]
-    return told, trainer.get_weights(), trainer.worker.get_filters()
+    means = [(result["episode_reward_mean"], result["info"]["learner"]) for result in results]
+    return means, trainer.get_weights(), trainer.worker.get_filters()
 
 
 def assert_same(found, expected):
@@ -98,18 +101,18 @@ def assert_same(found, expected):
 
 
 @pytest.mark.long
-def test_no_worker_and_one_are_the_same_run(make):
+def test_one_worker_equals_none(make):
     assert_same(numbers(make(1), 4), numbers(make(0), 4))
 
 
-def test_two_are_the_same_run_again_but_not_that_of_one(make):
+def test_two_workers_are_reproducible_and_differ_from_one(make):
     first = numbers(make(2), 3)
     assert_same(numbers(make(2), 3), first)
     assert numbers(make(1), 3)[0] != first[0]
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_the_drivers_filter_has_seen_every_observation(make, num_workers):
+def test_the_drivers_filter_has_all_observations(make, num_workers):
     seen: deque[np.ndarray] = deque()  # a list would be copied
     trainer = make(num_workers, env_config={"seen": seen})
     for _ in range(3):
@@ -122,13 +125,13 @@ def test_the_drivers_filter_has_seen_every_observation(make, num_workers):
         np.testing.assert_allclose(state[name], values, rtol=1e-9, err_msg=name)
     if num_workers > 1:
         counts = trainer.workers.foreach_worker(lambda worker: worker.get_filters()["default_policy"]["count"])
-        # What they had when they were last asked for something, and what they saw since.
+        # They have the state of the last request, and their own observations since.
         assert all(len(seen) / 2 < count < len(seen) for count in counts)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_going_on_and_restoring_are_the_same_run(make, num_workers, tmp_path):
+def test_restoring_continues_exactly(make, num_workers, tmp_path):
     trainer = make(num_workers)
     numbers(trainer, 2)
     path = trainer.save(tmp_path, exact=True)
@@ -143,7 +146,7 @@ def test_going_on_and_restoring_are_the_same_run(make, num_workers, tmp_path):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
-def test_a_checkpoint_of_two_goes_on_with_fewer_or_more(make, num_workers, tmp_path):
+def test_a_checkpoint_of_two_workers_continues_with_fewer_or_more(make, num_workers, tmp_path):
     trainer = make(2)
     trainer.train()
     path = trainer.save(tmp_path)
@@ -155,7 +158,7 @@ def test_a_checkpoint_of_two_goes_on_with_fewer_or_more(make, num_workers, tmp_p
     assert_same(other.get_weights(), trainer.get_weights())
     assert_same(other.worker.get_filters(), trainer.worker.get_filters())
     found = [state["episodes_begun"].tolist() for state in other.get_state()["workers"]["sampling"]]
-    # Fresh episodes begin everywhere at the next step; the third worker had begun some of its own.
+    # All workers begin fresh episodes at the next step; the third worker had begun some of its own.
     assert found[:2] == [[2, 2], [2, 2]][: max(num_workers, 1)]
     before = other.optimizer.env_steps
     assert before == 48
@@ -165,7 +168,7 @@ def test_a_checkpoint_of_two_goes_on_with_fewer_or_more(make, num_workers, tmp_p
     assert result["info"]["workers"] == {"healthy": max(num_workers, 1), "restarts": 0, "last_errors": {}}
 
 
-def test_one_that_fails_while_a_checkpoint_is_written(make, tmp_path):
+def test_a_worker_that_fails_while_a_checkpoint_is_written(make, tmp_path):
     trainer = make(2, delay_between_worker_restarts_s=0)
     trainer.train()
     fail = RolloutWorker.get_sampling_state
@@ -188,7 +191,7 @@ def test_one_that_fails_while_a_checkpoint_is_written(make, tmp_path):
     assert trainer.train()["info"]["workers"]["restarts"] == 1
 
 
-def test_one_that_is_started_anew_acts_with_the_weights_and_filters_of_now(make):
+def test_a_restarted_worker_has_the_current_weights_and_filters(make):
     fails: deque[int] = deque()  # a list would be copied
     trainer = make(2, env_config={"fails": fails})
     trainer.train()
@@ -222,14 +225,14 @@ def test_the_first_fragments_after_a_restore_are_those_of_the_restored_weights(m
     acted = other.get_weights()
     trainer = make(2)
     trainer.train()
-    trainer.train()  # its workers have the weights of version 2, as the first update after the restore
+    trainer.train()  # its workers have the weights of version 2, the version of the first update after the restore
     trainer.restore(path)
     trainer.train()
     for weights in trainer.workers.foreach_worker(lambda worker: worker.get_weights()):
         assert_same(weights, acted)
 
 
-def test_restoring_forgets_what_was_under_way(make, tmp_path):
+def test_restoring_drops_pending_requests(make, tmp_path):
     trainer = make(2)
     path = trainer.save(tmp_path)
     for index in trainer.workers.remote.indices:

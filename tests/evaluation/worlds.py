@@ -1,4 +1,4 @@
-"""Small deterministic environments that log what they gave and what they got, and a policy whose actions tell."""
+"""Small deterministic environments that log all results and actions, and policies whose actions depend on them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Events = list[tuple[Any, ...]]
 
 
 def observation(env: int, episode: int, agent: int, step: int) -> np.ndarray:
-    """Unlike every other observation, and with no zero in it that a forgotten column could show by chance."""
+    """A unique observation without zeros, so that a column that is not filled differs from it."""
     return np.array([env + 1, episode + 1, agent + 1, step + 1], np.float32)
 
 
 def action_for(obs: np.ndarray) -> np.ndarray:
-    """The action that says which observation it answers."""
+    """An action that depends on the observation."""
     return (obs @ np.array([1, 3, 5, 7], np.float32)).astype(np.int64) % 11
 
 
 def reward_for(env: int, episode: int, agent: int, step: int) -> float:
-    """A quarter of a whole number, so that float32 sums are exact; of both signs."""
+    """Multiples of a quarter with both signs, so that float32 sums are exact."""
     return ((5 * env + 3 * episode + 7 * agent + 11 * step) % 23 - 9) / 4
 
 
@@ -43,7 +43,7 @@ class Encode(Policy):
 
 
 class Weighted(Policy):
-    """Plain NumPy: lists out, plain numbers as weights, a compute_actions that takes only observations."""
+    """Returns lists, has plain numbers as weights, and its compute_actions takes only observations."""
 
     def __init__(self, observation_space, action_space, config):
         super().__init__(observation_space, action_space, config)
@@ -95,7 +95,7 @@ o an observation, r a reward, T and C termination and truncation. In the last st
 
 
 class Scripted(MultiAgentEnv):
-    """Plays scripts, one per episode, over and over."""
+    """Plays scripts, one per episode, repeatedly."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -140,12 +140,12 @@ def number_of(agent: Hashable) -> int:
 
 
 class Asynchronous(BaseEnv):
-    """Sub-environments that are ready in turns: at poll k, those whose number and k agree modulo 3, in the dict view.
+    """Sub-environments in the dict view that are ready in turns: at poll k, those whose index equals k modulo 3.
 
     Args:
-        envs: what it is made of.
-        restarts_itself: the first observation of the next episode comes in a later poll, without being asked for.
-        sleeps: nobody is ready at every second poll.
+        envs: the sub-environments.
+        restarts_itself: the first observation of the next episode comes in a later poll, without a reset.
+        sleeps: no sub-environment is ready at every second poll.
     """
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
@@ -190,10 +190,10 @@ class Asynchronous(BaseEnv):
 
 
 class Columnar(BaseEnv):
-    """`Line`s in the columnar view, of which some are ready at a time, in any order.
+    """`Line`s in the columnar view; at each poll some are ready, in any order.
 
     Args:
-        envs: what it is made of.
+        envs: the sub-environments.
     """
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE

@@ -20,7 +20,7 @@ from rollax.batch import Fragment
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
 from tests.env.drive import drive
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_story, queue_story
-from tests.evaluation.reference import Auditor, stories
+from tests.evaluation.reference import Auditor, histories
 from tests.evaluation.worlds import ALL, Encode, Scripted, action_for
 
 AGENTS = "abcd"
@@ -85,7 +85,7 @@ def run(make: Any, specs: Any, mapping: Any, log_of: Any, mode: str, fragment: i
         auditor.check(fragments)
         learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch in fragments.values())
         metrics += worker.get_metrics()
-    episodes = [episode for story in stories(logs) for episode in story.episodes]
+    episodes = [episode for story in histories(logs) for episode in story.episodes]
     assert sum(m.reward for m in metrics) == sum(reward for reward, _, _ in episodes)
     assert sorted(m.length for m in metrics) == sorted(length for _, length, _ in episodes)
     trajectories = sorted(sum(trajectories) for _, _, by_agent in episodes for trajectories in by_agent.values())
