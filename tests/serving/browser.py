@@ -51,7 +51,7 @@ class Tab:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of a command."""
+        """Sends a command, and returns its result."""
         number = next(self._ids)
         self._connection.send(json.dumps({"id": number, "method": method, "params": params}))
         while True:
@@ -94,7 +94,7 @@ class Tab:
         self.send("Input.dispatchKeyEvent", type=kind, key=name, code=name)
 
     def screenshot(self, path: Path) -> None:
-        """Saves what is seen as PNG."""
+        """Saves a screenshot as PNG."""
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
 
     def _note(self, message: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ class Tab:
 
 @contextmanager
 def browser() -> Iterator[Tab]:
-    """An empty tab of a Chromium of its own; the test skips without one."""
+    """An empty tab of a new Chromium; the test is skipped if there is none."""
     program = next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:
         pytest.skip("no Chromium: apt-get install chromium")

@@ -13,7 +13,7 @@ from tests.serving.stand_in_backend import StandIn
 
 @pytest.fixture
 def serve():
-    """Runs a test's coroutine with a service; whatever it does, the service is closed."""
+    """Runs a test's coroutine with a service, which is closed in any case."""
 
     def run(play: Any, backend: StandIn | None = None, **limits: Any) -> Session:
         async def main() -> Session:

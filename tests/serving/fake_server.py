@@ -1,4 +1,4 @@
-"""A policy server of one screen, for what a real one does only by accident: it loses connections when told to."""
+"""A small policy server that loses connections on request."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class FakeServer:
     """Executes each request once; answers the actions 0, 1, 2, ... of each episode.
 
     Attributes:
-        faults: what happens to the next requests: None, DROP_BEFORE, DROP_AFTER, or an answer (status, body, headers).
-        executed: (verb, body) of what was executed, without the ids of requests.
+        faults: faults of the next requests: None, DROP_BEFORE, DROP_AFTER, or an answer (status, body, headers).
+        executed: (verb, body) of the executed requests, without their request ids.
         requests: all verbs that arrived.
     """
 
@@ -47,7 +47,7 @@ class FakeServer:
     def answer(self, verb: str, body: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]] | None:
         """Status, body and headers; None to close the connection."""
         with self._lock:
-            if verb == "arrange":  # by the programs of other languages
+            if verb == "arrange":  # from the programs in other languages
                 return self._arrange(**body)
             self.requests.append(verb)
             fault = self.faults.popleft() if self.faults and verb != "hello" else None
@@ -61,7 +61,7 @@ class FakeServer:
             return None if fault == DROP_AFTER else (*self._answers[request_id or ""], {})
 
     def _arrange(self, faults: Any = (), forget: bool = False) -> Any:
-        """Sets the faults of the next requests, forgets what a restart forgets, and answers what has happened."""
+        """Sets the faults of the next requests, simulates a restart with `forget`, and returns the requests so far."""
         executed, requests = [verb for verb, _ in self.executed], list(self.requests)
         self.faults = deque(faults)
         self.executed.clear()
@@ -71,7 +71,7 @@ class FakeServer:
         return 200, {"executed": executed, "requests": requests, "opened": self.opened}, {}
 
     def forget(self) -> None:
-        """What a restart does."""
+        """Drops the state that a restart loses."""
         self._answers.clear()
         self._episodes.clear()
 
@@ -116,7 +116,7 @@ def over_http(fake: FakeServer) -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 60
-        disable_nagle_algorithm = True  # else each answer, sent in two parts, takes 40 ms
+        disable_nagle_algorithm = True  # otherwise each answer takes 40 ms, as it is sent in two parts
 
         def setup(self) -> None:
             fake.opened += 1

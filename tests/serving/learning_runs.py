@@ -1,4 +1,4 @@
-"""Worlds and runs for the tests of servers that learn."""
+"""Helpers for tests of servers that learn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = {"fcnet_hiddens": [4]}
 
 
 def until(condition: Callable[[], Any], within_s: float = LONG) -> None:
-    """Waits for what another thread does."""
+    """Waits until another thread makes a condition true."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come"
@@ -23,7 +23,7 @@ def until(condition: Callable[[], Any], within_s: float = LONG) -> None:
 
 
 class Answers(list):
-    """Collects what `request_actions` reports."""
+    """Collects the answers of `request_actions`."""
 
     def wait(self, count: int) -> list[Any]:
         until(lambda: len(self) >= count)
@@ -34,14 +34,14 @@ class Answers(list):
 
 
 def ask(backend: Any, observations: dict[str, Any]) -> Actions:
-    """The answer of a backend."""
+    """Requests actions from a backend, and returns its answer."""
     answers = Answers()
     backend.request_actions(observations, answers.append)
     return answers.wait(1)[0]
 
 
 def trajectory(steps: int, *, logp: float | None = None, **ends: bool) -> Trajectory:
-    """A trajectory of CartPole with zeros, as the server's service hands it over."""
+    """A trajectory of CartPole with zeros, as the service passes it to the backend."""
     return Trajectory(
         obs=np.zeros((steps + 1, 4), np.float32),  # type: ignore[arg-type]
         actions=np.zeros(steps, np.int64),  # type: ignore[arg-type]

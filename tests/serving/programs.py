@@ -1,4 +1,4 @@
-"""Programs of other languages in the tests; a test skips where their runtime is missing."""
+"""Programs in other languages; a test is skipped if their runtime is missing."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ HERE = Path(__file__).parent
 
 
 def required(*programs: str, install: str) -> None:
-    """Skips the test, with the line that installs what it runs, if a program is missing."""
+    """Skips the test if a program is missing; the reason has the command that installs it."""
     missing = [program for program in programs if shutil.which(program) is None]
     if missing:
         pytest.skip(f"no {', '.join(missing)}: {install}")
 
 
 def output_of(*command: str | Path) -> str:
-    """What a program prints; the test fails with all of it if the program does."""
+    """The output of a program; if the program fails, the test fails with the whole output."""
     done = subprocess.run([*map(str, command)], text=True, capture_output=True, timeout=500, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def node(program: Path, *arguments: str | Path) -> str:
-    """What a program of Node prints. Node 22 has WebSockets without the option, which it still knows."""
+    """The output of a Node program. Node 22 has WebSockets without the option, but still accepts it."""
     required("node", install="apt-get install nodejs")
     return output_of("node", "--no-warnings", "--experimental-websocket", program, *arguments)

@@ -1,4 +1,4 @@
-"""Small policies behind a policy server, which records the episodes that it is given."""
+"""Small policies behind a policy server, which records the submitted episodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def runner(
     observation_space: Space = OBS,
     **config: Any,
 ) -> PolicyRunner:
-    """A policy with a filter that has seen some observations."""
+    """A policy whose filter has statistics of some observations."""
     policy = policy_class(observation_space, action_space, {**SMALL, **config})
     policy.name = policy_id
     seen = make_filter("MeanStdFilter" if observation_space is OBS else "NoFilter", observation_space)
@@ -41,11 +41,11 @@ def runner(
     return PolicyRunner(policy, seen, actions)
 
 
-class Recording(PolicyBackend):
-    """Answers like a server that learns: it takes episodes, and has newer weights when it is told to.
+class RecordingBackend(PolicyBackend):
+    """Answers like a server that learns: it accepts episodes, and gets newer weights on request.
 
     Attributes:
-        episodes: those that were submitted.
+        episodes: the submitted episodes.
         sent: the ids of the policies whose weights were sent.
     """
 
@@ -68,7 +68,7 @@ class Recording(PolicyBackend):
         return super().weights(policy_id)
 
     def renew(self, runner: PolicyRunner) -> None:
-        """Serves the weights of another policy from now on, as the next version."""
+        """Replaces the weights with those of another policy, as the next version."""
         for actor in self.actors.values():
             actor.policy.set_weights(runner.policy.get_weights())
         self._weights.clear()

@@ -1,4 +1,4 @@
-"""A client of a service with a stand-in for the backend and a clock that a test sets."""
+"""A client of a service with a stand-in backend and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ X = [0.5, -0.5]
 
 
 class Session:
-    """Requests to a service as one client, with a clock that the test sets."""
+    """Sends requests to a service as one client, with a clock that the test sets."""
 
     def __init__(self, backend: StandIn, **limits: Any) -> None:
         self.now = 0.0

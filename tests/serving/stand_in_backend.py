@@ -1,4 +1,4 @@
-"""A backend without a policy: it records what it is asked, and answers when it is told to."""
+"""A backend without a policy, which records its calls, and answers at once or on request."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class StandIn(Backend):
     """Answers every request with the action 2.
 
     Attributes:
-        answers: whether requests are answered at once; else `answer` does it.
-        asked: the requests for actions that wait: (observations, on_done).
-        calls: everything else that was called.
+        answers: whether requests are answered at once; otherwise `answer` answers them.
+        asked: pending requests for actions: (observations, on_done).
+        calls: all other calls.
     """
 
     def __init__(

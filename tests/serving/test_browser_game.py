@@ -1,4 +1,4 @@
-"""The game of the examples in a real browser: the policy plays it and learns, and a person takes over."""
+"""The game of the examples in a real browser: the policy plays and learns, and a person takes over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 
 
 def interrupt(program: subprocess.Popen) -> None:
-    """Presses Ctrl-C until the program ends: one in a callback of the garbage collector, as JAX has one, is ignored."""
+    """Sends Ctrl-C until the program ends, as one during a garbage collector's callback, like JAX's, is ignored."""
     for _ in range(20):
         program.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):

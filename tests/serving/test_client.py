@@ -1,4 +1,4 @@
-"""The Python client: what it sends, what it returns, and what it refuses."""
+"""The Python client: its requests, return values and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_remote_mode_imports_nothing_heavy(over):
     assert done.stdout.strip() == "[]"
 
 
-def test_values_travel_as_arrays_over_a_websocket_and_as_lists_over_http():
+def test_values_are_sent_as_arrays_over_websockets_and_as_lists_over_http():
     sent = []
     for over in (over_http, over_websocket):
         fake = FakeServer()
@@ -67,7 +67,7 @@ def test_actions_have_the_keys_of_their_space():
     assert convert({"0": 2, "1": {"a": 1}}) == {0: 2, 1: {"a": 1}}
 
 
-def test_actions_have_the_type_of_the_space_of_their_agents_policy():
+def test_actions_have_the_type_of_their_policys_space():
     pair = {"type": "Tuple", "spaces": [DISCRETE, BOX]}
     policies = {"go": {"action_space": DISCRETE}, "aim": {"action_space": pair}}
     hello = {"multi_agent": True, "policies": policies}
@@ -93,7 +93,7 @@ def test_many_episodes_in_one_message(over):
 
 
 @each_scheme
-def test_all_verbs_send_what_they_are_given(over):
+def test_all_verbs_send_their_arguments(over):
     fake = FakeServer()
     with over(fake) as address, PolicyClient(address) as client:
         assert client.hello()["server"] == "fake"
@@ -119,7 +119,7 @@ def test_an_episode_as_an_object(over):
             episode.end(OBS)
         with pytest.raises(ConfigError, match="did not end"), client.episode():
             pass
-        with pytest.raises(KeyError), client.episode():  # the error of the block, and no other
+        with pytest.raises(KeyError), client.episode():  # the error of the block is kept
             raise KeyError
     assert [verb for verb, _ in fake.executed].count("end_episode") == 1
 
@@ -180,7 +180,7 @@ def test_flags_are_booleans(mode):
 
 @each_scheme
 @pytest.mark.parametrize("value", [object(), np.array(["a"]), np.array([object()]), 1j, {object(): 1}])
-def test_what_cannot_be_sent_is_refused_before_it_is_sent(over, value):
+def test_values_that_cannot_be_encoded_are_refused_before_sending(over, value):
     fake = FakeServer()
     with over(fake) as address, PolicyClient(address) as client:
         episode = client.start_episode()
@@ -191,7 +191,7 @@ def test_what_cannot_be_sent_is_refused_before_it_is_sent(over, value):
 
 
 @each_scheme
-def test_what_is_too_large_for_the_server_is_refused_before_it_is_sent(over):
+def test_requests_that_are_too_large_are_refused_before_sending(over):
     fake, large = FakeServer(), np.zeros(MAX_BODY_BYTES, np.uint8)
     with over(fake) as address, PolicyClient(address) as client:
         columns = {"obs": [large], "actions": [], "rewards": []}
@@ -205,7 +205,7 @@ def test_what_is_too_large_for_the_server_is_refused_before_it_is_sent(over):
     assert [verb for verb, _ in fake.executed] == ["start_episode"]
 
 
-def test_an_answer_that_is_cut_off_is_asked_for_again():
+def test_a_request_is_repeated_if_its_answer_is_incomplete():
     fake = FakeServer()
     with over_http(fake) as address, PolicyClient(address) as client:
         episode = client.start_episode()

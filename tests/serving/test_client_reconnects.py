@@ -29,8 +29,8 @@ def play(client, steps=3):
 
 
 @contextmanager
-def nobody():
-    """A port that refuses connections, and that no other program gets meanwhile."""
+def closed_port():
+    """A port that refuses connections and stays reserved."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
@@ -47,7 +47,7 @@ def test_an_episode_survives_any_fault_at_any_request(over, fault):
             fake.faults.extend([*[None] * failing, fault])
             assert play(client) == [0, 1, 2]
         assert [verb for verb, _ in fake.executed] == verbs
-        assert len(fake.requests) == len(verbs) + 2  # hello, and the repeated one
+        assert len(fake.requests) == len(verbs) + 2  # hello, and the repeated request
 
 
 @each_scheme
@@ -60,7 +60,7 @@ def test_many_faults_in_a_row(over):
 
 
 @each_scheme
-def test_a_restarted_server_has_lost_the_episodes_and_the_client_goes_on(over):
+def test_a_restarted_server_has_lost_the_episodes_and_the_client_continues(over):
     fake = FakeServer()
     with over(fake) as address, PolicyClient(address) as client:
         episode = client.start_episode()
@@ -82,7 +82,7 @@ def test_one_connection_is_kept(over):
 
 
 @each_scheme
-def test_threads_have_connections_of_their_own(over):
+def test_each_thread_has_its_own_connection(over):
     fake = FakeServer()
     fake.faults.extend([None, DROP_AFTER] * 20)
     results = {}
@@ -120,13 +120,13 @@ def test_a_refusal_is_not_repeated(over):
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-def test_no_server_is_an_error_that_names_the_address(scheme):
-    with nobody() as port, PolicyClient(f"{scheme}://127.0.0.1:{port}", timeout=0.3) as client:
+def test_without_a_server_the_error_names_the_address(scheme):
+    with closed_port() as port, PolicyClient(f"{scheme}://127.0.0.1:{port}", timeout=0.3) as client:
         with pytest.raises(RequestError, match=rf"(?s)could not be reached.*{scheme}://127\.0\.0\.1:{port}"):
             client.start_episode()
 
 
-def test_the_page_of_a_proxy_is_an_error():
+def test_a_page_of_a_proxy_is_an_error():
     fake = FakeServer()
     fake.faults.append((500, {"nothing": "here"}, {}))
     with over_http(fake) as address, PolicyClient(address) as client:
@@ -144,7 +144,7 @@ def test_a_closed_client_ends_its_waiting_threads():
         except RequestError as caught:
             raised.append(caught)
 
-    with nobody() as port:
+    with closed_port() as port:
         client = PolicyClient(f"http://127.0.0.1:{port}", timeout=1000.0)
         thread = threading.Thread(target=start)
         thread.start()

@@ -9,7 +9,7 @@ from tests.serving.programs import CLIENTS, HERE, output_of, required
 
 pytestmark = pytest.mark.long
 
-# C# 6 is what .NET Framework and Unity understand, and every newer compiler too.
+# .NET Framework, Unity and all newer compilers accept C# 6.
 COMPILE = ("mcs", "-langversion:6", "-warnaserror", "-r:System.Net.Http.dll")
 
 

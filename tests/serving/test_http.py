@@ -1,4 +1,4 @@
-"""Every route of a policy server, and what its responses hold."""
+"""Every route of a policy server, and its responses."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_metrics_count_requests_by_verb_and_status():
     assert lines["rollax_episodes_running"] == "0"
 
 
-def test_files_have_an_etag_and_are_made_once_for_each_version():
+def test_files_have_an_etag_and_are_made_once_per_version():
     service = EchoService()
     made = []
     service.weights = lambda policy_id: made.append(policy_id) or EchoService.weights(service, policy_id)
@@ -114,7 +114,7 @@ def test_files_have_an_etag_and_are_made_once_for_each_version():
         assert ask(server, "/v1/policy").body == b"ONNX of default_policy, version 1"
         for query in ("policy=x", "policy_id=a&policy_id=b", "policy_id", "%ff=1"):
             assert ask(server, f"/v1/weights?{query}").status in (400, 422)
-    with serving() as other:  # a server started anew may count its versions anew
+    with serving() as other:  # a restarted server may count its versions from 0 again
         assert ask(other, "/v1/weights").headers["etag"] != first.headers["etag"]
 
 
@@ -154,13 +154,13 @@ def test_a_request_error_keeps_its_status_and_parts(caplog):
     assert found == {"what": "Too many.", "where": "here", "got": "3", "expected": "2", "fix": "wait"}
 
 
-def test_another_error_of_rollax_is_a_request_that_cannot_be_executed():
+def test_other_rollax_errors_are_unprocessable_requests():
     with serving(FailingService(SpaceError("Not in the space.", got=[1]))) as server:
         answer = ask(server, "/v1/get_action", ACTION)
     assert (answer.status, answer.json["error"]["what"]) == (422, "Not in the space.")
 
 
-def test_a_defect_is_shown_as_an_id_alone(caplog):
+def test_the_response_to_an_unexpected_error_has_only_its_id(caplog):
     with serving(FailingService(ZeroDivisionError("a secret"))) as server:
         answer = ask(server, "/v1/get_action", ACTION)
         assert ask(server, "/v1/health").status == 200
@@ -171,7 +171,7 @@ def test_a_defect_is_shown_as_an_id_alone(caplog):
     assert "a secret" in caplog.text
 
 
-def test_actions_may_be_ready_later():
+def test_actions_can_be_ready_later():
     service = LaterService()
     with serving(service) as server, connected(server) as connection:
         connection.sendall(head() + ACTION)
@@ -184,20 +184,20 @@ def test_actions_may_be_ready_later():
         assert read_all(connection).startswith(b"HTTP/1.1 410")
 
 
-def test_one_connection_carries_many_requests_even_at_once(server):
+def test_one_connection_carries_many_requests_at_once(server):
     with connected(server) as connection:
         connection.sendall((head() + ACTION) * 20 + head(Connection="close") + ACTION)
         assert read_all(connection).count(b'{"action":[1,2],"version":0}') == 21
 
 
-def test_a_server_on_all_addresses_says_the_one_that_was_used():
+def test_a_server_on_all_addresses_returns_the_address_of_the_request():
     with serving(host="0.0.0.0", token=TOKEN) as server:
         _, port = place(server)
         hello = ask(server, "/v1", authorization=f"Bearer {TOKEN}").json
         assert hello["addresses"] == [f"http://127.0.0.1:{port}"]
 
 
-def test_pages_are_shown_without_a_token():
+def test_pages_need_no_token():
     page = Page(b"<!doctype html><title>game</title>")
     with serving(token=TOKEN, pages={"/game": page}) as server:
         answer = ask(server, "/game")
@@ -237,7 +237,7 @@ def test_start_and_stop():
             pass
 
 
-def test_what_waits_when_the_server_stops_is_answered():
+def test_pending_requests_are_answered_when_the_server_stops():
     service = LaterService()
     with serving(service) as server, connected(server) as connection:
         connection.sendall(head() + ACTION)

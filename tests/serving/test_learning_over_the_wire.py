@@ -1,4 +1,4 @@
-"""Learning through the wire: clients in other processes play, and the greedy policy solves the real environment."""
+"""Learning from clients in other processes; afterwards the greedy policy solves the real environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.learning
 SEEDS = (0, 1, 2)
 CLIENTS = 8
 PPO = {
-    "train_batch_size": 2000,  # with what else arrives it fills 2048 rows
+    "train_batch_size": 2000,  # with the other rows it fills 2048
     "sgd_minibatch_size": 128,
     "num_sgd_iter": 8,
     "lr": 7e-4,
@@ -45,7 +45,7 @@ DQN = {
 
 
 class MaskedCartPole(gym.Wrapper):
-    """CartPole with four actions, of which a mask allows two; which two changes with every step."""
+    """CartPole with four actions, of which a mask allows two others at every step."""
 
     def __init__(self, env_config: Any = None) -> None:
         super().__init__(gym.make("CartPole-v1"))
@@ -93,9 +93,9 @@ def plays(address: str, env_name: str, seed: int, stop: Any, mode: str) -> None:
 
 
 def logs(address: str, env_name: str, seed: int, stop: Any, mode: str) -> None:
-    """A client that steers to a different place in each episode, and logs what it did; it never requests an action.
+    """A client that steers to a different place in each episode, and logs its actions; it never requests one.
 
-    Values of actions can be learned only where they were tried: every place, and wrong actions too.
+    Values can be learned only for tried actions, so it visits every place and also takes wrong actions.
     """
     env, random = ENVS[env_name](), np.random.default_rng(seed)
     with PolicyClient(address) as client:
@@ -116,7 +116,7 @@ def logs(address: str, env_name: str, seed: int, stop: Any, mode: str) -> None:
 
 
 def plays_pairs(address: str, env_name: str, seed: int, stop: Any, mode: str) -> None:
-    """A client with two agents, each with a pole of its own; the episode ends with the last of them."""
+    """A client with two agents, each with its own pole; the episode ends with the last of them."""
     envs = {agent: ENVS[env_name]() for agent in ("left", "right")}
     with PolicyClient(address) as client:
         while not stop.is_set():

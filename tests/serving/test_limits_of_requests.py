@@ -1,4 +1,4 @@
-"""Requests that are too large, too slow, too many, or no requests at all: nothing let in, nothing left open."""
+"""Requests that are too large, too slow, too many, or invalid are refused, and no connection is left open."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHUNKED = head().replace(b"Content-Length: %d" % len(ACTION), b"Transfer-Encodin
 
 
 class Bomb:
-    """Calls a function of its choice when it is unpickled."""
+    """Calls a function when it is unpickled."""
 
     def __reduce__(self):
         return pytest.fail, ("a pickle was loaded",)
@@ -58,7 +58,7 @@ def test_nothing_is_unpickled(server):
         assert answer.json["error"]["id"]
     within = msgspec.msgpack.encode({"episode_id": "a", "obs": msgspec.msgpack.Ext(7, bomb)})
     assert ask(server, "/v1/get_action", within, content_type="application/msgpack").status == 422
-    as_bytes = msgspec.msgpack.encode({"episode_id": "a", "obs": bomb})  # bytes like others; values are not run
+    as_bytes = msgspec.msgpack.encode({"episode_id": "a", "obs": bomb})  # plain bytes, which are not executed
     assert ask(server, "/v1/get_action", as_bytes, content_type="application/msgpack").status == 200
 
 
@@ -77,7 +77,7 @@ def test_deep_msgpack_is_refused(server):
     assert answer.status == 400
 
 
-def test_a_body_that_says_it_is_too_large_is_not_read(server):
+def test_a_body_with_too_large_a_declared_length_is_not_read(server):
     for length in (100_001, 2**40, 10**30):
         with connected(server) as connection:
             connection.sendall(head(length=length))
@@ -87,7 +87,7 @@ def test_a_body_that_says_it_is_too_large_is_not_read(server):
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_a_body_that_turns_out_too_large_is_cut_off(server):
+def test_a_chunked_body_that_is_too_large_is_cut_off(server):
     assert b"chunked" in CHUNKED
     chunk = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
     with connected(server) as connection:
@@ -96,7 +96,7 @@ def test_a_body_that_turns_out_too_large_is_cut_off(server):
     wait_until(lambda: server.metrics.connections == 0, "the connection is still open")
 
 
-def test_a_refused_body_is_not_read_for_ever():
+def test_a_refused_body_is_read_only_up_to_a_limit():
     with serving(limits=QUICK, token=TOKEN) as server, connected(server) as connection:
         connection.sendall(head(length=10**9))
         send_until_it_breaks(connection, b" " * 1000)
@@ -117,7 +117,7 @@ def test_a_head_that_is_too_large_is_refused(server, sent):
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"\x00" * 100, b"GET\r\n\r\n"])
-def test_what_is_not_http_is_refused(server, sent):
+def test_data_that_is_not_http_is_refused(server, sent):
     with connected(server) as connection:
         connection.sendall(sent)
         assert read_all(connection).startswith(b"HTTP/1.1 400")
@@ -153,7 +153,7 @@ def test_a_request_that_waits_for_its_action_is_not_slow():
         connection.sendall(head() + ACTION)
         wait_until(lambda: service.waiting, "no request has arrived")
         for found in list(server._connections):
-            found.tick(1e12)  # a thousand years later
+            found.tick(1e12)  # after a thousand years
         service.answer(0, protocol.Action(1, 1))
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
@@ -188,7 +188,7 @@ def test_rates_are_bounded():
         assert (answers[-1].status, int(answers[-1].headers["retry-after"]) >= 1) == (429, True)
 
 
-def test_clients_that_vanish_in_the_middle_leave_nothing():
+def test_lost_connections_are_cleaned_up():
     service = LaterService()
     with serving(service) as server:
         for sent in (b"", head()[:30], head(), head() + ACTION[:9], head() + ACTION, (head() + ACTION) * 30):
@@ -201,7 +201,7 @@ def test_clients_that_vanish_in_the_middle_leave_nothing():
         assert ask(server, "/v1/health").status == 200
 
 
-def test_numbers_that_no_float_holds_do_no_harm(server):
+def test_numbers_out_of_the_range_of_floats(server):
     for number in ("1e999", "-1e999", "1" * 5000, "0." + "0" * 5000 + "1"):
         answer = ask(server, "/v1/get_action", b'{"episode_id":"a","obs":%b}' % number.encode())
         assert answer.status in (200, 400, 422)
@@ -209,11 +209,11 @@ def test_numbers_that_no_float_holds_do_no_harm(server):
         json.loads(answer.body)
 
 
-def test_a_client_that_does_not_read_its_response_is_cut_off():
+def test_a_client_that_does_not_read_its_response_is_disconnected():
     server, transport = PolicyServer(EchoService()), Transport()
     connection = HttpConnection(server._config, ServerState(), {}, SimpleNamespace())
     connection.connection_made(transport)
-    connection._since = None  # its request has arrived in full
+    connection._since = None  # its whole request has arrived
     now = time.monotonic()
     for seconds, unsent, aborted in ((0, 10, False), (29, 10, False), (31, 9, False), (60, 9, False), (62, 9, True)):
         transport.unsent = unsent

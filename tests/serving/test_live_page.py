@@ -14,7 +14,7 @@ from tests.serving.wire import ask, serving
 TOKEN = "secret"
 
 
-def test_the_page_needs_nothing_from_elsewhere():
+def test_the_page_loads_nothing_from_other_servers():
     with serving() as server:
         page = ask(server, "/")
         script = ask(server, "/rollax.js")
@@ -25,7 +25,7 @@ def test_the_page_needs_nothing_from_elsewhere():
 
 
 class Learning:
-    """A service whose statistics are those of a run that gets better."""
+    """A service whose statistics show a run that improves."""
 
     def __init__(self):
         from benchmarks.echo import EchoService

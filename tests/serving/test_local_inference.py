@@ -1,4 +1,4 @@
-"""Clients that act with the served weights: the same actions as the server's, and episodes that it can learn from."""
+"""Clients that act with the served weights have the server's actions, and submit episodes that it can learn from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rollax import ConfigError, DQNPolicy, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
-from tests.serving.served_policies import CONTINUOUS, Recording, runner, served
+from tests.serving.served_policies import CONTINUOUS, RecordingBackend, runner, served
 
 RNG = np.random.default_rng(0)
 SEEN = RNG.normal(3.0, 2.0, (12, 2)).astype(np.float32)
@@ -22,9 +22,9 @@ LSTM["lstm_use_prev_reward"] = True
 @pytest.fixture(scope="module", params=["ppo", "lstm", "dqn"])
 def backend(request):
     if request.param == "dqn":
-        return Recording({"default_policy": runner(DQNPolicy)})
+        return RecordingBackend({"default_policy": runner(DQNPolicy)})
     model = {} if request.param == "ppo" else {"model": LSTM}
-    return Recording({"default_policy": runner(action_space=CONTINUOUS, normalize_actions=True, **model)})
+    return RecordingBackend({"default_policy": runner(action_space=CONTINUOUS, normalize_actions=True, **model)})
 
 
 @pytest.fixture
@@ -50,12 +50,12 @@ def play(client, rewards=(1.0, 2.0, 3.0)):
 
 
 class TestOneAgent:
-    def test_the_actions_are_those_of_the_server(self, address):
+    def test_actions_equal_the_servers(self, address):
         with local(address, explore=False) as near, PolicyClient(address.replace("http", "ws")) as far:
             np.testing.assert_allclose(play(near), play(far), rtol=1e-5)
             np.testing.assert_allclose(play(near), play(far), rtol=1e-5)
 
-    def test_episodes_are_submitted_with_what_learning_requires(self, backend, address):
+    def test_episodes_are_submitted_with_all_columns_for_learning(self, backend, address):
         with local(address) as client:
             actions = play(client)
             assert client.submitted == {"accepted": 1, "too_old": 0}
@@ -69,8 +69,8 @@ class TestOneAgent:
         assert list(sent.rewards) == [1.0, 2.0, 3.0]
         assert (sent.terminated, sent.truncated, sent.t, sent.infos) == (True, False, [0, 1, 2], None)
 
-    def test_log_probabilities_are_those_of_the_actions_as_sent(self, backend, address):
-        """Far from 0, normalized actions are clipped: the clipped ones count."""
+    def test_log_probabilities_are_those_of_the_sent_actions(self, backend, address):
+        """Normalized actions far from 0 are clipped: the log-probabilities are those of the clipped ones."""
         with local(address) as client:
             play(client)
         [trajectory] = backend.episodes[0].agents.values()
@@ -90,7 +90,7 @@ class TestOneAgent:
 
 @pytest.fixture(scope="module")
 def discrete():
-    return Recording({"default_policy": runner()})
+    return RecordingBackend({"default_policy": runner()})
 
 
 @pytest.fixture
@@ -111,15 +111,15 @@ def test_several_episodes_in_one_message_and_the_rest_at_the_end(discrete, serve
 
 
 def test_greedy_actions_have_no_probabilities(discrete, server):
-    """An on-policy algorithm must not take them for its own."""
+    """So an on-policy algorithm refuses them."""
     for explore in (True, False):
         with local(server.address, explore=explore) as client:
             play(client)
         assert (discrete.episodes[-1].agents["agent0"].action_logp is not None) == explore
 
 
-def test_a_player_may_write_into_its_action(address, backend):
-    """What was chosen is submitted."""
+def test_a_player_can_write_into_its_action(address, backend):
+    """The chosen action is submitted."""
     with local(address) as client:
         episode = client.start_episode()
         action = client.get_action(episode, SEEN[0])
@@ -141,7 +141,7 @@ def test_many_episodes_act_together(server):
         assert client.get_actions({}) == {}
 
 
-def test_newer_weights_are_fetched_when_the_server_has_them(discrete, server):
+def test_newer_weights_are_fetched_after_a_submission(discrete, server):
     with local(server.address, update_interval=1e6) as client:
         play(client)
         play(client)
@@ -149,13 +149,13 @@ def test_newer_weights_are_fetched_when_the_server_has_them(discrete, server):
         running = client.start_episode()
         client.get_action(running, SEEN[0])
         discrete.renew(runner(seed=2))
-        play(client)  # its answer says that there is another version
+        play(client)  # the answer has the new version
         play(client)
         assert (len(discrete.sent), client.version) == (2, discrete.version)
         client.get_action(running, SEEN[0])
         client.end_episode(running, SEEN[0], truncated=True)
     versions = [episode.policy_version for episode in discrete.episodes]
-    # The last episode has acted with both: the older one counts.
+    # The last episode has acted with both versions: its version is the older one.
     assert versions == [discrete.version - 1] * 3 + [discrete.version, discrete.version - 1]
 
 
@@ -163,7 +163,7 @@ def test_newer_weights_are_fetched_after_the_interval(discrete, server):
     with local(server.address, update_interval=0.0, explore=False) as client:
         client.start_episode()
         client.start_episode()
-        assert len(discrete.sent) <= 1  # the second time they had not changed
+        assert len(discrete.sent) <= 1  # the second time they have not changed
         other = runner(seed=5)
         discrete.renew(other)
         episode = client.start_episode()
@@ -238,7 +238,7 @@ def test_a_refused_submission_is_an_error_with_the_text_of_the_server(discrete):
 @pytest.fixture(scope="module")
 def two_policies():
     runners = {"left": runner(policy_id="left"), "right": runner(policy_id="right", action_space=CONTINUOUS)}
-    return Recording(runners, mapping=lambda agent, _: agent.rstrip("0123456789"), multi_agent=True)
+    return RecordingBackend(runners, mapping=lambda agent, _: agent.rstrip("0123456789"), multi_agent=True)
 
 
 def test_several_agents_and_policies(two_policies):
@@ -272,7 +272,7 @@ def test_several_agents_and_policies(two_policies):
 
 def test_masked_actions_and_nested_observations():
     space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(-1.0, 1.0, (2,))})
-    backend = Recording({"default_policy": runner(observation_space=space)})
+    backend = RecordingBackend({"default_policy": runner(observation_space=space)})
     seen = {"x": np.zeros(2, np.float32), "action_mask": np.array([0, 1, 0], np.int8)}
     with served(backend) as server, local(server.address) as client:
         episode = client.start_episode()
@@ -282,8 +282,8 @@ def test_masked_actions_and_nested_observations():
     assert np.asarray(sent.obs["action_mask"]).shape == (11, 3)
 
 
-def test_what_the_server_would_refuse_is_refused_at_once(discrete, server):
-    """A whole episode would be lost at its end."""
+def test_wrong_observations_and_actions_are_refused_at_once(discrete, server):
+    """Otherwise the server would refuse the whole episode at its end."""
     with local(server.address) as client:
         with pytest.raises(RequestError, match="An id that the server does not take"):
             client.start_episode(5)  # type: ignore[arg-type]
@@ -304,7 +304,7 @@ def test_what_the_server_would_refuse_is_refused_at_once(discrete, server):
 
 
 def test_an_infinite_observation_is_refused_at_once():
-    backend = Recording({"default_policy": runner(observation_space=spaces.Box(-np.inf, np.inf, (2,)))})
+    backend = RecordingBackend({"default_policy": runner(observation_space=spaces.Box(-np.inf, np.inf, (2,)))})
     with served(backend) as server, local(server.address) as client:
         episode = client.start_episode()
         with pytest.raises(RequestError, match="not finite"):
@@ -350,11 +350,11 @@ def test_a_wrong_last_observation_does_not_end_an_episode(discrete, server):
     assert len(discrete.episodes) == 1
 
 
-def test_episodes_that_the_server_refuses_take_no_others_along(discrete, server):
+def test_other_episodes_of_a_refused_message_are_submitted(discrete, server):
     with local(server.address, episodes_per_message=3) as client:
         play(client)
         inference = client._inference
-        inference._finished[0].agents["agent0"].infos = [{"a": 1}]  # of one step in three
+        inference._finished[0].agents["agent0"].infos = [{"a": 1}]  # for one of three steps
         play(client)
         with pytest.raises(RequestError) as caught:
             play(client)
@@ -362,7 +362,7 @@ def test_episodes_that_the_server_refuses_take_no_others_along(discrete, server)
     assert "is lost" in caught.value.__notes__[0]
 
 
-def test_episodes_that_do_not_arrive_are_kept(discrete):
+def test_episodes_are_kept_until_they_arrive(discrete):
     with served(discrete) as server:
         client = local(server.address, timeout=0.5)
         play(client)
@@ -372,7 +372,7 @@ def test_episodes_that_do_not_arrive_are_kept(discrete):
     client.get_action(episode, SEEN[0])
     with pytest.raises(RequestError, match="could not be reached"):
         client.end_episode(episode, SEEN[1])
-    again = Recording({"default_policy": discrete.actors["default_policy"].runner})
+    again = RecordingBackend({"default_policy": discrete.actors["default_policy"].runner})
     with PolicyServer(again, port=port), client:
         client.close()
     assert (before, len(again.episodes)) == (len(discrete.episodes), 1)

@@ -1,4 +1,4 @@
-"""Requests generated from the OpenAPI description: right and wrong ones, each answered as described."""
+"""Valid and invalid requests, generated from the OpenAPI description, are answered as described."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def session():
 
 
 def _modes(label):
-    """Nothing about a request without a body and parameters can be wrong."""
+    """A request without a body and parameters cannot be invalid."""
     operation = OPERATIONS[label]
     return list(GenerationMode) if operation.body or operation.query else [GenerationMode.POSITIVE]
 
@@ -64,7 +64,7 @@ def test_generated_requests_are_answered_as_described(session, label, mode):
 
 
 def run_an_episode(session, case, number):
-    """Lets a generated request be about an episode that runs, with an observation of its space."""
+    """Changes a generated request to one for a running episode, with an observation of its space."""
     name = f"{case.operation.label}-{number}".replace("/", "-")
     if "start_episode" not in case.operation.label:
         answer = session.post(f"{session.base_url}/v1/start_episode", json={"episode_id": name}, timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Episodes served by a policy get the actions that the policy alone gives them, whatever arrives together."""
+"""Served episodes get the actions of the policy itself, for any combination of requests."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def ask(backend: PolicyBackend, asked: Mapping[str, Any]) -> asyncio.Future[Acti
     return future
 
 
-class Alone:
-    """One episode of one agent, acted for by the policy alone."""
+class SingleEpisode:
+    """One episode of one agent with actions directly from the policy."""
 
     def __init__(self, policy: PolicyRunner) -> None:
         self.policy, self.state, self.action, self.reward = policy, None, None, 0.0
@@ -98,16 +98,16 @@ class Alone:
 
 
 @pytest.mark.long
-def test_memory_is_kept_by_episode(recurrent):
+def test_state_is_kept_per_episode(recurrent):
     backend = PolicyBackend({"default_policy": recurrent})
-    alone = {name: Alone(recurrent) for name in "abc"}
+    alone = {name: SingleEpisode(recurrent) for name in "abc"}
 
     async def play() -> None:
         for name in "abc":
             backend.start_episode(name, True)
         for step, names in enumerate(["abc", "a", "cb", "abc", "b", "ab"]):
             obs = dict(zip(names, observations(len(names)), strict=True))
-            # Single requests and one of many, in one pass.
+            # Single requests and one with several episodes, in one pass.
             futures = [ask(backend, {name: obs[name]}) for name in names[:1]] + [
                 ask(backend, {name: obs[name] for name in names[1:]}) for _ in names[1:2]
             ]
@@ -125,7 +125,7 @@ def test_memory_is_kept_by_episode(recurrent):
         backend.start_episode("a", True)
         first = observations(1)[0]
         np.testing.assert_allclose(
-            (await ask(backend, {"a": first})).actions["a"], Alone(recurrent).act(first), rtol=1e-5
+            (await ask(backend, {"a": first})).actions["a"], SingleEpisode(recurrent).act(first), rtol=1e-5
         )
 
     serve(backend, play)
@@ -133,7 +133,7 @@ def test_memory_is_kept_by_episode(recurrent):
 
 
 def test_a_logged_action_comes_before_the_next_request(recurrent):
-    backend, alone = PolicyBackend({"default_policy": recurrent}), Alone(recurrent)
+    backend, alone = PolicyBackend({"default_policy": recurrent}), SingleEpisode(recurrent)
 
     async def play() -> None:
         backend.start_episode("e", True)
@@ -149,7 +149,7 @@ def test_a_logged_action_comes_before_the_next_request(recurrent):
     serve(backend, play)
 
 
-def test_what_arrives_together_shares_a_pass(plain):
+def test_requests_that_arrive_together_share_a_pass(plain):
     backend = PolicyBackend({"default_policy": plain})
 
     async def play() -> None:
@@ -157,7 +157,7 @@ def test_what_arrives_together_shares_a_pass(plain):
         seen = observations(20)
         for name in names:
             backend.start_episode(name, True)
-        for rounds in (1, 2):  # at first in a thread, because it compiles
+        for rounds in (1, 2):  # the first pass is in a thread, because it compiles
             got = await asyncio.gather(*[ask(backend, {name: obs}) for name, obs in zip(names, seen, strict=True)])
             assert backend.statistics()["batches_total"] == rounds
             assert [one.actions for one in got] == [
@@ -168,7 +168,7 @@ def test_what_arrives_together_shares_a_pass(plain):
     serve(backend, play)
 
 
-def test_it_answers_a_second_server_after_the_first_has_ended(plain):
+def test_it_can_serve_a_second_server_after_the_first(plain):
     backend = PolicyBackend({"default_policy": plain})
 
     async def play() -> None:
@@ -181,7 +181,7 @@ def test_it_answers_a_second_server_after_the_first_has_ended(plain):
     serve(backend, play)
 
 
-def test_passes_have_a_largest_size(plain, monkeypatch):
+def test_passes_have_a_maximum_size(plain, monkeypatch):
     monkeypatch.setattr("rollax.serving.acting._MOST_ROWS", 8)
     backend = PolicyBackend({"default_policy": plain})
 
@@ -195,12 +195,12 @@ def test_passes_have_a_largest_size(plain, monkeypatch):
     serve(backend, play)
 
 
-def test_agents_have_policies_and_memories_of_their_own(recurrent, plain):
+def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
     two = {"first": runner(policy_id="first"), "second": recurrent}
     backend = PolicyBackend(
         two, lambda agent, episode: "second" if agent.startswith("s") else "first", multi_agent=True
     )
-    alone = {name: Alone(recurrent) for name in ("s1", "s2")}
+    alone = {name: SingleEpisode(recurrent) for name in ("s1", "s2")}
 
     async def play() -> None:
         backend.start_episode("e", True)
@@ -219,7 +219,7 @@ def test_agents_have_policies_and_memories_of_their_own(recurrent, plain):
         backend.end_agents("e", {"s1": None}, False)
         obs = observations(1)[0]
         got = (await ask(backend, {"e": {"s1": obs}})).actions["e"]["s1"]
-        np.testing.assert_allclose(got, Alone(recurrent).act(obs), rtol=1e-5)
+        np.testing.assert_allclose(got, SingleEpisode(recurrent).act(obs), rtol=1e-5)
         assert backend.spaces_of("e", "s9")[1] == CONTINUOUS
         assert backend.spaces_of("e", "f")[1] == DISCRETE
         backend.log_action("e", {"s2": obs}, {"s2": CONTINUOUS.low})
@@ -229,7 +229,7 @@ def test_agents_have_policies_and_memories_of_their_own(recurrent, plain):
     assert backend.statistics()["episode_reward_mean"] == 6.0
 
 
-def test_exploring_draws_and_greedy_does_not(plain):
+def test_actions_are_random_only_with_explore(plain):
     drawn = {}
     for explore in (False, True):
         backend = PolicyBackend({"default_policy": plain}, explore=explore)
@@ -244,7 +244,7 @@ def test_exploring_draws_and_greedy_does_not(plain):
     assert len(drawn[True]) > 1
 
 
-def test_a_failed_pass_fails_its_requests_and_no_others():
+def test_a_failed_pass_fails_only_its_requests():
     broken = runner()
     backend = PolicyBackend({"default_policy": broken})
     weights = broken.policy.get_weights()
@@ -264,7 +264,7 @@ def test_a_failed_pass_fails_its_requests_and_no_others():
     serve(backend, play)
 
 
-def test_a_logged_action_whose_pass_fails_is_an_error_in_the_log(caplog):
+def test_a_failed_pass_of_a_logged_action_is_logged(caplog):
     broken = runner(action_space=CONTINUOUS, model=LSTM)
     backend = PolicyBackend({"default_policy": broken})
     weights = broken.policy.get_weights()
@@ -273,14 +273,14 @@ def test_a_logged_action_whose_pass_fails_is_an_error_in_the_log(caplog):
     async def play() -> None:
         backend.start_episode("e", True)
         backend.log_action("e", observations(1)[0], CONTINUOUS.high)
-        await asyncio.sleep(0)  # the pass is made, or begins in the thread that the end waits for
+        await asyncio.sleep(0)  # the pass is done, or begins in the thread that the end waits for
 
     serve(backend, play)
     assert "logged action is lost" in caplog.text
     assert "NonFiniteError" in caplog.text
 
 
-def test_warming_up_compiles_what_requests_will_need():
+def test_warming_up_compiles_all_sizes():
     masked = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(1.0, 2.0, (2,))})
     policy = runner(observation_space=masked)
     backend = PolicyBackend({"default_policy": policy})
@@ -291,7 +291,7 @@ def test_warming_up_compiles_what_requests_will_need():
     backend.close()
 
 
-def test_it_does_not_learn_and_counts(plain):
+def test_it_does_not_learn_but_counts_episodes(plain):
     backend = PolicyBackend({"default_policy": plain}, version=5)
 
     async def play() -> None:
@@ -341,7 +341,7 @@ def test_the_policy_is_served_as_onnx(plain):
 
 
 class TestCheckpoints:
-    def test_a_mapping_that_was_code_has_to_be_given(self, two_policies):
+    def test_a_mapping_function_must_be_given_again(self, two_policies):
         with pytest.raises(CheckpointError, match="--policy-mapping"):
             PolicyBackend.from_checkpoint(two_policies)
         with pytest.raises(ConfigError, match="unknown policies"):
@@ -361,7 +361,7 @@ class TestCheckpoints:
         assert caught.value.status == 422
         backend.close()
 
-    def test_a_function_maps_agents_and_may_read_the_episode(self, two_policies):
+    def test_a_function_maps_agents_and_can_read_the_episode(self, two_policies):
         backend = PolicyBackend.from_checkpoint(
             two_policies, policy_mapping=lambda agent, episode: "q" if episode.episode_id == "e1" else "p"
         )
@@ -373,15 +373,15 @@ class TestCheckpoints:
 
 class TestWeights:
     @pytest.mark.parametrize("kind", ["plain", "recurrent"])
-    def test_the_policy_is_the_same_elsewhere(self, request, kind):
+    def test_a_loaded_policy_acts_as_the_original(self, request, kind):
         policy = request.getfixturevalue(kind)
         elsewhere = policy_from_bytes(policy_to_bytes(policy, 3))
         assert elsewhere.policy.name == "default_policy"
-        there, here = Alone(elsewhere), Alone(policy)
+        there, here = SingleEpisode(elsewhere), SingleEpisode(policy)
         for obs in observations(4):
             np.testing.assert_allclose(there.act(obs), here.act(obs), rtol=1e-6)
 
-    def test_no_two_clients_explore_alike(self, plain):
+    def test_clients_explore_with_different_random_numbers(self, plain):
         data = policy_to_bytes(plain, 3)
         seen = [np.zeros(2, np.float32)] * 64
         one, two, three, four = (
@@ -390,7 +390,7 @@ class TestWeights:
         assert (one != two).any()
         np.testing.assert_array_equal(three, four)
 
-    def test_newer_weights_are_taken_over(self, plain):
+    def test_newer_weights_are_adopted(self, plain):
         newer = runner(seed=2)
         elsewhere = policy_from_bytes(policy_to_bytes(plain, 3))
         newer.policy.timestep = 77
@@ -401,13 +401,13 @@ class TestWeights:
         with pytest.raises(CheckpointError, match="another policy"):
             update_policy(elsewhere, policy_to_bytes(runner(policy_id="other"), 5))
 
-    def test_nothing_of_the_environment_is_told(self, plain):
+    def test_settings_of_the_environment_are_not_sent(self, plain):
         policy = runner(env_config={"password": "secret"})
         description = read_description(policy_to_bytes(policy, 3))
         assert "secret" not in json.dumps(description)
         assert description["config"].keys().isdisjoint({"env", "env_config", "multiagent", "callbacks"})
 
-    def test_code_of_others_is_neither_sent_nor_imported(self, plain, tmp_path, monkeypatch):
+    def test_foreign_classes_are_neither_sent_nor_imported(self, plain, tmp_path, monkeypatch):
         class Own(PPOPolicy):
             pass
 
@@ -448,13 +448,13 @@ class TestWeights:
                 policy_from_bytes(forged(plain, changes))
 
     @given(st.binary(max_size=200))
-    def test_any_bytes(self, data):
+    def test_random_bytes_are_refused(self, data):
         with pytest.raises(CheckpointError):
             read_description(data)
 
 
 def forged(policy: PolicyRunner, changes: Mapping[str, Any]) -> bytes:
-    """The bytes of a policy with another description."""
+    """The bytes of a policy with a changed description."""
     data = policy_to_bytes(policy, 3)
     description = {**read_description(data), **changes}
     return safetensors.numpy.save(safetensors.numpy.load(data), {"rollax": json.dumps(description)})

@@ -1,4 +1,4 @@
-"""An environment that is a policy server: clients over HTTP, addresses, and what is refused."""
+"""An environment that is a policy server: clients over HTTP, addresses, and errors."""
 
 import threading
 
@@ -34,7 +34,7 @@ def server_env(trainer):
 
 
 def while_training(trainer, play):
-    """One iteration during which a client plays."""
+    """Runs one iteration during which a client plays."""
     raised = []
 
     def run():
@@ -79,7 +79,7 @@ class TestServing:
             play_cartpole(client, 4)
         assert server_env(trainer).server.service.backend.statistics()["episodes_total"] >= 1
 
-    def test_logged_actions_are_taken(self, trainer):
+    def test_logged_actions_are_accepted(self, trainer):
         def log(client):
             episode = client.episode()
             for step in range(20):
@@ -89,7 +89,7 @@ class TestServing:
 
         assert while_training(trainer, log)["timesteps_this_iter"] >= 16
 
-    def test_what_would_harm_the_run_is_refused(self, trainer):
+    def test_values_that_would_harm_the_run_are_refused(self, trainer):
         def send(episode, obs, reward):
             if reward != 1.0:
                 episode.log_action([0.0] * 4, 1)
@@ -106,7 +106,7 @@ class TestServing:
                 assert refusal.value.status == 422
         assert while_training(trainer, play_cartpole)["timesteps_this_iter"] >= 16
 
-    def test_evaluation_requires_another_environment(self, trainer):
+    def test_evaluation_needs_another_environment(self, trainer):
         with pytest.raises(ConfigError, match=r"Evaluation on a policy server(?s:.)*evaluation_config"):
             trainer.evaluate(1)
 
@@ -131,7 +131,7 @@ class TestConfig:
         assert MultiAgentPolicyServerEnv({"agents": ["a"]}).observation_space is None
 
     @pytest.mark.parametrize("stored", [False, True], ids=["as spaces", "as JSON"])
-    def test_spaces_may_be_nested(self, stored):
+    def test_nested_spaces(self, stored):
         mask = gym.spaces.Box(0, 1, (3,), np.int8)
         observed = gym.spaces.Dict({"seen": gym.spaces.Box(0, 1, (2,)), "action_mask": mask})
         spaces = {"observation_space": observed, "action_space": gym.spaces.Discrete(3)}
@@ -147,7 +147,7 @@ class TestConfig:
         with pytest.raises(ConfigError, match=says):
             DQNTrainer(env=PolicyServerEnv, config=config)
 
-    def test_a_text_is_no_list_of_agents(self):
+    def test_a_string_is_not_a_list_of_agents(self):
         with pytest.raises(ConfigError, match="'agents'(?s:.)*host"):
             MultiAgentPolicyServerEnv({"agents": "host"})
 
@@ -163,7 +163,7 @@ class TestConfig:
         with pytest.raises(ConfigError, match="token"):
             DQNTrainer(env=PolicyServerEnv, config=config)
 
-    def test_workers_have_ports_of_their_own(self):
+    def test_each_worker_has_its_own_port(self):
         context = EnvContext({"spaces_of": "CartPole-v1", "port": 9900}, worker_index=2, num_workers=2)
         env = PolicyServerEnv(context)
 

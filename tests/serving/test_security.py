@@ -1,4 +1,4 @@
-"""Who may talk to a policy server."""
+"""Access to a policy server: addresses, tokens, hosts, origins, rates and TLS."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_other_addresses_than_loopback_require_a_token(host, local):
 
 
 @pytest.mark.parametrize("given", [{"host": 5}, {"host": None}, {"token": 5}])
-def test_an_address_and_a_token_are_texts(given):
+def test_an_address_and_a_token_must_be_strings(given):
     with pytest.raises(ConfigError, match="is no text"):
         PolicyServer(EchoService(), **given)
 
@@ -92,14 +92,14 @@ def test_hosts(host, known):
 
 
 @pytest.mark.parametrize("name", ["server.example:9900", "http://server.example", "server.example/", "", "sérver"])
-def test_an_allowed_host_is_a_name_alone(name):
-    """The Host header is compared without its port: anything else would allow nothing."""
+def test_an_allowed_host_is_a_name_without_a_port(name):
+    """The Host header is compared without its port, so another form would match no host."""
     with pytest.raises(ConfigError, match="allowed host"):
         Access("localhost", allowed_hosts=[name])
 
 
 @pytest.mark.parametrize("given", ["allowed_hosts", "allowed_origins"])
-def test_a_text_is_no_list_of_names(given):
+def test_a_string_is_not_a_list_of_names(given):
     with pytest.raises(ConfigError, match=rf"{given}(?s:.)*https://a.example"):
         Access("localhost", **{given: "https://a.example"})  # type: ignore[arg-type]
 
@@ -133,7 +133,7 @@ def test_origins(origin, allowed, foreign):
     assert (named.get(b"access-control-allow-origin") == origin and origin is not None) == (allowed and foreign)
 
 
-def test_every_origin_may_be_allowed():
+def test_all_origins_can_be_allowed():
     access = Access("localhost", allowed_origins=["*"])
     access.check({b"host": b"localhost", b"origin": b"null"}, "client")
     for wrong in ("game.example", "https://", "https://game.example/page"):
@@ -183,7 +183,7 @@ def test_tokens_are_compared_by_digests_of_one_length(monkeypatch):
     assert len(compared) == 3
 
 
-def test_guessing_tokens_is_slowed_down_for_the_guesser():
+def test_the_rate_of_wrong_tokens_is_limited():
     access = Access("localhost", TOKEN, wrong_tokens_per_s=1e-6)
     headers = {b"host": b"localhost"}
     for _ in range(3):
@@ -195,7 +195,7 @@ def test_guessing_tokens_is_slowed_down_for_the_guesser():
     access.check({**headers, b"authorization": f"Bearer {TOKEN}".encode()}, "guesser")
 
 
-def test_foreign_pages_and_names_are_refused_over_the_wire():
+def test_foreign_origins_and_hosts_are_refused():
     with serving(allowed_origins=["https://game.example"]) as server:
         assert ask(server, "/v1/health", host="evil.example").status == 403
         assert ask(server, "/docs", host="evil.example").status == 403
@@ -262,7 +262,7 @@ def certified(folder):
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="apt-get install openssl")
-def test_tls_handshakes_that_do_not_end_are_bounded(tmp_path):
+def test_unfinished_tls_handshakes_are_limited(tmp_path):
     key, certificate = certified(tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
     limits = Limits(max_connections=3, request_timeout_s=600.0)
@@ -280,15 +280,15 @@ def test_tls_handshakes_that_do_not_end_are_bounded(tmp_path):
             wait_until(lambda: server.metrics.connections == 2, "a connection is left")
             stack.enter_context(connected(server))
             wait_until(lambda: server.metrics.connections == 3, "a connection is missing")
-            with pytest.raises(OSError):  # it is refused
+            with pytest.raises(OSError):  # it is one too many
                 status()
         wait_until(lambda: server.metrics.connections == 0, "a connection is left")
         assert status() == 200
-        stays = socket.create_connection(place(server))  # the end of the server does not wait for it
+        stays = socket.create_connection(place(server))  # the server's stop does not wait for it
     stays.close()
 
 
-def test_a_connection_that_cannot_be_made_does_not_end_the_others(caplog):
+def test_an_error_of_a_new_connection_does_not_affect_others(caplog):
     server = PolicyServer(EchoService())
     protocol, faults = server._config.http_protocol_class, iter([RuntimeError("a fault")])
 

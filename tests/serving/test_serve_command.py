@@ -1,4 +1,4 @@
-"""`rollax serve` as a process: what it prints, answers and refuses, and how it ends."""
+"""`rollax serve` as a process: its output, answers, errors and exit status."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ def serve(*arguments: Any) -> Any:
         (["{checkpoint}", "--port=1", "--port=2"], "more than once"),
     ],
 )
-def test_what_cannot_be_served_is_a_readable_error(checkpoint, arguments, message):
+def test_a_policy_that_cannot_be_served_is_a_readable_error(checkpoint, arguments, message):
     result = serve(*(argument.replace("{checkpoint}", str(checkpoint)) for argument in arguments))
     assert result.exit_code == 2, result.output
     assert message in result.output
 
 
-def test_a_token_is_one_line(tmp_path):
+def test_a_token_file_has_one_line(tmp_path):
     file = tmp_path / "token"
     file.write_text("  abc-123\n")
     assert read_token(file) == "abc-123"

@@ -1,4 +1,4 @@
-"""`rollax serve --run` as a process: it learns, is killed, and goes on from its newest checkpoint."""
+"""`rollax serve --run` as a process: it learns, is killed, and continues from its newest checkpoint."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def checkpoints(out):
 
 
 @pytest.mark.long
-def test_it_goes_on_after_a_kill(tmp_path):
+def test_it_continues_after_a_kill(tmp_path):
     out = tmp_path / "run"
     with learning(out) as (process, address, _):
         play(address, 40)
@@ -110,15 +110,15 @@ def test_it_goes_on_after_a_kill(tmp_path):
 
 
 @pytest.mark.long
-def test_a_signal_ends_one_without_clients(tmp_path):
+def test_a_signal_ends_a_server_without_clients(tmp_path):
     with learning(tmp_path / "run") as (process, _, _):
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 128 + signal.SIGINT
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("run", ["PPO", "IMPALA", "APEX"])  # which wait in different loops
-def test_a_worker_without_clients_holds_up_neither_learning_nor_the_end(run, tmp_path):
+@pytest.mark.parametrize("run", ["PPO", "IMPALA", "APEX"])  # the algorithms wait in different loops
+def test_a_worker_without_clients_delays_neither_learning_nor_the_end(run, tmp_path):
     out = tmp_path / "run"
     config = {key: value for key, value in WORKERS.items() if run == "PPO" or "sgd" not in key}
     if run == "APEX":
@@ -160,7 +160,7 @@ def play_until(address, stop):
         (["--run=DQN", "--trust-code"], "An option of a checkpoint that is served"),
     ],
 )
-def test_what_is_refused(arguments, says, tmp_path, monkeypatch):
+def test_errors(arguments, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["serve", "--port=0", *arguments])
     assert result.exit_code == 2

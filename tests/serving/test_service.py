@@ -1,4 +1,4 @@
-"""Requests in all orders: what is executed, and what is refused."""
+"""Requests in all orders: those that are executed, and those that are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving.service_session import Session, X, refused
 from tests.serving.stand_in_backend import MASKED, StandIn
 
 
-def test_an_episode_reaches_the_backend_in_the_types_of_its_spaces(serve):
+def test_the_backend_gets_values_in_the_types_of_the_spaces(serve):
     async def play(session):
         assert session.start(training_enabled=False) == "e"
         assert session.act() == Action(2, 7)
@@ -38,7 +38,7 @@ def test_an_episode_reaches_the_backend_in_the_types_of_its_spaces(serve):
     assert backend.closed == 1
 
 
-def test_ids_are_made_by_the_server_where_none_is_given(serve):
+def test_the_server_makes_missing_ids(serve):
     async def play(session):
         ids = {session("start_episode", StartEpisode()).episode_id for _ in range(10)}
         assert len(ids) == 10
@@ -71,7 +71,7 @@ def test_unknown_ended_and_duplicate_episodes(serve):
         session.end()
         for verb in (session.act, session.reward, session.end):
             assert refused(410, verb).parts["what"] == "An episode that has ended."
-        assert session.start() == "e"  # the id may be used again
+        assert session.start() == "e"  # the id can be used again
         session.act()
 
     serve(play)
@@ -90,7 +90,7 @@ def test_an_episode_without_an_action_is_dropped(serve):
     assert [call[0] for call in backend.calls] == ["start", "drop", "start", "drop"]  # the last one at the close
 
 
-def test_a_busy_episode_takes_no_second_request(serve):
+def test_a_waiting_episode_refuses_a_second_request(serve):
     async def play(session):
         session.start()
         session.start("other")
@@ -147,7 +147,7 @@ def test_an_error_of_the_backend_frees_the_episode(serve, error, kind, status):
         with pytest.raises(kind) as caught:
             await future
         assert getattr(caught.value, "status", None) == status
-        again = session.act(request_id="r")  # it was not executed, so it may be repeated
+        again = session.act(request_id="r")  # it was not executed, so it can be repeated
         session.backend.answer()
         assert (await again).action == 2
 
@@ -191,8 +191,8 @@ def test_other_errors_of_the_backend_become_errors_of_the_request():
     asyncio.run(main())
 
 
-def test_a_reward_counts_from_the_first_observation_on(serve):
-    """Also while the action is awaited: it counts for the action that comes, as in an external environment."""
+def test_rewards_are_accepted_from_the_first_observation_on(serve):
+    """Also while a request waits: the reward belongs to its action, as in an external environment."""
 
     async def play(session):
         session.start()
@@ -220,7 +220,7 @@ def test_masks_are_checked_with_observations_and_logged_actions(serve):
         error = refused(422, session, "log_action", LogAction(episode_id="e", obs=obs(0, 1, 0), action=2))
         assert "excludes" in str(error)
         session("log_action", LogAction(episode_id="e", obs=obs(0, 1, 0), action=1))
-        session.end(obs=obs(0, 0, 0))  # nobody acts after the last observation
+        session.end(obs=obs(0, 0, 0))  # no action follows the last observation
 
     serve(play, StandIn(MASKED))
 
@@ -252,7 +252,7 @@ class TestSeveralAgents:
         assert [call[0] for call in backend.calls] == ["start", "log_returns", "log_action", "end_agents", "end"]
         assert backend.calls[3][2] == {"a": None, "boxes": 2}
 
-    def test_observations_of_one_space_are_read_together(self, serve):
+    def test_observations_of_one_space_are_converted_together(self, serve):
         async def play(session):
             for name in "123":
                 session.start(name)
@@ -271,7 +271,7 @@ class TestSeveralAgents:
         assert [float(asked[name]["a"][1]) for name in "123"] == [0.25, 0.5, 0.75]
         assert [int(asked[name]["boxes"]) for name in "123"] == [1, 2, 3]
 
-    def test_agents_of_one_episode_may_ask_apart(self, serve):
+    def test_agents_of_one_episode_can_request_separately(self, serve):
         async def play(session):
             session.start()
             futures = [session.act(obs={"a": X}), session.act(obs={"b": X})]
@@ -282,7 +282,7 @@ class TestSeveralAgents:
 
         serve(play, StandIn(multi_agent=True, answers=False))
 
-    def test_a_reward_counts_from_an_agents_first_observation_to_its_end(self, serve):
+    def test_rewards_are_accepted_from_an_agents_first_observation_to_its_end(self, serve):
         async def play(session):
             session.start()
             pending = session.act(obs={"a": X})
@@ -298,7 +298,7 @@ class TestSeveralAgents:
         serve(play, backend)
         assert [call[2] for call in backend.calls if call[0] == "log_returns"] == [{"a": 5.0}, {}]
 
-    def test_a_second_request_of_an_agent_that_waits_names_it(self, serve):
+    def test_the_error_for_a_second_request_names_the_waiting_agent(self, serve):
         async def play(session):
             session.start()
             session.act(obs={"a": X})
@@ -307,14 +307,14 @@ class TestSeveralAgents:
 
         serve(play, StandIn(multi_agent=True, answers=False))
 
-    def test_there_is_a_cap(self, serve):
+    def test_the_number_of_agents_is_limited(self, serve):
         async def play(session):
             session.start()
             refused(413, session.act, obs={"a": X, "b": X, "boxes": 1})
 
         serve(play, StandIn(multi_agent=True), max_agents=2)
 
-    def test_a_single_agent_has_no_agents(self, serve):
+    def test_single_agent_episodes_refuse_agents(self, serve):
         async def play(session):
             session.start()
             refused(422, session, "end_agents", EndAgents(episode_id="e", observations={"a": X}))
@@ -323,12 +323,12 @@ class TestSeveralAgents:
         serve(play)
 
 
-def test_weights_and_models_come_from_a_thread(serve):
+def test_weights_and_models_are_made_in_a_thread(serve):
     async def play(session):
         assert await session.service.weights("default_policy") == b"default_policy"
         for file in (session.service.weights, session.service.onnx):
             with pytest.raises(RequestError, match="An unknown policy"):
-                file("another")  # at once: there is nothing to keep for those who request it too
+                file("another")  # it raises at once, and no result is kept for parallel requests
         with pytest.raises(RequestError, match="no ONNX model"):
             await session.service.onnx("default_policy")
 
@@ -348,7 +348,7 @@ def test_verbs_without_a_body(serve):
     serve(play)
 
 
-def test_closing_fails_what_waits_and_drops_what_runs(serve):
+def test_closing_fails_pending_requests_and_drops_running_episodes(serve):
     async def play(session):
         session.start()
         future = session.act()
@@ -357,7 +357,7 @@ def test_closing_fails_what_waits_and_drops_what_runs(serve):
         with pytest.raises(RequestError) as caught:
             await future
         assert caught.value.status == 503
-        session.backend.answer()  # too late, and without effect
+        session.backend.answer()  # too late, so without effect
         assert refused(503, session.act).retry_after_s == 1.0
 
     backend = StandIn(answers=False)

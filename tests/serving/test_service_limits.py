@@ -1,4 +1,4 @@
-"""Idle episodes end, and episodes, waiting requests, ids and values are bounded."""
+"""Idle episodes end, and episodes, pending requests, ids and values are limited."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_episode_that_waits_for_an_action_is_not_idle(serve):
     serve(play, StandIn(answers=False), idle_timeout_s=10.0)
 
 
-def test_limits_are_of_their_class():
+def test_limits_must_be_an_instance_of_limits():
     with pytest.raises(ConfigError, match="Limits of another type"):
         Service(StandIn(), {"max_episodes": 3})  # pyright: ignore[reportArgumentType]
 
@@ -117,7 +117,7 @@ def test_caps_on_pending_requests(serve):
     serve(play, StandIn(answers=False), max_pending=3, max_pending_per_client=2, max_episodes_per_request=4)
 
 
-def test_ids_are_bounded(serve):
+def test_ids_are_limited(serve):
     async def play(session):
         for name in ("", "x" * 9):
             refused(422, session.start, name)
@@ -128,7 +128,7 @@ def test_ids_are_bounded(serve):
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e10, True, {"a": 1.0}])
-def test_rewards_of_a_learning_server_are_finite_and_not_enormous(serve, reward):
+def test_rewards_of_a_learning_server_are_finite_and_limited(serve, reward):
     async def play(session):
         session.start()
         session.act()

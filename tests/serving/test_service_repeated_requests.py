@@ -32,7 +32,7 @@ def test_a_request_repeated_while_the_first_one_runs_gets_the_same_answer(serve)
         session.start()
         first, second = session.act(request_id="r"), session.act(request_id="r")
         assert len(session.backend.asked) == 1
-        first.cancel()  # the connection of the first one is lost
+        first.cancel()  # the connection of the first request is lost
         session.backend.answer()
         assert await second == Action(2, 7)
         assert session.act(request_id="r") == Action(2, 7)
@@ -41,7 +41,7 @@ def test_a_request_repeated_while_the_first_one_runs_gets_the_same_answer(serve)
     serve(play, StandIn(answers=False))
 
 
-def test_a_request_id_that_another_verb_has_used_is_another_request(serve):
+def test_request_ids_are_separate_for_each_verb(serve):
     async def play(session):
         session.start()
         first = session.act(request_id="1")

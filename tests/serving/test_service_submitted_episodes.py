@@ -1,4 +1,4 @@
-"""Whole episodes that a client submits: their columns, what is refused, and what waits."""
+"""Whole episodes that a client submits: their columns, errors, and the limit of pending ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving.service_session import X, refused
 from tests.serving.stand_in_backend import StandIn
 
 
-def test_submissions_that_wait_are_bounded(serve):
+def test_pending_submissions_are_limited(serve):
     runs = threading.Event()
 
     class Slow(StandIn):
@@ -37,8 +37,8 @@ def test_submissions_that_wait_are_bounded(serve):
     serve(play, Slow(), max_submissions=2)
 
 
-def test_a_refused_submission_is_not_remembered(serve):
-    """The error's traceback holds its episodes."""
+def test_a_refused_submission_is_not_kept(serve):
+    """The error's traceback would keep its episodes alive."""
 
     async def play(session):
         request = SubmitEpisodes(episodes=[], request_id="1")
@@ -51,7 +51,7 @@ def test_a_refused_submission_is_not_remembered(serve):
     serve(play, StandIn())
 
 
-def test_a_submission_is_known_by_its_id_and_its_content(serve):
+def test_submissions_are_identified_by_id_and_content(serve):
     submitted = []
 
     class Collects(StandIn):
@@ -64,7 +64,7 @@ def test_a_submission_is_known_by_its_id_and_its_content(serve):
             played = Trajectory(obs=[X, X], actions=[action], rewards=[1.0], terminated=True)
             return SubmitEpisodes(episodes=[Episode(agents={"agent0": played})], request_id="1")
 
-        for action in (0, 1, 0):  # of two clients that count their requests, and one of them again
+        for action in (0, 1, 0):  # from two clients that count their requests, and again from the first one
             await session("submit_episodes", episodes(action))
         assert submitted == [1, 1]
 

@@ -14,7 +14,7 @@ from rollax.cli import app
 from rollax.serving.limits import Limits
 from tests.pages import REPOSITORY, blocks
 from tests.serving.programs import CLIENTS, node, output_of, required
-from tests.serving.served_policies import Recording, runner, served
+from tests.serving.served_policies import RecordingBackend, runner, served
 
 PAGE = REPOSITORY / "docs" / "serving.md"
 
@@ -27,7 +27,7 @@ def commands(program: str) -> list[list[str]]:
     ]
 
 
-def test_the_commands_are_known_to_the_command_line():
+def test_the_commands_exist():
     group = typer.main.get_command(app)
     assert len(commands("rollax")) == 3
     for words in commands("rollax"):
@@ -48,7 +48,9 @@ def test_the_table_of_limits_is_complete():
 def address():
     env = gym.make("CartPole-v1")
     with served(
-        Recording({"default_policy": runner(action_space=env.action_space, observation_space=env.observation_space)})
+        RecordingBackend(
+            {"default_policy": runner(action_space=env.action_space, observation_space=env.observation_space)}
+        )
     ) as server:
         yield server.address
 

@@ -1,4 +1,4 @@
-"""Running episodes are counted, found and dropped, and what is remembered of ended ones is bounded."""
+"""Running episodes are counted, found and dropped, and the ids of ended ones are kept up to a limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def make(**limits: float) -> Sessions:
     return Sessions(Limits(**limits), lambda: 0.0)
 
 
-def test_an_ended_episode_is_not_an_unknown_one():
+def test_ended_and_unknown_episodes_are_different_errors():
     sessions = make()
     sessions.end(sessions.start("a", "client", True))
     sessions.end(sessions.start("b", "client", True), EXPIRED)
@@ -28,7 +28,7 @@ def test_an_ended_episode_is_not_an_unknown_one():
     assert (sessions.started, sessions.ended, sessions.expired) == (2, 1, 1)
 
 
-def test_memory_of_ended_episodes_is_bounded(monkeypatch):
+def test_the_number_of_kept_ended_episodes_is_limited(monkeypatch):
     monkeypatch.setattr(module, "_REMEMBERED_ENDS", 10)
     sessions = make()
     for number in range(100):
@@ -49,7 +49,7 @@ def test_memory_of_ended_episodes_is_bounded(monkeypatch):
         st.tuples(st.sampled_from("abcd"), st.sampled_from(["one", "two"]), st.sampled_from(["start", "end", "expire"]))
     )
 )
-def test_counts_agree_with_what_runs(steps):
+def test_counts_agree_with_running_episodes(steps):
     sessions = make(max_episodes=3, max_episodes_per_client=2)
     running: dict[str, str] = {}
     for episode_id, client, step in steps:
@@ -77,7 +77,7 @@ def test_limits_are_positive(name):
             Limits(**{name: value})
 
 
-def test_counts_are_whole():
+def test_limits_are_integers():
     assert repr(Limits(max_body_bytes=1e6).max_body_bytes) == "1000000"  # type: ignore[arg-type]
     for value in (1.5, float("inf")):
         with pytest.raises(ConfigError, match=r"max_episodes(.|\n)*whole"):

@@ -1,4 +1,4 @@
-"""/v1/stream: formats, requests in flight, and clients that vanish or do not read."""
+"""/v1/stream: formats, pending requests, lost connections, and clients that do not read."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_response_of_many_fields_has_an_id_in_msgpack():
     assert (found["id"], found["39"]) == (300, 39)
 
 
-def test_answers_come_in_the_order_in_which_they_are_ready():
+def test_answers_are_sent_in_the_order_in_which_they_are_ready():
     service = LaterService()
     with serving(service) as server, open_stream(server) as stream:
         for number in range(3):
@@ -129,7 +129,7 @@ def test_answers_come_in_the_order_in_which_they_are_ready():
         (b"\x82\xa2id\x01\xa4verb\xc7\x01\x05x", 1, 422),
     ],
 )
-def test_what_is_no_request_is_refused_and_the_connection_goes_on(server, message, number, status):
+def test_an_invalid_request_is_refused_and_the_connection_stays_open(server, message, number, status):
     with open_stream(server) as stream:
         stream.send(message)
         answer = stream.recv(PATIENCE_S)
@@ -140,7 +140,7 @@ def test_what_is_no_request_is_refused_and_the_connection_goes_on(server, messag
         assert json.loads(stream.recv(PATIENCE_S))["status"] == "ok"
 
 
-def test_an_error_says_when_to_come_back():
+def test_an_error_has_the_time_to_retry():
     error = RequestError("Too many.", status=429, retry_after_s=0.5)
     with serving(FailingService(error)) as server, open_stream(server) as stream:
         stream.send('{"id":1,"verb":"get_action","episode_id":"a","obs":1}')
@@ -148,7 +148,7 @@ def test_an_error_says_when_to_come_back():
     assert (answer["status"], answer["retry_after"]) == (429, 0.5)
 
 
-def test_a_message_may_come_in_parts(server):
+def test_a_message_in_several_frames(server):
     with open_stream(server) as stream:
         stream.send(iter(['{"id":1,"verb":', '"health"', "}"]))
         assert json.loads(stream.recv(PATIENCE_S))["id"] == 1
@@ -164,7 +164,7 @@ def test_a_message_that_is_too_large_ends_the_connection():
         assert closed.value.rcvd.code == 1009
 
 
-def test_who_may_connect():
+def test_access():
     with serving(token=TOKEN, allowed_origins=["https://game.example"]) as server:
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         encoded = base64.urlsafe_b64encode(TOKEN.encode()).decode().rstrip("=")
@@ -202,7 +202,7 @@ def test_rates_are_limited():
         assert answer["retry_after"] > 0
 
 
-def test_clients_that_vanish_leave_nothing():
+def test_lost_connections_are_cleaned_up():
     service = LaterService()
     with serving(service) as server:
         for number in range(10):
@@ -217,8 +217,8 @@ def test_clients_that_vanish_leave_nothing():
             assert json.loads(stream.recv(PATIENCE_S))["status"] == "ok"
 
 
-def test_a_client_that_does_not_read_is_cut_off():
-    """It sends until the connection breaks, however much the kernel takes in between."""
+def test_a_client_that_does_not_read_is_disconnected():
+    """It sends until the connection breaks, as the kernel's buffers can be large."""
     message = {"id": 1, "verb": "get_action", "episode_id": "a", "obs": "x" * 100_000}
     data = frame(Opcode.TEXT, json.dumps(message).encode())
     with serving(limits=Limits(max_unsent_bytes=100_000)) as server:
@@ -228,8 +228,8 @@ def test_a_client_that_does_not_read_is_cut_off():
 
 
 @pytest.fixture
-def quiet():
-    """An open stream on a stand-in for a transport."""
+def stream_without_client():
+    """An open stream on a stand-in transport."""
     app = HttpApp(EchoService(limits := Limits(max_unsent_bytes=1000)), Access("localhost"), limits, Metrics())
     stream, transport = Stream(SimpleNamespace(loaded_app=app), ServerState(), {}), Transport()
     app.came("127.0.0.1")
@@ -241,8 +241,8 @@ def quiet():
     stream.connection_lost(None)
 
 
-def test_unsent_responses_are_bounded(quiet):
-    stream, transport = quiet
+def test_unsent_responses_are_limited(stream_without_client):
+    stream, transport = stream_without_client
     transport.unsent = 1000
     stream.data_received(frame(Opcode.TEXT, b'{"id":1,"verb":"health"}'))
     assert not transport.aborted
@@ -251,8 +251,8 @@ def test_unsent_responses_are_bounded(quiet):
     assert transport.aborted
 
 
-def test_silent_clients_are_pinged_and_then_dropped(quiet):
-    stream, transport = quiet
+def test_silent_clients_are_pinged_and_then_dropped(stream_without_client):
+    stream, transport = stream_without_client
     now = stream._heard
     stream.tick(now + 19)
     assert transport.written == b""

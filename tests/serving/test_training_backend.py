@@ -1,4 +1,4 @@
-"""What a server that learns does with the episodes of its clients."""
+"""A server that learns from the episodes of its clients."""
 
 import threading
 from functools import partial
@@ -23,8 +23,8 @@ OBS = np.zeros(4, np.float32)
 CARTPOLE = gym.make("CartPole-v1")
 
 
-class Waits:
-    """Serves nothing by itself: the tests call the backend."""
+class WithoutServer:
+    """Has no server: the tests call the backend."""
 
     samples_in_background = True
 
@@ -39,13 +39,13 @@ class Waits:
         self.backend = TrainingBackend(self._external_episodes, worker, multi_agent=several)
 
 
-class Alone(Waits, ExternalEnv):
+class OneAgent(WithoutServer, ExternalEnv):
     def __init__(self, env_config):
         self.end = threading.Event()
         super().__init__(CARTPOLE.observation_space, CARTPOLE.action_space)
 
 
-class Several(Waits, ExternalMultiAgentEnv):
+class SeveralAgents(WithoutServer, ExternalMultiAgentEnv):
     def __init__(self, env_config):
         self.end = threading.Event()
         super().__init__(CARTPOLE.observation_space, CARTPOLE.action_space)
@@ -64,7 +64,7 @@ class Learning:
         self.worker = trainer.worker
 
     def train_while(self, play):
-        """One iteration during which `play` is called in another thread."""
+        """Runs one iteration, during which `play` is called in another thread."""
         raised = []
 
         def run():
@@ -88,14 +88,14 @@ CONFIG = {"train_batch_size": 8, "sgd_minibatch_size": 8, "num_sgd_iter": 1, "mo
 
 @pytest.fixture(scope="module")
 def ppo():
-    with PPOTrainer(env=Alone, config=CONFIG) as trainer:
+    with PPOTrainer(env=OneAgent, config=CONFIG) as trainer:
         yield Learning(trainer)
 
 
 @pytest.fixture(scope="module")
 def dqn():
     config = {"model": TINY, "learning_starts": 8, "rollout_fragment_length": 4, "timesteps_per_iteration": 8}
-    with DQNTrainer(env=Alone, config=config) as trainer:
+    with DQNTrainer(env=OneAgent, config=config) as trainer:
         yield Learning(trainer)
 
 
@@ -110,7 +110,7 @@ def play(backend, name, steps):
 
 class TestRequests:
     @pytest.mark.long
-    def test_are_answered_and_learned_from(self, ppo):
+    def test_episodes_are_answered_and_learned_from(self, ppo):
         result = ppo.train_while(lambda: play(ppo.backend, "whole", 9))
         assert result["timesteps_this_iter"] == 8
         assert result["info"]["learner"]["default_policy"]["total_loss"] is not None
@@ -140,8 +140,8 @@ class TestRequests:
         assert max(np.abs(batch["advantages"]).max() for batch in seen) < 100
         assert ppo.backend.statistics()["episodes_dropped"] == 1
 
-    def test_stopping_fails_them_and_later_requests_with_503(self):
-        with PPOTrainer(env=Alone, config=CONFIG) as trainer:
+    def test_stopping_fails_pending_and_later_requests_with_503(self):
+        with PPOTrainer(env=OneAgent, config=CONFIG) as trainer:
             backend, answers = backend_of(trainer), Answers()
             backend.start_episode("a", True)
             backend.request_actions({"a": OBS}, answers.append)
@@ -154,19 +154,19 @@ class TestRequests:
 
 
 class TestHello:
-    def test_says_what_it_is(self, ppo):
+    def test_hello_describes_the_server(self, ppo):
         hello = ppo.backend.hello()
         assert hello.learns
         assert not hello.multi_agent
         assert hello.policies["default_policy"].observation_space["type"] == "Box"
         assert not hello.policies["default_policy"].recurrent
 
-    def test_weights_are_those_that_act(self, ppo):
+    def test_weights_are_those_of_the_acting_policy(self, ppo):
         runner = policy_from_bytes(ppo.backend.weights("default_policy"))
         own = ppo.worker.runners["default_policy"]
         assert runner.compute_single_action(OBS) == own.compute_single_action(OBS)
 
-    def test_the_onnx_model_is_that_of_the_version(self, ppo):
+    def test_the_onnx_model_is_made_once_per_version(self, ppo):
         model = ppo.backend.onnx("default_policy")
         assert ppo.backend.onnx("default_policy") is model
         ppo.trainer.optimizer.version += 1
@@ -175,14 +175,14 @@ class TestHello:
 
 
 class TestLoggedActions:
-    def test_an_on_policy_algorithm_refuses_them(self, ppo):
+    def test_on_policy_algorithms_refuse_them(self, ppo):
         ppo.backend.start_episode("logged", True)
         with pytest.raises(RequestError, match="learns only from its own") as refusal:
             ppo.backend.log_action("logged", OBS, 1)
         assert refusal.value.status == 422
         ppo.backend.drop_episode("logged")
 
-    def test_except_in_episodes_without_training(self, ppo):
+    def test_on_policy_algorithms_accept_them_with_training_disabled(self, ppo):
         def log():
             ppo.backend.start_episode("watched", False)
             ppo.backend.log_action("watched", OBS, 1)
@@ -217,7 +217,7 @@ class TestLoggedActions:
 
 class TestSubmittedEpisodes:
     @pytest.mark.long
-    def test_of_recent_weights_are_learned_from_with_their_probabilities(self, ppo):
+    def test_episodes_of_recent_weights_are_learned_from_with_their_probabilities(self, ppo):
         seen = []
         learn = ppo.trainer.get_policy().learn_on_batch
         ppo.trainer.get_policy().learn_on_batch = lambda batch: seen.append(batch) or learn(batch)
@@ -227,7 +227,7 @@ class TestSubmittedEpisodes:
             submitted.append(ppo.backend.submit([episode(9, version, logp=-0.5)]))
 
         try:
-            for _ in range(5):  # fragments of earlier tests may wait
+            for _ in range(5):  # fragments of earlier tests may come first
                 version = ppo.backend.version
                 ppo.train_while(partial(submit, version))
                 if any(np.isclose(batch["action_logp"], -0.5).any() for batch in seen):
@@ -237,30 +237,30 @@ class TestSubmittedEpisodes:
         assert (submitted[0].accepted, submitted[0].too_old) == (1, 0)
         assert any(np.isclose(batch["action_logp"], -0.5).any() for batch in seen)
 
-    def test_of_old_weights_are_counted_and_dropped(self, ppo):
+    def test_episodes_of_old_weights_are_counted_and_dropped(self, ppo):
         submitted = ppo.backend.submit([episode(9, ppo.backend.version - 3, logp=-0.5)])
         assert (submitted.accepted, submitted.too_old) == (0, 1)
         result = ppo.train_while(lambda: play(ppo.backend, "fresh", 9))
         assert result["info"]["queue"]["dropped_steps"] >= 9
         assert ppo.backend.statistics()["episodes_too_old"] >= 1
 
-    def test_so_are_those_of_weights_that_a_restart_has_lost(self, ppo):
+    def test_episodes_of_weights_lost_in_a_restart_are_dropped(self, ppo):
         assert ppo.backend.submit([episode(2, ppo.backend.version + 1, logp=-0.5)]).too_old == 1
 
     @pytest.mark.parametrize("values", [{"version": None, "logp": -0.5}, {"version": 0}])
-    def test_an_on_policy_algorithm_refuses_those_of_another_origin(self, ppo, values):
+    def test_on_policy_algorithms_refuse_episodes_of_other_policies(self, ppo, values):
         with pytest.raises(RequestError, match="without action_logp and policy_version") as refusal:
             ppo.backend.submit([episode(2, **values)])
         assert refusal.value.status == 422
 
     @pytest.mark.long
-    def test_dqn_learns_from_any(self, dqn):
+    def test_dqn_learns_from_all_episodes(self, dqn):
         submitted = []
         dqn.train_while(lambda: submitted.append(dqn.backend.submit([episode(9), episode(9, 0, logp=-0.1)])))
         assert submitted[0].accepted == 2
 
 
-def test_an_invented_probability_stays_near_the_policys(ppo):
+def test_an_invented_log_probability_is_limited(ppo):
     runner = ppo.worker.runners["default_policy"]
     actions, _, fetches = runner.act(np.zeros((2, 4), np.float32), True, 0, {})
     _, changed = runner.with_given_actions(actions, fetches, np.array([0, 1]), [0, 1], {0: -50.0})
@@ -273,10 +273,10 @@ class TestSeveralAgents:
     @staticmethod
     def run():
         policies = {"policies": {"x": None, "y": None}, "policy_mapping_fn": {"x": "x", "y": "y"}.__getitem__}
-        with PPOTrainer(env=Several, config={**CONFIG, "multiagent": policies}) as trainer:
+        with PPOTrainer(env=SeveralAgents, config={**CONFIG, "multiagent": policies}) as trainer:
             yield Learning(trainer)
 
-    def test_have_their_policies(self, run):
+    def test_each_agent_has_its_policy(self, run):
         def play_both():
             run.backend.start_episode("a", True)
             for _ in range(10):
@@ -295,7 +295,7 @@ class TestSeveralAgents:
             run.backend.spaces_of(None, "z")
         assert refusal.value.status == 422
 
-    def test_a_submission_is_refused_as_a_whole(self, run, monkeypatch):
+    def test_a_wrong_episode_refuses_the_whole_submission(self, run, monkeypatch):
         monkeypatch.setattr(run.backend._episodes, "_declared", frozenset("x"))
         monkeypatch.setattr(run.backend, "_play", pytest.fail)
         version = run.backend.version
@@ -303,7 +303,7 @@ class TestSeveralAgents:
         with pytest.raises(MultiAgentError, match=r"does not declare(.|\n)*episodes\[1\], agent 'y'"):
             run.backend.submit(both)
 
-    def test_submitted_agents_act_at_their_times(self, run, monkeypatch):
+    def test_submitted_agents_act_at_their_own_steps(self, run, monkeypatch):
         calls = []
         for name in ("log", "end_agents", "end"):
             monkeypatch.setattr(
@@ -322,11 +322,11 @@ class TestSeveralAgents:
             ("end", ["y"]),
         ]
 
-    def test_a_policy_that_does_not_learn_submits_what_others_have_chosen(self):
-        """Its actions have no probabilities, and those beside them keep theirs."""
+    def test_a_policy_that_does_not_learn_submits_actions_without_probabilities(self):
+        """The actions of other agents keep their probabilities."""
         policies = {"policies": {"x": None, "y": None}, "policy_mapping_fn": {"x": "x", "y": "y"}.__getitem__}
         config = {**CONFIG, "multiagent": {**policies, "policies_to_train": ["x"]}}
-        with PPOTrainer(env=Several, config=config) as trainer:
+        with PPOTrainer(env=SeveralAgents, config=config) as trainer:
             run = Learning(trainer)
 
             def submit():
@@ -337,7 +337,7 @@ class TestSeveralAgents:
 
 
 class TestLearningCurve:
-    def test_is_bounded(self):
+    def test_the_number_of_points_is_limited(self):
         now = [0.0]
         curve = LearningCurve(10, clock=lambda: now[0])
         for number in range(1000):
@@ -349,7 +349,7 @@ class TestLearningCurve:
         assert times == sorted(times)
         assert curve.reward == sum(range(900, 1000)) / 100
 
-    def test_goes_on_where_the_run_has_ended(self):
+    def test_restoring_continues_the_curve(self):
         now = [50.0]
         curve = LearningCurve(clock=lambda: now[0])
         curve.restore(

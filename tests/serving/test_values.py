@@ -1,4 +1,4 @@
-"""Values of any space survive the wire, and everything else is refused as a whole request, never with another error."""
+"""Values of any space survive encoding and decoding; all other values are refused with a RequestError."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def test_anything_else_is_refused_or_in_the_space(space, values):
         assert refused.parts["where"].startswith("row ")
         return
     for row in range(len(values)):
-        assert space.contains(walk(_with_the_type_of_a_sample, space, trees.index(columns, row)))
+        assert space.contains(walk(_typed_as_a_sample, space, trees.index(columns, row)))
 
 
-def _with_the_type_of_a_sample(leaf: Space, path: Any, part: Any) -> Any:
-    # The row of a Box of shape () is a NumPy scalar.
+def _typed_as_a_sample(leaf: Space, path: Any, part: Any) -> Any:
+    # A row of a Box of shape () is a NumPy scalar.
     is_array = isinstance(leaf, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete)
     return np.asarray(part) if is_array else np.int64(part)
 
@@ -145,7 +145,7 @@ def test_malformed_packed_arrays_are_refused_before_anything_is_allocated(packed
         ({"dtype": "<f4", "shape": [2]}, "other keys"),
     ],
 )
-def test_what_is_wrong_with_a_box(value, what):
+def test_errors_of_a_box(value, what):
     with pytest.raises(RequestError, match=what) as caught:
         SpaceValues(BOX).columns([[0.0, 0.0], value, [0.0, 0.0]], where)
     assert caught.value.parts["where"] == "row 1"
@@ -164,13 +164,13 @@ def test_what_is_wrong_with_a_box(value, what):
         ({"x": [0, 0], "rest": [0, [[0, 0], [0, 2]]]}, "out of bounds", "row 0, key 'rest', element 1"),
     ],
 )
-def test_what_is_wrong_with_a_nested_value(value, what, place):
+def test_errors_of_a_nested_value(value, what, place):
     with pytest.raises(RequestError, match=what) as caught:
         SpaceValues(NESTED).columns([value], where)
     assert caught.value.parts["where"] == place
 
 
-def test_keys_that_are_no_strings():
+def test_keys_that_are_not_strings():
     space = spaces.Dict({0: BOX, 1: spaces.Dict({7: spaces.Discrete(3)})})
     values = sampled(space, 2, seed=0)
     in_json = msgspec.json.decode(msgspec.json.encode([plain(value) for value in values]))
@@ -181,8 +181,8 @@ def test_keys_that_are_no_strings():
         SpaceValues(space).columns([{0: [0, 0], "1": {7: 0}}], where)
 
 
-def test_numbers_of_other_types_that_mean_the_same():
-    # JSON has one kind of number: some languages write 1 for 1.0, and some 1.0 for 1.
+def test_equal_numbers_of_other_types_are_accepted():
+    # JSON has one type of number: some languages write 1 for 1.0, and some 1.0 for 1.
     assert SpaceValues(spaces.Discrete(3)).columns([1.0, 2], where).tolist() == [1, 2]
     assert SpaceValues(BOX).columns([[1, 0]], where).dtype == np.float32
     assert SpaceValues(spaces.MultiBinary(2)).columns([[True, False]], where).tolist() == [[1, 0]]
@@ -193,7 +193,7 @@ def test_numbers_of_other_types_that_mean_the_same():
         SpaceValues(spaces.Box(-(2**62), 2**62, (1,), np.int64)).columns([large], where)
 
 
-def test_the_largest_number_yields_to_wider_bounds():
+def test_wider_bounds_of_a_space_raise_the_limit_of_numbers():
     unbounded, wide = spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1e8, 1e8, (1,))
     SpaceValues(unbounded).columns([[1e30]], where)
     with pytest.raises(RequestError, match="too large"):
@@ -203,12 +203,12 @@ def test_the_largest_number_yields_to_wider_bounds():
         SpaceValues(wide, largest=1e6).columns([[2e8]], where)
 
 
-def test_a_server_that_learns_takes_seconds_since_1970():
+def test_a_server_that_learns_accepts_unix_time():
     SpaceValues(spaces.Box(-np.inf, np.inf, (1,)), largest=Limits().largest_number).columns([[1.8e9]], where)
     assert np.isfinite(np.float32(Limits().largest_number) ** 4)
 
 
-def test_observations_may_leave_a_box_and_actions_may_not():
+def test_observations_out_of_bounds_are_accepted_and_actions_refused():
     SpaceValues(BOX).columns([[2.0, 0.0]], where)
     with pytest.raises(RequestError, match="out of bounds"):
         SpaceValues(BOX, bounded=True).columns([[2.0, 0.0]], where)
@@ -228,13 +228,13 @@ def test_arrays_of_objects_are_not_packed():
 
 
 @pytest.mark.parametrize("value", [True, None, "1", [1.0], float("nan"), float("-inf"), 1e39, 10**400])
-def test_what_is_no_finite_number(value):
+def test_numbers_that_are_not_finite(value):
     with pytest.raises(RequestError, match="reward") as caught:
         check_finite_number(value, "reward", "here")
     assert caught.value.status == 422
 
 
-def test_plain_values_have_a_depth():
+def test_the_depth_of_plain_values_is_limited():
     value = {"a": [{"b": [1, 2.0, "c", None, False]}]}
     assert read_plain(value, "An info", "here") == value
     for value in ({"a": np.float32(1)}, {"a": (1,)}, {1: 2}, [[1]]):

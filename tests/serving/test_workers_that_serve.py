@@ -1,4 +1,4 @@
-"""Two worker processes that serve, each on its own port: clients play on both, and the driver learns from both."""
+"""Two worker processes that serve on their own ports: clients play on both, and the driver learns from both."""
 
 import socket
 import threading
@@ -41,7 +41,7 @@ def play_until(stop, address, raised):
                     over = terminated or truncated
                 episode.end(obs, truncated=truncated)
     except BaseException as error:
-        if not stop.is_set():  # at the end the server stops in the middle of an episode
+        if not stop.is_set():  # the server stops in the middle of an episode
             raised.append(error)
     finally:
         env.close()
@@ -73,11 +73,11 @@ def test_clients_play_on_both_and_it_learns(small_ray):
     assert all(np.isfinite(result["info"]["learner"]["default_policy"]["total_loss"]) for result in results)
     assert min(played) >= 1
     for address in addresses:
-        until(lambda address=address: refuses(int(address.rpartition(":")[2])))
+        until(lambda address=address: is_closed(int(address.rpartition(":")[2])))
 
 
-def refuses(port):
-    """Whether nobody listens any more; the processes end a little later than the trainer."""
+def is_closed(port):
+    """Whether the port is closed; the processes end a little later than the trainer."""
     try:
         socket.create_connection(("127.0.0.1", port), LONG).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""Servers of echoes, and clients that send exactly what a test says."""
+"""Servers with echo services, and clients that send exact bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACTION = b'{"episode_id":"a","obs":[1,2]}'
 
 @contextmanager
 def serving(service: Any = None, limits: Limits | None = None, **settings: Any) -> Iterator[PolicyServer]:
-    """A running server; nothing of it is left afterwards."""
+    """A running server; afterwards it leaves no thread and no connection."""
     before = set(threading.enumerate())
     with PolicyServer(service or EchoService(limits, record=True), **settings) as server:
         yield server
@@ -49,7 +49,7 @@ class Answer:
 
 
 def ask(server: PolicyServer, path: str, body: bytes | None = None, method: str = "", **headers: str) -> Answer:
-    """Sends one request on a connection of its own; underscores in the names of headers stand for hyphens."""
+    """Sends one request on a new connection; underscores in the names of headers become hyphens."""
     connection = http.client.HTTPConnection(*place(server), timeout=PATIENCE_S)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -107,7 +107,7 @@ def head(path: str = "/v1/get_action", length: int | str = len(ACTION), **header
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What the server sends until it closes or resets the connection."""
+    """All data that the server sends until it closes or resets the connection."""
     parts = []
     try:
         while part := connection.recv(65536):
@@ -137,7 +137,7 @@ def wait_until(holds: Callable[[], Any], what: str) -> None:
 
 
 class LaterService(EchoService):
-    """Answers `get_action` when the test says so; keeps what is asked in `waiting`."""
+    """Answers `get_action` on request; keeps the pending requests in `waiting`."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(limits)
@@ -156,7 +156,7 @@ class LaterService(EchoService):
         return future
 
     def close(self) -> None:
-        """Ends what waits."""
+        """Ends the pending requests."""
         for _, future in self.waiting:
             if not future.done():
                 future.set_exception(RuntimeError("closed"))
@@ -183,7 +183,7 @@ class FailingService(EchoService):
 
 
 class Transport(asyncio.Transport):
-    """Takes what is written; `unsent` bytes wait, as if the client did not read."""
+    """Records the written data; `unsent` bytes wait, as if the client did not read."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)})
