@@ -1,4 +1,4 @@
-"""An empty current folder, and a command line that knows the fake algorithm."""
+"""An empty current folder, and a command line with the fake algorithm."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Learning curves are empty files: drawing one takes longer than the rest of a small run."""
+def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes learning curves empty files, as drawing takes longer than the rest of a small run."""
 
     def draw(runs: Any, out: Path, title: str = "") -> None:
         out.touch()
@@ -36,8 +36,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def rollax(cwd: Path, undrawn: None, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs a command line in the empty folder, where FAKE is an algorithm and checkpoints are FAKE's."""
+def rollax(cwd: Path, without_drawing: None, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command line in the empty folder, with the algorithm FAKE, which opens all checkpoints."""
 
     def open_fake(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> FakeTrainer:
         state = from_json_bytes(read_directory(checkpoint, kind="checkpoint", format_version=1)["state.json"])

@@ -1,4 +1,4 @@
-"""An algorithm that learns nothing and answers at once."""
+"""An algorithm that learns nothing and returns at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollax.storage import to_json_bytes, write_directory
 
 
 class FakeConfig:
-    """Attributes for the keys of a dict."""
+    """A config with attributes from a dict."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.env = config.get("env", "Fake-v0")
@@ -28,9 +28,10 @@ class FakeConfig:
 
 
 class FakeTrainer:
-    """Iteration n takes 100 steps and `pause` seconds and earns 10·n, greedily 20·n + 1; the first one has no episode.
+    """Iteration n takes 100 steps and `pause` seconds and has the reward 10·n, greedily 20·n + 1; iteration 1 has no
+    episode.
 
-    Config keys: `pause`; `fail_at`, an iteration that raises; `bug_at`, one that raises no error of rollax.
+    Config keys: `pause`; `fail_at`, an iteration that raises; `bug_at`, one that raises an error that is not rollax's.
     """
 
     name = "FAKE"
@@ -50,7 +51,7 @@ class FakeTrainer:
         return SimpleNamespace(steps=100 * self.iteration)
 
     def fit(self, stop: Mapping[str, float], out: Path | None = None, **options: Any) -> FitResult:
-        # Not Trainer.fit itself, which would bring JAX into every process of the tests.
+        # Not Trainer.fit itself, which would load JAX in every process of the tests.
         trainer: Any = self
         return fit(trainer, self.name, stop, out, **options)
 
@@ -62,7 +63,7 @@ class FakeTrainer:
         self.stops_at, self._interval = math.inf, before
 
     def stop_waiting(self) -> None:
-        """It waits for nobody."""
+        """Does nothing, as it never waits."""
 
     def train(self) -> dict[str, Any]:
         self.iteration += 1

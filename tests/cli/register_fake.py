@@ -1,4 +1,4 @@
-"""Imported by a command line of its own process (`--import`), this makes FAKE an algorithm there."""
+"""Registers the algorithm FAKE; imported with `--import` by command lines in other processes."""
 
 from rollax.algorithms.registry import ALGORITHMS
 

@@ -74,7 +74,7 @@ def test_settings(rollax):
     assert "4 episodes, 8 steps" in done.output
 
 
-def test_warnings_do_not_make_it_unfit(rollax):
+def test_warnings_are_no_errors(rollax):
     done = rollax("check", "endless", "--import=checked_envs", "--max-steps=20")
     assert done.exit_code == 0
     assert done.output.startswith("endless: fit for training, with 1 warning\n")
@@ -111,7 +111,7 @@ def test_not_fit(rollax, name, says):
         (["CartPole-v1", "--import=nowhere_at_all"], "A module that does not import"),
     ],
 )
-def test_mistakes_in_what_was_asked(rollax, arguments, says):
+def test_wrong_arguments(rollax, arguments, says):
     done = rollax("check", *arguments)
     assert done.exit_code == 2
     assert says in done.stderr

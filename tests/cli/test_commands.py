@@ -32,11 +32,11 @@ def test_evaluate_a_checkpoint(rollax, run):
     ]
 
 
-def test_evaluate_a_run_takes_its_newest_checkpoint(rollax, run):
+def test_evaluate_a_run_uses_its_newest_checkpoint(rollax, run):
     assert "reward 60.00" in rollax("evaluate", run, "--episodes=1").output
 
 
-def test_evaluate_records_and_changes(rollax, run):
+def test_evaluate_with_videos_and_another_env(rollax, run):
     done = rollax("evaluate", run, "--episodes=1", "--video=clips", "--env=Other-v0")
     assert "FAKE on Other-v0" in done.output
     assert "video clips/episode-0.mp4" in done.output
@@ -59,21 +59,21 @@ def test_list(rollax):
     assert "PPO" in out
     assert "PG" in out
     assert "CartPole" in out
-    assert "VDN: Q-learning" in out  # each is described by its own module
+    assert "VDN: Q-learning" in out  # the descriptions are from their own modules
     ids = rollax("list", "--envs=cartpole").output.splitlines()
     assert "CartPole-v1" in ids
     assert "jax:CartPole-v1" in ids
     assert all("cartpole" in name.casefold() for name in ids)
 
 
-def test_list_says_where_there_is_nothing(rollax):
+def test_list_without_a_match(rollax):
     done = rollax("list", "--envs=minigrid")
     assert (done.exit_code, done.stdout) == (0, "")
     assert "No environment id contains 'minigrid'. --import=MODULE" in done.stderr
     assert "pettingzoo/classic/connect_four_v3" in rollax("list", "--envs=connect_four").stdout.splitlines()
 
 
-def test_list_shows_what_an_import_registers(rollax, cwd, monkeypatch):
+def test_list_shows_ids_registered_by_an_import(rollax, cwd, monkeypatch):
     (cwd / "my_envs.py").write_text("from rollax.env.registry import register_env\nregister_env('corridor-x', dict)\n")
     monkeypatch.syspath_prepend(cwd)
     assert rollax("list", "--import=my_envs", "--envs=corridor").output.split() == ["corridor-x"]
@@ -86,10 +86,10 @@ def test_version_and_help(rollax):
 
 
 @pytest.mark.long
-def test_the_command_line_starts_without_jax_and_finds_modules_beside_the_user(tmp_path):
+def test_the_command_line_starts_without_jax_and_finds_modules_in_the_current_folder(tmp_path):
     (tmp_path / "beside.py").write_text("import sys\nassert 'jax' not in sys.modules\nprint('found')\n")
     script = "import sys; from rollax.cli import main; sys.argv = ['rollax', 'list', '--import=beside']; main()"
-    # Only the script's own folder would be searched, as for the installed command.
+    # Otherwise Python would search only the script's folder, as for the installed command.
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=environment, text=True, capture_output=True, check=False
@@ -98,7 +98,7 @@ def test_the_command_line_starts_without_jax_and_finds_modules_beside_the_user(t
     assert done.stdout.startswith("found")
 
 
-def test_how_to_call_the_program_again(cwd, monkeypatch):
+def test_command_name(cwd, monkeypatch):
     program = cwd / ".venv" / "bin" / "rollax"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")

@@ -1,4 +1,4 @@
-"""The command line with a real algorithm: train, look, go on, watch."""
+"""The command line with a real algorithm: train, evaluate, resume, record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(*arguments):
 
 
 @pytest.fixture
-def rollax(cwd, undrawn):
+def rollax(cwd, without_drawing):
     return run
 
 
@@ -64,13 +64,13 @@ def test_train_then_act_on_raw_observations(trained, lines):
 
 
 @pytest.mark.long
-def test_one_seed_one_result_also_from_the_stored_config(rollax, trained, lines, cwd):
+def test_the_stored_config_with_its_seed_gives_the_same_results(rollax, trained, lines, cwd):
     done = rollax("train", "-f", "run/config.json", "--out=again", "--no-evaluate")
     assert done.exit_code == 0, done.output
     assert list(map(without_times, lines(trained))) == list(map(without_times, lines(cwd / "again")))
 
 
-def test_resume_goes_on_counting(rollax, trained, lines, cwd):
+def test_resume_continues_counting(rollax, trained, lines, cwd):
     done = rollax("train", "--resume=run", "--stop-iterations=3", "--out=on", "--no-evaluate")
     assert done.exit_code == 0, done.output
     assert [line["timesteps_total"] for line in lines(cwd / "on")] == [64, 128, 192]
@@ -78,7 +78,7 @@ def test_resume_goes_on_counting(rollax, trained, lines, cwd):
 
 
 @pytest.mark.long
-def test_a_nested_option_of_a_resumed_run_leaves_its_neighbours(rollax, trained, cwd):
+def test_a_nested_option_of_a_resumed_run_keeps_the_other_keys(rollax, trained, cwd):
     more = ["--stop-iterations=3", "--out=deep", "--no-evaluate", "--set", "env_config.gravity=9"]
     (cwd / "env_of_test.py").write_text(
         "import gymnasium as gym\n"
@@ -103,7 +103,7 @@ def test_a_nested_option_of_a_resumed_run_leaves_its_neighbours(rollax, trained,
 
 
 @pytest.mark.long
-def test_evaluate_and_film(rollax, trained, cwd):
+def test_evaluate_with_videos(rollax, trained, cwd):
     pytest.importorskip("imageio_ffmpeg")
     done = rollax("evaluate", trained, "--episodes=2", "--video=films")
     assert done.exit_code == 0, done.output
@@ -114,7 +114,7 @@ def test_evaluate_and_film(rollax, trained, cwd):
 
 
 @pytest.mark.long
-def test_code_of_the_users_own(rollax, cwd, monkeypatch, lines):
+def test_code_of_users(rollax, cwd, monkeypatch, lines):
     (cwd / "corridor_env.py").write_text(
         "import gymnasium as gym\n"
         "import numpy as np\n"
@@ -147,13 +147,13 @@ def test_code_of_the_users_own(rollax, cwd, monkeypatch, lines):
     assert "mean reward 7.00 over 10" in done.output
     assert json.loads((cwd / "run" / "config.json").read_text())["run"] == "corridor_env:Mine"
     own = "--run=corridor_env:Mine"
-    # What is printed is the command that works: the checkpoint names code.
+    # The printed command works: the checkpoint names code.
     assert done.output.splitlines()[-1].endswith("--video videos/ --trust-code --run=corridor_env:Mine")
     assert "mean reward 7.00 over 3" in rollax("evaluate", "run", "--episodes=3", "--trust-code", own).output
     refused = rollax("evaluate", "run", "--episodes=3", own)
     assert refused.exit_code == 2
     assert "(--trust-code)" in refused.output
-    # A trainer class alone is code too, where the run was resumed without naming it.
+    # A trainer class is code too, if the run was resumed without naming it.
     done = rollax("train", own, "--env=CartPole-v1", SMALL, "--stop-iterations=1", "--out=class", "--no-evaluate")
     assert done.exit_code == 0, done.output
     resume = ["--resume=class", "--trust-code", "--stop-iterations=2", "--out=on", "--no-evaluate"]
@@ -170,7 +170,7 @@ def test_code_of_the_users_own(rollax, cwd, monkeypatch, lines):
         ([], "--env"),
     ],
 )
-def test_mistakes_leave_no_folder(rollax, cwd, options, message):
+def test_wrong_arguments_leave_no_folder(rollax, cwd, options, message):
     done = rollax("train", "--run=PPO", "--stop-iterations=1", *options)
     assert done.exit_code == 2, done.output
     assert message in done.output
@@ -206,8 +206,8 @@ def test_the_example_is_a_valid_experiment():
 
 
 @pytest.mark.long
-def test_the_example_reaches_its_goal_as_users_run_it(tmp_path):
-    """With all optimizations of XLA, as otherwise in the learning runs only."""
+def test_the_example_reaches_its_goal_with_optimizations(tmp_path):
+    """With all optimizations of XLA, which are off in other tests."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     experiment = str(REPOSITORY / "examples" / "cartpole-ppo.yaml")
     command = [sys.executable, "-m", "rollax", "train", "-f", experiment, "--seed=1", "--must-reach", "--out=run"]

@@ -16,7 +16,7 @@ from rollax.cli.estimate import progress_on_stderr
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> tuple[str, str]:
-    """The paths of a checkpoint, and of a data set that the same policy has recorded."""
+    """The paths of a checkpoint and of a data set recorded by the same policy."""
     folder = tmp_path_factory.mktemp("estimate")
     config = {"model": {"fcnet_hiddens": [4]}, "seed": 0, "gamma": 0.9}
     with PGTrainer(env="CartPole-v1", config=config) as trainer:
@@ -49,7 +49,7 @@ def test_the_same_policy_has_the_value_of_the_data(made) -> None:
         assert found["methods"][method]["v_target"] == pytest.approx(value, rel=1e-3)
 
 
-def test_json_has_null_where_there_is_no_estimate(made, tmp_path) -> None:
+def test_json_has_null_without_an_estimate(made, tmp_path) -> None:
     runner, obs = load_policy(made[0]), np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
     policy = runner.policy
     columns = {
@@ -113,4 +113,4 @@ def test_data_of_a_run_ends_in_cut_trajectories(made, tmp_path, caplog) -> None:
     done = CliRunner().invoke(app, ["estimate", made[0], "--input", str(tmp_path), "--methods", "wis"])
     assert done.exit_code == 0, done.output
     assert f"warning: {cut} of " in done.stdout
-    assert caplog.text == ""  # which a terminal would show beside it
+    assert caplog.text == ""  # as a terminal shows both

@@ -1,4 +1,4 @@
-"""Experiment files and what overrides them."""
+"""Experiment files, and options that override them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_reads_all_sections(tmp_path):
         ("'3e-4'", "3e-4"),
     ],
 )
-def test_numbers_are_numbers(tmp_path, text, value):
+def test_numbers_with_exponents(tmp_path, text, value):
     config = read(tmp_path, f"config: {{x: {text}}}").config
     assert config == {"x": value}
     assert type(config["x"]) is type(value)
@@ -88,22 +88,22 @@ def test_numbers_are_numbers(tmp_path, text, value):
         ),
     ],
 )
-def test_mistakes_are_named(tmp_path, text, message):
+def test_errors_name_the_mistake(tmp_path, text, message):
     with pytest.raises(ConfigError, match="experiment.yaml") as caught:
         read(tmp_path, text)
     assert message in str(caught.value)
 
 
-def test_yaml_merge_keys_are_no_repetition(tmp_path):
+def test_yaml_merge_keys_are_not_repeated_keys(tmp_path):
     text = "config:\n  model: &m {a: 1}\n  other: {<<: *m, b: 2}\n"
     assert read(tmp_path, text).config["other"] == {"a": 1, "b": 2}
 
 
-def test_stored_tuples_come_back(tmp_path):
+def test_stored_tuples_are_restored(tmp_path):
     assert read(tmp_path, 'config: {lr_schedule: {"$tuple": [0, 1]}}').config == {"lr_schedule": (0, 1)}
 
 
-def test_code_only_in_the_fields_that_hold_it(tmp_path):
+def test_code_is_allowed_only_in_its_fields(tmp_path):
     text = """
 config:
   callbacks: collections:OrderedDict
@@ -134,7 +134,7 @@ def test_parse_config():
         parse_config("3")
 
 
-def test_merged_goes_inside_and_keeps_its_arguments():
+def test_merged_is_recursive_and_keeps_its_arguments():
     base = {"model": {"a": 1, "b": 2}, "x": 1, "y": {"z": 1}}
     assert merged(base, {"model": {"b": 3}, "x": {"n": 1}, "y": 2}) == {
         "model": {"a": 1, "b": 3},
@@ -144,7 +144,7 @@ def test_merged_goes_inside_and_keeps_its_arguments():
     assert base == {"model": {"a": 1, "b": 2}, "x": 1, "y": {"z": 1}}
 
 
-def test_override_leaves_what_is_not_said():
+def test_override_keeps_values_without_an_option():
     base = Experiment("PPO", "A", {"lr": 1}, {"timesteps_total": 5})
     assert override(base, run=None, env=None, config={}, stop={}) == base
     over = override(base, run="PG", env="B", config={"lr": 2}, stop={"episode_reward_mean": 1})

@@ -1,4 +1,4 @@
-"""Signals to a real process: what is saved, what is said, and the exit code."""
+"""Signals to a real process: the saved files, the output, and the exit code."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_signal_saves_and_ends(tmp_path, number, code):
     assert "Stopping after this iteration" in err
     assert "Traceback" not in err
     assert "Ended:            interrupted" in out
-    # An interrupted run is not evaluated: whoever interrupts does not want to wait.
+    # An interrupted run is not evaluated, so that it ends soon.
     assert "Greedy episodes" not in out
     iterations = len((tmp_path / "run" / "result.jsonl").read_text().splitlines())
     checkpoint = newest(tmp_path / "run" / "checkpoints", "checkpoint_")
@@ -72,7 +72,7 @@ def test_a_signal_saves_and_ends(tmp_path, number, code):
 )
 def test_a_second_signal_ends_at_once(tmp_path, number, code):
     process = start(tmp_path, pause=1.2)
-    # After the second result, so that all that a run imports is imported: some libraries swallow a signal meanwhile.
+    # After the second result, all imports are done: some libraries swallow signals during their import.
     wait_for_iteration(process, 2)
     time.sleep(0.2)
     process.send_signal(number)
@@ -85,16 +85,16 @@ def test_a_second_signal_ends_at_once(tmp_path, number, code):
     assert "Checkpoint:       none was saved" in err
 
 
-class Dropping:
-    """Gets Ctrl-C where Python drops its exception."""
+class RaisesInDel:
+    """Gets Ctrl-C in `__del__`, where Python drops the exception."""
 
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interrupt_that_python_drops_is_raised_after_it():
+def test_a_dropped_interrupt_is_raised_again():
     def interrupted():
-        Dropping()
+        RaisesInDel()
         time.sleep(60)
 
     # A process in the background of a shell without job control ignores Ctrl-C.
@@ -106,7 +106,7 @@ def test_an_interrupt_that_python_drops_is_raised_after_it():
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_signal_is_asked_for_only_once():
+def test_the_second_signal_raises():
     announced = []
     before = signal.getsignal(signal.SIGINT)
     with StopRequest(lambda: announced.append(1)) as request:
@@ -121,8 +121,8 @@ def test_a_signal_is_asked_for_only_once():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_handler_of_c_code_is_left_alone(monkeypatch):
+def test_a_handler_of_c_code_is_kept(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(signal, "getsignal", lambda number: None)  # as where a program that embeds Python set it
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)  # as if a program that embeds Python had set it
     with StopRequest():
         assert signal.signal(signal.SIGTERM, before) == before

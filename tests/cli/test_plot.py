@@ -17,7 +17,7 @@ def write_run(path: Path, rewards: list[float | None]) -> Path:
     return path
 
 
-def test_curve_leaves_out_what_is_not_known():
+def test_curve_leaves_out_unknown_values():
     results = [
         {"timesteps_total": 100, "episode_reward_mean": None},
         {"timesteps_total": 200, "episode_reward_mean": 5.0, "evaluation": {"episode_reward_mean": 7.0}},
@@ -46,7 +46,7 @@ def test_draws_a_line_for_each_run(tmp_path, monkeypatch):
     assert (tmp_path / "x" / "y.png").exists()
 
 
-def test_labels_tell_runs_apart(tmp_path):
+def test_labels_of_runs_are_distinct(tmp_path):
     one, two, three = (write_run(tmp_path / name, [1.0]) for name in ("a/run", "b/run", "c/other"))
     assert list(labelled([one, two, three])) == [str(one), str(two), "other"]
     assert list(labelled([one / "result.jsonl"])) == ["run"]
@@ -56,7 +56,7 @@ def test_any_folder_name_is_a_label(rollax, cwd):
     done = rollax("plot", write_run(cwd / "_one", [1.0]), write_run(cwd / r"a$\x$", [1.0]), "--out=a.svg")
     assert done.exit_code == 0, done.output
     picture = (cwd / "a.svg").read_text()
-    assert "<!-- _one -->" in picture  # the source of a text, which is drawn as paths
+    assert "<!-- _one -->" in picture  # the text of a label, which is drawn as paths
     assert r"<!-- a$\x$ -->" in picture
 
 
@@ -91,7 +91,7 @@ def test_the_command_counts_damaged_lines(rollax, cwd):
     assert "one: 1 lines could not be read" in done.output
 
 
-def test_the_command_refuses_what_is_no_run(rollax, cwd):
+def test_the_command_refuses_other_folders(rollax, cwd):
     done = rollax("plot", cwd / "nothing")
     assert done.exit_code == 2
     assert "Results that cannot be read." in done.output

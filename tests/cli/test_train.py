@@ -1,4 +1,4 @@
-"""`rollax train` with an algorithm that answers at once: what it does with options, and what it leaves behind."""
+"""`rollax train` with the fake algorithm: its options, its output, and the run folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollax.runs.results import draw_curves
 from rollax.storage import read_manifest
 
 
-def test_leaves_a_run_folder(rollax, lines, cwd, monkeypatch):
+def test_writes_a_run_folder(rollax, lines, cwd, monkeypatch):
     monkeypatch.setattr(run_folder, "draw_curves", draw_curves)
     done = rollax("train", "--run=FAKE", "--env=My/Env-v0", "--stop-iterations=3")
     assert done.exit_code == 0, done.output
@@ -32,7 +32,7 @@ def test_leaves_a_run_folder(rollax, lines, cwd, monkeypatch):
     assert config["stop"] == {"training_iteration": 3}
 
 
-def test_says_where_everything_is(rollax, cwd):
+def test_prints_where_the_files_are(rollax, cwd):
     done = rollax("train", "--run=FAKE", "--stop-timesteps=200", "--out=here")
     assert "timesteps_total 200 reached 200 (200 steps, 0:04)" in done.output
     assert "mean reward 41.00 over 3 (lowest 40.00, highest 42.00)" in done.output
@@ -68,18 +68,18 @@ def test_refuses_a_folder_in_use(rollax, cwd):
         (["--stop-time=5"], 3),
         (["--stop-reward=35"], 4),
         (["--stop-reward=35", "--stop-iterations=2"], 2),
-        # Evaluated in iterations 10 and 20: 201 is not enough, 401 is.
+        # Evaluated in iterations 10 and 20: 201 misses the goal, 401 reaches it.
         (["--stop-evaluation-reward=202"], 20),
         (["--stop-evaluation-reward=61", '--config={"evaluation_interval": 2}'], 4),
     ],
 )
-def test_stops_where_it_should(rollax, lines, options, iterations):
+def test_stop_conditions(rollax, lines, options, iterations):
     done = rollax("train", "--run=FAKE", "--out=here", "--no-evaluate", *options)
     assert done.exit_code == 0, done.output
     assert len(lines(Path("here"))) == iterations
 
 
-def test_a_missed_goal_is_said_and_fails_only_where_asked(rollax):
+def test_a_missed_goal_is_printed_and_fails_only_with_must_reach(rollax):
     options = ["train", "--run=FAKE", "--stop-reward=1000", "--stop-iterations=2"]
     done = rollax(*options)
     assert done.exit_code == 0
@@ -156,13 +156,13 @@ def test_checkpoint_frequency(rollax, cwd):
     assert names == ["checkpoint_000002", "checkpoint_000004", "checkpoint_000005"]
 
 
-def test_resume_goes_on_with_the_whole_curve(rollax, lines, cwd):
+def test_resume_continues_the_whole_curve(rollax, lines, cwd):
     rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-frequency=3", "--out=one", "--seed=4")
     done = rollax("train", "--resume=one/checkpoints/checkpoint_000003", "--stop-iterations=4", "--out=two")
     assert done.exit_code == 0, done.output
     assert [line["training_iteration"] for line in lines(cwd / "two")] == [1, 2, 3, 4]
     assert json.loads((cwd / "two" / "config.json").read_text())["config"]["seed"] == 4
-    # A run folder stands for its newest checkpoint.
+    # A run folder means its newest checkpoint.
     done = rollax("train", "--resume=one", "--stop-iterations=6", "--out=three")
     assert [line["training_iteration"] for line in lines(cwd / "three")] == [1, 2, 3, 4, 5, 6]
 
@@ -196,7 +196,7 @@ def test_results_are_strict_json_and_scalars_reach_tensorboard(rollax, lines, cw
 
 
 def events(file):
-    """The records of a TensorBoard file: the length, its checksum, an event, its checksum."""
+    """The records of a TensorBoard file: length, its checksum, event, its checksum."""
     from tensorboardX.proto import event_pb2
 
     data, found = file.read_bytes(), []
@@ -215,13 +215,13 @@ def test_plain_output_is_a_line_per_iteration(rollax):
     )
 
 
-def test_quiet_says_only_how_it_ended(rollax):
+def test_quiet_prints_only_the_summary(rollax):
     out = rollax("train", "--run=FAKE", "--stop-iterations=2", "--quiet").output.splitlines()
     assert out[0].startswith("Ended: ")
     assert not [line for line in out if line.startswith("iteration")]
 
 
-def test_an_error_is_short_and_what_there_is_stays(rollax, lines, cwd):
+def test_an_error_is_short_and_keeps_the_files(rollax, lines, cwd):
     options = ("train", "--run=FAKE", "--checkpoint-frequency=1", '--config={"fail_at": 3}')
     done = rollax(*options, "--out=here")
     assert done.exit_code == 2
@@ -231,7 +231,7 @@ def test_an_error_is_short_and_what_there_is_stays(rollax, lines, cwd):
     assert (cwd / "here" / "curve.png").exists()
 
 
-def test_the_users_code_that_raised_is_shown_and_ours_only_on_demand(rollax):
+def test_the_traceback_of_user_code_is_shown_and_the_librarys_only_on_request(rollax):
     options = ("train", "--run=FAKE", '--config={"fail_at": 1}')
     out = rollax(*options).output
     assert "fake_algorithm.py" in out
@@ -254,7 +254,7 @@ def test_a_bug_keeps_its_traceback(rollax):
     assert done.exit_code == 1
 
 
-def test_a_failed_save_is_no_success(rollax, monkeypatch):
+def test_a_failed_save_fails(rollax, monkeypatch):
     def full(self, directory):
         raise OSError(28, "No space left on device")
 
@@ -266,7 +266,7 @@ def test_a_failed_save_is_no_success(rollax, monkeypatch):
     assert "Checkpoint:       none was saved" in done.output
 
 
-def test_a_curve_that_cannot_be_drawn_hides_nothing(rollax, monkeypatch):
+def test_a_curve_that_cannot_be_drawn_is_only_a_warning(rollax, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -306,7 +306,7 @@ def test_a_curve_that_cannot_be_drawn_hides_nothing(rollax, monkeypatch):
         (["--resume=nowhere"], "No such checkpoint."),
     ],
 )
-def test_mistakes_are_answered(rollax, cwd, options, message):
+def test_wrong_arguments(rollax, cwd, options, message):
     done = rollax("train", *options)
     assert done.exit_code == 2
     assert message in done.output

@@ -1,4 +1,4 @@
-"""`rollax train --input`: learning from recorded data, without an environment and before one."""
+"""`rollax train --input`: learning from recorded data, without an environment, and before training in one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL += ["--set=model.fcnet_hiddens=[4]", "--seed=0"]
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch, undrawn):
+def data(tmp_path, monkeypatch, without_drawing):
     """A folder with recorded steps in the spaces of CartPole."""
     monkeypatch.chdir(tmp_path)
     env, rng = gym.make("CartPole-v1"), np.random.default_rng(0)
@@ -45,7 +45,7 @@ def test_without_an_environment(data, tmp_path):
     resumed = CliRunner().invoke(app, ["train", "--resume=run", "--stop-iterations=3", "--out=more"])
     assert resumed.exit_code == 0, resumed.output
     assert "(60 steps" in resumed.output
-    policy = load_policy(tmp_path / "more" / "checkpoints" / "checkpoint_000003")  # it does not read the data
+    policy = load_policy(tmp_path / "more" / "checkpoints" / "checkpoint_000003")  # loading it does not read the data
     assert policy.compute_single_action(np.zeros(4, np.float32)) in (0, 1)
 
 
@@ -54,13 +54,13 @@ def test_the_estimates_of_the_last_evaluation_are_shown(data):
     estimates = ["--set=off_policy_estimation_methods=[dm]", "--set=evaluation_interval=1", "--set=gamma=0.9"]
     done = train(f"--input={data}", *estimates, "--stop-iterations=1", "--out=run")
     assert done.exit_code == 0, done.output
-    # Each of the recorded episodes has 10 rewards of 1: (1 - 0.9^10) / (1 - 0.9) = 6.513.
+    # Each recorded episode has 10 rewards of 1: (1 - 0.9^10) / (1 - 0.9) = 6.513.
     assert re.search(r"Estimate: +default_policy, dm: [\d.]+ \([\d.]+ to [\d.]+\), the data 6.513", done.output)
 
 
 @pytest.mark.long
-def test_an_iteration_ends_where_the_run_does(data):
-    # Iterations of 5 updates of 4 rows; the second one has 8 rows left, and the third of the resumed run 3.
+def test_the_last_iteration_ends_with_the_run(data):
+    # Iterations have 5 updates of 4 rows; 8 rows are left for the second one, and 3 for the third of the resumed run.
     done = train(f"--input={data}", "--stop-timesteps=28", "--out=run")
     assert done.exit_code == 0, done.output
     assert "timesteps_total 28 reached 28" in done.output
@@ -85,7 +85,7 @@ def test_then_online(data):
         (["--input=nowhere", "--then-online", "--set=then_online=true"], "then_online is given twice"),
     ],
 )
-def test_refused(words, message, tmp_path, monkeypatch):
+def test_errors(words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["train", "--run=DQN", "--env=CartPole-v1", *words])
     assert done.exit_code == 2

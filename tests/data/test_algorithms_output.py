@@ -1,4 +1,4 @@
-"""`output` of the library's own policies: what estimates need, and training as without it."""
+"""`output` of the built-in policies: it has the columns for estimates, and does not change training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trained(cls, env, folder, iterations=2, **config):
 
 
 @pytest.mark.long
-def test_ppo_trains_as_without_output(tmp_path):
+def test_output_does_not_change_training(tmp_path):
     (weights, steps), (plain, _) = (trained(PPOTrainer, "CartPole-v1", f, **PPO) for f in (tmp_path / "a", None))
     for name, weight in plain.items():
         np.testing.assert_array_equal(weight, weights[name])
@@ -52,7 +52,7 @@ def test_epsilon_greedy_has_probabilities(tmp_path):
     columns = [trajectory.columns for trajectory in open_dataset(tmp_path / "a").trajectories()]
     assert sum(len(one["rewards"]) for one in columns) >= steps
     logp = np.concatenate([one["action_logp"] for one in columns])
-    # The greedy action: 1 - 0.5 + 0.5 / 2; the other: 0.5 / 2.
+    # The greedy action has 1 - 0.5 + 0.5 / 2, the other one 0.5 / 2.
     np.testing.assert_allclose(np.unique(logp), np.log([0.25, 0.75]), rtol=1e-6)
     assert all("action_dist_inputs" not in one for one in columns)
 
@@ -70,7 +70,7 @@ def test_random_first_steps_have_the_density_of_random_actions(tmp_path):
 
 
 @pytest.mark.long
-def test_workers_write_files_of_their_own(tmp_path):
+def test_each_worker_writes_its_own_files(tmp_path):
     _, steps = trained(PPOTrainer, "CartPole-v1", tmp_path, num_workers=2, **PPO)
     reader = open_dataset(tmp_path)
     assert len({path.name[:9] for path in tmp_path.glob("*.parquet")}) == 2

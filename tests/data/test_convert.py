@@ -1,4 +1,4 @@
-"""Data sets in another format: what is kept, what is left out with a warning, and what is refused."""
+"""Conversion of data sets: values that are kept, left out with a warning, or refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.optimizers.recorded import ListReader
 
 
 @pytest.mark.parametrize("to", ["rollax", "minari", "minari_arrow", "json_lines"])
-def test_converted_and_read_again(tmp_path, to):
+def test_converted_data_can_be_read(tmp_path, to):
     data = some()
     data[0].truncated, data[0].terminated = True, False
     written(tmp_path / "a", data)
@@ -39,7 +39,7 @@ def test_converted_and_read_again(tmp_path, to):
 
 @pytest.mark.parametrize("to", ["minari", "minari_arrow", "json_lines"])
 @pytest.mark.parametrize("known", [True, False])
-def test_log_probabilities_that_are_left_out_are_named(tmp_path, caplog, to, known):
+def test_a_warning_names_log_probabilities_that_are_left_out(tmp_path, caplog, to, known):
     data = some()
     for one in data:
         one.columns["actions"] = one.columns["env_actions"] = np.zeros((len(one), 1), np.float32)
@@ -51,11 +51,11 @@ def test_log_probabilities_that_are_left_out_are_named(tmp_path, caplog, to, kno
     assert ("log-probabilities of 3 trajectories are left out" in caplog.text) == known
 
 
-def test_a_folder_of_several_sets_of_minari(tmp_path):
+def test_a_folder_of_several_minari_data_sets(tmp_path):
     written(tmp_path / "a", some())
     for name in ("one", "two"):
         convert(open_dataset(tmp_path / "a"), tmp_path / "sets" / name, "minari")
-    hidden = tmp_path / "sets" / ".three.tmp" / "data"  # of a conversion that was killed
+    hidden = tmp_path / "sets" / ".three.tmp" / "data"  # left by a conversion that was killed
     hidden.mkdir(parents=True)
     (hidden / "metadata.json").write_text("{}")
     assert len(list(open_dataset(tmp_path / "sets").trajectories())) == 6
@@ -67,7 +67,7 @@ def test_a_folder_of_several_sets_of_minari(tmp_path):
 @pytest.mark.parametrize("to", ["rollax", "minari", "minari_arrow", "json_lines"])
 def test_a_conversion_that_fails_midway_leaves_nothing(tmp_path, to):
     first, second = (written(tmp_path / "data", some(25, seed), prefix=f"p{seed}")[0] for seed in (0, 1))
-    with open(second, "r+b") as file:  # its footer is whole, so that the error comes after the first file
+    with open(second, "r+b") as file:  # its footer is valid, so that the error comes after the first file
         file.seek(40)
         file.write(b"\xff" * 200)
     settings = {"max_file_size": 1 << 10} if to == "rollax" else {}  # a file is completed before the error
@@ -76,19 +76,19 @@ def test_a_conversion_that_fails_midway_leaves_nothing(tmp_path, to):
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     second.unlink()
     (tmp_path / "out.jsonl").mkdir()
-    if to != "json_lines":  # an empty folder may be there
+    if to != "json_lines":  # an empty folder is allowed
         assert convert(open_dataset(tmp_path / "data"), tmp_path / "out.jsonl", to) == 25
     assert first.exists()
 
 
-def test_what_is_still_being_converted_is_not_read(tmp_path, caplog):
+def test_unfinished_conversions_are_not_read(tmp_path, caplog):
     written(tmp_path / "data", some())
     written(tmp_path / ".data2.0123abcd.tmp", some())
     assert len(list(open_dataset(tmp_path).trajectories())) == 3
     assert ".data2.0123abcd.tmp is incomplete" in caplog.text
 
 
-def test_lines_have_no_log_probabilities_of_actions_that_were_clipped(tmp_path):
+def test_json_lines_have_no_log_probabilities_of_clipped_actions(tmp_path):
     clipped, plain = some()[:2]
     for one in (clipped, plain):
         one.columns["action_logp"] = np.zeros(len(one), np.float32)
@@ -101,7 +101,7 @@ def test_lines_have_no_log_probabilities_of_actions_that_were_clipped(tmp_path):
 
 
 @pytest.mark.parametrize(("column", "value"), [("obs", np.nan), ("rewards", np.inf), ("action_logp", -np.inf)])
-def test_lines_refuse_what_is_no_json(tmp_path, column, value):
+def test_json_lines_refuse_values_that_are_not_json(tmp_path, column, value):
     data = some()
     for one in data:
         one.columns["action_logp"] = np.zeros(len(one), np.float32)
@@ -112,7 +112,7 @@ def test_lines_refuse_what_is_no_json(tmp_path, column, value):
     assert not (tmp_path / "b.jsonl").exists()
 
 
-def test_lines_keep_infos_and_unknown_log_probabilities(tmp_path, caplog):
+def test_json_lines_keep_infos_and_unknown_log_probabilities(tmp_path, caplog):
     (one,) = some(1)
     one.columns["action_logp"] = np.array([np.nan, -0.5], np.float32)
     one.columns["infos"] = np.array([{"seed": 3}, {"lives": np.int64(2)}, {"lives": 1}], object)
@@ -131,7 +131,7 @@ def test_lines_keep_infos_and_unknown_log_probabilities(tmp_path, caplog):
         convert(open_dataset(tmp_path / "d"), tmp_path / "d.jsonl", "json_lines")
 
 
-def test_lines_have_no_policy_ids(tmp_path, caplog):
+def test_json_lines_have_no_policy_ids(tmp_path, caplog):
     (one,), (other,) = some(1), some(1, seed=1)
     other.agent_id = "agent1"
     written(tmp_path / "a", [one, other])
@@ -149,7 +149,7 @@ def test_lines_have_no_policy_ids(tmp_path, caplog):
 
 @pytest.mark.parametrize("to", ["rollax", "json_lines", "minari", "minari_arrow"])
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (np.int64(0), np.int64(1)), ((0, "a"), (0, "b"))])
-def test_keys_that_are_no_strings(tmp_path, to, first, second):
+def test_keys_that_are_not_strings(tmp_path, to, first, second):
     data, space = some(2), spaces.Dict({first: BOX, second: TWO})
     for one in data:
         one.columns["obs"] = {first: one.columns["obs"], second: np.ones(len(one) + 1, np.int64)}
@@ -186,7 +186,7 @@ def test_settings_that_a_format_does_not_have(tmp_path):
         convert(ListReader(some(), BOX, TWO), tmp_path / "a.jsonl", "json_lines", compression="zstd")
 
 
-def test_lines_have_texts_as_ids(tmp_path, caplog):
+def test_json_lines_have_strings_as_ids(tmp_path, caplog):
     data = some(2)
     data[0].agent_id = "a", 1
     convert(ListReader(data, BOX, TWO), tmp_path / "a.jsonl", "json_lines")

@@ -52,14 +52,14 @@ class TestCsv:
             assert one.columns["obs"].dtype == np.float32
 
     @pytest.mark.parametrize("action", ["1e300", str(2**70)])
-    def test_whole_actions_beyond_64_bits_are_floats(self, tmp_path, action):
+    def test_integers_beyond_64_bits_are_floats(self, tmp_path, action):
         (tmp_path / "log.csv").write_text(f"x,a,r\n1,{action},1\n2,,\n")
         action_space = spaces.Box(-np.inf, np.inf, (), np.float64)
         (one,) = read(tmp_path / "log.csv", obs="x", actions="a", rewards="r", action_space=action_space)
         assert one.columns["actions"].tolist() == [float(action)]
 
     def test_a_step_after_the_end_of_its_episode(self, tmp_path):
-        # Without a column for episodes the whole file is one, in which a flag ends nothing.
+        # Without a column for episodes the whole file is one episode, and a flag does not end it.
         path = tmp_path / "log.csv"
         path.write_text(self.TEXT)
         settings = {name: value for name, value in self.SETTINGS.items() if name != "episode"}
@@ -67,8 +67,8 @@ class TestCsv:
             read(path, **settings | {"actions": "batch", "rewards": "temp"})  # columns without gaps
 
     @pytest.mark.parametrize("flags", [{"terminated": "done"}, {}])
-    def test_no_step_leads_over_a_broken_line(self, tmp_path, flags):
-        # Line 4 of four steps is broken: what followed the step of line 3 is not known.
+    def test_steps_are_not_joined_across_a_broken_line(self, tmp_path, flags):
+        # Line 4 is broken, so the next observation of the step in line 3 is unknown.
         path = tmp_path / "log.csv"
         path.write_text("temp,valve,profit,done\n1,0,1,\n2,0,2,\n3\n4,0,4,\n5,0,5,1\n")
         settings = {"obs": "temp", "actions": "valve", "rewards": "profit", **flags}
@@ -79,8 +79,8 @@ class TestCsv:
         assert (after.ended, after.continues) == (True, True)
         assert before.episode_id == after.episode_id
 
-    def test_what_follows_a_broken_first_line_is_the_rest(self, tmp_path):
-        # The broken line may be the first of batch 2, or the last of batch 1: neither return is known.
+    def test_steps_after_a_broken_first_line_are_the_rest_of_a_trajectory(self, tmp_path):
+        # The broken line is the first of batch 2 or the last of batch 1, so both returns are unknown.
         path = tmp_path / "log.csv"
         path.write_text("batch,temp,valve,profit\n1,1,0,1\n1,1,,\n2\n2,2,0,1\n2,2,0,1\n2,2,,\n3,3,0,1\n3,3,,\n")
         settings = {"obs": "temp", "actions": "valve", "rewards": "profit", "episode": "batch"}
@@ -89,7 +89,7 @@ class TestCsv:
         assert [one.cut for one in found] == [False, True, False]
 
     @pytest.mark.parametrize(("batches", "line"), [([1, 2, 1, 2], 4), ([1, 1, 1, 2, 2, 1, 1], 7)])
-    def test_an_episode_in_pieces_is_refused(self, tmp_path, batches, line):
+    def test_an_episode_with_rows_apart_is_refused(self, tmp_path, batches, line):
         path = tmp_path / "log.csv"
         path.write_text("batch,temp,valve,profit\n" + "".join(f"{batch},1,0,1\n" for batch in batches))
         settings = {"obs": "temp", "actions": "valve", "rewards": "profit", "episode": "batch"}
@@ -110,7 +110,7 @@ class TestCsv:
         with pytest.raises(DatasetError, match=rf"(?s)more values than the header.*log.csv, line 3.*{row}.*6 values"):
             read(path, **self.SETTINGS)
         found = read(path, **self.SETTINGS, max_broken=1)
-        assert [len(one) for one in found] == [2, 1]  # what is left of batch 1 is one step
+        assert [len(one) for one in found] == [2, 1]  # one step remains of batch 1
 
     def test_delimiters_at_the_end_of_lines(self, tmp_path):
         path = tmp_path / "log.csv"
@@ -118,7 +118,7 @@ class TestCsv:
         path.write_text("\n".join([head, *(f"{row},, " for row in rows)]))
         assert len(read(path, **self.SETTINGS)) == 3
 
-    def test_what_is_broken_is_named(self, tmp_path):
+    def test_errors_name_the_broken_value(self, tmp_path):
         path = tmp_path / "log.csv"
         path.write_text(self.TEXT.replace("31.0", "n/a"))
         with pytest.raises(DatasetError, match=r"(?s)no number.*line 6, column 'temp'.*n/a"):
@@ -143,13 +143,13 @@ class TestCsv:
         with pytest.raises(ConfigError, match=rf"(?s)wrong kind.*setting '{name}'.*expected"):
             read(path, **{**self.SETTINGS, **setting})
 
-    def test_a_name_twice(self, tmp_path):
+    def test_a_repeated_column_name(self, tmp_path):
         path = tmp_path / "LOG.CSV"
         path.write_text(self.TEXT.replace("pressure", "temp"))
         with pytest.raises(DatasetError, match=r"(?s)name twice.*LOG.CSV.*one column 'temp'"):
             read(path, **{**self.SETTINGS, "obs": "temp"})
 
-    def test_steps_without_what_followed_are_counted(self, tmp_path, caplog):
+    def test_steps_without_a_next_observation_are_counted(self, tmp_path, caplog):
         # A log of a bandit: each row is an episode. The third has two.
         path = tmp_path / "log.csv"
         path.write_text("batch,temp,valve,profit\n1,1,0,1\n2,1,0,1\n3,1,0,1\n3,1,0,2\n")
@@ -162,7 +162,7 @@ class TestCsv:
         assert "left out" not in caplog.text
 
     @pytest.mark.parametrize("flag", ["terminated", "truncated"])
-    def test_ends_beside_a_column_of_ends(self, tmp_path, flag):
+    def test_the_setting_ends_together_with_a_column_of_ends(self, tmp_path, flag):
         (tmp_path / "log.csv").write_text(self.TEXT)
         settings = {name: value for name, value in self.SETTINGS.items() if name != "terminated"}
         with pytest.raises(

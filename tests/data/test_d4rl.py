@@ -27,7 +27,7 @@ class TestD4RL:
                     file[name] = array
         return path
 
-    def test_a_damaged_part_is_named(self, tmp_path):
+    def test_the_error_names_a_damaged_part(self, tmp_path):
         path, rng = tmp_path / "a.hdf5", np.random.default_rng(0)
         self.write(path, observations=None)
         with h5py.File(path, "a") as file:
@@ -43,7 +43,7 @@ class TestD4RL:
         assert len(list(reader.trajectories())) == len(read(tmp_path / "b.hdf5"))
         assert "a.hdf5" in reader.broken[0]
 
-    def test_what_followed_a_timeout_is_not_known(self, tmp_path):
+    def test_the_step_of_a_timeout_is_left_out(self, tmp_path):
         reader = open_dataset(self.write(tmp_path / "a.hdf5"))
         ended, timed_out, cut = reader.trajectories()
         assert ended.columns["obs"].ravel().tolist() == [0, 1, 1]
@@ -57,7 +57,7 @@ class TestD4RL:
         assert cut.columns["obs"].ravel().tolist() == [4, 5]
 
     def test_the_return_has_the_reward_of_the_step_that_is_left_out(self, tmp_path, caplog):
-        # Rewards 2 and 3 up to the timeout. The steps 0 and 1 have a termination, so that none is left out.
+        # Rewards 2 and 3 up to the timeout. Steps 0 and 1 end in a termination, so none of them is left out.
         reader = open_dataset(self.write(tmp_path / "a.hdf5"), observation_space=BOX1, action_space=BOX1)
         ended, timed_out, cut = reader.trajectories()
         assert [one.reward_left_out for one in (ended, timed_out, cut)] == [None, 3, 5]
@@ -88,7 +88,7 @@ class TestD4RL:
         path = self.write(tmp_path / "a.hdf5")
         with pytest.raises(ConfigError, match=r"(?s)without effect.*'time_limit'.*leave time_limit out"):
             open_dataset(path, time_limit=2)
-        other = self.write(tmp_path / "b.hdf5", timeouts=None)  # the limit is that of the other file
+        other = self.write(tmp_path / "b.hdf5", timeouts=None)  # the limit of the other file
         assert len(read([path, other], time_limit=2)) == 3 + 3
 
     def test_links_and_objects_are_refused(self, tmp_path):
@@ -103,7 +103,7 @@ class TestD4RL:
         with pytest.raises(DatasetError, match=r"(?s)objects.*/infos"):
             read(path)
 
-    def test_what_would_fill_the_memory_is_refused(self, tmp_path):
+    def test_files_that_would_fill_the_memory_are_refused(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5", terminals=None)
         with h5py.File(path, "a") as file:
             file.create_dataset("terminals", (1 << 40,), "?", chunks=(1 << 20,))
@@ -122,11 +122,11 @@ class TestD4RL:
         assert (len(reader), list(reader.trajectories())) == (0, [])
 
     @pytest.mark.parametrize("time_limit", ["5", -1, 0, 2.5, True])
-    def test_a_time_limit_that_is_no_number_of_steps(self, tmp_path, time_limit):
+    def test_an_invalid_time_limit(self, tmp_path, time_limit):
         with pytest.raises(ConfigError, match="time_limit"):
             open_dataset(self.write(tmp_path / "a.hdf5"), time_limit=time_limit)
 
-    def test_the_length_is_that_of_the_steps_that_are_read(self, tmp_path):
+    def test_the_length_is_the_number_of_steps_read(self, tmp_path):
         for number, change in enumerate([{}, {"next_observations": np.zeros((6, 1), np.float32)}]):
             reader = open_dataset(self.write(tmp_path / f"{number}.hdf5", **change))
             assert len(reader) == sum(map(len, reader.trajectories())) == [4, 6][number]

@@ -1,4 +1,4 @@
-"""What a data set holds, and what is broken in it."""
+"""`describe`: the contents of a data set, and its errors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_returns_and_coverage(tmp_path):
     written(tmp_path, data, header={"env": "E", "behaviour": {"algorithm": "PPO"}})
     report = describe(open_dataset(tmp_path), check=True)
     numbers = report.as_json()["policies"]["default_policy"]
-    # Trajectories of 2, 3 and 4 steps with rewards 1, 10 and 100; the last one was cut, so it has no return.
+    # Trajectories of 2, 3 and 4 steps with rewards 1, 10 and 100; the last one is cut, so it has no return.
     assert numbers["return"] == {"mean": 16, "std": 14, "min": 2, "max": 30}
     assert numbers["length"]["mean"] == 3
     assert (numbers["steps"], numbers["terminated"], numbers["truncated"], numbers["cut"]) == (9, 2, 0, 1)
@@ -70,8 +70,8 @@ def test_returns_and_coverage(tmp_path):
     assert "mean 16.00" in str(report)
 
 
-def test_the_rest_of_a_cut_trajectory_has_no_return(tmp_path):
-    # Three trajectories of 2, 3 and 4 steps with rewards of 1; the third goes on where the first was cut.
+def test_a_continued_trajectory_has_no_return(tmp_path):
+    # Three trajectories of 2, 3 and 4 steps with rewards of 1; the third one continues the first one, which is cut.
     data = some()
     data[0].terminated, data[2].episode_id = False, data[0].episode_id
     for one in data:
@@ -86,7 +86,7 @@ def test_the_rest_of_a_cut_trajectory_has_no_return(tmp_path):
     assert any("1 trajectories were cut, and 1 go on" in warning for warning in report.warnings)
 
 
-def test_observations_of_other_shapes_are_named(tmp_path):
+def test_errors_name_observations_of_other_shapes(tmp_path):
     lines = [
         {"agents": {"a": {"obs": [[0.0] * width] * 3, "actions": [0, 1], "rewards": [1, 2], "terminated": True}}}
         for width in (4, 3, 4)
@@ -109,7 +109,7 @@ def test_observations_of_other_shapes_are_named(tmp_path):
         ("actions", 5, "5 in step 1 is not in"),
     ],
 )
-def test_wrong_values_are_named(tmp_path, column, value, says):
+def test_errors_name_wrong_values(tmp_path, column, value, says):
     data = some()
     data[1].columns[column][1] = value
     (path,) = written(tmp_path, data)
@@ -130,7 +130,7 @@ def test_wrong_values_are_named(tmp_path, column, value, says):
         ("obs", np.full((4, 3), 101, np.float32), "column 'obs': 101.0 in step 0 is not in Box"),
     ],
 )
-def test_what_learning_refuses_is_an_error(column, value, says):
+def test_values_that_learning_refuses_are_errors(column, value, says):
     one = RecordedTrajectory({**trajectory_of(3), column: value}, True, False, "0", "a", "default_policy", "line 1")
     (error,) = describe(ListReader([one], BOX, TWO), check=True).errors
     assert error.startswith(f"line 1, {says}")
@@ -154,10 +154,10 @@ def test_an_action_that_its_mask_forbids_is_an_error():
 @pytest.mark.parametrize(
     ("actions_of", "header", "counts"),
     [
-        ("policy", {}, [2, 0, 0, 0, 0, 1, 0, 0, 0, 1]),  # -1 to 1 are 5 to 10, and -3 is clipped to -1
+        ("policy", {}, [2, 0, 0, 0, 0, 1, 0, 0, 0, 1]),  # -1 to 1 is mapped to 5 to 10, and -3 is clipped to -1
         ("policy", {"normalize_actions": False}, [4] + [0] * 9),
         ("environment", {}, [4] + [0] * 9),
-        ("policy", {"normalize_actions": None}, None),  # files differ
+        ("policy", {"normalize_actions": None}, None),  # the files differ
     ],
 )
 def test_coverage_in_the_scale_of_the_policy(actions_of, header, counts):
@@ -171,7 +171,7 @@ def test_coverage_in_the_scale_of_the_policy(actions_of, header, counts):
 
 
 def test_data_sets_with_the_same_ids_are_read_together(tmp_path):
-    # As ids of logs, which are often numbers: of the first the end is missing, of the second nothing.
+    # Ids in logs are often numbers. The first data set has no ends, the second is complete.
     for name, ends in (("a", False), ("b", True)):
         data = some()
         for one in data:
@@ -184,7 +184,7 @@ def test_data_sets_with_the_same_ids_are_read_together(tmp_path):
 
 
 def test_many_discrete_actions_are_counted_in_ranges():
-    # 2500 actions in 834 ranges of 3.
+    # 2500 actions are in 834 ranges of 3.
     one = RecordedTrajectory(trajectory_of(4), True, False, "0", "a", "default_policy")
     one.columns["actions"] = np.array([0, 2, 3, 2499])
     report = describe(ListReader([one], BOX, spaces.Discrete(2500)))
@@ -193,7 +193,7 @@ def test_many_discrete_actions_are_counted_in_ranges():
     assert counts[[0, 1, 833]].tolist() == [2, 1, 1]
 
 
-def test_a_truncated_file_is_named_and_the_others_may_be_read(tmp_path):
+def test_the_error_names_a_truncated_file_and_the_others_can_be_read(tmp_path):
     paths = written(tmp_path, some(6), max_file_size=1)
     assert len(paths) == 6
     whole = paths[2].read_bytes()
@@ -214,7 +214,7 @@ def test_files_with_other_spaces_are_refused(tmp_path):
         open_dataset([tmp_path / "a", tmp_path / "b"])
 
 
-def test_objects_and_wrong_lengths_are_not_written(tmp_path):
+def test_objects_and_wrong_lengths_are_refused(tmp_path):
     (one,) = some(1)
     writer = DatasetWriter(tmp_path, *SPACES)
     for column, says in ((np.array([{}, {}], object), "not made of numbers"), (np.zeros(5), "wrong length")):
@@ -225,7 +225,7 @@ def test_objects_and_wrong_lengths_are_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_columns_that_come_later_begin_a_new_file(tmp_path):
+def test_a_new_column_begins_a_new_file(tmp_path):
     first, second, third = some()
     second.columns["vf_preds"] = np.zeros(3, np.float32)
     paths = written(tmp_path, [first, second, third])
@@ -251,7 +251,7 @@ for seed in range(10**9):
 
 
 @pytest.mark.long
-def test_a_killed_process_loses_the_open_file_alone(tmp_path, caplog):
+def test_a_killed_process_loses_only_the_open_file(tmp_path, caplog):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "three\n"
     process.send_signal(signal.SIGKILL)
@@ -292,7 +292,7 @@ def test_commands(tmp_path):
     assert "3 trajectories" in skipping.stdout
 
 
-def test_json_has_null_for_what_is_not_finite(tmp_path):
+def test_json_has_null_for_numbers_that_are_not_finite(tmp_path):
     one, *_ = some()
     one.columns["obs"][1, 0] = np.inf
     one.columns["rewards"][0] = np.inf
@@ -329,7 +329,7 @@ def test_a_recorded_checkpoint(tmp_path):
 
 
 @pytest.mark.long
-def test_another_recording_in_the_same_folder_has_other_episodes(tmp_path):
+def test_another_recording_in_the_same_folder_has_other_episode_ids(tmp_path):
     returns = []
     for folder in ("one", "two"):
         with PGTrainer(env="CartPole-v1", config={"model": {"fcnet_hiddens": (4,)}, "seed": 0}) as trainer:

@@ -1,4 +1,4 @@
-"""Formats of one's own, and what is no data."""
+"""Custom formats, settings of sources, and values that are not data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.data.test_parquet import trajectory
 
 
 class Countdown(DatasetReader):
-    """A reader of a format of one's own."""
+    """A reader of a custom format."""
 
     def __init__(self, paths, steps=3):
         self.observation_spaces = {"default_policy": BOX}
@@ -25,7 +25,7 @@ class Countdown(DatasetReader):
         yield trajectory(np.random.default_rng(0), self.steps, 0, obs=BOX, acts=spaces.Discrete(2))
 
 
-def test_a_format_of_ones_own(tmp_path):
+def test_a_custom_format(tmp_path):
     (tmp_path / "x.bin").touch()
     reader = open_dataset(tmp_path / "x.bin", format="tests.data.test_formats:Countdown", steps=5)
     assert (len(reader), reader.header) == (5, {"paths": ["x.bin"]})
@@ -36,7 +36,7 @@ def test_a_format_of_ones_own(tmp_path):
 
 
 @pytest.mark.parametrize("source", [5, [5], None, {"data": 1}, b"data"])
-def test_what_is_no_source(source):
+def test_invalid_sources(source):
     with pytest.raises(DatasetError, match=r"No source of data(.|\n)*got: +(5|None|\{'data': 1\}|b'data')\n"):
         open_dataset(source)
 
@@ -50,27 +50,27 @@ def test_what_is_no_source(source):
         (lambda: Countdown([]), {"format": "csv"}),
     ],
 )
-def test_settings_that_no_source_takes(source, settings):
+def test_settings_that_no_source_uses(source, settings):
     (name,) = settings
     with pytest.raises(ConfigError, match=rf"without effect(.|\n)*'{name}'(.|\n)*leave {name} out"):
         open_dataset(source, **settings)
-    with reading(source, **settings) as reader:  # those of a config may be for another source
+    with reading(source, **settings) as reader:  # settings of a config may be for another source
         assert len(reader) == 3 * len(source if isinstance(source, list) else [source])
 
 
 @pytest.mark.parametrize("settings", [{}, {"step": 4}])
-def test_settings_that_a_function_does_not_take(settings):
+def test_settings_that_a_function_does_not_accept(settings):
     with pytest.raises(ConfigError, match=r"do not fit the function(.|\n)*<lambda>(.|\n)*expected: steps"):
         open_dataset(lambda steps: Countdown([], steps), **settings)
 
 
-def test_settings_beside_a_reader_that_a_path_takes(tmp_path):
+def test_settings_that_only_one_of_two_sources_uses(tmp_path):
     (tmp_path / "x.bin").touch()
     settings = {"format": "tests.data.test_formats:Countdown", "steps": 5}
     assert len(open_dataset([Countdown([]), tmp_path / "x.bin"], **settings)) == 8
 
 
-def test_reading_closes_what_it_opened_and_leaves_open_what_was_given(tmp_path):
+def test_reading_closes_only_readers_that_it_opened(tmp_path):
     closed, given, opened = [], Countdown([]), Countdown([])
     given.close, opened.close = lambda: closed.append("given"), lambda: closed.append("opened")
     kept = trajectory(np.random.default_rng(0), 2, "id", obs=BOX, acts=spaces.Discrete(2))
@@ -80,14 +80,14 @@ def test_reading_closes_what_it_opened_and_leaves_open_what_was_given(tmp_path):
             with reading(source) as reader:
                 assert sorted(len(one) for one in reader.trajectories()) in ([2], [2, 3])
     assert closed == ["opened"] * 4
-    assert kept.episode_id == "id"  # the list's own, not numbered again with each reading
+    assert kept.episode_id == "id"  # the original is not changed when several sources are numbered
     with pytest.raises(DatasetError, match="No such data"), reading([lambda: opened, tmp_path / "nothing"]):
         pass
     assert closed == ["opened"] * 5
 
 
 @pytest.mark.parametrize("to_file", [False, True])
-def test_a_file_that_several_paths_name_is_read_once(tmp_path, to_file):
+def test_a_file_in_several_paths_is_read_once(tmp_path, to_file):
     inner = tmp_path / "runs" / "a" / "data"
     with DatasetWriter(inner, {"default_policy": BOX}, {"default_policy": spaces.Discrete(2)}) as writer:
         writer.write(trajectory(np.random.default_rng(0), 3, 0, obs=BOX, acts=spaces.Discrete(2)))
@@ -100,7 +100,7 @@ PPO = {"env": "A", "converted": True, "behaviour": {"algorithm": "PPO", "explore
 DQN = {"env": "B", "converted": True, "behaviour": {"algorithm": "DQN", "explore": True, "score": 3.0}}
 
 
-def test_the_header_of_several_data_sets_has_what_they_share():
+def test_the_header_of_several_data_sets_has_their_common_keys():
     first, second = Countdown([]), Countdown([])
     first.header, second.header = PPO, PPO
     assert open_dataset([first, second]).header == PPO
@@ -111,7 +111,7 @@ def test_the_header_of_several_data_sets_has_what_they_share():
     assert open_dataset([first, second]).header == {}
 
 
-def test_the_header_of_files_of_several_runs_has_what_they_share(tmp_path):
+def test_the_header_of_files_of_several_runs_has_their_common_keys(tmp_path):
     for number, header in enumerate((PPO, DQN)):
         with DatasetWriter(tmp_path, BOX, spaces.Discrete(2), header=header) as writer:
             one = trajectory(np.random.default_rng(0), 3, number, obs=BOX, acts=spaces.Discrete(2))
@@ -123,7 +123,7 @@ def test_the_header_of_files_of_several_runs_has_what_they_share(tmp_path):
     assert "env" not in header
 
 
-def test_what_is_no_data(tmp_path):
+def test_files_that_are_not_data(tmp_path):
     with pytest.raises(DatasetError, match="No such data"):
         open_dataset(tmp_path / "nothing*")
     with pytest.raises(DatasetError, match="without data"):
@@ -150,7 +150,7 @@ def test_spaces_as_json(described, space):
     assert space_from_json(described) == space
 
 
-def test_what_describes_no_space(tmp_path):
+def test_json_that_is_not_a_space(tmp_path):
     (tmp_path / "a.jsonl").write_text("")
     for given in ({"type": "Discrete"}, {"type": "Disc", "n": 3}):
         with pytest.raises(ConfigError, match=r'(?s)describes no space.*\'action_space\'.*"type": "Box"'):

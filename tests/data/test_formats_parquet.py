@@ -1,4 +1,4 @@
-"""What is damaged in rollax's own files after they were opened: named, or skipped with `max_broken`."""
+"""Damage to rollax's own files after they were opened is an error, or skipped with `max_broken`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOX, TWO = spaces.Box(-100, 100, (3,), np.float32), spaces.Discrete(2)
 
 
 def with_a_damaged_group(folder, following):
-    """Two files with a trajectory each, and the first row group of the first damaged; it goes on in the second."""
+    """Two files of one trajectory, the second from t = `following`; the first row group of the first is damaged."""
     rng = np.random.default_rng(0)
     for ends, first in (("cut", 0), ("terminated", following)):
         with DatasetWriter(folder, {"default_policy": BOX}, {"default_policy": TWO}) as writer:
@@ -37,11 +37,11 @@ def test_a_damaged_row_group_is_skipped(tmp_path, following):
     reader = open_dataset(tmp_path, max_broken=1)
     for _ in range(2):
         (rest,) = reader.trajectories()
-        assert (rest.continues, rest.ended) == (following > 0, True)  # the steps before it are lost
+        assert (rest.continues, rest.ended) == (following > 0, True)  # the earlier steps are lost
         assert len(reader.broken) == 1
 
 
-def test_a_file_that_is_gone_is_named_or_skipped(tmp_path):
+def test_a_missing_file_is_an_error_or_skipped(tmp_path):
     rng = np.random.default_rng(0)
     for _ in range(2):
         with DatasetWriter(tmp_path, {"default_policy": BOX}, {"default_policy": TWO}) as writer:

@@ -1,4 +1,4 @@
-"""JSON lines, one episode in each."""
+"""JSON lines with one episode per line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TestJsonLines:
         assert [one.agent_id for one in (left, right)] == ["left", "right"]
         assert {one.episode_id for one in (left, right)} == {"0:e"}
 
-    def test_files_with_the_same_ids_have_episodes_of_their_own(self, tmp_path):
+    def test_the_same_ids_in_two_files_are_different_episodes(self, tmp_path):
         files = [lines(tmp_path / f"{name}.jsonl", self.EPISODE) for name in "ab"]
         assert [one.episode_id for one in read(files)] == ["0:e", "0:e", "1:e", "1:e"]
         convert(open_dataset(files), tmp_path / "both.jsonl", "json_lines")
@@ -48,36 +48,36 @@ class TestJsonLines:
             ({"truncated": True}, (False, True)),
         ],
     )
-    def test_flags_of_the_end(self, tmp_path, flags, ends):
+    def test_terminated_and_truncated(self, tmp_path, flags, ends):
         agents = {"left": {**self.EPISODE["agents"]["left"], "terminated": False, **flags}}
         (found,) = read(lines(tmp_path / "log.jsonl", {"agents": agents}))
         assert (found.terminated, found.truncated) == ends
 
     @pytest.mark.parametrize("flag", ["false", 1, None, [], [True, False], [True], [0, 1], {"a": True}])
-    def test_what_is_no_flag_of_the_end(self, tmp_path, flag):
+    def test_invalid_flags(self, tmp_path, flag):
         agents = {"left": {**self.EPISODE["agents"]["left"], "terminated": flag}}
         with pytest.raises(DatasetError, match=r"(?s)flag.*log.jsonl, line 1, agent 'left', terminated.*a list of 2"):
             read(lines(tmp_path / "log.jsonl", {"agents": agents}))
 
-    def test_what_is_not_utf8_is_a_broken_line(self, tmp_path):
+    def test_a_line_that_is_not_utf8_is_broken(self, tmp_path):
         path = tmp_path / "log.jsonl"
         path.write_bytes(b'{"x": "\xff"}\n' + json.dumps(self.EPISODE).encode())
         with pytest.raises(DatasetError, match=r"(?s)log.jsonl, line 1.*utf-8.*max_broken"):
             read(path)
         assert len(read(path, max_broken=1)) == 2
 
-    def test_a_file_that_is_gone_is_skipped(self, tmp_path):
+    def test_a_missing_file_is_skipped(self, tmp_path):
         files = [lines(tmp_path / f"{name}.jsonl", self.EPISODE) for name in "ab"]
         reader = open_dataset(files, max_broken=1)
         files[0].unlink()
         assert len(list(reader.trajectories())) == 2
         assert "a.jsonl" in reader.broken[0]
 
-    def test_a_single_agent_that_begins_late_goes_on(self, tmp_path):
+    def test_a_single_agent_that_begins_late_is_a_continuation(self, tmp_path):
         steps = {"obs": [[1, 2], [3, 4]], "actions": [0], "rewards": [5], "terminated": True}
         agents = {"agent0": {**steps, "t": [4]}}, {"agent0": steps}, {"agent0": {**steps, "t": [4]}, "other": steps}
         found = read(lines(tmp_path / "log.jsonl", *({"agents": each} for each in agents)))
-        assert [one.continues for one in found] == [True, False, False, False]  # of several, some enter later
+        assert [one.continues for one in found] == [True, False, False, False]  # one of several agents can join later
 
     def test_truncated_lines_are_counted(self, tmp_path):
         path = tmp_path / "log.jsonl"
@@ -103,7 +103,7 @@ class TestJsonLines:
             ({"rewards": [[1, 2], [3, 4]]}, "not one number for each step"),
         ],
     )
-    def test_what_is_no_trajectory(self, tmp_path, change, says):
+    def test_invalid_trajectories(self, tmp_path, change, says):
         agents = {"left": {**self.EPISODE["agents"]["left"], **change}}
         path = lines(tmp_path / "log.jsonl", self.EPISODE, {"agents": agents})
         with pytest.raises(DatasetError, match=rf"(?s){says}.*line 2"):
@@ -120,7 +120,7 @@ class TestJsonLines:
 
 @pytest.mark.parametrize("number", [300, -1, 1e10])
 def test_integers_beyond_the_dtype_are_refused(tmp_path, number):
-    # A cast to uint8 would make 44, 255 and 0 of them.
+    # A cast to uint8 would return 44, 255 and 0.
     episode = {"agents": {"a": {"obs": [[number], [0]], "actions": [0], "rewards": [0.0], "terminated": True}}}
     image = spaces.Box(0, 255, (1,), np.uint8)
     with pytest.raises(DatasetError, match=r"(?s)not of the space.*line 1, agent 'a', obs.*cannot hold"):

@@ -1,4 +1,4 @@
-"""Small files that become large in memory are refused before they are decoded."""
+"""Small files that would be large in memory are refused before they are decoded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(path, **settings):
 
 @pytest.mark.parametrize("limit", ["4", 0, -1.0, True, float("nan"), None])
 @pytest.mark.parametrize("name", ["data", "a.hdf5"])
-def test_a_limit_that_is_no_number(tmp_path, name, limit):
+def test_invalid_limits(tmp_path, name, limit):
     written(tmp_path / "data", some(1))
     (tmp_path / "a.hdf5").touch()
     with pytest.raises(ConfigError, match=r"setting 'max_decoded_gb'(.|\n)*a number of GiB above 0"):
@@ -40,10 +40,10 @@ def test_formats_of_text_have_no_limit(tmp_path):
 
 class TestParquet:
     def with_ids(self, tmp_path, length):
-        """A file whose episode ids are all the same text of so many letters, which is stored once."""
+        """A file whose rows share one episode id of `length` letters, which is stored once."""
         (path,) = written(tmp_path / "data", some(60))
         table = pq.read_table(path)
-        # One id for all rows: `is_last` divides the trajectories.
+        # One id for all rows: `is_last` separates the trajectories.
         ids = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(table), np.int32)), pa.array(["x" * length]))
         table = table.set_column(table.column_names.index("episode_id"), "episode_id", ids)
         metadata = pq.read_metadata(path).metadata
@@ -52,8 +52,8 @@ class TestParquet:
             writer.add_key_value_metadata({key: metadata[key] for key in (b"rollax", b"rollax.contents")})
         return path
 
-    def test_a_text_that_is_used_in_all_rows(self, tmp_path):
-        # 60 trajectories of 2 to 61 steps and the row after: 60 · 31.5 + 60 = 1950 rows.
+    def test_a_string_that_all_rows_share(self, tmp_path):
+        # 60 trajectories of 2 to 61 steps, each with a last row: 60 · 31.5 + 60 = 1950 rows.
         path = self.with_ids(tmp_path, 3 << 20)
         assert path.stat().st_size < 1 << 20
         with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*row group 0.*at least 5.7 GiB.*at most 4.0 GiB"):
@@ -64,7 +64,7 @@ class TestParquet:
         assert [one.episode_id for one in read(tmp_path / "data")] == ["x" * 30] * 60
 
     def test_the_declared_size(self, tmp_path):
-        # Of 1950 rows the observations alone are 3 float32 each.
+        # Each of 1950 rows has an observation of 3 float32.
         written(tmp_path / "data", some(60))
         with pytest.raises(DatasetError, match=TOO_MUCH):
             read(tmp_path / "data", max_decoded_gb=1950 * 12 / 2**30)
@@ -80,7 +80,7 @@ class TestParquet:
             read(tmp_path / "data", max_decoded_gb=limit)
         assert len(read(tmp_path / "data", max_decoded_gb=limit, columns=["obs"])) == 60
 
-    def test_of_rllib(self, tmp_path):
+    def test_rllib(self, tmp_path):
         rows = 1000
         columns = {
             "eps_id": ["e"] * rows,
@@ -101,7 +101,7 @@ def test_an_episode_of_d4rl(tmp_path):
             file.create_dataset(name, (1000, width), "f4", compression="gzip")
         file["rewards"], file["terminals"] = np.zeros(1000, np.float32), np.arange(1000) % 100 == 99
     assert len(read(tmp_path / "a.hdf5")) == 10
-    # 1000 rows are read at once; a longer episode alone: 500,000 rows of 5 float32.
+    # Up to 1000 rows are read at once, or one longer episode: 500,000 rows of 5 float32.
     with h5py.File(tmp_path / "b.hdf5", "w") as file:
         for name, width in (("observations", 3), ("actions", 1)):
             file.create_dataset(name, (500_000, width), "f4", compression="gzip")
@@ -114,7 +114,7 @@ def test_an_episode_of_d4rl(tmp_path):
 @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
 class TestImagesOfMinari:
     def write(self, tmp_path, storage, monkeypatch, bomb=None):
-        """An episode with 5 observations, stored as JPEG; `bomb` replaces the third image."""
+        """Writes an episode with 5 observations as JPEG; `bomb` replaces the third image."""
         (tmp_path / "data").mkdir()
         made = MinariStorage.new(tmp_path / "data", PIXELS, spaces.Discrete(2), None, storage, jpeg_encoding=True)
         number = 0
@@ -142,16 +142,16 @@ class TestImagesOfMinari:
         made.update_metadata({"dataset_id": "a-v0", "minari_version": "0.5.3"})
         return tmp_path
 
-    def test_are_read(self, tmp_path, storage, monkeypatch):
+    def test_images_are_read(self, tmp_path, storage, monkeypatch):
         (one,) = read(self.write(tmp_path, storage, monkeypatch))
         assert one.columns["obs"].shape == (5, 40, 32, 3)
 
-    def test_are_counted_as_decoded(self, tmp_path, storage, monkeypatch):
+    def test_the_decoded_size_is_limited(self, tmp_path, storage, monkeypatch):
         path = self.write(tmp_path, storage, monkeypatch)
         with pytest.raises(DatasetError, match=rf"{TOO_MUCH}(.|\n)*episode 0"):
             read(path, max_decoded_gb=5 * 40 * 32 * 3 / 2**30)
 
-    def test_larger_than_the_space_are_refused(self, tmp_path, storage, monkeypatch):
+    def test_images_larger_than_the_space_are_refused(self, tmp_path, storage, monkeypatch):
         path = self.write(tmp_path, storage, monkeypatch, Image.new("RGB", (8000, 6000)))
         with pytest.raises(DatasetError, match=r"(?s)larger than its space.*6000 × 8000 pixels.*40 × 32"):
             read(path)

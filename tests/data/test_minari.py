@@ -50,8 +50,8 @@ def test_minari_there_and_back(tmp_path, storage, space):
 
 
 @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
-@pytest.mark.filterwarnings("ignore")  # those of Minari
-def test_what_minari_collects_is_read(tmp_path, storage, monkeypatch):
+@pytest.mark.filterwarnings("ignore")  # Minari's own names
+def test_data_collected_by_minari_is_read(tmp_path, storage, monkeypatch):
     import gymnasium as gym
     from minari import DataCollector
 
@@ -84,7 +84,7 @@ class TestMinari:
         write_minari(open_dataset(own), folder)
         return folder
 
-    def test_sets_with_other_spaces_are_refused(self, tmp_path):
+    def test_data_sets_with_other_spaces_are_refused(self, tmp_path):
         one, other = self.written(tmp_path / "one"), self.written(tmp_path / "other", BOX)
         with pytest.raises(DatasetError, match=r"(?s)another observation space.*other.*as in .*one"):
             open_dataset([one, other])

@@ -1,4 +1,4 @@
-"""What is written is read again, bit for bit."""
+"""Written trajectories are read again bit for bit."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_nested_spaces_and_ends(tmp_path):
 
 
 @pytest.mark.parametrize("columns", [None, ["obs"]])
-def test_what_is_missing_at_both_ends(tmp_path, columns):
+def test_continued_trajectories_and_rewards_left_out(tmp_path, columns):
     rng, box = np.random.default_rng(0), spaces.Box(-1, 1, (2,), np.float32)
     written = [trajectory(rng, 2 + i, i, ends="truncated", obs=box, acts=box) for i in range(3)]
     written[0].continues, written[1].reward_left_out, written[2].reward_left_out = True, 0.5, 0.0
@@ -90,7 +90,7 @@ def test_what_is_missing_at_both_ends(tmp_path, columns):
     found = list(open_dataset(path, columns=columns).trajectories())
     assert [(one.continues, one.reward_left_out) for one in found] == [(True, None), (False, 0.5), (False, 0.0)]
     table = pq.read_table(path)
-    pq.write_table(table.drop_columns(["continues", "reward_left_out"]), path)  # as older versions wrote it
+    pq.write_table(table.drop_columns(["continues", "reward_left_out"]), path)  # the format of older versions
     found = list(open_dataset(path, columns=columns).trajectories())
     assert [(one.continues, one.reward_left_out) for one in found] == [(False, None)] * 3
 
@@ -123,7 +123,7 @@ def test_ids_of_agents(tmp_path):
 
 
 @pytest.mark.long
-def test_only_some_columns_and_an_order_that_stays(tmp_path):
+def test_some_columns_in_a_stable_order(tmp_path):
     rng = np.random.default_rng(0)
     written = [trajectory(rng, 30, i) for i in range(40)]
     with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}, max_file_size=1 << 12) as writer:
@@ -136,7 +136,7 @@ def test_only_some_columns_and_an_order_that_stays(tmp_path):
 
 
 @pytest.mark.parametrize("agent", [None, "json:{}", "json:[1"])
-def test_ids_that_are_none(tmp_path, agent):
+def test_invalid_ids(tmp_path, agent):
     with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}) as writer:
         writer.write(trajectory(np.random.default_rng(0), 2, 0))
     table = pq.read_table(writer.paths[0])
@@ -162,7 +162,7 @@ def test_files_of_policies_with_actions_of_another_scale(tmp_path):
         assert "logp_of" not in reader.header
 
 
-def test_files_with_densities_of_different_actions(tmp_path):
+def test_files_with_log_probabilities_of_different_actions(tmp_path):
     for name, header in (("a", {}), ("b", {"logp_of": "policy"}), ("c", {"logp_of": "environment"})):
         with DatasetWriter(
             tmp_path / name, {"default_policy": OBS}, {"default_policy": ACTIONS}, header=header
@@ -174,7 +174,7 @@ def test_files_with_densities_of_different_actions(tmp_path):
         assert reader.header["logp_of"] is None
 
 
-def test_the_beginning_that_was_skipped_is_missing_with_some_columns_too(tmp_path):
+def test_skipped_beginnings_are_noticed_when_reading_some_columns(tmp_path):
     rng = np.random.default_rng(0)
     with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}, max_file_size=1) as writer:
         for episode in range(2):

@@ -29,7 +29,7 @@ def test_coverage_counts_each_element_over_its_range():
     np.testing.assert_array_equal(coverage.counts, expected)
 
 
-def test_elements_that_never_change_and_images():
+def test_constant_elements_and_images():
     reader = ListReader([trajectory(0, 2)])
     for one in reader.trajectories():
         one.columns["obs"] = np.full((3, 6, 5), 7, np.uint8)

@@ -1,4 +1,4 @@
-"""What `output` writes is what the environment gave and what the policy decided, for every kind of environment."""
+"""`output` writes the environment's values and the policy's outputs exactly, for every kind of environment."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.env.kinds import EXTERNAL, KINDS, REMOTE
 from tests.evaluation.test_given_served_lost import Slots
 
 CONFIG = {"num_envs_per_worker": 3, "rollout_fragment_length": 7, "seed": 1}
-Told = dict[str, list[RecordedTrajectory]]
+Written = dict[str, list[RecordedTrajectory]]
 
 
 def played(env: Any, folder: Any, policies: Any = Acts, samples: int = 5, mapping: Any = None, **changes: Any):
-    """The fragments of some samples, by policy, and what was written, by policy."""
+    """The fragments of some samples and the written trajectories, both by policy, and the reader."""
     config = {**CONFIG, "output": str(folder), **changes}
     worker = RolloutWorker(env, policies, policy_mapping_fn=mapping, config=config)
     fragments: dict[str, list[Fragment]] = {}
@@ -36,15 +36,15 @@ def played(env: Any, folder: Any, policies: Any = Acts, samples: int = 5, mappin
             fragments.setdefault(policy_id, []).append(fragment)
     worker.stop()
     reader = open_dataset(folder)
-    written: Told = {}
+    written: Written = {}
     for trajectory in reader.trajectories():
         written.setdefault(trajectory.policy_id, []).append(trajectory)
     assert len(reader) == sum(len(one) for group in written.values() for one in group)
     return fragments, written, reader
 
 
-def learned_from(fragments: Iterable[Fragment]) -> list[dict[str, Any]]:
-    """Each trajectory that was learned from, joined over fragments, in the order of its number."""
+def sampled_trajectories(fragments: Iterable[Fragment]) -> list[dict[str, Any]]:
+    """Each sampled trajectory, joined over fragments, ordered by its id."""
     parts: dict[int, list[Fragment]] = {}
     for fragment in fragments:
         for segment in fragment.segments():
@@ -58,15 +58,15 @@ def learned_from(fragments: Iterable[Fragment]) -> list[dict[str, Any]]:
 
 
 def check(fragments: list[Fragment], written: list[RecordedTrajectory]) -> None:
-    """Every row that was learned from was written, bit for bit; only the last rows of each slot may come on top."""
-    expected = learned_from(fragments)
+    """Asserts that all sampled rows were written bit for bit; only the last rows of each slot can be additional."""
+    expected = sampled_trajectories(fragments)
     assert expected
     by_first = {first(one): one for one in expected}
     assert len(by_first) == len(expected)
     found = 0
     for trajectory in written:
         learned = by_first.get(first(trajectory.columns))
-        if learned is None:  # it began after the last fragment
+        if learned is None:  # it begins after the last fragment
             assert len(trajectory) <= 2
             continue
         found += 1
@@ -86,7 +86,7 @@ def check(fragments: list[Fragment], written: list[RecordedTrajectory]) -> None:
 
 
 def first(columns: Any) -> bytes:
-    """What no other trajectory begins with."""
+    """Identifies a trajectory by the outputs in its first row."""
     return columns["action_dist_inputs"][0].tobytes()
 
 
@@ -103,7 +103,7 @@ def test_every_kind_of_environment(kind, tmp_path):
     assert reader.actions_of == "policy"
     by_episode = [trajectory.episode_id for trajectory in written["default_policy"]]
     changes = sum(a != b for a, b in pairwise(by_episode))
-    assert changes + 1 == len(set(by_episode))  # those of an episode are neighbours
+    assert changes + 1 == len(set(by_episode))  # trajectories of an episode are adjacent
 
 
 @pytest.mark.long
@@ -125,7 +125,7 @@ def test_every_shape_of_space(space, tmp_path):
         assert infos[0].keys() == {"left", "array"}
         assert infos[0]["array"] == [0, 1]
         assert [info["left"] for info in infos] == [infos[0]["left"] - i for i in range(len(infos))]
-        assert infos[1].keys() == {"left", "tuple"}  # without the object, which JSON does not hold
+        assert infos[1].keys() == {"left", "tuple"}  # without the object, which JSON cannot store
 
 
 def test_policies_with_different_spaces(tmp_path):
@@ -141,7 +141,7 @@ def test_policies_with_different_spaces(tmp_path):
 
 
 class Endless(MultiAgentEnv):
-    """Two agents, one of which sees much; episodes do not end."""
+    """Two agents, one with large observations; episodes do not end."""
 
     observation_spaces = {"much": spaces.Box(-1, 1, (100,), np.float32), "little": spaces.Box(-1, 1, (1,), np.float32)}
     action_spaces = dict.fromkeys(observation_spaces, spaces.Discrete(2))
@@ -156,14 +156,14 @@ class Endless(MultiAgentEnv):
 
 
 @pytest.mark.parametrize("order", [("much", "little"), ("little", "much")])
-def test_the_rows_in_memory_are_bounded_for_all_policies_together(tmp_path, monkeypatch, order):
-    # 35 rows of each of three agents that see 400 bytes are 42 KB; 210 rows of what the others see are 10 KB at most.
+def test_the_rows_in_memory_of_all_policies_are_limited(tmp_path, monkeypatch, order):
+    # 35 rows of each of three agents with 400 bytes are 42 KB; 210 rows of the others are at most 10 KB.
     monkeypatch.setattr("rollax.evaluation.recorder._MOST_BYTES", 20_000)
     specs = {agent: (Acts, Endless.observation_spaces[agent], Endless.action_spaces[agent], {}) for agent in order}
     _, written, _ = played(Endless, tmp_path, specs, mapping=lambda agent: agent)
     for agent in order:
         parts = [one for one in written[agent] if one.episode_id == written[agent][0].episode_id]
-        assert len(parts) > 1  # running episodes were written before the end
+        assert len(parts) > 1  # running episodes are written before the end
         assert np.concatenate([one.columns["t"] for one in parts]).tolist() == list(range(sum(map(len, parts))))
 
 
@@ -171,20 +171,20 @@ def test_observations_before_the_filter(tmp_path):
     env = KINDS["id"].make
     raw, _, _ = played(lambda context: env(3), tmp_path / "raw")
     _, written, reader = played(lambda context: env(3), tmp_path / "filtered", observation_filter="MeanStdFilter")
-    seen = np.concatenate([one["obs"] for one in learned_from(raw["default_policy"])])
+    seen = np.concatenate([one["obs"] for one in sampled_trajectories(raw["default_policy"])])
     told = np.concatenate([one.columns["obs"] for one in written["default_policy"]])
     assert {row.tobytes() for row in told} >= {row.tobytes() for row in seen if row[0] == 0}
     assert reader.header["filters"]["default_policy"]["count"] > 0
 
 
-def test_a_sampler_of_another_kind_writes_nothing(tmp_path):
+def test_another_sampler_is_refused(tmp_path):
     from examples.own_sampler import PlainSampler
 
     with pytest.raises(ConfigError, match="output"):
         RolloutWorker("CartPole-v1", Acts, config={**CONFIG, "output": str(tmp_path), "sampler": PlainSampler})
 
 
-def test_evaluation_writes_nothing_and_cuts_what_was_running(tmp_path):
+def test_evaluation_writes_nothing_and_cuts_running_trajectories(tmp_path):
     worker = RolloutWorker(lambda context: Random(MASKED, ACTIONS), Acts, config={**CONFIG, "output": str(tmp_path)})
     steps = worker.sample().count
     worker.evaluate(4)
@@ -198,14 +198,14 @@ def test_logged_actions_served_and_lost_episodes(tmp_path):
     env = Slots(4, given={1: 7}, served=(2,), lost={6: (0,)})
     fragments, written, _ = played(lambda context: env, tmp_path, samples=3, accept_off_policy_actions=True)
     slots = {int(one.columns["obs"][0, 0]) - 1 for one in written["default_policy"]}
-    assert slots == {0, 1, 3}  # nothing is learned from what was only served
+    assert slots == {0, 1, 3}  # slot 2 has training disabled
     for trajectory in written["default_policy"]:
         logged = trajectory.columns["obs"][0, 0] == 2
         assert np.isnan(trajectory.columns["action_logp"]).all() == logged
         assert np.isnan(trajectory.columns["action_logp"]).any() == logged
         assert not logged or set(trajectory.columns["actions"].tolist()) == {7}
     cut = [trajectory for trajectory in written["default_policy"] if trajectory.cut]
-    assert len(cut) <= 3  # those that ran at the end, and not the lost one
+    assert len(cut) <= 3  # trajectories that ran at the end, without the lost one
     assert sum(map(len, written["default_policy"])) >= sum(map(len, fragments["default_policy"]))
 
 
@@ -219,7 +219,7 @@ trainer.train()
 
 
 @pytest.mark.long
-def test_a_program_that_ends_without_stop_loses_nothing(tmp_path):
+def test_a_program_without_stop_writes_all_trajectories(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "out")], capture_output=True, text=True, timeout=300
     )
@@ -241,7 +241,7 @@ def test_a_fork_leaves_the_file_to_its_parent(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_workers_that_are_dropped_are_freed_and_say_what_is_lost(tmp_path, caplog):
+def test_workers_dropped_without_stop_are_freed_and_warn(tmp_path, caplog):
     config = {"output": str(tmp_path / "out"), "model": {"fcnet_hiddens": (4,)}, "train_batch_size": 50}
     trainer = PGTrainer("CartPole-v1", config)
     trainer.train()
@@ -252,7 +252,7 @@ def test_workers_that_are_dropped_are_freed_and_say_what_is_lost(tmp_path, caplo
     assert "dropped without stop()" in caplog.text
 
 
-def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
+def test_a_folder_without_write_permission_is_refused_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DatasetError, match=r"The folder could not be written(.|\n)*file"):
         RolloutWorker("CartPole-v1", Acts, config={"output": str(tmp_path / "file" / "out")})

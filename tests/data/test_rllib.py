@@ -19,7 +19,7 @@ from tests.data.reading import BOX, BOX1, lines, read
 
 
 def joined(*batches):
-    """One line with the rows of several."""
+    """One line with the rows of several lines."""
     return {k: v if k == "type" else [row for each in batches for row in each[k]] for k, v in batches[0].items()}
 
 
@@ -48,7 +48,7 @@ class TestRLlibJson:
         assert second.columns["action_logp"].tolist() == [-3, -4, -1]
         assert (second.terminated, second.truncated) == (False, True)
 
-    def test_without_new_obs_the_last_step_of_what_goes_on_is_left_out(self, tmp_path):
+    def test_without_new_obs_the_last_step_of_a_running_episode_is_left_out(self, tmp_path):
         rows = {name: column for name, column in self.ROWS.items() if name != "new_obs"}
         first, second = read(lines(tmp_path / "out.json", rows))
         assert first.columns["obs"].ravel().tolist() == [0, 1, 1]
@@ -56,7 +56,7 @@ class TestRLlibJson:
         assert second.columns["rewards"].tolist() == [3]
         assert second.cut
 
-    def test_steps_without_what_followed_are_counted(self, tmp_path, caplog):
+    def test_steps_without_a_next_observation_are_counted(self, tmp_path, caplog):
         rows = {name: column[:1] for name, column in self.ROWS.items() if name not in ("new_obs", "type")}
         assert read(lines(tmp_path / "out.json", {"type": "SampleBatch", **rows})) == []
         assert "1 trajectories of one step are left out" in caplog.text
@@ -68,8 +68,8 @@ class TestRLlibJson:
             *(("0:5", "a"), ("0:5", "b"), ("0:6", "a"), ("0:6", "b"))
         ]
 
-    def test_the_trajectories_of_an_episode_follow_one_another(self, tmp_path):
-        # Two episodes at a time; agent 1 of each ends in the first line, agent 0 in the second.
+    def test_trajectories_of_an_episode_are_adjacent(self, tmp_path):
+        # Two parallel episodes; agent 1 of each ends in the first line, agent 0 in the second.
         def line(first, *agents):
             batches = [self.rows(first, 2, eps_id=i, agent=a, ends=e) for i in (5, 6) for a, e in agents]
             return {"type": "MultiAgentBatch", "policy_batches": {"a": joined(*batches)}}
@@ -122,7 +122,7 @@ class TestRLlibJson:
             {"type": "MultiAgentBatch", "policy_batches": []},
         ],
     )
-    def test_what_is_no_batch(self, tmp_path, change):
+    def test_invalid_batches(self, tmp_path, change):
         path = lines(tmp_path / "a.json", {**self.ROWS, **change})
         with pytest.raises(DatasetError, match="a.json, line 1"):
             read(path)
@@ -134,8 +134,8 @@ class TestRLlibJson:
         assert len(list(reader.trajectories())) == 2
         assert "line 1" in reader.broken[0]
 
-    def test_no_step_leads_over_a_broken_line(self, tmp_path):
-        # Episode 6 goes on in the first line after the broken one, but not with the step after 11.0.
+    def test_steps_are_not_joined_across_a_broken_line(self, tmp_path):
+        # Episode 6 continues in the first line after the broken one, but not with the step after 11.0.
         more = {name: column[:1] for name, column in self.ROWS.items() if name != "type"}
         more |= {"type": "SampleBatch", "obs": [[20.0]], "new_obs": [[21.0]], "eps_id": [6], "terminateds": [True]}
         path = tmp_path / "out.json"
@@ -146,7 +146,7 @@ class TestRLlibJson:
         assert before.episode_id == after.episode_id
 
     def rows(self, first, steps, *, eps_id=7, agent=0, ends=False, with_t=True):
-        """A line with steps of an episode; each has the reward 1, and its `t` as its observation."""
+        """A line with steps of an episode, with the reward 1 and their `t` as the observation."""
         t = list(range(first, first + steps))
         data = {"obs": [[i] for i in t], "new_obs": [[i + 1] for i in t], "actions": [0] * steps}
         data |= {"rewards": [1.0] * steps, "terminateds": [False] * (steps - 1) + [ends], "truncateds": [False] * steps}
@@ -160,7 +160,7 @@ class TestRLlibJson:
         return folder
 
     def test_an_episode_over_files_of_a_worker_is_joined(self, tmp_path):
-        # Worker 1 writes between the two files of worker 2, and has an episode with the same id.
+        # Worker 1 writes an episode with the same id between the two files of worker 2.
         self.files(
             tmp_path,
             (2, self.rows(0, 5, eps_id=1, ends=True), self.rows(0, 8)),
@@ -174,8 +174,8 @@ class TestRLlibJson:
 
     @pytest.mark.parametrize("agent", [0, 1])
     @pytest.mark.parametrize("with_t", [True, False])
-    def test_what_is_not_the_next_step_is_not_joined(self, tmp_path, agent, with_t):
-        # The file with t = 8 is missing; without t, whether one is missing is not known.
+    def test_steps_with_a_gap_are_not_joined(self, tmp_path, agent, with_t):
+        # The file with t = 8 is missing; without t, the gap cannot be noticed, so nothing is joined.
         first, rest = (self.rows(*steps, agent=agent, with_t=with_t) for steps in ((0, 8), (9, 2)))
         rest["terminateds"][-1] = True
         cut, continued = read(self.files(tmp_path, (0, first), (0, rest)))
@@ -183,8 +183,8 @@ class TestRLlibJson:
         assert (cut.continues, continued.continues) == (False, True)
         assert cut.episode_id == continued.episode_id
 
-    def test_a_used_id_is_another_episode(self, tmp_path):
-        # Without random ids: the second file begins with an episode 7 of its own, the third has none.
+    def test_a_reused_id_is_another_episode(self, tmp_path):
+        # Without random ids: the second file begins with another episode 7, the third has none.
         again = self.rows(0, 3, ends=True)
         files = (0, self.rows(0, 8)), (0, again), (0, self.rows(0, 2, eps_id=8, ends=True))
         cut, whole, other = read(self.files(tmp_path, *files))
@@ -192,7 +192,7 @@ class TestRLlibJson:
         assert [one.cut for one in (cut, whole, other)] == [True, False, False]
         assert cut.episode_id != whole.episode_id
 
-    def test_the_rest_of_an_episode_alone_has_no_return(self, tmp_path):
+    def test_a_continued_episode_has_no_return(self, tmp_path):
         whole, rest = self.rows(0, 4, eps_id=1, ends=True), self.rows(8, 2, ends=True)
         self.files(tmp_path, (0, rest, whole))
         report = describe(open_dataset(tmp_path))
@@ -201,12 +201,12 @@ class TestRLlibJson:
         late, _ = open_dataset(tmp_path).trajectories()
         with pytest.raises(DatasetError, match=r"(?s)not known.*line 1.*without the beginning"):
             late.total_reward  # noqa: B018
-        late = self.rows(8, 2, agent=1, ends=True)  # another agent may enter late
+        late = self.rows(8, 2, agent=1, ends=True)  # another agent can join later
         assert [one.continues for one in read(self.files(tmp_path, (0, late)))] == [False]
 
     @pytest.mark.parametrize("in_one_line", [True, False])
-    def test_a_used_id_in_the_same_file(self, tmp_path, in_one_line):
-        # An episode without an end, and then two others, all under one id.
+    def test_a_reused_id_in_the_same_file(self, tmp_path, in_one_line):
+        # An episode without an end, then two others, all with one id.
         parts = [self.rows(0, 3), self.rows(0, 2, ends=True), self.rows(0, 4, ends=True)]
         if in_one_line:
             parts = [joined(*parts)]
@@ -215,15 +215,16 @@ class TestRLlibJson:
         assert [one.cut for one in found] == [True, False, False]
         assert [one.episode_id for one in found] == ["0:7", "0:7#1", "0:7#2"]
 
-    def test_agents_that_act_now_and_then_are_not_cut(self, tmp_path):
+    def test_agents_that_skip_steps_are_not_cut(self, tmp_path):
         first, rest = self.rows(0, 3), self.rows(3, 2, ends=True)
         first["t"], rest["t"] = [0, 2, 4], [6, 8]
         (found,) = read(lines(tmp_path / "a.json", first, rest))
         assert found.columns["t"].tolist() == [0, 2, 4, 6, 8]
 
     @pytest.mark.parametrize("in_one_line", [True, False])
-    def test_rows_after_missing_ones_are_not_joined(self, tmp_path, in_one_line):
-        # No row is missing where the agent skips t = 1. Those of t = 4 and 5 are: the one of t = 3 led to 3, not to 5.
+    def test_rows_after_a_gap_are_not_joined(self, tmp_path, in_one_line):
+        # The agent skips t = 1 without a gap. Rows of t = 4 and 5 are missing: the row of t = 3 is followed by 3, not
+        # by 5.
         first, rest = self.rows(0, 3), self.rows(5, 2, ends=True)
         first["t"], rest["t"] = [0, 2, 3], [6, 7]
         parts = [joined(first, rest)] if in_one_line else [first, rest]
@@ -234,25 +235,25 @@ class TestRLlibJson:
         assert before.episode_id == after.episode_id
 
     @pytest.mark.parametrize("with_t", [True, False])
-    def test_what_follows_a_broken_first_line_is_the_rest(self, tmp_path, with_t):
+    def test_steps_after_a_broken_first_line_are_the_rest_of_a_trajectory(self, tmp_path, with_t):
         after = [self.rows(3, 2, ends=True, with_t=with_t), self.rows(0, 3, eps_id=8, ends=True, with_t=with_t)]
         path = tmp_path / "out.json"
         path.write_text("{broken\n" + "".join(json.dumps(each) + "\n" for each in after))
         found = read(path, format="rllib_json", max_broken=1)
         assert [one.continues for one in found] == [True, False]
-        files = [tmp_path / "a.json", tmp_path / "b.json"]  # the line may also be the last of the file before
+        files = [tmp_path / "a.json", tmp_path / "b.json"]  # the broken line can also be the end of the file before
         files[0].write_text(json.dumps(self.rows(0, 1, eps_id=6, ends=True)) + "\n{broken\n")
         found = read([files[0], lines(files[1], *after)], format="rllib_json", max_broken=1)
         assert [one.continues for one in found] == [False, True, False]
 
     @pytest.mark.parametrize("t", [[np.nan, 0], [[0, 1], [1, 2]], {"a": [0, 1]}])
-    def test_steps_without_numbers(self, tmp_path, t):
+    def test_steps_t_that_are_not_numbers(self, tmp_path, t):
         path = lines(tmp_path / "out.json", {**self.rows(0, 2), "t": t})
         with pytest.raises(DatasetError, match=r"(?s)cannot be read.*line 1.*t that is no number"):
             read(path)
 
-    def test_actions_are_those_of_the_policy(self, tmp_path):
-        # RLlib's setting normalize_actions=True, its default: an action of 0.5 is one of 1 for Pendulum.
+    def test_actions_are_in_the_policys_scale(self, tmp_path):
+        # RLlib's default is normalize_actions=True: its action 0.5 is 1 for Pendulum.
         path = lines(tmp_path / "out.json", {**self.ROWS, "actions": [[0.5]] * 4})
         reader = open_dataset(path)
         assert reader.actions_of == "policy"
@@ -293,7 +294,7 @@ class TestRLlibParquet:
         assert second.columns["obs"].ravel().tolist() == [10, 11, 12]
 
     def test_spaces_by_policy_and_the_order_of_episodes(self, tmp_path):
-        # Agent 1 of both episodes ends before agent 0; policy b has observations of its own shape.
+        # Agent 1 of both episodes ends before agent 0; policy b has observations of another shape.
         agents = {"agent_id": ["1", "1", "0", "0"], "module_id": ["b", "b", "a", "a"], "eps_id": ["x", "y", "x", "y"]}
         obs = [[1.0], [2.0], [3.0, 4.0], [5.0, 6.0]]
         ends = {"t": [0] * 4, "terminateds": [True] * 4, "truncateds": [False] * 4}
@@ -310,14 +311,14 @@ class TestRLlibParquet:
         with pytest.raises(DatasetError, match=r"(?s)objects.*out.parquet, column 'obs'.*output_compress_columns"):
             read(tmp_path)
 
-    def test_a_single_agent_that_begins_late_goes_on(self, tmp_path):
+    def test_a_single_agent_that_begins_late_is_a_continuation(self, tmp_path):
         pq.write_table(self.table(t=[3, 2, 0, 1]), tmp_path / "out.parquet")
         assert [one.continues for one in read(tmp_path)] == [True, False]
         pq.write_table(self.table(t=[3, 2, 0, 1], agent_id=["agent0"] * 4), tmp_path / "out.parquet")
-        assert [one.continues for one in read(tmp_path)] == [False, False]  # of several agents, some enter later
+        assert [one.continues for one in read(tmp_path)] == [False, False]  # one of several agents can join later
 
     def test_files_without_t(self, tmp_path):
-        # As RLlib writes them. Episode b goes on in the second file.
+        # As RLlib writes them. Episode b continues in the second file.
         def file(name, eps_id, first, truncateds):
             obs, new_obs = ([[float(first + i + k)] for i in range(4)] for k in (0, 1))
             table = self.table(eps_id=eps_id, obs=obs, new_obs=new_obs, rewards=[1.0] * 4)
@@ -342,7 +343,7 @@ class TestRLlibParquet:
         ]
 
     def part(self, path, t, *, agent=None, ends=False, with_t=True):
-        """A file with steps of episode a, each with its `t` as its observation; the agent acts at every second t."""
+        """A file with steps of episode a, with their `t` as the observation; the agent acts at every second t."""
         flags = {"terminateds": [False] * (len(t) - 1) + [ends], "truncateds": [False] * len(t)}
         obs, new_obs = ([[float(i + k)] for i in t] for k in (0, 2))
         ids = {"eps_id": ["a"] * len(t), "agent_id": [agent] * len(t), "module_id": ["m"] * len(t)}
@@ -350,14 +351,14 @@ class TestRLlibParquet:
         pq.write_table(pa.table({**ids, **steps, **flags, **({"t": t} if with_t else {})}), path)
 
     @pytest.mark.parametrize("files", [[[0, 2, 8, 10]], [[0, 2], [8, 10]]])
-    def test_rows_after_missing_ones_are_not_joined(self, tmp_path, files):
+    def test_rows_after_a_gap_are_not_joined(self, tmp_path, files):
         for number, t in enumerate(files):
             self.part(tmp_path / f"{number}.parquet", t, ends=t[-1] == 10)
         found = read(tmp_path)
         assert [one.columns["obs"].ravel().tolist() for one in found] == [[0, 2, 4], [8, 10, 12]]
         assert [(one.ended, one.continues) for one in found] == [(False, False), (True, True)]
 
-    def test_without_t_files_are_joined_where_the_observations_fit(self, tmp_path):
+    def test_without_t_files_are_joined_if_the_observations_match(self, tmp_path):
         for number, (t, ends) in enumerate([([0, 2], False), ([4, 6], False), ([10], True)]):
             self.part(tmp_path / f"{number}.parquet", t, ends=ends, with_t=False)
         found = read(tmp_path)
@@ -365,7 +366,7 @@ class TestRLlibParquet:
         assert [(one.ended, one.continues) for one in found] == [(False, False), (True, True)]
 
     @pytest.mark.parametrize("agent", [None, "x"])
-    def test_files_that_are_not_in_the_order_of_t(self, tmp_path, agent):
+    def test_files_out_of_the_order_of_t(self, tmp_path, agent):
         self.part(tmp_path / "a.parquet", [6, 8], agent=agent, ends=True)
         self.part(tmp_path / "b.parquet", [0, 2, 4], agent=agent)
         with pytest.raises(DatasetError, match=r"(?s)order of time.*b.parquet, row 0.*t = 4, after .* t = 6.*getmtime"):
@@ -386,11 +387,11 @@ class TestRLlibParquet:
         with pytest.raises(DatasetError, match=rf"(?s)same ids.*a.parquet, row \d, agent 'agent0'.*{got}"):
             read(tmp_path)
 
-    def test_the_agent_0_keeps_its_id(self, tmp_path):
+    def test_agent_0_keeps_its_id(self, tmp_path):
         pq.write_table(self.table(agent_id=[0, 0, 1, 1], t=[3, 2, 0, 1]), tmp_path / "a.parquet")
         found = read(tmp_path)
         assert [one.agent_id for one in found] == [0, 1]
-        assert not found[0].continues  # of several agents, some enter later
+        assert not found[0].continues  # one of several agents can join later
 
     def test_shapes_that_are_pickled_come_from_the_space(self, tmp_path):
         flat = pa.array([[float(i)] * 4 for i in range(4)], pa.list_(pa.float32()))
@@ -408,7 +409,7 @@ class TestRLlibParquet:
             read(tmp_path)
 
     @pytest.mark.parametrize("change", [{"t": [0, 1, None, 2]}, {"rewards": ["1", "x", "2", "3"]}])
-    def test_values_that_are_missing_or_no_numbers(self, tmp_path, change):
+    def test_values_that_are_missing_or_not_numbers(self, tmp_path, change):
         pq.write_table(self.table(), tmp_path / "a.parquet")
         pq.write_table(self.table(**change), tmp_path / "b.parquet")
         reader = open_dataset(tmp_path, max_broken=1)
@@ -417,7 +418,7 @@ class TestRLlibParquet:
 
     def test_the_columns_of_a_long_footer_are_found(self, tmp_path):
         table = self.table()
-        table = table.replace_schema_metadata({"note": "x" * (1 << 18)})  # after the names of the columns
+        table = table.replace_schema_metadata({"note": "x" * (1 << 18)})  # after the column names
         pq.write_table(table, tmp_path / "out.parquet")
         assert len(read(tmp_path)) == 2
 

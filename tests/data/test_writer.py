@@ -1,4 +1,4 @@
-"""What a `DatasetWriter` refuses, because it could not be read again, and the ids that it converts."""
+"""A `DatasetWriter` refuses values that could not be read again, and converts ids."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_column_that_is_missing(tmp_path, name):
         written(tmp_path, [one])
 
 
-def test_an_episode_id_that_is_no_text(tmp_path):
+def test_an_episode_id_that_is_not_a_string(tmp_path):
     (one,) = some(1)
     one.episode_id = 3
     with pytest.raises(DatasetError, match=r"episode_id of a trajectory is no text(.|\n)*give '3'"):
@@ -54,20 +54,20 @@ def test_agent_ids_of_numpy(tmp_path, agent):
 
 
 @pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
-def test_a_column_that_is_no_array(tmp_path, name):
+def test_a_column_that_is_not_an_array(tmp_path, name):
     (one,) = some(1)
     one.columns[name] = one.columns[name].tolist()
     with pytest.raises(DatasetError, match=rf"no array(.|\n)*column '{name}'(.|\n)*np.array"):
         written(tmp_path, [one])
 
 
-def test_a_header_that_is_no_json(tmp_path):
+def test_a_header_that_is_not_json(tmp_path):
     with pytest.raises(DatasetError, match=r"no JSON(.|\n)*type object is not"):
         written(tmp_path, some(1), header={"x": object()})
     assert list(tmp_path.glob("*.parquet")) == []
 
 
-def test_a_single_space_is_that_of_the_default_policy(tmp_path):
+def test_a_single_space_is_for_the_default_policy(tmp_path):
     with DatasetWriter(tmp_path, BOX, TWO) as writer:
         writer.write(some(1)[0])
     reader = open_dataset(tmp_path)
@@ -82,7 +82,7 @@ def test_arrays_of_jax(tmp_path):
     np.testing.assert_array_equal(found.columns["obs"], one.columns["obs"])
 
 
-def test_arrays_that_the_caller_uses_again(tmp_path):
+def test_arrays_that_the_caller_reuses(tmp_path):
     (one,) = some(1)
     with DatasetWriter(tmp_path, *SPACES) as writer:
         for number in range(3):
@@ -93,14 +93,14 @@ def test_arrays_that_the_caller_uses_again(tmp_path):
     assert reader.header["behaviour"]["score"] == len(one)
 
 
-def test_arguments_that_cannot_be():
+def test_wrong_arguments():
     with pytest.raises(ConfigError, match=r"unknown compression(.|\n)*got: +zst(.|\n)*zstd"):
         DatasetWriter("unused", BOX, TWO, compression="zst")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"different policies(.|\n)*\['a'\] and \['b'\]"):
         DatasetWriter("unused", {"a": BOX}, {"b": TWO})
 
 
-def test_columns_to_read_are_a_list(tmp_path):
+def test_columns_to_read_must_be_a_list(tmp_path):
     written(tmp_path, some(1))
     with pytest.raises(ConfigError, match=r"setting 'columns'(.|\n)*got: +obs"):
         open_dataset(tmp_path, columns="obs")

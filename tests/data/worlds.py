@@ -1,4 +1,4 @@
-"""Environments with every shape of space, and policies in NumPy for them."""
+"""Environments with many kinds of spaces, and NumPy policies for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIONS = spaces.Tuple([spaces.Box(-2, 6, (2,), np.float32), spaces.MultiDiscret
 
 
 class Random(gym.Env):
-    """Observations of a space at random, rewards with all digits; episodes of 1 to 5 steps, of every end."""
+    """Random observations of a space, rewards with all digits; episodes of 1 to 5 steps with both kinds of ends."""
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -44,7 +44,7 @@ class Random(gym.Env):
 
 
 class Two(MultiAgentEnv):
-    """An eye and a hand, with spaces of their own; the hand acts in every second step and ends first."""
+    """Two agents, "eye" and 7, with different spaces; agent 7 acts at every second step and ends first."""
 
     observation_spaces = {"eye": IMAGE, 7: NESTED}
     action_spaces = {"eye": spaces.Discrete(3), 7: ACTIONS}
@@ -65,7 +65,7 @@ class Two(MultiAgentEnv):
 
 
 class Acts(Policy):
-    """Draws actions of the space, of a Box beyond its bounds; stores what estimates need."""
+    """Random actions, those of a Box also out of bounds; stores the columns for estimates."""
 
     batch_columns = frozenset({"agent_id", "t", "trajectory_id"})
 

@@ -1,4 +1,4 @@
-"""What is shown while training runs."""
+"""The display of running training."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_cells():
     }
 
 
-def test_what_is_not_known_is_a_dash():
+def test_unknown_values_are_dashes():
     shown = cells({"training_iteration": 1, "episode_reward_mean": None}, None)
     assert [shown[name] for name in ("steps/s", "reward", "length", "evaluation", "left")] == ["-"] * 5
 
@@ -113,7 +113,7 @@ def test_a_notebook_has_one_cell_that_is_replaced(monkeypatch):
     with NotebookDisplay("PPO on CartPole-v1", rows=2) as display:
         assert "compiling the first iteration" in shown[0]
         for iteration in range(1, 4):
-            display.update(result_of(iteration), 3725.0)  # the first is drawn, the others come within half a second
+            display.update(result_of(iteration), 3725.0)  # the first is drawn, the others follow within half a second
     assert len(shown) == 3
     assert "<pre>" in shown[-1]
     assert "PPO on CartPole-v1" in shown[-1]

@@ -1,4 +1,4 @@
-"""Result dicts on their way to disk and back."""
+"""Result dicts are written to and read from disk."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_number_in():
         assert number_in(result, "a", "b") is None
 
 
-def test_a_damaged_line_is_counted_and_left_out(tmp_path):
+def test_damaged_lines_are_counted_and_left_out(tmp_path):
     (tmp_path / "result.jsonl").write_text('{"a": 1}\n\n[1]\n{"a": 2}\n{"a": ')
     assert read_results(tmp_path) == ([{"a": 1}, {"a": 2}], 2)
     assert read_results(tmp_path / "result.jsonl") == ([{"a": 1}, {"a": 2}], 2)
@@ -72,12 +72,12 @@ def test_no_results(tmp_path):
         read_results(tmp_path)
 
 
-def test_every_reader_finds_the_same_lines(tmp_path):
+def test_all_readers_find_the_same_lines(tmp_path):
     odd = "a\u2028b\u2029c\x85d\x1ce\ud800"
     line = to_json({"name": odd})
     assert line.splitlines() == [line]
     deep = '{"x":' * 5000 + "1" + "}" * 5000
-    # Written by something else: the separators stand there as they are, and lines that nobody can walk through.
+    # From another program: unescaped separators, and lines that are nested too deeply.
     written = ['{"name": "a\u2028b"}', deep, '{"x":' * 101 + "1" + "}" * 101, '{"huge": 1' + "0" * 400 + "}", ""]
     (tmp_path / "result.jsonl").write_text("\n".join([line, *written]), encoding="utf-8")
     results, unread = read_results(tmp_path)

@@ -1,4 +1,4 @@
-"""A run folder of a killed process is continued; a full disk is a named error; its TensorBoard log loads no PyTorch."""
+"""Run folders: continuing that of a killed process, a full disk, and a TensorBoard log without PyTorch."""
 
 import errno
 import io
@@ -25,10 +25,10 @@ def line(iteration):
 @pytest.mark.parametrize(
     ("left", "kept"),
     [
-        ("", []),  # killed in the first iteration
-        (line(1)[:9], []),  # while it wrote the first line
+        ("", []),  # the process was killed in the first iteration
+        (line(1)[:9], []),  # as it wrote the first line
         (line(1) + line(2) + line(3)[:9], [1, 2]),
-        (line(1) + line(2) + line(3), [1, 2]),  # the checkpoint is of iteration 2
+        (line(1) + line(2) + line(3), [1, 2]),  # the checkpoint is that of iteration 2
     ],
 )
 def test_later_and_unfinished_results_are_dropped(tmp_path, left, kept):
@@ -41,7 +41,7 @@ def test_later_and_unfinished_results_are_dropped(tmp_path, left, kept):
     assert unread == 0
 
 
-def test_the_folder_stays_where_it_is(tmp_path, monkeypatch):
+def test_the_folder_does_not_depend_on_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     with RunFolder(Path("run"), EXPERIMENT, None, None) as folder:
@@ -53,7 +53,7 @@ def test_the_folder_stays_where_it_is(tmp_path, monkeypatch):
     assert list((tmp_path / "run").glob("events.out.tfevents*"))
 
 
-def test_a_full_disk_is_named(tmp_path):
+def test_a_full_disk_is_an_error(tmp_path):
     class Full(io.BytesIO):
         def write(self, data):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -66,21 +66,21 @@ def test_a_full_disk_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["config.json", "result.jsonl.new"])
-def test_a_disk_that_is_too_full_to_begin_is_named(tmp_path, file):
+def test_a_disk_too_full_to_begin_is_an_error(tmp_path, file):
     (tmp_path / "result.jsonl").write_text(line(1))
     (tmp_path / file).symlink_to("/dev/full")
     with pytest.raises(RollaxError, match=rf"{file}\n.*No space left on device"):
         RunFolder(tmp_path, EXPERIMENT, None, None, goes_on_after=1)
 
 
-def test_no_file_stays_open_if_it_cannot_begin(tmp_path):
+def test_no_file_stays_open_after_an_error_at_the_start(tmp_path):
     (tmp_path / "config.json").mkdir()
     with pytest.raises(RollaxError, match="config.json"):
         RunFolder(tmp_path, EXPERIMENT, None, None, goes_on_after=0)
-    assert not (tmp_path / "result.jsonl").exists()  # the only one that stays open
+    assert not (tmp_path / "result.jsonl").exists()  # the only file that stays open during a run
 
 
-def test_a_disk_that_is_too_full_for_the_tensorboard_log_is_named(tmp_path):
+def test_a_disk_too_full_for_the_tensorboard_log_is_an_error(tmp_path):
     result = {"training_iteration": 1, "timesteps_total": 100, "loss": 0.5}
     with open("/dev/full", "wb", buffering=0) as full, RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
         folder.log_scalars(result)
@@ -93,7 +93,7 @@ def test_a_disk_that_is_too_full_for_the_tensorboard_log_is_named(tmp_path):
 
 
 def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
-    # Loading it takes 2 s and 200 MB, for nothing in a run of JAX.
+    # A run in JAX does not need it, and loading it takes 2 s and 200 MB.
     script = (
         "import sys; from pathlib import Path; from rollax.runs.run_folder import RunFolder\n"
         "with RunFolder(Path('run'), dict(run='PPO', env=None, config={}, stop={}), None, None) as folder:\n"

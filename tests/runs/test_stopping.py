@@ -1,4 +1,4 @@
-"""Stop conditions, and the time that is left."""
+"""Stop conditions, and the remaining time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
 
 def result(iteration, **changes):
-    """1000 steps an iteration; the first one takes 10 s, the others 2 s."""
+    """The result of an iteration of 1000 steps; the first one takes 10 s, the others 2 s."""
     time_total = 10.0 + 2 * (iteration - 1)
     base = {"training_iteration": iteration, "timesteps_total": 1000 * iteration, "time_total_s": time_total}
     return {**base, "episode_reward_mean": None, **changes}
@@ -31,7 +31,7 @@ def result(iteration, **changes):
         ({"evaluation_reward_mean": 3}, {"episode_reward_mean": 9.0}, None),
         ({"evaluation_reward_mean": 3}, {"evaluation": {"episode_reward_mean": None}}, None),
         ({"evaluation_reward_mean": 3}, {"evaluation": {"episode_reward_mean": 3.5}}, "evaluation_reward_mean"),
-        # A goal reached in the last iteration that a limit allows counts as reached.
+        # A goal that is reached in the last allowed iteration is reached.
         ({"episode_reward_mean": 0, "timesteps_total": 1000}, {"episode_reward_mean": 1.0}, "episode_reward_mean"),
         ({}, {}, None),
     ],
@@ -49,7 +49,7 @@ def test_missed_goal():
 
 def test_time_left_leaves_out_the_compilation():
     left = TimeLeft({"timesteps_total": 10_000})
-    # After one iteration there is only its own pace: 9000 steps at 100/s.
+    # After one iteration its own rate is used: 9000 steps at 100/s.
     assert left.estimate(result(1)) == 90.0
     # Then 1000 steps take 2 s: 8000 left are 16 s, 7000 are 14 s.
     assert left.estimate(result(2)) == 16.0
@@ -63,21 +63,21 @@ def test_time_left_is_until_the_nearest_limit():
     assert left.estimate(result(5)) == 0.0
 
 
-def test_time_left_follows_the_recent_pace():
+def test_time_left_uses_the_recent_rate():
     left = TimeLeft({"timesteps_total": 100_000}, window=2)
     for iteration in range(1, 5):
         left.estimate(result(iteration))
-    # Iterations 5 and 6 take 4 s each instead of 2: 94 iterations left.
+    # Iterations 5 and 6 take 4 s each instead of 2; 94 iterations are left.
     left.estimate(result(5, time_total_s=20.0))
     assert left.estimate(result(6, time_total_s=24.0)) == 94 * 4.0
 
 
-def test_no_limit_no_estimate():
+def test_no_estimate_without_a_limit():
     assert TimeLeft({"episode_reward_mean": 1}).estimate(result(1)) is None
     assert TimeLeft({"timesteps_total": 5000}).estimate({"timesteps_total": 5}) is None
 
 
-def test_numbers_of_numpy():
+def test_numpy_numbers():
     given = {"timesteps_total": np.int64(60), "episode_reward_mean": np.float32(4)}
     assert checked_stop(given, "stop") == {"timesteps_total": 60, "episode_reward_mean": 4}
     assert {type(value) for value in checked_stop(given, "stop").values()} == {int, float}
