@@ -1,4 +1,4 @@
-"""The pages of the documentation, and the blocks of code in them."""
+"""The pages of the documentation, and their blocks of code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ each_page_at_length = pytest.mark.parametrize("page", long_except({"README"}, {p
 
 
 class Block(NamedTuple):
-    """A fenced block of a page: its language, its text, and the line of the page that it begins on."""
+    """A fenced block of a page: its language, its text, and its first line number."""
 
     language: str
     text: str

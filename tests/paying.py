@@ -18,7 +18,7 @@ EPISODE = 4
 
 
 def paying_env():
-    """A class that other processes need not import: it pays `pay` per step, and says in files what happens to it."""
+    """An environment class that is pickled by value: its reward is `pay`; it fails once at step `fails_at`."""
 
     class Paying(gym.Env):
         observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2)

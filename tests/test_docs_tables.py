@@ -1,4 +1,4 @@
-"""Handwritten tables of the documentation agree with the code."""
+"""Hand-written tables of the documentation agree with the code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALWAYS = {"terminateds", "truncateds", "eps_id"}
 
 
 class Pair(MultiAgentEnv):
-    """Two agents with constant observations, as a group for QMIX."""
+    """Two agents for a group of QMIX."""
 
     observation_space = action_space = gym.spaces.Discrete(2)
     possible_agents = ("left", "right")
@@ -57,19 +57,19 @@ def names(cell: str) -> set[str]:
 
 
 def columns_in_docs() -> dict[str, list[set[str]]]:
-    """Algorithm -> the columns that its policy requires, that postprocessing adds, and that its loss reads."""
+    """Algorithm -> columns that its policy requests, that postprocessing adds, and that its loss reads."""
     rows = table(DOCS / "batches.md", "| algorithm | `batch_columns` |")
     return {name: [names(cell) for cell in row[1:]] for row in rows for name in row[0].split(", ")}
 
 
-def test_columns_that_policies_require():
+def test_columns_that_policies_request():
     declared = {name: get_trainer_class(name).policy_class.batch_columns for name in ALGORITHMS}
-    assert {name: required for name, (required, *_) in columns_in_docs().items()} == declared
+    assert {name: asked for name, (asked, *_) in columns_in_docs().items()} == declared
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_columns_that_postprocessing_adds_and_losses_read(name):
+def test_the_columns_that_postprocessing_adds_and_losses_read(name):
     trainer_class = get_trainer_class(name)
     fragments = {} if issubclass(trainer_class.config_class, SearchFields) else {"rollout_fragment_length": 8}
     config = trainer_class.config_class(**fragments, seed=0)
@@ -83,8 +83,8 @@ def test_columns_that_postprocessing_adds_and_losses_read(name):
         buffer = UniformReplay(64)
         buffer.add(processed)
         learned = buffer.sample(2, np.random.default_rng(0))
-    required, added, read = columns_in_docs()[name]
-    assert required | ALWAYS <= sampled
+    asked, added, read = columns_in_docs()[name]
+    assert asked | ALWAYS <= sampled
     assert set(processed) - sampled == added
     assert set(policy.train_columns(learned)) == read
 
@@ -93,7 +93,7 @@ def test_every_column_of_a_batch_is_described():
     content = (DOCS / "batches.md").read_text(encoding="utf-8")
     described = {name for cell in re.findall(r"^\| (`.*?) \|", content, re.MULTILINE) for name in names(cell)}
     constants = {value for name, value in vars(SampleBatch).items() if name.isupper()}
-    # Columns inside the library only.
+    # Columns for internal use.
     internal = {"seq_lens", "td_error"}
     assert constants - internal <= described
 
@@ -102,7 +102,7 @@ def test_the_attributes_of_an_episode():
     rows = table(DOCS / "callbacks.md", "| attribute |")
     described = {match for row in rows for match in re.findall(r"^`(\w+)", row[0])}
     episode = Episode(0, 0, {"reward": np.zeros(1), "length": np.zeros(1, np.int64)})
-    own = {"finished", "noted_metrics"}  # for the table that holds it
+    own = {"finished", "noted_metrics"}  # an internal reference to its table
     assert described == {name for name in dir(episode) if not name.startswith("_")} - own
 
 
@@ -117,7 +117,7 @@ ON_POLICY, OFF_POLICY = (PPOConfig, A2CConfig), (DQNConfig, SACConfig, TD3Config
 
 
 @pytest.mark.parametrize(("title", "configs"), [("PPO and A2C:", ON_POLICY), ("DQN, SAC, TD3, DDPG:", OFF_POLICY)])
-def test_keys_of_other_libraries_match_the_hints_of_errors(title, configs):
+def test_the_keys_of_other_libraries_are_those_that_errors_name(title, configs):
     page = DOCS / "coming-from-sb3-and-cleanrl.md"
     _, _, section = page.read_text(encoding="utf-8").partition(f"\n{title}\n")
     rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", section.partition("\n\n")[0], re.MULTILINE)
@@ -134,7 +134,7 @@ def test_keys_of_other_libraries_match_the_hints_of_errors(title, configs):
 
 
 def hint(config: type[TrainerConfig], name: str) -> str | None:
-    """The hint in the error for a key that a config does not have, without the list of all keys; None if it has it."""
+    """The error for a key that a config does not have, without the list of all keys; None if it has the key."""
     try:
         config(**{name: 1})
     except ConfigError as error:

@@ -19,6 +19,6 @@ def test_numbers_that_are_not_whole(value):
 
 
 @pytest.mark.parametrize("value", [True, np.True_, "1", None, 1j, np.complex64(1), Fraction(1, 2), np.ones(1)])
-def test_none_of_both(value):
+def test_values_that_are_not_numbers(value):
     assert not is_whole(value)
     assert not is_number(value)

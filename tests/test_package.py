@@ -1,4 +1,4 @@
-"""The package as a whole: its public names, what importing it costs, and its pinned versions."""
+"""The package as a whole: its public names, its imports, and its pinned versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_importing_rollax_loads_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-def test_what_an_environment_needs_loads_nothing_heavy():
+def test_importing_names_for_environments_loads_nothing_heavy():
     names = "BaseEnv, EnvContext, EnvError, MultiAgentEnv, SampleBatch, VectorEnv, register_env, to_base_env"
     script = f"import sys; from rollax import {names}; print([name for name in ('jax', 'ray') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=True)
@@ -37,7 +37,7 @@ def test_policy_evaluator_is_the_rollout_worker():
 
 
 @pytest.mark.parametrize("name", rollax.__all__)
-def test_every_public_name_is_there(name):
+def test_every_public_name_exists(name):
     assert getattr(rollax, name) is getattr(rollax, name)
     assert name in dir(rollax)
 
@@ -45,13 +45,13 @@ def test_every_public_name_is_there(name):
 def test_type_checkers_see_every_public_name():
     stub = ast.parse(Path(rollax.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    # For them a name is public only if it is imported as itself.
+    # To them a name is public only if it is imported as itself.
     assert {(alias.name, alias.asname) for node in imports for alias in node.names} == {(n, n) for n in rollax.__all__}
 
 
 @pytest.mark.long
 def test_a_star_import_without_the_extras():
-    """Names of absent extras are left out; asked for, they raise the line that installs the extra."""
+    """Names of missing extras are left out; using one raises an error with the command that installs the extra."""
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     wanted = [name for extra, names in extras.items() if extra not in OF_DEVELOPERS for name in names]
     packages = {re.split(r"[\[>=<!~; ]", requirement)[0].replace("-", "_") for requirement in wanted}
@@ -84,10 +84,10 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_type_checkers_find_an_editable_install():
-    """They read .pth files with a path in them, and no import hooks."""
+    """They read .pth files that contain a path, but no import hooks."""
     found = importlib.metadata.distributions(name="rollax")
     editable = [one for one in found if '"editable": true' in (one.read_text("direct_url.json") or "")]
-    assert editable  # as `make test` installs it
+    assert editable  # installed as by `make test`
     for distribution in editable:
         lines = [Path(str(file.locate())).read_text() for file in distribution.files or () if file.suffix == ".pth"]
         assert [(Path(line.strip()) / "rollax" / "py.typed").exists() for line in lines] == [True]

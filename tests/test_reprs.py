@@ -1,4 +1,4 @@
-"""What a person sees of an object in a notebook or a debugger: one line that says what it is."""
+"""The repr of an object, as in a notebook or a debugger, is one informative line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Meeting(MultiAgentEnv):
     possible_agents = ("a", "b")
 
 
-def test_of_a_trainer_and_its_parts(trainer):
+def test_repr_of_a_trainer_and_its_parts(trainer):
     policy = "PPOPolicy('default_policy', Box((4,), float32) -> Discrete(2))"
     assert repr(trainer) == "PPOTrainer(env='CartPole-v1', num_workers=0, timesteps_total=0)"
     assert repr(trainer.get_policy()) == policy
@@ -34,7 +34,7 @@ def test_of_a_trainer_and_its_parts(trainer):
     assert "\n" not in repr(trainer.config)
 
 
-def test_of_environments(trainer):
+def test_repr_of_environments(trainer):
     assert repr(trainer.worker.env) == "VectorBaseEnv(CartPole-v1, num_envs=1)"
     assert repr(VectorEnv.wrap(lambda index: gym.make("CartPole-v1"), num_envs=2)) == (
         "SteppedInTurn(CartPole-v1, num_envs=2)"
@@ -42,7 +42,7 @@ def test_of_environments(trainer):
     assert repr(Meeting()) == "Meeting(possible_agents=('a', 'b'))"
 
 
-def test_of_buffers_batches_and_episodes(trainer):
+def test_repr_of_buffers_batches_and_episodes(trainer):
     assert repr(UniformReplay(8, n_step=3)) == "UniformReplay(transitions=0, capacity=8, n_step=3)"
     assert repr(PrioritizedReplay(8)) == "PrioritizedReplay(transitions=0, capacity=8, n_step=1)"
     batch = trainer.worker.sample()

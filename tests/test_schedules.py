@@ -37,11 +37,11 @@ def test_jump():
         ([[-1, 0.5]], "0 or more"),
     ],
 )
-def test_what_is_no_schedule(points, message):
+def test_invalid_schedules(points, message):
     with pytest.raises(ConfigError, match=message) as error:
         Schedule(points, where="config key 'lr_schedule'")
     assert "config key 'lr_schedule'" in str(error.value)
 
 
-def test_shows_its_points():
+def test_repr_shows_the_points():
     assert repr(Schedule([[0, 1], [10, 2]])) == "Schedule([[0.0, 1.0], [10.0, 2.0]])"

@@ -18,7 +18,7 @@ from rollax.sharing import shared
 
 
 class Users:
-    """A class of a user, who may read anything in it."""
+    """A user's class, which may read any state."""
 
 
 def made_by_a_user():
@@ -93,14 +93,14 @@ def test_equal_content_is_made_once(name):
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_other_content_is_something_else(name):
+def test_different_content_is_made_separately(name):
     made = [shared(Cell, value) for value in DIFFERENT[name]]
     assert None not in made
     assert len(set(map(id, made))) == len(DIFFERENT[name])
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_may_read_anything_is_never_shared(name):
+def test_values_that_may_read_any_state_are_not_shared(name):
     assert shared(Cell, UNKNOWN[name]) is None
     assert shared(Cell, 1, deeper(UNKNOWN[name])) is None
 
@@ -111,7 +111,7 @@ def test_a_value_that_contains_itself_is_not_shared():
     assert shared(Cell, around) is None
 
 
-def test_who_makes_it_counts():
+def test_values_of_other_makers_are_separate():
     class Other(Cell):
         pass
 
@@ -119,7 +119,7 @@ def test_who_makes_it_counts():
     assert shared(Cell, 1, 2).parts == (1, 2)
 
 
-def test_changed_values_are_other_ones():
+def test_changed_values_are_made_separately():
     sizes = [1, 2]
     before = shared(Cell, sizes)
     sizes.append(3)
@@ -128,7 +128,7 @@ def test_changed_values_are_other_ones():
 
 
 @pytest.mark.long
-def test_a_thousand_kinds_do_not_fill_the_memory():
+def test_only_the_most_recent_values_are_kept():
     alive = [weakref.ref(shared(Cell, number)) for number in range(1000)]
     gc.collect()
     kept = [number for number, ref in enumerate(alive) if ref() is not None]

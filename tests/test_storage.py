@@ -1,4 +1,4 @@
-"""Saved folders are whole or absent, whatever kills or refuses the save, and damage is never read."""
+"""Saved folders are complete or absent, even if a save is killed or fails, and damaged folders are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(path: Path) -> dict[str, bytes]:
     return storage.read_directory(path, kind="policy", format_version=2)
 
 
-def test_what_is_written_is_read(tmp_path: Path):
+def test_written_files_are_read_again(tmp_path: Path):
     path = save(tmp_path / "runs" / "new" / "policy_1")
     assert path == tmp_path / "runs" / "new" / "policy_1"
     assert load(path) == FILES
@@ -47,7 +47,7 @@ def test_what_is_written_is_read(tmp_path: Path):
     }
 
 
-def test_a_relative_path_is_taken_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert save(Path("policy_1")) == tmp_path / "policy_1"
     assert load(Path("policy_1")) == FILES
@@ -60,7 +60,7 @@ def test_older_formats_are_read_and_their_version_is_known(tmp_path: Path):
 
 
 @pytest.mark.parametrize("in_the_way", ["folder", "empty folder", "file", "dangling link"])
-def test_nothing_is_overwritten(tmp_path: Path, in_the_way: str):
+def test_existing_folders_are_not_overwritten(tmp_path: Path, in_the_way: str):
     path = tmp_path / "p"
     if in_the_way == "folder":
         save(path)
@@ -98,7 +98,7 @@ def test_files_that_cannot_be_stored_are_refused(tmp_path: Path, files: Any):
 
 
 @pytest.mark.parametrize(("kind", "version"), [("policy", 0), ("policy", True), ("policy", 1.0), (None, 1)])
-def test_a_folder_that_could_not_be_read_is_not_written(tmp_path: Path, kind: Any, version: Any):
+def test_a_folder_that_could_not_be_read_back_is_not_written(tmp_path: Path, kind: Any, version: Any):
     with pytest.raises(CheckpointError, match="kind"):
         storage.write_directory(tmp_path / "p", FILES, kind=kind, format_version=version)
     assert os.listdir(tmp_path) == []
@@ -146,14 +146,14 @@ def damage(change: str, path: Path) -> None:
         ("a way out", r"damaged(.|\n)*manifest\.json"),
     ],
 )
-def test_damage_is_named_and_refused(tmp_path: Path, change: str, message: str):
+def test_damage_is_refused(tmp_path: Path, change: str, message: str):
     path = save(tmp_path / "p")
     damage(change, path)
     with pytest.raises(CheckpointError, match=message):
         load(path)
 
 
-def test_other_kinds_newer_formats_and_nothing_are_refused(tmp_path: Path):
+def test_other_kinds_newer_formats_and_missing_folders_are_refused(tmp_path: Path):
     path = save(tmp_path / "p", format_version=3)
     with pytest.raises(CheckpointError, match=r"newer format(.|\n)*format 3(.|\n)*format 2 or older"):
         load(path)
@@ -164,7 +164,7 @@ def test_other_kinds_newer_formats_and_nothing_are_refused(tmp_path: Path):
 
 
 class Disk:
-    """Notes the calls that change the disk, and fails or kills at one of them."""
+    """Records the calls that change the disk, and fails at one of them."""
 
     CALLS = ("mkdir", "open", "write", "fsync", "rename")
 
@@ -194,7 +194,7 @@ class Disk:
         return descriptor
 
 
-def test_every_file_is_on_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_file_is_synced_before_the_folder_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "runs").mkdir()
     disk = Disk(monkeypatch)
     save(tmp_path / "runs" / "p", {"a": b"1", "b": b"2"})
@@ -218,7 +218,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (KeyboardInterrupt(), KeyboardInterrupt, None),
     ],
 )
-def test_a_disk_that_refuses_at_any_call_leaves_nothing(
+def test_an_error_at_any_call_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, raised: type[BaseException], fix: str | None
 ):
     older = save(tmp_path / "p_1")
@@ -270,7 +270,7 @@ def test_a_file_system_that_cannot_sync_folders_is_accepted(tmp_path: Path, monk
     assert load(save(tmp_path / "p")) == FILES
 
 
-def test_a_folder_around_complete_ones_names_the_last(tmp_path: Path):
+def test_the_error_for_a_folder_with_checkpoints_names_the_newest(tmp_path: Path):
     for name in ("p_000002", "p_000010", "p_000009"):
         save(tmp_path / "run" / "checkpoints" / name)
     (tmp_path / "run" / "checkpoints" / "p_000011").mkdir()  # no manifest
@@ -284,7 +284,7 @@ def test_a_folder_around_complete_ones_names_the_last(tmp_path: Path):
             load(path)
 
 
-def test_newest_goes_by_the_number_in_the_name(tmp_path: Path):
+def test_newest_uses_the_number_in_the_name(tmp_path: Path):
     assert storage.newest(tmp_path / "gone", "p_") is None
     assert storage.newest(tmp_path, "p_") is None
     for name in ("p_9", "p_10", "p_000002", "q_99", "p_100x", "xp_100", "p_", "p_-300", "p_1.tmp"):
@@ -299,7 +299,7 @@ def test_newest_goes_by_the_number_in_the_name(tmp_path: Path):
     assert storage.newest(tmp_path, "p.") is None
 
 
-def test_a_save_clears_what_a_killed_one_of_its_name_left(tmp_path: Path):
+def test_a_save_removes_the_remains_of_a_killed_save_of_its_name(tmp_path: Path):
     mine, others = tmp_path / ".p_3.0123abcd.tmp", [".p_4.0123abcd.tmp", ".p_3.notes.tmp", "p_3.0123abcd.tmp"]
     for name in (mine, *others):
         (tmp_path / name).mkdir()
@@ -308,8 +308,8 @@ def test_a_save_clears_what_a_killed_one_of_its_name_left(tmp_path: Path):
     assert sorted(os.listdir(tmp_path)) == sorted(["p_3", *others])
 
 
-# Runs in its own process, because forking one with threads in it is not safe. Every child saves on and on from where
-# the last one got to. The first are killed at each call that changes the disk, the others at a random moment.
+# Runs in its own process, because forking a process with threads is not safe. Every child continues the saves of the
+# last one. The first children are killed at each call that changes the disk, the others at random moments.
 KILLS = """
 import os, random, signal, sys, time
 from rollax import storage
@@ -369,9 +369,9 @@ def test_the_newest_folder_loads_whenever_a_save_is_killed(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     reached, halves, seen = map(int, done.stdout.split())
-    # Otherwise no kill came in the middle of a save, or none after one, and the test has shown nothing.
+    # Otherwise no kill came during a save, or none after one, and the test would show nothing.
     assert reached > 10
     assert halves > 20
     assert seen > 30
-    # A killed save leaves its half under the number that the next one uses, which clears it: at most the last is left.
+    # A killed save leaves a temporary folder with the number of the next save, which removes it: at most one is left.
     assert len([name for name in os.listdir(tmp_path) if name.endswith(".tmp")]) <= 1

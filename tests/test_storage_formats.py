@@ -1,4 +1,4 @@
-"""Arrays and plain values come back from storage as they were, and what would not is refused."""
+"""Arrays and plain values are restored unchanged from storage, and other values are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_bfloat16_is_stored_as_float32():
     assert back.astype(ml_dtypes.bfloat16).tolist() == numbers.tolist()
 
 
-def test_arrays_come_back_bit_for_bit():
+def test_arrays_are_restored_bit_for_bit():
     data = storage.arrays_to_bytes(ARRAYS)
     back = storage.bytes_to_arrays(data)
     assert back.keys() == ARRAYS.keys()
@@ -70,7 +70,7 @@ def test_damaged_arrays_are_refused():
             storage.bytes_to_arrays(bad, "weights.safetensors")
 
 
-def test_json_comes_back_equal():
+def test_json_is_restored_equal():
     data = {
         "steps": 2**130,
         "lr": 0.1,

@@ -17,7 +17,7 @@ from rollax import Callbacks, CheckpointError, ConfigError, PGTrainer, PPOTraine
 from tests.paying import EPISODE, SMALL, paying_env
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what Ray's modules warn of as they load
+    warnings.simplefilter("ignore")  # warnings of Ray's modules at import
     from ray.tune.trainable import trainable as module_of_trainable
 
 from rollax.tune import TunedTrainer, checkpoint_in, keep_to_reserved, plain, trainable
@@ -39,7 +39,7 @@ def make(monkeypatch, tmp_path):
 
 
 class TestClass:
-    def test_it_is_named_after_the_algorithm(self):
+    def test_the_class_is_named_after_the_algorithm(self):
         assert trainable("ppo").__name__ == trainable(PPOTrainer).__name__ == "PPO"
         assert trainable(PGTrainer).trainer_class is PGTrainer
         assert issubclass(trainable("PG"), TunedTrainer)
@@ -55,7 +55,7 @@ class TestClass:
         assert done.stdout.strip() == "False"
 
     @pytest.mark.long
-    def test_without_tune_it_says_what_to_install(self):
+    def test_without_tune_the_error_has_the_command_to_install_it(self):
         script = "import sys; sys.modules['ray.tune'] = None; import rollax.tune"
         done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, check=False)
         assert "pip install 'rollax[tune]'" in done.stderr
@@ -88,7 +88,7 @@ class TestResources:
         assert request.bundles == bundles
         assert not request.head_bundle_is_empty
 
-    def test_nothing_for_the_learner(self):
+    def test_no_resources_for_the_learner(self):
         request = trainable("PPO").default_resource_request({"num_workers": 1, "num_cpus_for_driver": 0})
         assert (request.bundles, request.head_bundle_is_empty) == ([{"CPU": 1}], True)
 
@@ -97,13 +97,13 @@ class TestResources:
         [
             ({"CPU": 2.5}, {}, {"NPROC": "2"}, "cpu"),
             ({}, {}, {"NPROC": "1"}, "cpu"),
-            # 0.9 of the half that is reserved
+            # 0.9 of the reserved half
             ({"CPU": 1, "GPU": 0.5}, {}, {"NPROC": "1", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.450"}, None),
             ({"CPU": 1, "TPU": 4}, {}, {"NPROC": "1"}, None),
             ({"CPU": 1}, {"NPROC": "7", "JAX_PLATFORMS": "cuda"}, {"NPROC": "7", "JAX_PLATFORMS": "cuda"}, None),
         ],
     )
-    def test_a_trial_keeps_to_what_it_has_reserved(self, bundle, given, variables, platform, monkeypatch):
+    def test_a_trial_uses_only_its_reserved_resources(self, bundle, given, variables, platform, monkeypatch):
         import jax
 
         updates = {}
@@ -126,14 +126,14 @@ class TestResults:
         text = json.dumps(plain(given))
         assert text == '{"a": NaN, "1": [0.5, [0, 1]], "b": {"c": [true, "text"]}, "d": Infinity, "e": "ok"}'
 
-    def test_the_same_keys_in_each_iteration_and_a_number_where_there_is_none(self, make):
-        # 2 steps in an iteration and 4 in an episode: the first ends in the second iteration.
+    def test_each_iteration_has_the_same_keys_with_nan_for_missing_values(self, make):
+        # 2 steps per iteration and 4 per episode: the first episode ends in the second iteration.
         trial = make(train_batch_size=2, sgd_minibatch_size=2, evaluation_interval=3, evaluation_num_episodes=1)
         first, second, third, fourth = [trial.train() for _ in range(4)]
         assert math.isnan(first["episode_reward_mean"])
         assert second["episode_reward_mean"] == EPISODE
         assert first.keys() - {"timesteps_since_restore"} == fourth.keys() - {"timesteps_since_restore"}
-        # An evaluation stands until the next one, so that a search can go by it in any iteration.
+        # An evaluation is repeated until the next one, so that a search can use it in any iteration.
         rewards = [result["evaluation"]["episode_reward_mean"] for result in (second, third, fourth)]
         np.testing.assert_array_equal(rewards, [np.nan, EPISODE, EPISODE])
         assert first["evaluation"].keys() == fourth["evaluation"].keys()
@@ -141,10 +141,10 @@ class TestResults:
         assert [fourth[name] for name in counted] == [4, 8, 2, False]
 
     @pytest.mark.long
-    def test_without_evaluation_there_is_none(self, make):
+    def test_without_evaluation_the_value_is_nan(self, make):
         assert math.isnan(make().train()["evaluation"])
 
-    def test_what_a_callback_adds_is_there(self, make):
+    def test_results_have_the_values_of_callbacks(self, make):
         class Ending(Callbacks):
             def on_train_result(self, *, trainer, result):
                 result.update(done=trainer.iteration == 2, weight=np.float32(3))
@@ -157,7 +157,7 @@ class TestResults:
 
 class TestCheckpoints:
     @pytest.mark.long
-    def test_exploiting_takes_weights_and_optimizer_and_keeps_the_new_hyperparameters(self, make, tmp_path):
+    def test_exploiting_copies_weights_and_optimizer_and_keeps_the_new_hyperparameters(self, make, tmp_path):
         donor = make(lr=1e-3, clip_param=0.1, kl_coeff=0.2, kl_target=1e9)
         for _ in range(2):
             donor.train()
@@ -181,7 +181,7 @@ class TestCheckpoints:
         assert coefficients["lr"] == result["info"]["learner"]["default_policy"]["cur_lr"] == pytest.approx(6e-3)
         assert coefficients["entropy_coeff"] == pytest.approx(0.1)
         assert coefficients["clip_param"] == 0.3
-        # What adapts by itself is state, and goes on from 0.2 halved twice: no divergence comes near the target.
+        # An adaptive coefficient is state: it continues from 0.2, halved twice, as no divergence is near the target.
         assert result["info"]["learner"]["default_policy"]["cur_kl_coeff"] == pytest.approx(0.05)
 
     def test_the_last_evaluation_stays_in_the_results(self, make, tmp_path):
@@ -191,7 +191,7 @@ class TestCheckpoints:
         heir.restore(donor.save(str(tmp_path / "saved")))
         assert heir.train()["evaluation"]["episode_rewards"] == [EPISODE]
 
-    def test_the_newest_in_the_folder_counts(self, make, tmp_path):
+    def test_the_newest_checkpoint_in_the_folder_is_used(self, make, tmp_path):
         trial = make()
         for _ in range(2):
             trial.train()
@@ -199,11 +199,11 @@ class TestCheckpoints:
         assert checkpoint_in(tmp_path).name == "checkpoint_000002"
         assert load_policy(checkpoint_in(str(tmp_path))).compute_single_action([0.0]) in (0, 1)
 
-    def test_a_folder_without_one_is_refused(self, make, tmp_path):
+    def test_a_folder_without_a_checkpoint_is_refused(self, make, tmp_path):
         with pytest.raises(CheckpointError, match=r"No checkpoint of a trainer(.|\n)*rollax\.tune\.trainable"):
             make().load_checkpoint(str(tmp_path))
 
-    def test_a_reset_builds_anew_and_keeps_nothing(self, make):
+    def test_a_reset_makes_a_new_trainer(self, make):
         closed = []
         trial = make(env_config={"closed": closed.append}, evaluation_interval=1, lr=1e-3)
         trial.train()
@@ -211,7 +211,7 @@ class TestCheckpoints:
         old = trial.trainer
         new = {"env": paying_env(), **SMALL, "evaluation_interval": 2, "evaluation_num_episodes": 1, "lr": 5e-3}
         assert trial.reset(new) is True
-        assert closed  # the environments of the old one
+        assert closed  # the environments of the old trainer
         assert trial.trainer is not old
         assert any(
             (weights[name] != array).any() for name, array in trial.trainer.get_weights()["default_policy"].items()
@@ -221,7 +221,7 @@ class TestCheckpoints:
         assert result["info"]["learner"]["default_policy"]["cur_lr"] == 5e-3
         assert math.isnan(result["evaluation"]["episode_reward_mean"])
 
-    def test_a_reset_that_fails_leaves_nothing_open(self, make):
+    def test_a_failed_reset_closes_everything(self, make):
         closed = []
         trial = make(env_config={"closed": closed.append})
         with pytest.raises(ConfigError, match="learning_rate"):

@@ -1,4 +1,4 @@
-"""Trials in the processes of Ray Tune. Each of those loads JAX, so there are few runs here."""
+"""Trials in processes of Ray Tune. Each process loads JAX, so there are few runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollax import Callbacks, PPOTrainer, register_env
 from tests.paying import EPISODE, SMALL, paying_env
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what Ray's modules warn of as they load
+    warnings.simplefilter("ignore")  # warnings of Ray's modules at import
     import ray
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
@@ -26,7 +26,7 @@ SHARE = {"num_cpus_for_driver": 0.25}
 
 @pytest.fixture(scope="module")
 def small_cluster():
-    """Ray, as it is if another test has started it: all trials here fit into one CPU."""
+    """Ray, also if another test has started it: all trials fit into one CPU."""
     started = not ray.is_initialized()
     if started:
         with warnings.catch_warnings():
@@ -66,7 +66,7 @@ def quietly(function):
 
 @pytest.fixture(scope="module")
 def grid(small_cluster, tmp_path_factory):
-    """Two learning rates, with an environment and a callback that only this process knows."""
+    """Two learning rates, with an environment and a callback that are defined only in this process."""
 
     class Noting(Callbacks):
         def on_episode_end(self, *, worker, base_env, episode):
@@ -91,8 +91,8 @@ def test_a_grid_has_its_results(grid):
     assert table["timesteps_total"].tolist() == [96, 96]
     assert table["episode_reward_mean"].tolist() == [2.0, 2.0]  # 4 steps of 0.5
     assert table["custom_metrics/length_mean"].tolist() == [4.0, 4.0]
-    assert table["nproc"].tolist() == ["1", "1"]  # what is reserved, but at least one
-    # Files of Tune have the columns of the first iteration, which had no evaluation.
+    assert table["nproc"].tolist() == ["1", "1"]  # the reserved CPUs, but at least one
+    # Files of Tune have the columns of the first iteration, which has no evaluation.
     history = grid[0].metrics_dataframe["evaluation/episode_reward_mean"]
     np.testing.assert_array_equal(history, [np.nan, 2.0, 2.0])
 
@@ -108,9 +108,9 @@ def test_the_best_checkpoint_is_a_policy(grid):
 
 
 @pytest.mark.long
-def test_an_error_is_told_and_a_search_goes_on_where_it_was(small_cluster, tmp_path):
+def test_an_error_is_reported_and_a_restored_search_continues(small_cluster, tmp_path):
     mended = tmp_path / "mended"
-    # 32 steps in an iteration: it fails in the third one.
+    # 32 steps per iteration: it fails in the third one.
     config = {"env": paying_env(), "env_config": {"fails_at": 70, "mended": str(mended)}}
     each = tune.CheckpointConfig(checkpoint_frequency=1)
     results = fit(config, 4, tmp_path, checkpoint=each)
@@ -142,8 +142,8 @@ class Reported(tune.Callback):
 
 
 @pytest.mark.long
-def test_population_based_training_keeps_what_it_perturbed(small_cluster, tmp_path):
-    # The second trial pays more, so the first one takes over its weights, counters and config, with another lr.
+def test_population_based_training_keeps_perturbed_hyperparameters(small_cluster, tmp_path):
+    # The second trial has higher rewards, so the first one copies its weights, counters and config, with another lr.
     config = {"env": paying_env(), "env_config": {"pay": tune.grid_search([0.0, 1.0])}, "lr": 1e-3}
     population = PopulationBasedTraining(
         time_attr="training_iteration",
@@ -165,9 +165,9 @@ def test_population_based_training_keeps_what_it_perturbed(small_cluster, tmp_pa
 
 
 @pytest.mark.long
-def test_workers_live_in_the_trial_and_there_is_one_ray_and_a_wrong_config_fails_alone(small_cluster, tmp_path):
+def test_workers_run_in_the_trials_resources_and_a_wrong_config_fails_alone(small_cluster, tmp_path):
     def here():
-        """1 for the bundles of a trial, and 2 for the same Ray."""
+        """The sum of 1 if in the bundles of a trial, and 2 if in the same Ray."""
         context = ray.get_runtime_context()
         in_group = context.get_placement_group_id() is not None
         return float(in_group) + 2.0 * (context.gcs_address == address)

@@ -1,4 +1,4 @@
-"""The log of the example: what is written is what is read, by each worker its own part."""
+"""The log of the example: each worker reads its own part, and all written steps are read."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_each_worker_reads_its_part(path):
     assert numbers_read(path, 2, 2) == [1, 3]
 
 
-def test_what_is_told_is_what_was_written(path):
+def test_all_written_steps_are_read(path):
     lines = [line.split(",") for line in path.read_text().splitlines()[1:]]
-    # (observation, action, reward) -> whether the trajectory terminates there; the line after an episode's last step
-    # says so.
+    # (observation, action, reward) -> whether the trajectory terminates there, which is in the line after the last
+    # step.
     written = {
         tuple(np.float32(line[1:7]).tolist()): after[7] == "1"
         for line, after in zip(lines, [*lines[1:], lines[0]], strict=True)
@@ -47,13 +47,13 @@ def test_what_is_told_is_what_was_written(path):
             "accept_off_policy_actions": True,
         },
     )
-    told = {}
-    while len(told) < len(written):
+    found = {}
+    while len(found) < len(written):
         batch = worker.sample()
         assert batch["off_policy"].all()
         rows = np.column_stack([batch["obs"], batch["actions"], batch["rewards"]]).astype(np.float32)
-        told |= dict(zip(map(tuple, rows.tolist()), batch["terminateds"].tolist(), strict=True))
-        assert told.items() <= written.items()
+        found |= dict(zip(map(tuple, rows.tolist()), batch["terminateds"].tolist(), strict=True))
+        assert found.items() <= written.items()
     worker.stop()
-    assert told == written
-    assert 3 < sum(told.values()) <= 5  # some may have been cut off
+    assert found == written
+    assert 3 < sum(found.values()) <= 5  # some may be truncated

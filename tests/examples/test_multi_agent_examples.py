@@ -1,4 +1,4 @@
-"""The rules of the worlds that the examples with several agents are set in."""
+"""The rules of the environments in the examples with several agents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestMultiAgentCartPole:
         steps = dict.fromkeys(obs, 0)
         over = False
         while not over:
-            # Agent 0 pushes to one side only and falls first; the others lean against the fall.
+            # Agent 0 always pushes to one side and falls first; the others balance their poles.
             actions = {agent: int(agent > 0 and value[2] + value[3] > 0) for agent, value in obs.items()}
             obs, rewards, terminateds, truncateds, _ = env.step(actions)
             assert rewards == dict.fromkeys(actions, 1.0)
@@ -51,7 +51,7 @@ class TestMultiAgentCartPole:
         assert {steps[1], steps[2]} == {500}
         assert (terminateds["__all__"], truncateds["__all__"]) == (False, True)
 
-    def test_fallen_is_no_time_limit(self):
+    def test_a_fall_is_not_a_truncation(self):
         env = MultiAgentCartPole({"num_agents": 1})
         env.reset(seed=0)
         while not (flags := env.step({0: 0})[2:4])[0][0]:
@@ -78,7 +78,7 @@ class TestRockPaperScissors:
         ends = [env.step({"player_0": 0, "player_1": 0})[2]["__all__"] for _ in range(10)]
         assert ends == [False] * 9 + [True]
 
-    def test_the_opponents_keep_to_their_rules(self):
+    def test_rules_of_the_opponents(self):
         seen = np.array([[own, other] for own in range(3) for other in range(3)] + [[NOTHING_YET, NOTHING_YET]] * 30)
         spaces = RockPaperScissors.observation_space, RockPaperScissors.action_space
         same, beat = (cls(*spaces, PGConfig(seed=0)).compute_actions(seen)[0] for cls in (AlwaysSame, BeatLast))
@@ -93,7 +93,7 @@ class TestRockPaperScissors:
 
 
 class TestTicTacToe:
-    def test_each_opens_half_of_the_games(self):
+    def test_each_player_opens_half_of_the_games(self):
         seats = [
             tuple(
                 tic_tac_toe.seat_by_board(agent, SimpleNamespace(env_index=board)) for agent in ("player_1", "player_2")
@@ -102,7 +102,7 @@ class TestTicTacToe:
         ]
         assert seats == [("learner", "random"), ("random", "learner")] * 2
 
-    def test_random_moves_are_free_ones_and_any_of_them(self):
+    def test_random_moves_are_all_free_squares(self):
         config = {"num_envs_per_worker": 4, "rollout_fragment_length": 200, "seed": 0}
         worker = RolloutWorker(tic_tac_toe.make_game, tic_tac_toe.RandomMoves, config=config)
         batch = worker.sample()
@@ -111,7 +111,7 @@ class TestTicTacToe:
         first = actions[mask.all(axis=1)]
         assert set(first) == set(range(9))
 
-    def test_the_score_counts_a_draw_half(self):
+    def test_a_draw_is_half_a_point(self):
         assert [tic_tac_toe.score({"policy_reward_mean": {"learner": mean}}) for mean in (-1, 0, 1)] == [0, 0.5, 1]
 
 
@@ -130,15 +130,15 @@ class TestMaze:
             env.step({env.walker: move})
         return env.step({env.walker: moves[-1]})
 
-    def test_a_choice_creates_a_walker_without_a_step_in_the_maze(self, maze):
+    def test_choosing_a_side_creates_a_walker_without_a_step(self, maze):
         obs, rewards, terminateds, truncateds, _ = maze.step({TOP_LEVEL: SOUTH})
         ((walker, seen),) = obs.items()
         assert policy_of(walker) == WALKERS[0]
-        assert seen.tolist() == [1, 2, 1]  # row, column, the second of its two sides
+        assert seen.tolist() == [1, 2, 1]  # row, column, second of its two sides
         assert (rewards, terminateds, truncateds) == ({}, {"__all__": False}, {"__all__": False})
         assert maze.cell == (1, 2)
 
-    def test_every_choice_has_a_walker_of_its_own(self, maze):
+    def test_every_choice_has_a_new_walker(self, maze):
         walkers = []
         for side in (NORTH, EAST, SOUTH, WEST, NORTH):
             self.walk(maze, side, *[NORTH] * WALK_LENGTH)
@@ -161,7 +161,7 @@ class TestMaze:
         assert (maze.room, maze.cell) == ((0, 0), (4, 1))  # beside the door
         maze.cell = (4, 2)
         self.walk(maze, EAST, SOUTH)
-        assert maze.room == (0, 0)  # the door is open to those who are sent through it
+        assert maze.room == (0, 0)  # the door is open to walkers sent through it
         maze.cell = (0, 2)
         self.walk(maze, NORTH, NORTH)
         assert maze.room == (0, 0)  # the edge of the maze
@@ -169,7 +169,7 @@ class TestMaze:
         self.walk(maze, EAST, EAST)
         assert maze.room == (1, 0)  # a wall between two rooms
 
-    def test_a_walk_that_leads_nowhere_ends_without_reward(self, maze):
+    def test_an_unsuccessful_walk_ends_without_reward(self, maze):
         maze.step({TOP_LEVEL: NORTH})
         for _ in range(WALK_LENGTH - 1):
             obs, rewards, terminateds, *_ = maze.step({maze.walker: NORTH})
@@ -186,12 +186,12 @@ class TestMaze:
         assert rewards[TOP_LEVEL] == 1.0
         assert (terminateds["__all__"], truncateds["__all__"]) == (True, False)
 
-    def test_the_last_walk_ends_it_too(self, maze):
+    def test_the_last_walk_ends_the_episode(self, maze):
         ends = [self.walk(maze, NORTH, *[NORTH] * WALK_LENGTH)[2:4] for _ in range(WALKS)]
         assert [truncated["__all__"] for _, truncated in ends] == [False] * (WALKS - 1) + [True]
         assert not any(terminated["__all__"] for terminated, _ in ends)
 
-    def test_one_seed_one_course(self):
+    def test_the_same_seed_gives_the_same_episodes(self):
         mazes = Maze({}), Maze({})
         for env in mazes:
             env.reset(seed=3)
@@ -199,7 +199,7 @@ class TestMaze:
         assert mazes[0].cell == mazes[1].cell
 
     @pytest.mark.parametrize("drawing", [MAZE, OTHER_MAZE])
-    def test_every_room_leads_to_the_goal_by_doors_that_open_both_ways(self, drawing):
+    def test_the_goal_can_be_reached_from_every_room(self, drawing):
         env = Maze({"maze": drawing})
         reached, fresh = {env.goal}, [env.goal]
         while fresh:
@@ -212,7 +212,7 @@ class TestMaze:
                     reached.add(beside)
         assert len(reached) == env.rooms**2 == 16
 
-    def test_episodes_begin_everywhere_but_at_the_goal(self):
+    def test_episodes_begin_in_every_room_except_the_goal(self):
         env = Maze({})
         env.reset(seed=0)
         starts = {(env.reset()[0][TOP_LEVEL], *env.cell) for _ in range(3000)}
@@ -221,7 +221,7 @@ class TestMaze:
 
 
 class TestLifts:
-    def test_a_trip_takes_as_long_as_it_is_far(self):
+    def test_the_duration_of_a_trip_is_its_distance(self):
         env = Lifts({"houses": 3})
         env.try_reset()
         env.floor[:], env.waiting[:] = [0, 2, 5], [4, 5, 4]
@@ -233,14 +233,14 @@ class TestLifts:
             assert terminateds == truncateds == {house: {"__all__": False}}
             assert infos == {house: {"lift": {"second": second}}}
 
-    def test_those_that_stop_at_the_same_time_are_ready_together(self):
+    def test_lifts_that_stop_together_are_ready_together(self):
         env = Lifts({"houses": 2})
         env.try_reset()
         env.floor[:] = [0, FLOORS - 1]
         env.send_actions({0: {"lift": 1}, 1: {"lift": FLOORS - 2}})
         assert list(env.poll()[0]) == [0, 1]
 
-    def test_sampled_trips_are_those_of_the_lifts(self):
+    def test_sampled_rewards_and_episode_lengths(self):
         def go_there(obs_batch):
             return obs_batch[:, 1], [], {}
 
@@ -271,7 +271,7 @@ def test_two_trainers_train_one_policy_each_and_hold_the_same_weights():
 
 
 def changed(before, after):
-    """The policies with any difference."""
+    """The ids of the policies that differ."""
     return {
         policy_id
         for policy_id, weights in before.items()

@@ -1,4 +1,4 @@
-"""Environments of every kind that return one wrong thing at one moment, and are right in all else."""
+"""Environments of every kind that return one wrong value at one moment, and are otherwise correct."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ DICT = spaces.Dict({"x": BOX, "k": spaces.Discrete(3)})
 FIRST_RESET, FIRST_STEP, LATE_STEP, LATE_RESET = "first reset", "first step", "late step", "late reset"
 STEPS = {FIRST_STEP: 1, LATE_STEP: 29}
 RESETS = {FIRST_RESET: 1, LATE_RESET: 10}
-EPISODE = 3  # steps; the first eight episodes are over long before the late moments
+EPISODE = 3  # steps; the first eight episodes end long before the late moments
 PARTS = ("obs", "reward", "terminated", "truncated", "info")
 
 
 class Fault(NamedTuple):
-    """What is wrong, and when.
+    """A wrong value, and the moment at which it is returned.
 
     Args:
-        place: "whole" for all that a call returns, one of `PARTS`, or "agents" for a change of the dicts by agent.
-        value: what stands there; a function of the five dicts where the place is "agents"; it makes the value where it
-            is a `Made`.
-        moment: one of the four.
-        space: of the observations.
+        place: "whole" for the whole result of a call, one of `PARTS`, or "agents" for a change of the dicts by agent.
+        value: the wrong value; a `Made` makes it; for the place "agents", a function of the five dicts.
+        moment: one of the four moments.
+        space: observation space.
     """
 
     place: str
@@ -44,14 +43,14 @@ class Fault(NamedTuple):
     space: gym.Space = BOX
 
     def in_place(self, place: str, good: Any) -> Any:
-        """What stands in a place at the moment of the fault."""
+        """The value in a place at the moment of the fault."""
         if place != self.place:
             return good
         return self.value() if isinstance(self.value, Made) else self.value
 
 
 class Made(NamedTuple):
-    """A value that is made anew for each use: a generator."""
+    """A value that is made for each use, such as a generator."""
 
     make: Callable[[], Any]
 
@@ -129,7 +128,7 @@ def cores(fault: Fault) -> list[Core]:
 
 
 def column(values: list[Any]) -> Any:
-    """An array where they make one, a list else."""
+    """The values as an array if they can be stacked, else as a list."""
     try:
         return np.array(values)
     except Exception:
@@ -146,11 +145,11 @@ def columns(space: gym.Space, values: list[Any]) -> Any:
 
 
 class AttackedVector(VectorEnv):
-    """A user's batched simulator.
+    """A user's vector environment.
 
     Args:
-        fault: of its second sub-environment.
-        in_columns: it returns arrays.
+        fault: the fault of its second sub-environment.
+        in_columns: whether it returns arrays.
     """
 
     def __init__(self, fault: Fault, in_columns: bool = False) -> None:
@@ -210,7 +209,7 @@ class AttackedNative(gym.vector.VectorEnv):
         self.over = [core.count == EPISODE for core in self.cores]
         if self.mode is AutoresetMode.SAME_STEP and any(self.over):
             final = results[0][0], results[1][0]
-            fresh = [core.reset() for core in self.cores]  # both end together
+            fresh = [core.reset() for core in self.cores]  # both episodes end together
             obs = columns(self.space, [fresh[0][0], fresh[1][0]])
             kept = np.empty(2, object)
             kept[:] = final
@@ -219,7 +218,7 @@ class AttackedNative(gym.vector.VectorEnv):
 
 
 class AttackedAgents(MultiAgentEnv):
-    """Agent "a" has the fault, "b" has none, "c" is declared and never there."""
+    """Agent "a" has the fault, "b" has none, and "c" is declared but never appears."""
 
     action_space, possible_agents = ACTIONS, ("a", "b", "c")
 
@@ -319,7 +318,7 @@ def play(env: Any, several: bool) -> None:
 
 
 class AttackedExternal(ExternalEnv):
-    """Calls the policy."""
+    """An external environment with one agent."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.space, ACTIONS)
@@ -330,7 +329,7 @@ class AttackedExternal(ExternalEnv):
 
 
 class AttackedExternalAgents(ExternalMultiAgentEnv):
-    """The same with agents."""
+    """An external environment with several agents."""
 
     possible_agents = ("a", "b")
 
@@ -400,8 +399,8 @@ class AttackedRows(BaseEnv):
         )
 
 
-class Travelling(EnvHost):
-    """What it returns travels as far as it can."""
+class PicklingHost(EnvHost):
+    """Pickles and unpickles results, as between processes."""
 
     def _attempt(self, doing, call, action=None):
         value = super()._attempt(doing, call, action)
@@ -412,5 +411,5 @@ class Travelling(EnvHost):
 
 
 def envs_here(copies) -> LocalActors:
-    """In the place of `ray_envs`: the hosts are in this process."""
-    return LocalActors(lambda index, restarts: Travelling(index, copies.make_one, declared=copies.declared))
+    """Replaces `ray_envs`: the hosts are in this process."""
+    return LocalActors(lambda index, restarts: PicklingHost(index, copies.make_one, declared=copies.declared))

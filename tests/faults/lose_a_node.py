@@ -1,4 +1,4 @@
-"""Runs PPO on a cluster of three nodes of this machine, loses one of them meanwhile, and goes on; then IMPALA."""
+"""Runs PPO on a cluster of three nodes of this machine, one of which is lost during the run; then IMPALA."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = 150.0
 
 
 def main() -> None:
-    # Each of two nodes has room for both workers; the driver's has none.
+    # Each of two nodes has enough CPUs for both workers; the driver's node has none.
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def play(cluster: Any, nodes: list[Any], folder: Path) -> None:
-    """The run, and what it says to the test."""
+    """Runs both algorithms, and prints the facts that the test compares."""
     settings = {"num_cpus_per_worker": 1, "ray_address": cluster.address, "worker_start_timeout_s": LONG}
     with make("PPO", folder, **settings) as trainer:
         trainer.train()
@@ -44,10 +44,10 @@ def play(cluster: Any, nodes: list[Any], folder: Path) -> None:
             assert time.monotonic() < deadline, health
             health = trainer.train()["info"]["workers"]
         (left,) = (node.node_id for node in nodes if node is not lost)
-        print("> PPO goes on", places(trainer) == [left, left], len(health["last_errors"]) == restarts)
+        print("> PPO continues", places(trainer) == [left, left], len(health["last_errors"]) == restarts)
     with make("IMPALA", folder, **settings) as trainer:
         trainer.train()
-        print("> IMPALA begins", places(trainer) == [left, left])
+        print("> IMPALA trains", places(trainer) == [left, left])
 
 
 def make(algorithm: str, folder: Path, **settings: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ape-X with processes of its own: workers and shards that are killed, and what a checkpoint brings back."""
+"""Ape-X with worker and shard processes: processes that are killed, and restoring a checkpoint."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def train_until(trainer, condition):
 
 
 def has_learned(result):
-    """The learner compiles while the workers sample: its first update may come after the first results."""
+    """The learner compiles while the workers sample, so its first update can come after the first results."""
     return result["info"]["replay"]["num_updates"] > 0
 
 
 def within_bounds(trainer):
     optimizer, config = trainer.optimizer, trainer.config
     due = int((optimizer.steps - config.learning_starts) * config.training_intensity)
-    # The queue and the draw that is learned from, one not asked for; and the fragments asked for and taken in at once.
+    # Pending draws (the queue, the current one, and one not requested yet) and the requested fragments.
     most = (config.learner_queue_size + 2) * config.updates_per_draw + 3 * 2 * 20 * config.training_intensity
     return 0 <= due - optimizer.num_updates <= most
 
 
 @pytest.mark.long
-def test_it_runs_and_takes_up_a_checkpoint(tmp_path):
+def test_training_and_restoring_a_checkpoint(tmp_path):
     with ApexDQNTrainer("CartPole-v1", {**CONFIG, "store_buffer_in_checkpoints": True}) as trainer:
         for _ in range(3):
             trainer.train()
@@ -97,7 +97,7 @@ def test_several_policies():
 
 
 @pytest.mark.long
-def test_33_a_worker_that_is_killed_is_started_anew():
+def test_a_killed_worker_is_restarted():
     with ApexDQNTrainer("CartPole-v1", CONFIG) as trainer:
         trainer.train()
         (_, first), (_, second) = trainer.workers.foreach_worker(lambda worker: (worker.worker_index, os.getpid()))
@@ -114,7 +114,7 @@ def test_33_a_worker_that_is_killed_is_started_anew():
 
 
 @pytest.mark.long
-def test_33_a_shard_that_is_killed_begins_anew_and_empty(small_ray):
+def test_a_killed_shard_is_restarted_empty(small_ray):
     with ApexDQNTrainer("CartPole-v1", CONFIG) as trainer:
         trainer.train()
         kept = trainer.train()["info"]["replay"]["rows"]["default_policy"]
@@ -131,7 +131,7 @@ def test_33_a_shard_that_is_killed_begins_anew_and_empty(small_ray):
 
 
 @pytest.mark.long
-def test_33_without_restarts_the_error_ends_the_run(small_ray):
+def test_without_restarts_the_error_ends_the_run(small_ray):
     config = {**CONFIG, "recreate_failed_workers": False, "num_replay_shards": 1}
     with ApexDQNTrainer("CartPole-v1", config) as trainer:
         trainer.train()
@@ -142,7 +142,7 @@ def test_33_without_restarts_the_error_ends_the_run(small_ray):
 
 
 @pytest.mark.long
-def test_nothing_is_left_of_one_that_has_stopped(small_ray):
+def test_stop_ends_all_processes(small_ray):
     trainer = ApexDQNTrainer("CartPole-v1", CONFIG)
     trainer.train()
     processes = [process_of(small_ray, shard.handle) for shard in shards_of(trainer)._live.values()]

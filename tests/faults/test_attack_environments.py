@@ -1,8 +1,7 @@
-"""Every fault of an environment's output, in every kind of environment, early and late: refused in words that help.
+"""All faults of an environment's output, in every kind of environment, early and late, are refused with a useful error.
 
-The numbers are those of the list of what is refused, 16 to 30. 25 (a step before the reset or after the end) and 29 (an
-action for an agent that has ended or is absent) are mistakes of whoever drives the environment: a worker's sampler
-makes none, and tests/env/test_contract.py drives each kind wrongly.
+Steps before the reset or after the end, and actions for agents that have ended or are absent, are mistakes of the
+caller: a worker's sampler makes none, and `tests/env/test_contract.py` tests them in each kind.
 """
 
 from __future__ import annotations
@@ -50,34 +49,34 @@ ZERO = np.zeros(2, np.float32)
 
 
 class First(Policy):
-    """Action 0."""
+    """Always action 0."""
 
     def compute_actions(self, obs, **context):
         return np.zeros(len(next(iter(obs.values())) if isinstance(obs, dict) else obs), np.int64), [], {}
 
 
 def second_broken(make: Callable[..., Any]) -> Callable[[Fault], Any]:
-    """A creator of copies, the second of which has the fault."""
+    """A creator of copies, of which the second has the fault."""
     return lambda fault: lambda context: make(fault, context.vector_index == 1)
 
 
-def alone(make: Callable[..., Any], *arguments: Any) -> Callable[[Fault], Any]:
+def single_env(make: Callable[..., Any], *arguments: Any) -> Callable[[Fault], Any]:
     return lambda fault: lambda context: make(fault, *arguments)
 
 
 KINDS: dict[str, Callable[[Fault], Any]] = {
     "single": second_broken(AttackedEnv),
     "old": second_broken(AttackedOld),
-    "vector of lists": alone(AttackedVector),
-    "vector of columns": alone(AttackedVector, True),
-    **{f"native {mode.name}": alone(AttackedNative, mode) for mode in AutoresetMode},
-    "columnar view": alone(AttackedRows),
+    "vector of lists": single_env(AttackedVector),
+    "vector of columns": single_env(AttackedVector, True),
+    **{f"native {mode.name}": single_env(AttackedNative, mode) for mode in AutoresetMode},
+    "columnar view": single_env(AttackedRows),
     "multi-agent": second_broken(AttackedAgents),
-    "dict view": alone(AttackedDicts),
+    "dict view": single_env(AttackedDicts),
     "parallel": second_broken(AttackedParallel),
     "AEC": second_broken(AttackedTurns),
-    "external": alone(AttackedExternal),
-    "external multi-agent": alone(AttackedExternalAgents),
+    "external": single_env(AttackedExternal),
+    "external multi-agent": single_env(AttackedExternalAgents),
     "remote": second_broken(AttackedEnv),
     "remote multi-agent": second_broken(AttackedAgents),
 }
@@ -85,61 +84,61 @@ EXTERNAL = {"external", "external multi-agent"}
 SEVERAL = {"multi-agent", "dict view", "parallel", "remote multi-agent"}
 NATIVE = {f"native {mode.name}" for mode in AutoresetMode}
 
-# Number and name -> (place, value, space). What is None, raw or of another type stands for the wrong type as such.
+# Name -> (value, space).
 OBSERVATIONS: dict[str, tuple[Any, Any]] = {
-    "18 three": (np.zeros(3, np.float32), BOX),
-    "18 an axis too many": (np.zeros((2, 1), np.float32), BOX),
-    "18 a scalar": (0.0, BOX),
-    "18 None": (None, BOX),
-    "18 ragged": ([[1.0], 2.0], BOX),
-    "18 generator": (Made(lambda: (x for x in (0.0, 1.0))), BOX),
-    "18 in a Dict": ({"x": np.zeros(3, np.float32), "k": 1}, DICT),
-    "19 complex": (np.array([1j, 2]), BOX),
-    "19 dates": (np.array(["2020", "2021"], "datetime64[Y]"), BOX),
-    "19 strings": (np.array(["a", "b"]), BOX),
-    "19 objects": (np.array([None, 1.0]), BOX),
-    "19 too large": (np.array([1e300, 0.0]), BOX),
-    "19 a fraction": ({"x": ZERO, "k": 1.5}, DICT),
-    "19 complex in a Dict": ({"x": np.array([1j, 2]), "k": 1}, DICT),
-    "20 NaN": (np.array([np.nan, 0], np.float32), BOX),
-    "20 infinite": (np.array([0, np.inf], np.float32), BOX),
-    "20 NaN in a Dict": ({"x": np.array([np.nan, 0], np.float32), "k": 1}, DICT),
-    "21 a key less": ({"x": ZERO}, DICT),
-    "21 a key more": ({"x": ZERO, "k": 1, "y": 1}, DICT),
-    "21 another key": ({"x": ZERO, "y": 1}, DICT),
-    "21 no dict": (ZERO, DICT),
+    "shape: three": (np.zeros(3, np.float32), BOX),
+    "shape: an axis too many": (np.zeros((2, 1), np.float32), BOX),
+    "shape: a scalar": (0.0, BOX),
+    "shape: None": (None, BOX),
+    "shape: ragged": ([[1.0], 2.0], BOX),
+    "shape: generator": (Made(lambda: (x for x in (0.0, 1.0))), BOX),
+    "shape: in a Dict": ({"x": np.zeros(3, np.float32), "k": 1}, DICT),
+    "dtype: complex": (np.array([1j, 2]), BOX),
+    "dtype: dates": (np.array(["2020", "2021"], "datetime64[Y]"), BOX),
+    "dtype: strings": (np.array(["a", "b"]), BOX),
+    "dtype: objects": (np.array([None, 1.0]), BOX),
+    "dtype: too large": (np.array([1e300, 0.0]), BOX),
+    "dtype: a fraction": ({"x": ZERO, "k": 1.5}, DICT),
+    "dtype: complex in a Dict": ({"x": np.array([1j, 2]), "k": 1}, DICT),
+    "not finite: NaN": (np.array([np.nan, 0], np.float32), BOX),
+    "not finite: infinite": (np.array([0, np.inf], np.float32), BOX),
+    "not finite: NaN in a Dict": ({"x": np.array([np.nan, 0], np.float32), "k": 1}, DICT),
+    "keys: one missing": ({"x": ZERO}, DICT),
+    "keys: one too many": ({"x": ZERO, "k": 1, "y": 1}, DICT),
+    "keys: another key": ({"x": ZERO, "y": 1}, DICT),
+    "keys: no dict": (ZERO, DICT),
 }
 WHOLE: dict[str, Any] = {
-    "16 obs alone": ZERO,
-    "16 None": None,
-    "16 three values": (1, {}, 3),
-    "16 no info": (ZERO, None),
-    "17 None": None,
-    "17 four values": (ZERO, 1.0, False, {}),
-    "17 six values": (1, 2, 3, 4, 5, 6),
-    "17 a number": 7,
-    "17 generator": Made(lambda: (x for x in ())),
+    "reset: obs alone": ZERO,
+    "reset: None": None,
+    "reset: three values": (1, {}, 3),
+    "reset: no info": (ZERO, None),
+    "step: None": None,
+    "step: four values": (ZERO, 1.0, False, {}),
+    "step: six values": (1, 2, 3, 4, 5, 6),
+    "step: a number": 7,
+    "step: generator": Made(lambda: (x for x in ())),
 }
 STEP: dict[str, tuple[str, Any]] = {
-    "22 a string": ("reward", "1.0"),
-    "22 None": ("reward", None),
-    "22 an array": ("reward", np.ones(1)),
-    "22 complex": ("reward", 1j),
-    "22 a list": ("reward", [1.0]),
-    "23 NaN": ("reward", np.nan),
-    "23 infinite": ("reward", np.float32(-np.inf)),
-    "24 terminated 0": ("terminated", 0),
-    "24 terminated None": ("terminated", None),
-    "24 terminated an array": ("terminated", np.zeros(2, bool)),
-    "24 truncated yes": ("truncated", "yes"),
-    "24 truncated 1": ("truncated", 1),
-    "24 info None": ("info", None),
-    "24 info a list": ("info", [1]),
+    "reward type: a string": ("reward", "1.0"),
+    "reward type: None": ("reward", None),
+    "reward type: an array": ("reward", np.ones(1)),
+    "reward type: complex": ("reward", 1j),
+    "reward type: a list": ("reward", [1.0]),
+    "reward: NaN": ("reward", np.nan),
+    "reward: infinite": ("reward", np.float32(-np.inf)),
+    "terminated 0": ("terminated", 0),
+    "terminated None": ("terminated", None),
+    "terminated an array": ("terminated", np.zeros(2, bool)),
+    "truncated yes": ("truncated", "yes"),
+    "truncated 1": ("truncated", 1),
+    "info None": ("info", None),
+    "info a list": ("info", [1]),
 }
 
 
 def put(part: int, agent: Any, value: Any) -> Callable[[tuple], tuple]:
-    """A change of the dicts by agent: one entry more. The parts of a reset are obs and infos."""
+    """A change of the dicts by agent that adds an entry. The parts of a reset are obs and infos."""
 
     def change(dicts: tuple) -> tuple:
         at = part if len(dicts) == 5 else {0: 0, 4: 1}.get(part)
@@ -154,7 +153,7 @@ def drop(*parts: int) -> Callable[[tuple], tuple]:
     )
 
 
-def nobody(dicts: tuple) -> tuple:
+def no_agents(dicts: tuple) -> tuple:
     return ({}, {}, {ALL: False}, {ALL: False}, {}) if len(dicts) == 5 else ({}, {})
 
 
@@ -163,20 +162,27 @@ def instead(part: int, value: Any) -> Callable[[tuple], tuple]:
 
 
 AGENTS: dict[str, Callable[[tuple], tuple]] = {
-    "26 in obs": put(0, "x", ZERO),
-    "26 in rewards": put(1, "x", 0.0),
-    "26 in terminateds": put(2, "x", False),
-    "26 in truncateds": put(3, "x", False),
-    "26 in infos": put(4, "x", {}),
-    "27 no __all__": drop(2, 3),
-    "27 one __all__": drop(3),
-    "28 a reward for nobody": put(1, "c", 1.0),
-    "30 nobody acts": nobody,
-    "16 obs no dict": instead(0, [ZERO]),
-    "17 rewards no dict": instead(1, 1.0),
-    "17 flags no dict": instead(2, False),
+    "undeclared in obs": put(0, "x", ZERO),
+    "undeclared in rewards": put(1, "x", 0.0),
+    "undeclared in terminateds": put(2, "x", False),
+    "undeclared in truncateds": put(3, "x", False),
+    "undeclared in infos": put(4, "x", {}),
+    "__all__: missing": drop(2, 3),
+    "__all__: in one dict only": drop(3),
+    "a reward for an absent agent": put(1, "c", 1.0),
+    "nobody acts": no_agents,
+    "reset: obs no dict": instead(0, [ZERO]),
+    "step: rewards no dict": instead(1, 1.0),
+    "step: flags no dict": instead(2, False),
 }
-OF_STEPS = ("17", "27", "28", "26 in rewards", "26 in terminateds", "26 in truncateds")
+OF_STEPS = (
+    "step:",
+    "__all__:",
+    "a reward",
+    "undeclared in rewards",
+    "undeclared in terminateds",
+    "undeclared in truncateds",
+)
 
 
 EXCUSES: list[tuple[set[str], Callable[[str, Fault], bool], str]] = [
@@ -197,24 +203,24 @@ EXCUSES: list[tuple[set[str], Callable[[str, Fault], bool], str]] = [
     ),
     (EXTERNAL, lambda name, fault: fault.place == "info" and at_reset(fault), "an episode begins without an info"),
     (EXTERNAL, lambda name, fault: fault.place == "truncated", "it is said at an episode's end only"),
-    ({"external"}, lambda name, fault: name == "24 info None", "log_returns(info=None) is a call without one"),
-    ({"old"}, lambda name, fault: name in ("16 obs alone", "17 four values"), "its own interface"),
+    ({"external"}, lambda name, fault: name == "info None", "log_returns(info=None) is a call without one"),
+    ({"old"}, lambda name, fault: name in ("reset: obs alone", "step: four values"), "its own interface"),
     ({"old"}, lambda name, fault: fault.place == "info" and at_reset(fault), "its reset returns no info"),
-    ({"old"}, lambda name, fault: name == "16 no info", "its reset returns no info: those are two observations"),
+    ({"old"}, lambda name, fault: name == "reset: no info", "its reset returns no info: those are two observations"),
     ({"old"}, lambda name, fault: fault.place == "truncated", "it has one flag"),
     (
         {"AEC"},
         lambda name, fault: fault.place == "whole" and at_reset(fault),
         "its reset returns nothing; what last() returns is among the faults of steps",
     ),
-    ({"parallel"}, lambda name, fault: name.startswith("27"), "it has no __all__"),
+    ({"parallel"}, lambda name, fault: name.startswith("__all__:"), "it has no __all__"),
     (
         {"columnar view", "dict view"},
-        lambda name, fault: name == "16 None" and fault.moment == FIRST_RESET,
+        lambda name, fault: name == "reset: None" and fault.moment == FIRST_RESET,
         "None says that episodes begin by themselves",
     ),
 ]
-"""Cells where nothing is to be refused: kinds, which faults, and why."""
+"""Combinations of kind and fault that are not refused: kinds, a condition on the fault, the reason."""
 
 
 def at_reset(fault: Fault) -> bool:
@@ -222,13 +228,13 @@ def at_reset(fault: Fault) -> bool:
 
 
 def accepted(kind: str, name: str, fault: Fault) -> bool:
-    """Whether nothing is to be refused."""
+    """Whether the fault is not refused in this kind."""
     return any(kind in kinds and of(name, fault) for kinds, of, _ in EXCUSES)
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Fails after so long."""
+    """Raises TimeoutError after some seconds."""
 
     def ring(*_: Any) -> None:
         raise TimeoutError
@@ -242,8 +248,8 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def outcome(creator: Any, fault: Fault, *, remote: bool = False) -> str:
-    """What is wrong with how a worker meets a fault; empty where all is right."""
+def problem_of(creator: Any, fault: Fault, *, remote: bool = False) -> str:
+    """The problem with a worker's reaction to a fault, or an empty string."""
     config: dict[str, Any] = {"num_envs_per_worker": 2, "rollout_fragment_length": 6}
     config |= {"remote_worker_envs": remote, "remote_env_batch_wait_ms": 1e6 if remote else 0.0}
     worker = RolloutWorker(creator(fault), First, config=config)
@@ -268,18 +274,18 @@ def outcome(creator: Any, fault: Fault, *, remote: bool = False) -> str:
 
 
 def faults(moment: str) -> Iterator[tuple[str, Fault]]:
-    """All of a moment, by number and name."""
+    """All faults of a moment, with their names."""
     resets = moment in (FIRST_RESET, LATE_RESET)
     for name, (value, space) in OBSERVATIONS.items():
         yield name, Fault("obs", value, moment, space)
     for name, value in WHOLE.items():
-        if name.startswith("16") == resets:
+        if name.startswith("reset:") == resets:
             yield name, Fault("whole", value, moment)
     for name, (place, value) in STEP.items():
         if place == "info" or not resets:
             yield name, Fault(place, value, moment)
     for name, change in AGENTS.items():
-        if not (resets and name.startswith(OF_STEPS)) and (resets or not name.startswith("16")):
+        if not (resets and name.startswith(OF_STEPS)) and (resets or not name.startswith("reset:")):
             yield name, Fault("agents", change, moment)
 
 
@@ -293,7 +299,7 @@ def test_every_fault(kind, moment, monkeypatch):
         if (fault.place == "agents" and kind not in SEVERAL) or accepted(kind, name, fault):
             continue
         tried += 1
-        problem = outcome(KINDS[kind], fault, remote=kind.startswith("remote"))
+        problem = problem_of(KINDS[kind], fault, remote=kind.startswith("remote"))
         if problem:
             wrong.append(f"{name}: {problem}")
     assert tried >= 20
@@ -304,14 +310,14 @@ def test_every_fault(kind, moment, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "fault"),
     [
-        (AttackedEnv, Fault("obs", OBSERVATIONS["18 generator"][0], LATE_STEP)),
-        (AttackedEnv, Fault("obs", OBSERVATIONS["19 complex"][0], LATE_RESET)),
+        (AttackedEnv, Fault("obs", OBSERVATIONS["shape: generator"][0], LATE_STEP)),
+        (AttackedEnv, Fault("obs", OBSERVATIONS["dtype: complex"][0], LATE_RESET)),
         (AttackedEnv, Fault("whole", None, FIRST_STEP)),
         (AttackedEnv, Fault("reward", np.nan, LATE_STEP)),
-        (AttackedAgents, Fault("agents", AGENTS["26 in infos"], LATE_STEP)),
-        (AttackedAgents, Fault("agents", AGENTS["30 nobody acts"], FIRST_RESET)),
+        (AttackedAgents, Fault("agents", AGENTS["undeclared in infos"], LATE_STEP)),
+        (AttackedAgents, Fault("agents", AGENTS["nobody acts"], FIRST_RESET)),
     ],
 )
 def test_in_processes(make, fault):
-    """The same with real processes: what a generator is there cannot travel."""
-    assert not outcome(second_broken(make), fault, remote=True)
+    """The same with real processes, where for example a generator cannot be pickled."""
+    assert not problem_of(second_broken(make), fault, remote=True)

@@ -1,4 +1,4 @@
-"""Whole runs whose workers die, hang or raise."""
+"""Training runs whose workers die, hang or raise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def orders(tmp_path):
 
 @pytest.fixture
 def make(orders):
-    """Makes trainers, and ends them."""
+    """Makes trainers, and stops them."""
     made: list[Trainer] = []
 
     def make_one(algorithm="PPO", **changes):
@@ -49,20 +49,20 @@ def processes_of(trainer):
 
 
 def train_until(trainer, restarts):
-    """Iterations until so many restarts were made and all workers are there again; the last result."""
+    """Trains until `restarts` restarts were made and all workers are healthy; returns the last result."""
     for _ in range(2000):
         result = trainer.train()
         health = result["info"]["workers"]
         if health["restarts"] >= restarts and health["healthy"] == trainer.config.num_workers:
             return result
-        time.sleep(0.05)  # a process that starts has the core to itself
+        time.sleep(0.05)  # leaves the core to a starting process
     raise AssertionError(health)
 
 
 @pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=() if name == "PPO" else pytest.mark.long) for name in ALGORITHMS]
 )
-def test_33_one_that_is_killed_or_raises_is_started_anew(make, orders, algorithm, caplog):
+def test_a_worker_that_is_killed_or_raises_is_restarted(make, orders, algorithm, caplog):
     trainer = make(algorithm)
     assert trainer.train()["info"]["workers"] == {"healthy": 2, "restarts": 0, "last_errors": {}}
     for _ in range(7):
@@ -76,7 +76,7 @@ def test_33_one_that_is_killed_or_raises_is_started_anew(make, orders, algorithm
     (index, same), (other_index, new) = processes_of(trainer)
     assert (index, same, other_index) == (1, first, 2)
     assert new not in (first, second)
-    # It acts with weights that are about as new as those that were handed out last before it was killed.
+    # It acts with weights about as recent as the last broadcast before it was killed.
     acting = trainer.workers.foreach_worker(lambda worker: worker.get_policy().updates)
     assert 0 < updates - 6 <= acting[1] <= trainer.get_policy().updates
 
@@ -94,11 +94,11 @@ def test_33_one_that_is_killed_or_raises_is_started_anew(make, orders, algorithm
     assert trainer.train()["episode_len_mean"] == 5
     assert trainer.workers.foreach_worker(lambda worker: worker.restarts) == [1, 1]
     made = [line.split()[0] for line in orders.noted("made")]
-    assert sorted(made) == ["0", "1", "1", "2", "2"]  # one by the driver, for its spaces
+    assert sorted(made) == ["0", "1", "1", "2", "2"]  # the driver makes one, for its spaces
 
 
 @pytest.mark.long
-def test_33_and_31_one_that_hangs_and_a_policy_that_fails(make, orders):
+def test_a_worker_that_hangs_and_policies_that_fail(make, orders):
     trainer = make("IMPALA", num_workers=1, sample_timeout_s=4.0)
     trainer.train()
     before = processes_of(trainer)
@@ -112,7 +112,7 @@ def test_33_and_31_one_that_hangs_and_a_policy_that_fails(make, orders):
 
 
 @pytest.mark.long
-def test_34_one_that_always_raises_ends_the_run_with_what_it_raised(make, orders):
+def test_a_worker_that_always_raises_ends_the_run_with_its_error(make, orders):
     orders.give_always("raise")
     trainer = make(num_workers=1, num_consecutive_worker_failures_tolerance=1)
     with pytest.raises(WorkerError, match="No rollout worker is left") as raised:
@@ -123,13 +123,13 @@ def test_34_one_that_always_raises_ends_the_run_with_what_it_raised(make, orders
     shown = "".join(traceback.format_exception(raised.value))
     assert 'raise ValueError("a door fell off")' in shown
     assert "tests/faults/worlds.py" in shown
-    assert len(orders.noted("made")) == 3  # the driver's, and two tries
+    assert len(orders.noted("made")) == 3  # one of the driver, and two attempts
     with pytest.raises(WorkerError, match="No rollout worker is left"):
         trainer.train()
 
 
 @pytest.mark.long
-def test_33_without_restarts_the_original_error_is_raised(make, orders):
+def test_without_restarts_the_original_error_is_raised(make, orders):
     trainer = make(recreate_failed_workers=False, num_cpus_per_worker=0.5)  # as the error of too many CPUs tells
     trainer.train()
     before = processes_of(trainer)
@@ -144,7 +144,7 @@ def test_33_without_restarts_the_original_error_is_raised(make, orders):
 
     with pytest.raises(WorkerError, match=r"(?s)exception that cannot travel.*ValueError: held"):
         trainer.workers.foreach_worker(unpicklable)
-    assert processes_of(trainer) == before  # these were no failures of theirs
+    assert processes_of(trainer) == before  # these errors were not failures of the workers
 
     orders.give("raise", 2)
     with pytest.raises(EnvError, match="a door fell off") as raised:
@@ -156,7 +156,7 @@ def test_33_without_restarts_the_original_error_is_raised(make, orders):
 
 
 @pytest.mark.long
-def test_34_without_those_that_failed_until_none_is_left(make, orders):
+def test_training_continues_without_failed_workers_until_none_is_left(make, orders):
     trainer = make(recreate_failed_workers=False, ignore_worker_failures=True)
     trainer.train()
     orders.give("die", 1)
@@ -173,7 +173,7 @@ def test_34_without_those_that_failed_until_none_is_left(make, orders):
     assert isinstance(raised.value.__cause__, WorkerError)
 
 
-def test_an_environment_that_cannot_be_made_is_told_as_it_is(make, orders):
+def test_an_environment_that_cannot_be_made_raises_the_same_error_in_a_worker(make, orders):
     orders.give("refuse", 0)
     with pytest.raises(Exception, match="no license") as here:
         make(num_workers=0)
@@ -184,7 +184,7 @@ def test_an_environment_that_cannot_be_made_is_told_as_it_is(make, orders):
     assert 'raise LookupError("no license")' in str(there.value.__cause__)
 
 
-def test_a_config_that_cannot_travel(make, orders):
+def test_a_config_that_cannot_be_pickled(make, orders):
     lock = threading.Lock()
     config = config_for(orders, **ALGORITHMS["PPO"])
     with pytest.raises(
@@ -201,7 +201,7 @@ def test_a_config_that_cannot_travel(make, orders):
         ({"custom_resources_per_worker": {"arm": 1}}, r"arm: 2\n  expected: at most arm: 0"),
     ],
 )
-def test_6_more_than_there_is(make, asked, got):
+def test_more_resources_than_available(make, asked, got):
     with pytest.raises(ConfigError, match=got) as raised:
         make(**asked)
     assert "num_cpus_per_worker=0 or 0.5 shares cores" in str(raised.value)

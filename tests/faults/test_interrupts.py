@@ -1,4 +1,4 @@
-"""Ctrl-C and exceptions at any moment of `train()`: the trainer saves, evaluates and trains on."""
+"""Ctrl-C and exceptions at any moment of `train()`: the trainer can still save, evaluate and train."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Fails(gym.Wrapper):
-    """Raises in the call of `step` or `reset` that a countdown ends with."""
+    """Raises in a call of `step` or `reset` after a countdown."""
 
     countdown = -1
 
@@ -66,7 +66,7 @@ class Fails(gym.Wrapper):
 
 
 class Attacked:
-    """A trainer that is interrupted again and again, and one that takes up what it saves."""
+    """A trainer that is interrupted repeatedly, and one that restores its checkpoints."""
 
     def __init__(self, algorithm: str, folder: Path) -> None:
         env_id, config = RUNS[algorithm]
@@ -74,7 +74,7 @@ class Attacked:
             get_trainer_class(algorithm)(lambda _: Fails(gym.make(env_id)), config) for _ in range(2)
         )
         self.folder, self.saved = folder, 0
-        self.whole: set[int] = set()  # what has been there after an update
+        self.whole: set[int] = set()  # fingerprints after complete updates
         self.interrupts = Interrupts()
         for _ in range(3):
             self.trainer.train()
@@ -108,7 +108,7 @@ class Attacked:
     def train_until(self, timer: threading.Timer) -> None:
         timer.start()
         self.trainer.train()
-        time.sleep(60)  # until the signal comes
+        time.sleep(60)  # until the signal arrives
 
     def in_the_environment(self, rng: np.random.Generator) -> str:
         Fails.countdown = int(rng.integers(1, 40))
@@ -117,7 +117,7 @@ class Attacked:
         return "the environment"
 
     def survives(self, attack: Callable[[np.random.Generator], str], rng: np.random.Generator) -> None:
-        """Interrupts a call of `train()`, and uses the trainer as one does afterwards."""
+        """Interrupts a call of `train()`, and checks that the trainer can still be used."""
         trainer, policy = self.trainer, self.trainer.get_policy()
         before, steps = fingerprint(policy), trainer.optimizer.steps
         self.whole = {before}
@@ -140,7 +140,7 @@ class Attacked:
 
 
 def fingerprint(policy: Any) -> int:
-    """A number for all that an update changes."""
+    """A hash of all values that an update changes."""
     return of_variables(policy.learner.variables._replace(targets=policy.targets))
 
 
@@ -153,7 +153,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     made: dict[str, Attacked] = {}
     take_over = Learner._take_over
 
-    def noted(self: Learner, after: Any) -> None:
+    def recording(self: Learner, after: Any) -> None:
         number = of_variables(after._replace(num_updates=int(after.num_updates)))
         for one in made.values():
             one.whole.add(number)
@@ -164,14 +164,14 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
             made[algorithm] = Attacked(algorithm, tmp_path_factory.mktemp(algorithm))
         return made[algorithm]
 
-    Learner._take_over = noted
+    Learner._take_over = recording
     yield make
     Learner._take_over = take_over
     for one in made.values():
         one.stop()
 
 
-def moments(one: Attacked, count: int, seed: int) -> None:
+def interrupt_repeatedly(one: Attacked, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     attacks = [one.at_line, one.at_line, one.at_signal, one.at_line, one.in_the_environment, one.at_signal]
     for number in range(count):
@@ -180,17 +180,17 @@ def moments(one: Attacked, count: int, seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
-def test_some_moments(attacked, algorithm):
-    moments(attacked(algorithm), 6, seed=0)
+def test_interrupts_at_some_moments(attacked, algorithm):
+    interrupt_repeatedly(attacked(algorithm), 6, seed=0)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("algorithm", [*RUNS])
-def test_many_moments(attacked, algorithm):
-    moments(attacked(algorithm), 40, seed=int.from_bytes(np.random.default_rng().bytes(4)))
+def test_interrupts_at_many_moments(attacked, algorithm):
+    interrupt_repeatedly(attacked(algorithm), 40, seed=int.from_bytes(np.random.default_rng().bytes(4)))
 
 
-def test_a_policy_that_has_learned_is_copied(attacked):
+def test_deepcopy_of_a_trained_policy(attacked):
     policy = attacked("PPO").trainer.get_policy()
     other = copy.deepcopy(policy)
     assert fingerprint(other) == fingerprint(policy)

@@ -1,4 +1,4 @@
-"""A cluster of several nodes, of which one is lost while a run goes on."""
+"""A cluster of several nodes, of which one is lost during a run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PROGRAM = Path(__file__).parent / "lose_a_node.py"
 
 
 @pytest.mark.long
-def test_33_workers_of_a_lost_node_are_started_anew_on_those_that_are_left():
-    # A folder of its own, so that no other Ray joins it; the path is short, for sockets.
+def test_workers_of_a_lost_node_are_restarted_on_other_nodes():
+    # Its own folder, so that no other Ray joins it; the path is short, as it contains sockets.
     with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", str(PROGRAM)],
@@ -27,5 +27,5 @@ def test_33_workers_of_a_lost_node_are_started_anew_on_those_that_are_left():
             timeout=300,
         )
     assert done.returncode == 0, done.stderr[-4000:]
-    told = [line for line in done.stdout.splitlines() if line.startswith(">")]
-    assert told == ["> PPO goes on True True", "> IMPALA begins True"]
+    printed = [line for line in done.stdout.splitlines() if line.startswith(">")]
+    assert printed == ["> PPO continues True True", "> IMPALA trains True"]

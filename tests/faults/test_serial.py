@@ -1,4 +1,4 @@
-"""Without workers everything happens in the caller's process and thread, where a debugger works, and without Ray."""
+"""Without workers, everything runs in the caller's process and thread, without Ray."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALGORITHMS = {
 
 
 class Breaks(gym.Env):
-    """Raises in its 50th step; notes the thread that steps it."""
+    """Raises in its 50th step; records the thread of each step."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -71,7 +71,7 @@ def test_an_error_of_the_environment_has_an_ordinary_traceback(algorithm):
 
 
 @pytest.mark.long
-def test_nothing_of_ray_is_loaded():
+def test_ray_is_not_loaded():
     program = """
 import sys
 from rollax.algorithms.registry import get_trainer_class

@@ -1,4 +1,4 @@
-"""An environment and a policy that fail when they are ordered to, in whatever process they are."""
+"""An environment and a policy that fail on request, in any process."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rollax.models.config import ModelConfig
 
 
 class Orders:
-    """Orders as files, each carried out once, and a diary.
+    """Orders as files, each of which is executed once, and a log.
 
     Args:
-        folder: where they are.
+        folder: the folder of the files.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def give(self, order: str, index: int) -> None:
-        """Orders what the next one in worker `index` does that asks."""
+        """Gives an order to the next object in worker `index` that takes it."""
         (self.folder / f"{order}-{index}").touch()
 
     def give_always(self, order: str) -> None:
-        """The same for all who ask, however often."""
+        """Gives an order to all objects, permanently."""
         (self.folder / order).touch()
 
     def take(self, order: str, index: int) -> bool:
-        """Whether it is ordered; nobody else is told so, unless it is ordered for always."""
+        """Whether there is such an order; taking it removes it, unless it is permanent."""
         try:
             (self.folder / f"{order}-{index}").unlink()
         except FileNotFoundError:
@@ -43,20 +43,22 @@ class Orders:
         return True
 
     def note(self, *words: Any) -> None:
-        """Writes a line into the diary."""
+        """Writes a line into the log."""
         with (self.folder / "diary").open("a") as file:
             file.write(" ".join(map(str, words)) + "\n")
 
     def noted(self, word: str) -> list[str]:
-        """What followed the word in each line that began with it."""
+        """The rest of each line that begins with the word."""
         diary = self.folder / "diary"
         lines = diary.read_text().splitlines() if diary.exists() else []
         return [line.partition(" ")[2] for line in lines if line.split(" ")[0] == word]
 
 
 class Obedient(gym.Env):
-    """Episodes of five steps that earn 1 each; the observation is [worker index, steps]. Obeys `raise`, `hang`, `die`
-    in a step, and `refuse` while it is made."""
+    """Episodes of five steps with the reward 1; the observation is [worker index, steps].
+
+    Executes the orders `raise`, `hang`, `die` in a step, and `refuse` in its constructor.
+    """
 
     observation_space = gym.spaces.Box(-1.0, 100.0, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -89,7 +91,7 @@ class Obedient(gym.Env):
 
 
 class Counting(Policy):
-    """Its weights are the number of its updates. Obeys `forget` (raises) and `dream` (NaN), by worker index."""
+    """Its weights are the number of its updates. Executes `forget` (raises) and `dream` (NaN), by worker index."""
 
     def __init__(self, observation_space: Any, action_space: Any, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -121,14 +123,14 @@ class Counting(Policy):
 
 
 class Still(Counting):
-    """The same for any observations and without orders."""
+    """The same for all observations and without orders."""
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
         return np.zeros(len(obs_batch), np.int64), [], {}
 
 
 def config_for(orders: Orders, **changes: Any) -> dict[str, Any]:
-    """Two workers that need no CPU to themselves, and nothing to compile."""
+    """Two workers that reserve no CPU, and a policy without compilation."""
     restarts = {"delay_between_worker_restarts_s": 0.1} if changes.get("recreate_failed_workers", True) else {}
     return {
         "num_workers": 2,
@@ -148,4 +150,4 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "IMPALA": {"train_batch_size": 20, "timesteps_per_iteration": 100},
     "A3C": {"timesteps_per_iteration": 100},
 }
-"""What each needs beside that for small iterations."""
+"""Settings of each algorithm for small iterations."""

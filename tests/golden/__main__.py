@@ -1,8 +1,8 @@
 """Golden runs: `python -m tests.golden record FILE` before a change of structure, `compare FILE` after it.
 
-Each run is hashed: its weights and its results, every number of them to the last bit. Hashes hold for one machine and
-one set of package versions, so the file is made anew before each segment of work and is not kept in the repository.
-`compare` exits with 1 and names the runs that differ, and in what.
+The weights and results of each run are hashed with all bits. Hashes are valid for one machine and one set of package
+versions, so the file is recorded again before each change and is not in the repository. `compare` exits with 1 and
+prints the runs that differ, and the differences.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> int:
         if args.only not in name:
             continue
         found[name] = outcome(case)
-        if args.verb == "record":  # after each run: a later one may raise
+        if args.verb == "record":  # after each run, as a later one may raise
             args.file.write_text(json.dumps(found, indent=1) + "\n")
         line = name
         if before:
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def outcome(case: Case) -> dict[str, Any]:
-    """Trains a case, and returns `weights` and `results` as hashes, and `shown`, the numbers that the latter is of."""
+    """Trains a case, and returns hashes of `weights` and `results`, and `shown`, the hashed numbers of the results."""
     trainer_class = get_trainer_class(case.algorithm)
     with trainer_class(config={"seed": 7, "evaluation_num_episodes": 2, **case.config}) as trainer:
         results = [_plain(trainer.train()) for _ in range(case.iterations)]
@@ -101,7 +101,7 @@ def _differences(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> 
     if before is None:
         return ["not in the file"]
     found = ["weights"] if before["weights"] != after["weights"] else []
-    # As JSON would give them back: tuples are lists there.
+    # As read from JSON, where tuples are lists.
     shown = json.loads(json.dumps(after["shown"]))
     return found + list(_paths(before["shown"], shown, "result"))[:5]
 

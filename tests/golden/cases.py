@@ -1,4 +1,4 @@
-"""The runs whose numbers a change of structure must keep: every algorithm, over what it can act in and remember."""
+"""The runs whose numbers a refactoring must not change: all algorithms, with their kinds of spaces and of memory."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Case:
 
     Args:
         algorithm: its name in the registry.
-        config: what it is made with, the seed aside.
-        iterations: calls of `train()`.
+        config: its config, without the seed.
+        iterations: number of calls of `train()`.
     """
 
     algorithm: str
@@ -69,20 +69,20 @@ class Case:
 
 
 class TwoKnownAgents(TwoAgents):
-    """A centralized critic needs to know the agents."""
+    """Declares its agents, as a centralized critic requires."""
 
     possible_agents = ("left", "right")
 
 
 def make_cases(*, workers: bool = False) -> dict[str, Case]:
-    """Name -> case; with `workers` also those that sample in two Ray workers."""
+    """Name -> case; with `workers` also cases with two Ray workers."""
     cases: dict[str, Case] = {}
 
     def add(name: str, algorithm: str, *changes: dict[str, Any], iterations: int = 3) -> None:
         config: dict[str, Any] = dict(MINIBATCHES) if algorithm == "PPO" else {}
         for change in changes:
             config |= change
-        if algorithm == "A3C":  # a gradient is computed from one fragment
+        if algorithm == "A3C":  # it computes a gradient from each fragment
             config.pop("train_batch_size", None)
         cases[f"{algorithm} {name}"] = Case(algorithm, config, iterations)
 

@@ -1,4 +1,4 @@
-"""What the tests of pools share."""
+"""Fixtures shared by tests of actor pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools of stand-ins, by a clock that the test owns."""
+"""Pools of stand-ins with a simulated clock."""
 
 from __future__ import annotations
 

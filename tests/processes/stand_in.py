@@ -1,4 +1,4 @@
-"""Workers that live in the test's own process, and do what a script says by a clock that the test owns."""
+"""Scripted workers in the test's own process, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SAMPLE = "sample_fragment"
 
 
 class BrokenError(Exception):
-    """What a worker raises."""
+    """An error that a worker raises."""
 
 
 class Clock:
-    """Stands in for the module `time`; it passes only when somebody waits."""
+    """Replaces the module `time`; time passes only during waits."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -39,11 +39,11 @@ class Clock:
 
 
 class Does(NamedTuple):
-    """What one call of a worker does.
+    """The duration and outcome of one call of a worker.
 
     Args:
-        after_s: how long it runs; NEVER for one that hangs.
-        outcome: what it raises, or None for the usual value.
+        after_s: its duration; NEVER for a call that hangs.
+        outcome: an error that it raises, or None for the usual value.
     """
 
     after_s: float = 1.0
@@ -51,7 +51,7 @@ class Does(NamedTuple):
 
 
 class Called(NamedTuple):
-    """A call as it was made: of which worker (its index, and how many of that index there were before)."""
+    """A recorded call; a worker is its index and its generation, the number of earlier workers of that index."""
 
     index: int
     generation: int
@@ -60,23 +60,23 @@ class Called(NamedTuple):
 
 
 class StandIn:
-    """Implements `Actors`. A value tells its call: `(method, index, generation, how many such calls before)`.
+    """Implements `Actors`. Values are `(method, index, generation, number of such calls before)`.
 
     Args:
-        clock: that everything happens by.
-        script: `(index, generation, method)` -> what its calls do, one after another, where it is not `Does()`.
+        clock: the simulated clock.
+        script: `(index, generation, method)` -> consecutive calls that differ from `Does()`.
     """
 
     def __init__(self, clock: Clock, script: dict[tuple[int, int, str], Sequence[Does]] | None = None) -> None:
         self.clock = clock
         self.script = {key: list(does) for key, does in (script or {}).items()}
         self.generations: dict[int, int] = {}
-        self.started: list[tuple[int, float]] = []  # index, and when
+        self.started: list[tuple[int, float]] = []  # index and time
         self.calls: list[Called] = []
         self.puts: list[Any] = []
         self.killed: list[tuple[int, int]] = []
         self.waits = 0
-        self._free: dict[tuple[int, int], float] = {}  # when it will have done all that it was asked
+        self._free: dict[tuple[int, int], float] = {}  # the time when all requests are done
         self._done: list[tuple[float, Any]] = []  # by reference
         self._of: list[tuple[int, int]] = []
 
@@ -127,7 +127,7 @@ class StandIn:
                 self._done[reference] = self.clock.now, gone
 
     def asked(self, index: int, method: str = SAMPLE) -> list[tuple[int, tuple[Any, ...]]]:
-        """Generation and arguments of the calls of a method of the workers of an index."""
+        """Generation and arguments of all calls of a method of an index's workers."""
         return [
             (call.generation, call.arguments) for call in self.calls if (call.index, call.method) == (index, method)
         ]

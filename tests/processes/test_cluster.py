@@ -1,4 +1,4 @@
-"""What does not answer as a Ray cluster, and a Ray that does not start, are named in bounded time; without Ray."""
+"""Addresses without a Ray cluster, and a Ray that does not start, are errors within seconds; tested without Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def listening(answer: bytes | None) -> tuple[str, threading.Thread]:
-    """An address where each connection gets this answer; None: never any."""
+    """An address where a connection gets this answer, or none."""
     server = socket.create_server(("127.0.0.1", 0))
     server.settimeout(5)
 
@@ -28,7 +28,7 @@ def listening(answer: bytes | None) -> tuple[str, threading.Thread]:
                 connection.settimeout(5)
                 assert connection.recv(100) == b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
                 if answer is None:
-                    connection.recv(1)  # until the other side goes
+                    connection.recv(1)  # until the other side closes
                 else:
                     connection.sendall(answer)
 
@@ -39,7 +39,7 @@ def listening(answer: bytes | None) -> tuple[str, threading.Thread]:
 
 @pytest.fixture
 def ray(monkeypatch):
-    """Stands in for the module: `fails` is what `init` raises, `asked` what it was given.
+    """Replaces the module `ray`: `fails` is the error that `init` raises, `asked` has the addresses it was called with.
 
     `recorded` is the address of the last `ray start` on this machine.
     """
@@ -62,7 +62,7 @@ def ray(monkeypatch):
     ("answer", "why"),
     [(None, "timed out"), (b"", "is no Ray cluster"), (b"HTTP/1.1 400 Bad Request\r\n", "is no Ray cluster")],
 )
-def test_what_listens_and_is_no_cluster(ray, monkeypatch, answer, why):
+def test_listening_addresses_without_a_cluster(ray, monkeypatch, answer, why):
     monkeypatch.setattr(cluster, "_ANSWERS_WITHIN_S", 0.3)
     address, thread = listening(answer)
     started = time.monotonic()
@@ -73,7 +73,7 @@ def test_what_listens_and_is_no_cluster(ray, monkeypatch, answer, why):
     thread.join()
 
 
-def test_where_nothing_listens_or_no_address_is(ray, monkeypatch):
+def test_closed_ports_and_invalid_addresses(ray, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = f"127.0.0.1:{server.getsockname()[1]}"
     for address in (free, f"ray://{free}", "127.0.0.1:99999"):
@@ -85,7 +85,7 @@ def test_where_nothing_listens_or_no_address_is(ray, monkeypatch):
     assert ray.asked == []
 
 
-def test_a_cluster_that_has_crashed_is_passed_over(ray):
+def test_a_crashed_cluster_is_ignored(ray):
     with socket.create_server(("127.0.0.1", 0)) as server:
         ray.recorded = f"127.0.0.1:{server.getsockname()[1]}"
     assert cluster.started_ray("num_workers") is ray
@@ -95,7 +95,7 @@ def test_a_cluster_that_has_crashed_is_passed_over(ray):
 
 
 @pytest.mark.parametrize("given", ["{}", "auto", None])
-def test_what_answers_is_left_to_ray(ray, given):
+def test_an_address_that_answers_is_passed_to_ray(ray, given):
     ray.recorded, thread = listening(SETTINGS)
     address = given and given.format(ray.recorded)
     assert cluster.started_ray("num_workers", address) is ray
@@ -103,7 +103,7 @@ def test_what_answers_is_left_to_ray(ray, given):
     thread.join()
 
 
-def test_ray_fails_for_another_reason(ray):
+def test_other_errors_of_ray(ray):
     ray.fails = RuntimeError("Version mismatch")
     for address, says in ((None, "Ray does not start"), ("auto", "Ray does not connect to the cluster")):
         with pytest.raises(ConfigError, match=f"{says}(.|\\n)*RuntimeError: Version mismatch") as error:

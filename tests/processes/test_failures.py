@@ -1,4 +1,4 @@
-"""What becomes of workers that fail, by a clock of the test's own."""
+"""Failures and restarts of workers, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, update, v
 
 
 class TestRestarts:
-    def test_with_its_index_the_last_update_and_what_it_was_to_do(self, pool, caplog):
-        # Worker 2 raises in the second of three requests: it answers the first, and is asked anew for the other two.
+    def test_a_restarted_worker_gets_its_index_the_last_update_and_its_requests(self, pool, caplog):
+        # Worker 2 raises in the second of three requests: it answers the first, and the other two are repeated.
         script = {(2, 0, SAMPLE): [Does(), Does(1, BrokenError("no oil"))]}
         workers, stand_in = pool(script=script, makes=True)
         workers.make_all()
@@ -36,7 +36,7 @@ class TestRestarts:
         assert "Rollout worker 2 failed (failure 1 in a row) and is restarted in 0 s." in caplog.text
         assert "BrokenError: no oil" in caplog.text
 
-    def test_no_update_where_none_was_published(self, pool):
+    def test_without_a_published_update_none_is_sent(self, pool):
         workers, stand_in = pool(script={(1, 0, SAMPLE): [Does(1, BrokenError())]})
         workers.request(1, SAMPLE)
         assert workers.collect() == [value(1, 1, 0)]
@@ -55,8 +55,8 @@ class TestRestarts:
         assert stand_in.asked(1)[2:] == [(2, (("stored", 0),))]
 
     @pytest.mark.parametrize("makes", [False, True])
-    def test_waits_double_from_one_to_the_next(self, pool, makes, clock):
-        # Every attempt fails 1 s after it was asked (or made). Restarts follow at once, then after 2, 4 and 8 s.
+    def test_delays_of_restarts_double(self, pool, makes, clock):
+        # Every attempt fails 1 s after its request (or start). Restarts follow at once, then after 2, 4 and 8 s.
         method = "make" if makes else SAMPLE
         script = {(1, generation, method): [Does(1, BrokenError())] for generation in range(1 if makes else 0, 5)}
         if makes:
@@ -66,12 +66,12 @@ class TestRestarts:
         workers.make_all()
         begun = clock.now
         workers.request(1, SAMPLE)
-        assert workers.collect() == []  # given up
+        assert workers.collect() == []  # not restarted again
         assert [when - begun for index, when in stand_in.started if index == 1][1:] == [1, 4, 9, 18]
         assert clock.now - begun == 19
         assert workers.indices == [2]
 
-    def test_waits_have_a_limit_of_a_minute(self, pool, clock):
+    def test_delays_of_restarts_are_at_most_a_minute(self, pool, clock):
         script = {(1, generation, SAMPLE): [Does(0, BrokenError())] for generation in range(8)}
         workers, stand_in = pool(1, FailureRules(restart=True, tolerance=9, delay_s=8.0), script)
         workers.request(1, SAMPLE)
@@ -79,7 +79,7 @@ class TestRestarts:
         starts = [when for _, when in stand_in.started]
         assert np.diff(starts).tolist() == [0, 8, 16, 32, 60, 60, 60, 60]
 
-    def test_a_reply_ends_the_row_of_failures(self, pool, clock):
+    def test_a_reply_resets_the_count_of_failures(self, pool, clock):
         script = {(1, generation, SAMPLE): [Does(), Does(1, BrokenError())] for generation in range(6)}
         workers, _ = pool(1, FailureRules(restart=True, tolerance=1, delay_s=100.0), script)
         for _ in range(7):
@@ -91,7 +91,7 @@ class TestRestarts:
         assert workers.failures.restarts == 6
         assert clock.now == 1013
 
-    def test_not_more_than_so_many_of_all_together(self, pool, caplog):
+    def test_the_total_number_of_restarts_is_limited(self, pool, caplog):
         script = {(index, 0, SAMPLE): [Does(index, BrokenError(f"of {index}"))] for index in (1, 2, 3)}
         workers, stand_in = pool(3, FailureRules(restart=True, max_restarts=2), script)
         for index in (1, 2, 3):
@@ -104,7 +104,7 @@ class TestRestarts:
         assert "Rollout worker 3 failed (failure 1 in a row) and is not restarted; there were 2 restarts" in caplog.text
         assert stand_in.killed == [(1, 0), (2, 0), (3, 0)]
 
-    def test_failing_in_two_requests_at_once_counts_once(self, pool, clock):
+    def test_two_requests_that_fail_together_are_one_failure(self, pool, clock):
         script = {(1, 0, SAMPLE): [Does(1, BrokenError("a")), Does(0, BrokenError("b"))]}
         workers, stand_in = pool(script=script)
         for _ in range(3):
@@ -118,8 +118,8 @@ class TestRestarts:
             found += workers.collect()
         assert found == [value(1, 1, number) for number in range(3)]
 
-    def test_what_a_dead_worker_still_answers_is_not_heard(self, pool, clock):
-        # It failed in its first request; the second one's answer is there at the same moment.
+    def test_replies_of_a_failed_worker_are_dropped(self, pool, clock):
+        # It failed in its first request; the reply to the second one is ready at the same time.
         script = {(1, 0, SAMPLE): [Does(1, BrokenError()), Does(0)]}
         workers, _ = pool(script=script)
         workers.request(1, SAMPLE)
@@ -130,7 +130,7 @@ class TestRestarts:
         assert workers.collect() == [value(1, 1, 0)]
         assert workers.collect() == [value(1, 1, 1)]
 
-    def test_what_came_with_an_error_that_is_raised_is_not_lost(self, pool, clock):
+    def test_replies_beside_a_raised_error_are_kept(self, pool, clock):
         workers, _ = pool(3, FailureRules(), {(2, 0, SAMPLE): [Does(1, BrokenError())]})
         for index in (1, 2, 3):
             workers.request(index, SAMPLE)
@@ -142,19 +142,19 @@ class TestRestarts:
 
 
 class TestWithoutRestarts:
-    def test_the_error_itself_is_raised(self, pool):
+    def test_the_original_error_is_raised(self, pool):
         error = EnvError("A wheel came off.")
-        error.__cause__ = ValueError("as told by another process")
+        error.__cause__ = ValueError("as raised in another process")
         workers, stand_in = pool(rules=FailureRules(), script={(2, 0, SAMPLE): [Does(1, error)]})
         workers.request(2, SAMPLE)
         with pytest.raises(EnvError, match="A wheel came off") as raised:
             workers.collect()
         assert raised.value is error
         assert raised.value.__notes__ == ["(in rollout worker 2)"]
-        assert str(raised.value.__cause__) == "as told by another process"
+        assert str(raised.value.__cause__) == "as raised in another process"
         assert stand_in.killed == [(2, 0)]
 
-    def test_or_the_run_goes_on_without_it(self, pool, caplog):
+    def test_ignored_failures_leave_out_the_worker(self, pool, caplog):
         caplog.set_level(logging.ERROR)
         script = {(2, 0, SAMPLE): [Does(1, BrokenError("x"))]}
         workers, _ = pool(rules=FailureRules(ignore=True), script=script)
@@ -165,12 +165,12 @@ class TestWithoutRestarts:
         assert (workers.indices, len(workers), workers.healthy) == ([1], 1, 1)
         assert "Rollout worker 2 failed (failure 1 in a row) and is not restarted" in caplog.text
         assert "BrokenError: x" in caplog.text
-        workers.request(2, SAMPLE)  # as somebody may who has not heard of it
+        workers.request(2, SAMPLE)  # requests to a missing worker are ignored
         assert workers.requests_under_way == 0
         assert workers.call_all("get_state") == {1: ("get_state", 1, 0, 0)}
 
     @pytest.mark.parametrize("rules", [FailureRules(ignore=True), FailureRules(restart=True, max_restarts=0)])
-    def test_none_is_left(self, pool, rules):
+    def test_no_worker_is_left(self, pool, rules):
         last = BrokenError("of 1")
         script = {(1, 0, SAMPLE): [Does(2, last)], (2, 0, SAMPLE): [Does(1, BrokenError("of 2"))]}
         workers, _ = pool(2, rules, script)
@@ -186,7 +186,7 @@ class TestWithoutRestarts:
             workers.publish(update(1))
         assert raised.value.__cause__ is last
 
-    def test_what_an_error_of_rollax_names_is_in_the_last_one_too(self, pool):
+    def test_the_parts_of_an_error_are_in_the_last_error(self, pool):
         error = EnvError("An odd shape.", where="reset", got="(3,)", expected="(4,)", fix="return it")
         workers, _ = pool(1, FailureRules(ignore=True), {(1, 0, SAMPLE): [Does(1, error)]})
         workers.request(1, SAMPLE)
@@ -206,18 +206,18 @@ class TestHung:
             workers.request(1, SAMPLE)
         assert workers.collect() == [value(1, 0, 0)]
         assert workers.collect() == [value(1, 0, 1)]
-        assert clock.now == 1018  # 9 s each: the time counts from answer to answer
+        assert clock.now == 1018  # 9 s each: the timeout counts from answer to answer
         assert workers.collect() == [value(1, 1, 0)]
         _, when = stand_in.started[-1]
         assert when == 1028
         assert isinstance(workers.failures.last[1], WorkerError)
-        told = str(workers.failures.last[1])
-        assert told.startswith("A rollout worker has hung.\n  where:    rollout worker 1, sample_fragment()\n")
-        assert "got:      no answer for 10 s\n  expected: an answer within 10 s\n" in told
+        message = str(workers.failures.last[1])
+        assert message.startswith("A rollout worker has hung.\n  where:    rollout worker 1, sample_fragment()\n")
+        assert "got:      no answer for 10 s\n  expected: an answer within 10 s\n" in message
         assert stand_in.killed == [(1, 0)]
         assert workers.collect() == [value(1, 1, 1)]
 
-    def test_while_others_answer_all_the_time(self, pool, clock):
+    def test_noticed_while_others_answer(self, pool, clock):
         workers, stand_in = pool(rules=self.RULES, script={(1, 0, SAMPLE): [Does(NEVER)]})
         workers.request(1, SAMPLE)
         workers.request(2, SAMPLE)
@@ -226,7 +226,7 @@ class TestHung:
                 workers.request(reply.index, SAMPLE)
         assert stand_in.killed == [(1, 0)]
 
-    def test_who_has_nothing_to_do_has_not_hung(self, pool, clock):
+    def test_an_idle_worker_has_not_hung(self, pool, clock):
         workers, stand_in = pool(rules=self.RULES)
         workers.request(1, SAMPLE)
         workers.collect()
@@ -235,7 +235,7 @@ class TestHung:
         assert workers.collect() == [value(1, 0, 1)]
         assert stand_in.killed == []
 
-    def test_who_answered_while_nobody_listened_has_not_hung(self, pool, clock):
+    def test_replies_that_are_collected_late_are_in_time(self, pool, clock):
         workers, stand_in = pool(rules=self.RULES, script={(2, 0, SAMPLE): [Does(), Does(98)]})
         for index in (1, 2, 1, 2):
             workers.request(index, SAMPLE)
@@ -244,7 +244,7 @@ class TestHung:
         assert stand_in.killed == []
         assert workers.collect() == [value(2, 0, 1)]
 
-    def test_starting_has_a_time_of_its_own(self, pool, clock):
+    def test_starting_has_its_own_timeout(self, pool, clock):
         script = {(1, 0, SAMPLE): [Does(1, BrokenError())], (1, 1, "make"): [Does(59)], (1, 2, "make"): [Does(NEVER)]}
         script[1, 1, SAMPLE] = [Does(NEVER)]
         workers, stand_in = pool(rules=self.RULES, script=script, makes=True)

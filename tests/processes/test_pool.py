@@ -1,4 +1,4 @@
-"""`ActorPool` by a clock of the test's own: what its owners beside `RemoteWorkers` need of it."""
+"""`ActorPool` with a simulated clock: the parts that `RemoteWorkers` does not use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ REMAKE = {"makes": True, "remakes": True}
 
 
 def outcomes(calls):
-    """What came of calls."""
+    """The outcomes and indices of calls."""
     return [("lost" if call.lost else call.error or call.value[0], call.index) for call in calls]
 
 
 class TestReady:
-    def test_waits_for_the_first_and_then_for_the_others_as_long_as_it_is_told(self, actor_pool_of, clock):
+    def test_ready_waits_for_the_first_call_then_at_most_a_timeout_for_others(self, actor_pool_of, clock):
         actors, _ = actor_pool_of(script={(0, 0, "step"): [Does(2)], (1, 0, "step"): [Does(5)] * 2})
         actors.send(0, "step")
         actors.send(1, "step")
@@ -32,7 +32,7 @@ class TestReady:
         assert outcomes(actors.ready(NEVER, 9.0)) == [("step", 0), ("step", 1)]
         assert clock.now == 1005.5
 
-    def test_a_call_knows_what_came_of_it(self, actor_pool_of):
+    def test_a_call_has_its_outcome(self, actor_pool_of):
         error = BrokenError("x")
         actors, _ = actor_pool_of(script={(0, 0, "step"): [Does(1, error)]})
         broken, good = actors.send(0, "step", 7, raises=True), actors.send(1, "step", 8)
@@ -53,7 +53,7 @@ class TestReady:
         assert outcomes(actors.ready()) == [("draw", 0)]
         assert actors.ready() == []
 
-    def test_nobody_is_called_who_was_left_out(self, actor_pool_of):
+    def test_an_actor_that_was_left_out_is_not_called(self, actor_pool_of):
         actors, stand_in = actor_pool_of(FailureRules(ignore=True), {(0, 0, "step"): [Does(1, BrokenError())]})
         assert [call.lost for call in (actors.send(0, "step"), *actors.ready())] == [True, True]
         late = actors.send(0, "step")
@@ -62,8 +62,8 @@ class TestReady:
 
 
 class TestRemaking:
-    def test_one_that_raises_is_made_again_in_its_process(self, actor_pool_of, clock):
-        # Made until 1001; step raises at 1002, is made again until 1003; the call held meanwhile returns at 1004.
+    def test_an_actor_that_raises_is_remade_in_its_process(self, actor_pool_of, clock):
+        # Made at 1001; step raises at 1002; remade at 1003; the call held meanwhile returns at 1004.
         actors, stand_in = actor_pool_of(script={(0, 0, "step"): [Does(1, BrokenError("x"))]}, **REMAKE)
         actors.make_arguments = ("like the others",)
         assert actors.make_all() == {0: ("make", 0, 0, 0), 1: ("make", 1, 0, 0)}
@@ -82,11 +82,12 @@ class TestRemaking:
         assert stand_in.killed == []
         assert actors.healthy == 2
 
-    def test_making_again_may_fail_too_and_waits_longer_each_time(self, actor_pool_of, clock):
+    def test_failed_remaking_is_repeated_with_growing_delays(self, actor_pool_of, clock):
         script = {(0, 0, "step"): [Does(1, BrokenError())], (0, 0, "make"): [Does()] + [Does(1, BrokenError())] * 2}
         actors, stand_in = actor_pool_of(script=script, **REMAKE)
         actors.make_all()
-        # 1002 raised, made at once, raised at 1003; 2 s later again, raised at 1006; 4 s later it is made, at 1011.
+        # Raises at 1002, is remade at once, raises at 1003; 2 s later again, raises at 1006; 4 s later it is made, at
+        # 1011.
         for method in ("step", "reset", "reset"):
             actors.send(0, method)
             assert outcomes(actors.ready()) == [("lost", 0)]
@@ -96,7 +97,7 @@ class TestRemaking:
         assert stand_in.killed == []
 
     @pytest.mark.parametrize("does", [Does(1, ProcessLostError("killed")), Does(NEVER)], ids=["lost", "hung"])
-    def test_one_whose_process_is_lost_gets_a_new_one(self, actor_pool_of, does):
+    def test_an_actor_whose_process_is_lost_gets_a_new_one(self, actor_pool_of, does):
         rules = FailureRules(restart=True, timeout_s=5.0)
         actors, stand_in = actor_pool_of(rules, {(0, 0, "step"): [does]}, **REMAKE)
         actors.make_all()
@@ -105,7 +106,7 @@ class TestRemaking:
         assert stand_in.killed == [(0, 0)]
         assert stand_in.generations == {0: 1, 1: 0}
 
-    def test_one_that_raises_stays_where_its_error_is_raised(self, actor_pool_of):
+    def test_without_restarts_the_error_is_raised_and_the_actor_kept(self, actor_pool_of):
         actors, stand_in = actor_pool_of(FailureRules(), {(0, 0, "step"): [Does(1, BrokenError())]}, **REMAKE)
         actors.make_all()
         actors.send(0, "step")
@@ -124,7 +125,7 @@ def test_errors_of_stopping_are_logged(actor_pool_of, caplog):
 
 
 class Counter:
-    """An actor of this process."""
+    """An actor in this process."""
 
     def __init__(self, index: int, restarts: int) -> None:
         self.place = index, restarts
