@@ -1,1 +1,1 @@
-"""Environments: everything that a user gives becomes a `BaseEnv`. Nothing here imports JAX."""
+"""Environments: every kind is converted to a `BaseEnv`. Nothing here imports JAX."""

@@ -1,7 +1,7 @@
 """The table of environment kinds: how each is recognized, and which function adapts it.
 
-The module of an adapter is imported when the first environment of its kind is met. A kind is recognized by the import
-path of a base class, or by its methods, so that no other library is imported here.
+The module of an adapter is imported for the first environment of its kind. A kind is recognized by the import path of a
+base class, or by its methods, so that no other library is imported here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class EnvAdapter:
         kind: the import path of its base class, or a name.
         adapter: a function of one environment that returns one of another kind; with `makes_base_env`, a function of
             `EnvCopies` that returns a `BaseEnv`. Or its path "module:function".
-        recognizes: whether an environment is of this kind; None compares the base classes with `kind`.
+        recognizes: returns whether an environment is of this kind; None compares the base classes with `kind`.
         makes_base_env: the last step of every conversion.
     """
 
@@ -120,13 +120,14 @@ def register_env_adapter(
     """Adds a kind of environment; it is then accepted wherever an environment is.
 
     Registered kinds are tried before the built-in ones, the latest first. A later registration of the same kind
-    replaces the earlier one. Worker processes know them too.
+    replaces the earlier one. Registrations are passed to worker processes.
 
     Args:
         kind: the import path of the base class of these environments, such as "mylib.Env", which is not imported.
         adapter: a function of one environment, or its path "module:function", which is imported when it is first
             needed. It returns an environment of any other kind.
-        recognizes: whether an environment is of this kind, if a base class does not show it; `kind` is then a name.
+        recognizes: returns whether an environment is of this kind, if a base class does not identify it; `kind` is then
+            a name.
     Raises:
         ConfigError: an adapter that is neither a function nor a path.
     """

@@ -92,7 +92,7 @@ class AtariCreator:
         )
         if config.clip_rewards:
             env = gym.wrappers.ClipReward(env, -1.0, 1.0)
-        # Black where there is no frame yet, as ale-py does it: both ways give the same task, bit for bit.
+        # Black where there is no frame yet, as in ale-py: both ways give exactly the same task.
         return gym.wrappers.FrameStackObservation(env, config.stack, padding_type="zero")
 
     def make_vector(self, context: EnvContext, num_envs: int) -> gym.vector.VectorEnv | VectorEnv:
@@ -121,7 +121,7 @@ class AtariCreator:
 
     def _config(self, context: EnvContext) -> AtariConfig:
         try:
-            # JSON and YAML know no tuples.
+            # JSON and YAML have no tuples.
             return AtariConfig.model_validate({k: tuple(v) if isinstance(v, list) else v for k, v in context.items()})
         except ValidationError as error:
             problem = error.errors()[0]

@@ -50,8 +50,8 @@ class BaseEnv:
 
     # Double underscores avoid clashes with attributes of users' subclasses.
     __reset_takes_seeds: bool
-    __dicts: DictRows | None = None  # keeps the trajectories if only the dict view is overridden
-    __collected: EnvDict | None = None  # likewise: the actions, until all policies have acted
+    __dicts: DictRows | None = None  # has the trajectories if only the dict view is overridden
+    __collected: EnvDict | None = None  # likewise, the actions until all policies have acted
     __kept: Rows | None = None  # if only the columnar view is overridden: the rows of the last dicts
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -102,7 +102,7 @@ class BaseEnv:
                 fix="send one action to each agent of the last obs whose episode continues",
             )
         for key, action in pairs.items():
-            # One row at a time: agents may have different action spaces, which no one array holds.
+            # One row at a time, because agents may have different action spaces.
             self.send_rows(rows, np.array([wanted[key]]), _one_row(action, self.action_space))
 
     def try_reset(
@@ -121,7 +121,7 @@ class BaseEnv:
         rows = self.reset_rows(np.arange(self.num_envs) if env_id is None else np.array([env_id]), seeds)
         if rows is None:
             return None
-        # One sub-environment's new episode joins what is kept of the others.
+        # The new episode's rows are added to the kept rows of the other sub-environments.
         self.__kept = rows if env_id is None or self.__kept is None else Rows.concat(self.__kept, rows)
         obs, _, _, _, infos, _ = dicts_of(rows)
         return obs, infos
@@ -129,7 +129,7 @@ class BaseEnv:
     def poll_rows(self) -> Rows:
         """The same as `poll`, as columns."""
         if self.__collected:
-            # The actions of all policies at once: an environment may step inside send_actions.
+            # All policies' actions are sent together, because an environment may step inside send_actions.
             collected, self.__collected = self.__collected, {}
             self.send_actions(collected)
         parts = self._checked(self.poll(), "poll()", 6, "six dicts by env id, as in the docstring of BaseEnv.poll")
@@ -139,8 +139,8 @@ class BaseEnv:
         """Sends actions to some rows of the last poll or reset; called once per policy, with disjoint selections.
 
         Args:
-            rows: what was polled.
-            selection: [K] indices into `rows`, each of a row that waits for an action; None for all rows.
+            rows: the polled rows.
+            selection: [K] indices of rows that wait for an action; None for all rows.
             actions: columns of K actions.
         """
         if self.__collected is None:
@@ -169,7 +169,7 @@ class BaseEnv:
     def rest_rows(self, env_index: np.ndarray) -> bool:
         """Leaves out sub-environments without a running episode from the polls until they are reset.
 
-        False: this environment steps all of them; they have to be reset, and need actions.
+        Returns False if this environment always steps all of them; then they must be reset and need actions.
         """
         return False
 
@@ -182,7 +182,7 @@ class BaseEnv:
         if right and (env_id is None or env_id in result[0]):
             return result
         raise EnvError(
-            f"{call.partition('(')[0]} did not return what it must.",
+            f"{call.partition('(')[0]} did not return the required dicts.",
             where=f"{type(self).__name__}.{call}",
             got=checks.outline(result) if not isinstance(result, tuple) else f"tuple of {len(result)}: {result!r}",
             expected=expected,
@@ -190,7 +190,7 @@ class BaseEnv:
         )
 
     def get_sub_environments(self) -> list[Any]:
-        """The environments that this one is made of, as the user wrote them."""
+        """The user's environments inside this one."""
         return []
 
     def try_render(self, env_id: int | None = None) -> Any:
@@ -203,7 +203,7 @@ class BaseEnv:
     def interrupt(self, interrupted: bool) -> None:
         """True: a `poll_rows` that waits in another thread, and each later one, raises; False: no longer.
 
-        An environment that never waits long has nothing to do.
+        An environment that never waits long need not implement it.
         """
 
     def stop(self) -> None:
@@ -227,7 +227,7 @@ class BaseEnv:
 
     def _dict_rows(self) -> DictRows:
         if self.__dicts is None:
-            from rollax.env.dict_rows import DictRows  # only environments made of dicts load it
+            from rollax.env.dict_rows import DictRows  # loaded only for environments with dicts
 
             spaces_of = getattr(self, "observation_spaces", None)
             self.__dicts = DictRows(
@@ -265,7 +265,7 @@ def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, E
 
 
 def in_order(agents: Any) -> Any:
-    """Agent ids in an order that is the same in every process, which that of a set is not."""
+    """Agent ids in an order that is the same in every process, unlike that of a set."""
     return sorted(agents, key=str) if isinstance(agents, Set) else agents
 
 

@@ -1,7 +1,7 @@
-"""Checks on what environments return, observations apart: shapes of results, rewards, flags, infos.
+"""Checks on results of environments except observations: shapes of results, rewards, flags, infos.
 
-Full checks run in each sub-environment's first episode, the cheap ones always, in bulk. The row at fault is looked for
-only if a check fails.
+Full checks run in each sub-environment's first episode, cheap checks in bulk always. Only if a bulk check fails, the
+wrong row is searched for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def env_name(env: Any) -> str:
 
 
 def say_once(topic: str, subject: str, message: str) -> None:
-    """Logs a warning the first time that this topic comes up for this subject."""
+    """Logs a warning once for each topic and subject."""
     if _collections:
         _collections[-1].setdefault((topic, subject), message)
     elif (topic, subject) not in _said:
@@ -48,7 +48,7 @@ def say_once(topic: str, subject: str, message: str) -> None:
 
 @contextmanager
 def collect_warnings() -> Iterator[dict[tuple[str, str], str]]:
-    """Collects the warnings of `say_once`, `(topic, subject)` -> message, repeated ones too, and logs none."""
+    """Collects the warnings of `say_once`, `(topic, subject)` -> message, instead of logging them once."""
     warnings: dict[tuple[str, str], str] = {}
     _collections.append(warnings)
     try:
@@ -58,7 +58,7 @@ def collect_warnings() -> Iterator[dict[tuple[str, str], str]]:
 
 
 class FirstEpisodes:
-    """The sub-environments that are in their first episode, and are checked in full, for at most a thousand polls."""
+    """The sub-environments in their first episode, which are checked in full for at most a thousand polls."""
 
     MOST_POLLS = 1000
 
@@ -75,7 +75,7 @@ class FirstEpisodes:
 
 
 class IdlePolls:
-    """Counts, for each sub-environment, the polls in a row that report on it while none of its agents can act."""
+    """Counts consecutive polls that report on a sub-environment while none of its agents can act."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -94,12 +94,12 @@ class IdlePolls:
             raise stuck(f"{self._name}, sub-environment {env_id}", reported, alive)
 
     def acting(self, env_id: int) -> None:
-        """Notes that an agent can act in this sub-environment."""
+        """Resets the count, because an agent can act in this sub-environment."""
         self.counts.pop(env_id, None)
 
 
 def stuck(where: str, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> EnvError:
-    """The error of an environment in which no agent can act, poll after poll."""
+    """The error of an environment in which no agent can act for many polls."""
     return EnvError(
         f"Nobody can act, for {MOST_IDLE_POLLS} polls in a row.",
         where=where,
@@ -179,7 +179,7 @@ def check_by_agent(what: str, values: Any, where: str, kind: type = Mapping) -> 
 def undeclared(
     agents: Iterable[Hashable], declared: Collection[Hashable], where: str, part: str = ""
 ) -> MultiAgentError:
-    """The error of agents that are not all declared; `part` names the dict that they are in."""
+    """The error of agents that are not all declared; `part` is the name of their dict."""
     agent = next(agent for agent in agents if agent not in declared)
     return MultiAgentError(
         f"An agent {part}that the environment does not declare.",
@@ -204,10 +204,10 @@ def check_count(what: str, values: Any, count: int, name: str) -> None:
 
 
 def reward_column(rewards: Any, where: Where) -> np.ndarray:
-    """[N] float64 rewards; `EnvError` for one that is no real scalar, not finite, or too large for float32."""
+    """[N] float64 rewards; `EnvError` for one that is not a real scalar, not finite, or too large for float32."""
     try:
         column = np.asarray(rewards)
-    except ValueError:  # of different shapes
+    except ValueError:  # the shapes differ
         column = None
     if column is None or column.ndim != 1 or column.dtype.kind not in "fiub":
         if len(rewards) == 0:
@@ -221,7 +221,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
             fix="return float(reward)",
         )
     column = column.astype(np.float64, copy=False)
-    # As in `all_finite`: one number tells that all are finite and small enough.
+    # As in `all_finite`, one number shows that all are finite and small enough.
     if not np.vdot(column, column) <= _LARGEST_REWARD**2:
         fits = np.abs(column) <= _LARGEST_REWARD
         if not fits.all():
@@ -246,7 +246,7 @@ def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:
     """[N] booleans; `EnvError` for a flag that is not a boolean."""
     try:
         column = np.asarray(flags)
-    except ValueError:  # of different shapes
+    except ValueError:  # the shapes differ
         column = None
     if column is None or column.dtype != np.bool_ or column.ndim != 1:
         if len(flags) == 0:
@@ -269,7 +269,8 @@ def not_boolean(name: str, flag: Any, where: str) -> EnvError:
 
 def all_finite(values: np.ndarray) -> bool:
     """True where no element is NaN or infinite."""
-    # A sum of squares is finite unless an element is not, or it overflows. BLAS needs no temporary array and warns not.
+    # A sum of squares is finite unless an element is not finite or it overflows. BLAS needs no temporary array and does
+    # not warn.
     flat = values.ravel()
     return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(flat).all())
 

@@ -1,4 +1,4 @@
-"""Environments are closed whatever fails: all of them at the end, and those made so far where making one fails."""
+"""Environments are closed after all failures: all of them at the end, and the ones made so far if making one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of one environment: how they are made, and whether they are alike."""
+"""Copies of one environment: making them, and checking that their spaces are equal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollax.spaces import check_space, same_space
 
 
 class Spaces(NamedTuple):
-    """The spaces of each copy in the config; None leaves one to the environment."""
+    """The spaces of each copy from the config; None for a space that the environment defines."""
 
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
@@ -27,14 +27,14 @@ NO_SPACES = Spaces()
 
 @dataclass(frozen=True, slots=True)
 class EnvCopies:
-    """Existing environments, and how the others are made.
+    """Existing environments, and a function that makes the others.
 
     Args:
-        existing: the first ones.
+        existing: the first environments.
         make_env: makes the sub-environment of a vector index; None if there are no others.
-        num_envs: the number of all.
-        declared: the spaces of the config, for environments that have none before their first reset.
-        restart_failed: recreate those that fail.
+        num_envs: the total number.
+        declared: the spaces from the config, for environments that have none before their first reset.
+        restart_failed: recreate sub-environments that fail.
     """
 
     existing: Sequence[Any]
@@ -91,7 +91,7 @@ class EnvCopies:
             check_spaces(env, envs[0], where, may_lack_spaces=may_lack_spaces, declared=self.declared)
 
     def vector(self) -> Any:
-        """The only environment, of a kind that brings its own sub-environments."""
+        """The only environment, which has its own sub-environments."""
         (env,) = self.existing
         if self.restart_failed:
             name = type(env).__name__
@@ -110,7 +110,7 @@ def space_of(env: Any, kind: str, declared: Spaces = NO_SPACES) -> Any:
 def check_spaces(
     env: Any, first: Any, where: str, *, may_lack_spaces: bool = False, declared: Spaces = NO_SPACES
 ) -> None:
-    """Raises `SpaceError` if a space of a copy is missing, unsupported, or not that of the first one."""
+    """Raises `SpaceError` if a space of a copy is missing, unsupported, or differs from that of the first copy."""
     for kind in Spaces._fields:
         space, expected = space_of(env, kind, declared), space_of(first, kind, declared)
         if space is not None or not may_lack_spaces:

@@ -1,4 +1,4 @@
-"""Rows from dicts by sub-environment and agent: who is alive, the slots, and where trajectories begin and end."""
+"""Rows from dicts by sub-environment and agent: living agents, their slots, and starts and ends of trajectories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RowBuilder:
     slots: list[int] = field(default_factory=list)
     obs: list[Any] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    flags: list[tuple[int, Flags]] = field(default_factory=list)  # each with the first row that it belongs to
+    flags: list[tuple[int, Flags]] = field(default_factory=list)  # each with the index of its first row
     agents: list[Hashable] = field(default_factory=list)
     infos: list[dict] = field(default_factory=list)
     given: dict[int, Any] = field(default_factory=dict)
@@ -117,11 +117,11 @@ def flags_of(agent: Hashable, terminateds: Mapping, truncateds: Mapping) -> tupl
 class _SubEnv:
     """The agents of one sub-environment that are alive, and the slot of each."""
 
-    running: bool = False  # an episode has begun; it continues even if all its agents have ended
+    running: bool = False  # an episode has begun; it continues even after all its agents have ended
     slots: dict[Hashable, int] = field(default_factory=dict)
     acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs, in its order
     acting_slots: list[int] = field(default_factory=list)
-    dropped: frozenset[Hashable] = frozenset()  # alive in an episode that was dropped here but continues
+    dropped: frozenset[Hashable] = frozenset()  # alive in a dropped episode that the environment continues
 
 
 class _Step(NamedTuple):
@@ -165,7 +165,7 @@ class DictRows:
         self._slot_count = 0
 
     def beginning(self, obs: dict, infos: dict) -> Rows:
-        """The rows of freshly reset sub-environments: every agent in `obs` begins a trajectory."""
+        """The rows of sub-environments after a reset: every agent in `obs` begins a trajectory."""
         rows = RowBuilder(self.name)
         for env_id, by_agent in obs.items():
             if not by_agent:
@@ -208,9 +208,9 @@ class DictRows:
         """The rows of one sub-environment's poll."""
         if env_id not in range(len(self._sub_envs)):
             expected = f"ids below num_envs, {len(self._sub_envs)}"
-            raise self._error("A sub-environment that there is not.", env_id, None, env_id, expected)
+            raise self._error("An unknown sub-environment.", env_id, None, env_id, expected)
         sub_env, first_row = self._sub_envs[env_id], len(rows.agents)
-        # Flags are rarely True: one pass over the values shows whether single agents must be checked.
+        # Flags are rarely True, so one pass over the values decides whether single agents must be checked.
         all_over = ending = False
         if not (_is_down(step.terms) and _is_down(step.truncs)):
             self._check_flags(env_id, step)
@@ -311,7 +311,7 @@ class DictRows:
                     "first reward",
                     self.name,
                     f"{self.name}, sub-environment {env_id}, agent {agent!r}: a reward of {rewards[agent]} beside the "
-                    "first observation of a trajectory follows from no action of it and counts nowhere. Said once.",
+                    "first observation of a trajectory follows from no action and is not counted. Logged once.",
                 )
 
     def _check_infos(self, env_id: int, infos: dict) -> None:
@@ -346,7 +346,7 @@ class DictRows:
 
     def _end_episode(self, env_id: int) -> None:
         ended, self._sub_envs[env_id] = self._sub_envs[env_id], _SubEnv()
-        self._free.extend(ended.slots.values())  # last: an interrupt in between must not free them twice
+        self._free.extend(ended.slots.values())  # done last, so that an interrupt cannot free them twice
 
     def _take_slot(self) -> int:
         if self._free:
@@ -367,5 +367,5 @@ def _is_down(flags: dict) -> bool:
 
 
 def is_nothing(reward: Any) -> bool:
-    """Whether a reward changes no sum."""
+    """Whether a reward is zero or missing."""
     return reward is None or (isinstance(reward, int | float | np.number) and reward == 0)

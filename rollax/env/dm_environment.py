@@ -72,7 +72,7 @@ def _as_float32(space: spaces.Space, path: Path, value: Any) -> Any:
 
 
 def _action(spec: Any, action: Any) -> Any:
-    """An action in the structure and dtypes of its spec; float32 may round a bound to a number just outside it."""
+    """An action in the structure and dtypes of its spec; rounding to float32 can exceed a bound."""
     if isinstance(spec, Mapping):
         return {key: _action(part, action[key]) for key, part in spec.items()}
     if isinstance(spec, tuple | list):
@@ -91,7 +91,7 @@ def _space(spec: Any, where: str, *, acts: bool = False) -> spaces.Space:
     shape, dtype = tuple(getattr(spec, "shape", ())), np.dtype(getattr(spec, "dtype", object))
     if dtype.kind not in "biuf":
         raise SpaceError(
-            "A spec that no space describes.",
+            "A spec without a corresponding space.",
             where=where,
             got=spec,
             expected="specs of numbers or booleans, in dicts, lists or tuples",
@@ -108,13 +108,13 @@ def _space(spec: Any, where: str, *, acts: bool = False) -> spaces.Space:
             return spaces.MultiDiscrete(count, start=low.astype(np.int64))
         return spaces.Discrete(int(count), start=int(low))
     kept: Any = np.float32 if dtype.kind == "f" else dtype.type
-    with np.errstate(over="ignore"):  # a bound that float32 cannot hold is no bound
+    with np.errstate(over="ignore"):  # a bound out of the range of float32 is no bound
         low, high = low.astype(kept), high.astype(kept)
     return spaces.Box(low, high, shape, kept)  # type: ignore[arg-type]
 
 
 def _bounds(spec: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Least and greatest values; those of the dtype where the spec names none."""
+    """Minimum and maximum; those of the dtype if the spec has none."""
     ends = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     low, high = (getattr(spec, name, end) for name, end in zip(("minimum", "maximum"), ends, strict=True))
     return np.broadcast_to(np.asarray(low, dtype), shape), np.broadcast_to(np.asarray(high, dtype), shape)

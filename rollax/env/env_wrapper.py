@@ -8,10 +8,10 @@ from rollax.env.base_env import DICT_VIEW, BaseEnv
 
 
 class EnvWrapper(BaseEnv):
-    """Has every attribute and method of the environment inside that a subclass does not define.
+    """Has all attributes and methods of the environment inside that a subclass does not define.
 
-    The dict view is not passed on: it follows from the columnar view of the wrapper. Nor is `in_jax`: a compiled loop
-    makes no polls that the wrapper could see.
+    The dict view is not passed on: it is derived from the wrapper's columnar view. Neither is `in_jax`, because a
+    compiled loop would not poll the wrapper.
 
     Args:
         env: the environment inside.
@@ -22,11 +22,11 @@ class EnvWrapper(BaseEnv):
 
     @property
     def name(self) -> str:
-        """That of the environment inside."""
+        """The name of the environment inside."""
         return getattr(self.env, "name", type(self.env).__name__)
 
     def __getattr__(self, name: str) -> Any:
-        """What `BaseEnv` does not have, such as `observation_spaces`."""
+        """Attributes that `BaseEnv` does not have, such as `observation_spaces`."""
         if name.startswith("_") or name == "env":
             raise AttributeError(name)
         return getattr(self.env, name)

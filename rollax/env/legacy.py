@@ -16,7 +16,7 @@ from rollax.errors import EnvError
 
 
 def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
-    """The same environment with today's interface; logged once per class."""
+    """The same environment with the current interface; logged once per class."""
     name = type(env).__name__
     checks.say_once(
         "legacy",
@@ -66,7 +66,7 @@ class LegacyEnv(_Legacy, gym.Env):
             return result
         obs, reward, done, info = result
         truncated = _is_up(done) and bool(_was_cut(info))
-        # A value that is no boolean is passed on unchanged and refused there.
+        # A value that is not a boolean is passed on unchanged and refused later.
         return obs, reward, False if truncated else done, truncated, info
 
 
@@ -94,7 +94,7 @@ class LegacyVectorEnv(VectorEnv):
             return result
         obs, rewards, dones, infos = result
         if not (_are_infos(infos, self.num_envs) and hasattr(dones, "__len__") and len(dones) == self.num_envs):
-            return obs, rewards, dones, [False] * self.num_envs, infos  # refused as that of any environment
+            return obs, rewards, dones, [False] * self.num_envs, infos  # refused later, as in any environment
         truncateds = [_is_up(done) and bool(_was_cut(info)) for done, info in zip(dones, infos, strict=True)]
         terminateds = [False if cut else done for done, cut in zip(dones, truncateds, strict=True)]
         return obs, rewards, terminateds, truncateds, infos
@@ -119,8 +119,8 @@ class LegacyMultiAgentEnv(_Legacy, MultiAgentEnv):
             return result
         obs, rewards, dones, infos = result
         if not are_dicts(tuple(result), 4):
-            return obs, rewards, dones, {ALL: False}, infos  # refused as that of any environment
-        # Often only one agent's info reports the time limit; an agent whose own info denies it was not cut off.
+            return obs, rewards, dones, {ALL: False}, infos  # refused later, as in any environment
+        # Often only one agent's info reports the time limit; an agent whose own info is False was not truncated.
         any_cut = any(_was_cut(info) for info in infos.values())
         truncateds = {}
         for agent, done in dones.items():
@@ -157,12 +157,12 @@ def _are_infos(value: Any, count: int) -> bool:
 
 
 def _is_up(done: Any) -> bool:
-    """Whether it is a flag, and True."""
+    """Whether it is a flag that is True."""
     return type(done) in checks.BOOLEANS and bool(done)
 
 
 def _was_cut(info: Any) -> bool | None:
-    """Whether an info reports that a time limit ended the episode; None if it does not say."""
+    """Whether an info reports that a time limit ended the episode; None if it does not report it."""
     cut = info.get("TimeLimit.truncated") if isinstance(info, dict) else None
     return None if cut is None else bool(cut)
 

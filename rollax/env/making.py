@@ -29,10 +29,10 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
 
     Args:
         creator: makes an environment from an `EnvContext`.
-        context: of the first environment.
+        context: context of the first environment.
         settings: keywords of `to_base_env`.
     Raises:
-        ConfigError: an `env_config` that the environment does not take.
+        ConfigError: an `env_config` that the environment does not accept.
         EnvError: the creator raised.
     """
 
@@ -52,7 +52,7 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
             return to_base_env(env, **copies, **settings)
     except RollaxError:
         raise
-    except (Exception, SystemExit) as error:  # a module that exits at its import would end the run without an error
+    except (Exception, SystemExit) as error:  # a module that exits during its import would end the run without an error
         raise _not_made(creator, context, error) from error
 
 
@@ -73,7 +73,7 @@ def _name_of(creator: Any) -> str:
 
 
 def _parameters_of(creator: Any) -> str:
-    """The signature of what makes an environment."""
+    """The signature of a creator."""
     made_by = getattr(creator, "entry_point", creator)
     try:
         return f"{getattr(made_by, '__qualname__', made_by)}{inspect.signature(made_by)}"
@@ -82,12 +82,11 @@ def _parameters_of(creator: Any) -> str:
 
 
 def way_of(creator: Callable[..., Any]) -> Way:
-    """How a creator takes `env_config`.
+    """How a creator accepts `env_config`.
 
-    A first parameter without a default takes the `EnvContext`, whatever its name is; so does one with a name such as
-    `config`. One whose default is None or an empty dict does so if it is the only one, or annotated as a dict. Other
-    parameters are settings of their own, as those of most Gymnasium environments: they get the keys of `env_config` as
-    keywords.
+    A first parameter without a default, or with a name such as `config`, gets the `EnvContext`. So does one whose
+    default is None or an empty dict, if it is the only parameter or is annotated as a dict. Other parameters, as in
+    most Gymnasium environments, get the keys of `env_config` as keywords.
     """
     try:
         parameters = list(inspect.signature(creator).parameters.values())
@@ -144,17 +143,17 @@ def to_base_env(
     Args:
         env: an environment of any kind in the table of `docs/environments.md`; it is the first of the `num_envs`. With
             `remote_envs` it moves to its process, and None lets `make_env` make all of them.
-        make_env: makes the others, by vector index.
-        num_envs: the number of sub-environments; a vector environment brings its own number.
+        make_env: makes the other environments, by vector index.
+        num_envs: the number of sub-environments; a vector environment has its own number.
         remote_envs: each sub-environment runs in a Ray actor, and they are stepped in parallel.
         remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: 0 takes
             what is ready, a large number steps all in lockstep.
         remote_env_timeout_s: a remote step or reset that takes longer counts as hung, like a process that died.
         restart_failed_sub_environments: `make_env` recreates a single or multi-agent environment that raises, and its
             episode is dropped. A remote one whose process dies is recreated in any case.
-        observation_space, action_space: of single environments that have none before their first reset.
+        observation_space, action_space: for single environments that have none before their first reset.
     Raises:
-        EnvError: an object that is no environment.
+        EnvError: an object that is not an environment.
     """
     settings = num_envs, Spaces(observation_space, action_space), restart_failed_sub_environments
     if remote_envs:

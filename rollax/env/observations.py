@@ -1,7 +1,7 @@
 """Checks on observations, and their conversion to columns of the space's dtypes.
 
-Every observation passes `_checked_leaf`: in the first episode of each sub-environment alone and with its bounds, in
-bulk always.
+Every observation passes `_checked_leaf`: always in bulk, and in the first episode of each sub-environment also singly
+and with its bounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rollax.env.checks import FirstEpisodes, Where, all_finite, outline, say_onc
 from rollax.errors import EnvError
 from rollax.spaces import Path, bounds, of_each, path_text, stack, walk, zeros
 
-# Numbers of one kind may narrow (float64 to float32) and whole numbers may become floats; other casts lose meaning.
+# Numbers of one kind may narrow (float64 to float32), and integers may become floats; other casts change values.
 _SAFE_KINDS = ("ff", "ii", "uu", "iu", "ui", "if", "uf", "bi", "bu", "bf")
 
 
@@ -29,7 +29,7 @@ class ObservationChecks:
         self.first_episodes = FirstEpisodes(num_envs)
 
     def columns(self, obs: Any, count: int, where: Where) -> trees.Tree:
-        """Columns that the environment made itself, of `count` rows; `EnvError` unless they belong to the space."""
+        """Columns of `count` rows from the environment; `EnvError` unless they belong to the space."""
         columns = as_columns(self._space, obs, count, where)
         if self.first_episodes.indices:
             check_bounds(self._space, columns, where)
@@ -60,11 +60,11 @@ def stacked(space: spaces.Space, values: Sequence[Any], where: Where) -> trees.T
     try:
         return walk(column, space, values, part=of_each, enter=_check_lengths)
     except Exception as error:
-        # One by one and in full: that finds the row, and also what hides behind the first problem.
+        # Checking them one by one and in full finds the row, and problems that the first one hides.
         for row, value in enumerate(values):
             check_observation(space, value, where(row))
         try:
-            return stack(space, values)  # each can be cast, only not from the common dtype of all
+            return stack(space, values)  # each row can be cast, but not from their common dtype
         except Exception:
             raise EnvError(
                 "Observations that do not stack.", where=where(0), got=error, expected=space, fix="return equal shapes"
@@ -77,7 +77,7 @@ def _check_lengths(space: spaces.Dict | spaces.Tuple, path: Path, values: Sequen
 
 
 def as_columns(space: spaces.Space, columns: trees.Tree, count: int, where: Where) -> trees.Tree:
-    """Columns that an environment made itself, with those of another dtype cast to that of the space.
+    """Columns from an environment, cast to the dtypes of the space.
 
     Raises:
         EnvError: a wrong structure, shape or number of rows, a dtype that cannot be cast safely, a NaN.
@@ -98,14 +98,16 @@ def check_bounds(space: spaces.Space, columns: trees.Tree, where: Where) -> None
         if outside.any():
             row = int(np.argwhere(outside)[0][0])
             shown = np.array2string(column[row], threshold=20)
-            message = f"{where(row)}{path_text(path)}: an observation outside of its space {leaf}: {shown}. Said once."
+            message = (
+                f"{where(row)}{path_text(path)}: an observation outside of its space {leaf}: {shown}. Logged once."
+            )
             say_once("bounds", str(leaf), message)
 
     walk(check, space, columns)
 
 
 def check_observation(space: spaces.Space, value: Any, where: str) -> None:
-    """Checks one observation in full: out of bounds is logged once, anything else that is wrong is an `EnvError`."""
+    """Checks one observation in full: values out of bounds are logged once, all other errors raise an `EnvError`."""
 
     def check(leaf: spaces.Space, path: Path, part: Any) -> None:
         column = _array(part)[None]
@@ -120,7 +122,8 @@ def _checked_leaf(
 ) -> np.ndarray:
     """The column, [count, *shape of the leaf space], in the dtype of the space.
 
-    `count` is None for a single observation, whose leading axis error messages do not show. `silent` logs no cast.
+    `count` is None for a single observation, whose leading axis is left out of error messages. `silent`: casts are not
+    logged.
     """
     shape = space.shape or ()
     if column.shape != ((1 if count is None else count), *shape):
@@ -182,7 +185,7 @@ def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, sile
             fix="return the dtype of the observation space, or give the space a wider one",
         )
     if "f" in kinds and not silent:
-        said = f"observations of dtype {array.dtype} are cast to {space.dtype}. Said once."
+        said = f"observations of dtype {array.dtype} are cast to {space.dtype}. Logged once."
         say_once("dtype", str(space), f"{where(0)}{path_text(path)}: {said}")
     return cast
 

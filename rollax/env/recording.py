@@ -1,4 +1,4 @@
-"""Videos of chosen episodes, for any environment that renders."""
+"""Videos of selected episodes, for all environments that can render."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def record_env(
     episodes: Callable[[int], bool] = every_hundredth,
     sub_envs: Collection[int] | None = (0,),
 ) -> Any:
-    """Returns an environment that writes an MP4 of each chosen episode, from the reset to the last step.
+    """Returns an environment that writes an MP4 of each selected episode, from the reset to the last step.
 
-    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` for several sub-environments; it takes the place
-    of an earlier one, with a warning. Other episodes are not rendered. With several workers only the first one records.
+    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` for several sub-environments; it replaces an
+    earlier one, with a warning. Other episodes are not rendered. With several workers only the first one records.
 
     Args:
-        env: anything that a trainer takes: an id, a registered name, `module:Class`, a class, a creator function; or an
-            instance of any kind. It must render: `render_mode="rgb_array"` is added to `env_config` unless it has a
-            render mode, and an instance must have been created with it.
+        env: as for a trainer: an id, a registered name, `module:Class`, a class, a creator function; or an instance of
+            any kind. It must render: `render_mode="rgb_array"` is added to `env_config` unless it has a render mode,
+            and an instance must have been created with it.
         folder: folder of the files; created if it is missing.
         episodes: selects episodes of a sub-environment by number, from 0.
         sub_envs: the recorded sub-environments; None for all.
@@ -74,7 +74,7 @@ def record_env(
 
 
 class RecordingCreator:
-    """Creates environments whose chosen episodes are recorded in a folder."""
+    """Creates environments whose selected episodes are recorded in a folder."""
 
     def __init__(self, env: Any, folder: Path, chosen: Chosen) -> None:
         encoder()
@@ -97,7 +97,7 @@ class RecordingCreator:
 
 
 def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
-    """Returns the context with `render_mode="rgb_array"`, unless it has a mode or the creator does not take one."""
+    """Returns the context with `render_mode="rgb_array"`, unless it has a mode or the creator does not accept one."""
     way = way_of(creator)
     if way == "context" or (way == "keywords" and _takes_mode(creator)):
         context = copy.copy(context)
@@ -111,7 +111,7 @@ def _takes_mode(creator: EnvCreator) -> bool:
 
 
 class RecordedEnv(EnvWrapper):
-    """Records the chosen episodes of an environment in a folder."""
+    """Records the selected episodes of an environment in a folder."""
 
     def __init__(self, env: BaseEnv, folder: Path, chosen: Chosen) -> None:
         encoder()
@@ -125,7 +125,7 @@ class RecordedEnv(EnvWrapper):
         self._begun: dict[int, int] = {}  # sub-environment -> number of episodes
         self._running: set[int] = set()
         self._videos: dict[int, VideoFile] = {}
-        # Here the step that ends an episode has already rendered the first frame of the next one.
+        # With SAME_STEP, the step that ends an episode has already rendered the first frame of the next one.
         self._shows_next = getattr(env, "mode", None) is AutoresetMode.SAME_STEP
 
     def __repr__(self) -> str:
@@ -212,7 +212,7 @@ class RecordedEnv(EnvWrapper):
 
 
 def is_frame(frame: Any) -> bool:
-    """Returns whether it is an image, [height, width, 3] of uint8."""
+    """Returns whether the value is an image, [height, width, 3] of uint8."""
     return isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8
 
 

@@ -32,7 +32,7 @@ class EnvContext(dict[str, Any]):
     Args:
         env_config: the user's settings; their dicts and lists are copied.
         worker_index: 0 for the driver's own worker, else 1 to `num_workers`.
-        vector_index: of the copy within the worker.
+        vector_index: index of the copy within the worker.
         num_workers: the number of remote workers.
         remote: the environment runs in its own actor.
     """
@@ -53,7 +53,7 @@ class EnvContext(dict[str, Any]):
         self.remote = remote
 
     def at(self, vector_index: int) -> EnvContext:
-        """The same context for another copy."""
+        """Returns the same context for another copy."""
         return EnvContext(
             self,
             worker_index=self.worker_index,
@@ -93,7 +93,7 @@ def registered_envs() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Registrations:
-    """What another process needs to make the same environments."""
+    """Registrations that another process needs to make the same environments."""
 
     creators: Mapping[str, EnvCreator]
     specs: Mapping[str, Any]
@@ -101,7 +101,7 @@ class Registrations:
 
 
 def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
-    """What users registered in this process, with rollax or with Gymnasium, unless `pickled` raises for it."""
+    """Registrations of users in this process, with rollax or with Gymnasium, that `pickled` accepts."""
     specs = {}
     for env_id, spec in gym.registry.items():
         entry_point = spec.entry_point
@@ -111,7 +111,7 @@ def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
 
 
 def register_all(registered: Registrations) -> None:
-    """Registers what another process has registered; entries of this process stay as they are."""
+    """Adds the registrations of another process; entries of this process are not changed."""
     for name, creator in registered.creators.items():
         _creators.setdefault(name, creator)
         REGISTERED.add(name)
@@ -138,21 +138,21 @@ def env_creator(env: Any) -> EnvCreator:
     """The creator of an environment given as an id, a registered name, `module:Class`, a class, or a function.
 
     Raises:
-        ConfigError: an unknown id (the nearest ones are named), or a `module:Class` that does not import.
+        ConfigError: an unknown id (the error suggests the nearest ones), or a `module:Class` that does not import.
     """
     if isinstance(env, str):
         if env in _creators:
             return _creators[env]
         module, colon, name = env.partition(":")
         if colon and not env.startswith(tuple(_CREATORS_BY_PREFIX)):
-            # "module:id" is a form of Gymnasium's: importing the module registers the id.
+            # Gymnasium's form "module:id": importing the module registers the id.
             import_module(module, env, f"env={env!r}")
             return _from_id(name) if name in gym.registry else env_creator(import_object(env, f"env={env!r}"))
         return _from_id(env)
     if inspect.isclass(env) or callable(env):
         return env
     raise ConfigError(
-        "Nothing that an environment can be made from.",
+        "A value that is neither an environment nor a creator.",
         where="env",
         got=env,
         expected="a Gymnasium id, a registered name, 'module:Class', a class taking env_config, or a creator function",
@@ -188,7 +188,7 @@ class _IdCreator:
         self.env_id = env_id
 
     def __call__(self, context: EnvContext) -> gym.Env:
-        # rollax checks what environments return, so Gymnasium's checker would only cost a call per step.
+        # rollax checks the results of environments, so Gymnasium's checker would only cost a call per step.
         return gym.make(self.env_id, **{"disable_env_checker": True, **context})
 
     @property

@@ -1,4 +1,4 @@
-"""Sub-environments that fail are recreated, after a pause, until one fails too often in a row."""
+"""Failed sub-environments are recreated after a pause, until one fails too many times in a row."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rollax.processes.failures import FailureRules, Failures
 
 
 class EnvFailures(Failures):
-    """Counts the failures of each sub-environment, and raises an error where one fails again and again.
+    """Counts the failures of each sub-environment, and raises an error if one fails too many times in a row.
 
     Failures are in a row if no episode has ended and fewer than a thousand steps were taken between them: an
     environment that always fails at its tenth step does not recover.
 
     Args:
-        restart_failed: recreate sub-environments that raise; one whose process ends or hangs always is.
+        restart_failed: recreate sub-environments that raise; if the process ends or hangs, they always are.
         timeout_s: time limit of a step or reset in another process; None for none.
     """
 
@@ -50,7 +50,7 @@ class EnvFailures(Failures):
 
     def failed(self, index: int, error: Exception) -> float:
         """Counts a failure; returns the seconds to wait before the sub-environment is recreated, or raises an error."""
-        if not isinstance(error, RollaxError):  # its result cannot be pickled
+        if not isinstance(error, RollaxError):  # the result cannot be pickled
             raised = checks.failed(error, "a call", f"sub-environment {index}")
             raised.__cause__, error = error, raised
         if not (self._restart_failed or isinstance(error, WorkerError)):
@@ -70,7 +70,7 @@ class EnvFailures(Failures):
         return delay_s
 
     def stepped(self, indices: Iterable[int], ended: Iterable[int]) -> None:
-        """Counts a step of these sub-environments; some of them ended their episode with it."""
+        """Counts a step of these sub-environments, and resets the counts of those whose episode ended."""
         if not self.in_a_row:
             return
         for index in set(indices) & self.in_a_row.keys():
@@ -81,7 +81,7 @@ class EnvFailures(Failures):
             self.in_a_row.pop(index, None)
 
     def seed(self, index: int, seed: int | None) -> int | None:
-        """The seed of a reset: the given one, or the next of its stream where the sub-environment is recreated."""
+        """The seed of a reset: the given one, or the next of its stream if the sub-environment was recreated."""
         recreated = index in self.recreated
         self.recreated.discard(index)
         if seed is not None:
@@ -93,7 +93,7 @@ class EnvFailures(Failures):
 
 
 class Restarts:
-    """Resets copies of one environment in this process, and recreates those first that have failed."""
+    """Resets copies of one environment in this process, after recreating failed ones."""
 
     def __init__(self, copies: EnvCopies) -> None:
         self._copies = copies
@@ -103,7 +103,7 @@ class Restarts:
     def failed(self, index: int, error: EnvError, cause: Exception) -> None:
         """Counts a failure and waits, if the sub-environment is to be recreated; otherwise raises `error`.
 
-        `cause` is what a call of it raised. A `RollaxError` of an adapter is raised again: a new copy causes it too.
+        `cause` is the exception. A `RollaxError` of an adapter is always raised, because a new copy would cause it too.
         """
         if isinstance(cause, RollaxError):
             raise cause
@@ -115,7 +115,7 @@ class Restarts:
         self._broken.add(index)
 
     def reset(self, envs: list[Any], index: int, where: str, seed: int | None, **keywords: Any) -> Any:
-        """What the reset of `envs[index]` returns; one that has failed is replaced in `envs` first.
+        """Returns the result of the reset of `envs[index]`; a failed one is first replaced in `envs`.
 
         `where` is its name in error messages; `keywords` are passed on beside the seed.
         """
@@ -123,7 +123,7 @@ class Restarts:
             try:
                 if index in self._broken:
                     envs[index] = self._recreated(envs, index, where)
-            except Exception as error:  # the creator's own, of any class: the next try may succeed
+            except Exception as error:  # an error of the creator, of any class: the next attempt may succeed
                 self._count(index, checks.failed(error, "its creator", where), error)
                 continue
             try:
@@ -132,7 +132,7 @@ class Restarts:
                 self.failed(index, checks.failed(error, "reset()", where), error)
 
     def _recreated(self, envs: Sequence[Any], index: int, where: str) -> Any:
-        with contextlib.suppress(Exception):  # it is broken, and its failure is logged
+        with contextlib.suppress(Exception):  # it has failed, and the failure is logged
             envs[index].close()
         env = self._copies.make_one(index)
         first = next((other for other in envs if other is not envs[index]), envs[index])

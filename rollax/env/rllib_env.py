@@ -15,7 +15,7 @@ from rollax.env.rows import ALL
 
 
 class RLlibEnv(MultiAgentEnv):
-    """Adds what RLlib does not require: `"__all__"` in both flag dicts, and spaces by agent in attributes."""
+    """Adds parts that RLlib does not require: `"__all__"` in both flag dicts, and spaces by agent as attributes."""
 
     def __init__(self, env: Any) -> None:
         self.as_written = env
@@ -31,7 +31,7 @@ class RLlibEnv(MultiAgentEnv):
     def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
         result = self.env.step(actions)
         if not are_dicts(result, 5):
-            return result  # refused as that of any environment
+            return result  # refused later, as in any environment
         obs, rewards, terminateds, truncateds, infos = result
         return obs, rewards, {ALL: False, **terminateds}, {ALL: False, **truncateds}, infos
 
@@ -43,7 +43,7 @@ class RLlibEnv(MultiAgentEnv):
 
 
 def _spaces(env: Any, kind: str) -> tuple[gym.Space | None, dict[Hashable, gym.Space] | None]:
-    """The space of every agent, and that of each by its id; one of them is None.
+    """The common space, and the spaces by agent id; one of them is None.
 
     RLlib has a dict by agent in `observation_spaces`, a Dict space by agent in `observation_space`, one space for all
     there, or the method `get_observation_space(agent)`.

@@ -1,4 +1,4 @@
-"""Checks on the rows of a user's own columnar `BaseEnv`; rollax's own classes check what they make rows of."""
+"""Checks on the rows of a user's own columnar `BaseEnv`; rollax's own classes check their inputs themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "start
 
 
 def with_checked_rows(copies: EnvCopies) -> BaseEnv:
-    """The environment itself; from now on the rows of a user's own columnar view are checked."""
+    """Returns the environment itself; from now on the rows of a user's own columnar view are checked."""
     env: BaseEnv = copies.vector()
     for kind in ("observation_space", "action_space"):
         if getattr(env, kind) is not None:
@@ -52,7 +52,7 @@ class RowChecks:
         self._alive = np.zeros(64, bool)  # by slot
 
     def __call__(self, rows: Any, call: str) -> Rows:
-        """The rows, with observations in the dtypes of the space; `EnvError` if a column holds what it must not."""
+        """The rows, with observations in the dtypes of the space; `EnvError` for an invalid column."""
         if not isinstance(rows, Rows):
             raise self._error("No rows.", call, checks.outline(rows), "rollax.env.rows.Rows")
         count = len(rows.slots)
@@ -88,7 +88,7 @@ class RowChecks:
         return rows
 
     def _check_trajectories(self, rows: Rows, where: checks.Where) -> None:
-        """An outcome belongs to a trajectory that has begun, and rows that are said to be in order are."""
+        """Checks that outcomes belong to trajectories that have begun, and that rows with `in_order` are in order."""
         counted = np.arange(len(rows))
         if rows.in_order and not all(np.array_equal(index, counted) for index in (rows.slots, rows.env_index)):
             got = f"env_index {rows.env_index}, slots {rows.slots}"
@@ -106,7 +106,7 @@ class RowChecks:
         self._alive[rows.slots[rows.starts]] = True
 
     def polled(self, rows: Rows) -> None:
-        """Notes whose first episode is over, and where nobody can act."""
+        """Records ended first episodes, and sub-environments in which no agent can act."""
         if self._checks is not None:
             self._checks.first_episodes.polled(rows.ended_envs.tolist())
         self._count_idle(rows)

@@ -1,4 +1,4 @@
-"""The columnar view of one poll: one row for each agent that something happened to."""
+"""The columnar view of one poll: one row for each agent with an event."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ NO_ENVS = np.empty(0, np.int64)
 class Rows:
     """N rows, one per agent that is ready or has received a reward or flag since the last poll.
 
-    A *slot* is a small integer that names one agent of one sub-environment during one trajectory; afterwards another
-    agent may get the number. Within one `Rows`, ends come before starts.
+    A *slot* is a small integer that identifies one agent of one sub-environment during one trajectory; afterwards
+    another agent may get the number. Within one `Rows`, ends come before starts.
 
     Args:
         env_index: [N] the sub-environment of each row.
         slots: [N] the slot of each row.
         obs: columns of N observations if all agents share one space, else a list of N single observations, with None
-            for a row without one (a reward for an agent that is not acting). What a column holds in a row that does not
-            act and has not ended is not used.
-        rewards: [N] float64, what the agent received since its last row; 0 where `starts`. What it received before its
-            first action counts for the episode only.
+            for a row without one (a reward for an agent that is not acting). Values of a column in rows that do not act
+            and have not ended are not used.
+        rewards: [N] float64, the sum since the agent's last row; 0 where `starts`. Rewards before its first action
+            count only for the episode.
         terminateds: [N] the trajectory ended in a terminal state.
-        truncateds: [N] the trajectory was cut off, for instance by a time limit; it is bootstrapped.
+        truncateds: [N] the trajectory was truncated, for instance by a time limit; it is bootstrapped.
         starts: [N] the observation is the first of a trajectory: no reward or flag belongs to it.
         acts: [N] the row waits for an action.
         ended_envs: [M] sub-environments whose episode ended with this poll.
@@ -48,10 +48,10 @@ class Rows:
         trains: [N] False if the trajectory is not trained on, the same in all rows of an episode; None: all are.
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. The whole episode is
             dropped and has no row here; the sampler resets these sub-environments like those of `ended_envs`.
-        name: of the environment, in error messages.
-        in_order: row i is that of sub-environment i, of its only agent, on slot i. It is faster to sample from.
-        given_logps: row -> log-probability of the given action under an earlier version of the policy, which has chosen
-            it. Such an action is not off-policy.
+        name: name of the environment in error messages.
+        in_order: row i belongs to the only agent of sub-environment i, on slot i. Such rows are sampled faster.
+        given_logps: row -> log-probability of the given action under the earlier version of the policy that chose it.
+            Such an action is not off-policy.
     """
 
     env_index: np.ndarray
@@ -90,7 +90,7 @@ class Rows:
         """Turns single observations into columns, once for all policies, if every row has one.
 
         Args:
-            space: of every agent; None if they differ, which changes nothing.
+            space: space of every agent; None if they differ: then nothing is done.
         Raises:
             EnvError: as `observations`.
         """
@@ -104,7 +104,7 @@ class Rows:
     def observing(self) -> np.ndarray:
         """[N] True for rows with an observation that is acted on or is the last of its trajectory.
 
-        The others bring a reward to an agent that goes on waiting, whether or not a column holds a value for them.
+        Other rows have a reward for an agent that keeps waiting, whether or not a column has a value for them.
         """
         observing = self.acting() | self.terminateds | self.truncateds
         if isinstance(self.obs, list):
@@ -136,7 +136,7 @@ class Rows:
         return _objects(repeat(DEFAULT_AGENT, len(self)) if self.agents is None else self.agents, rows)
 
     def infos_of(self, rows: np.ndarray | None) -> np.ndarray:
-        """[K] copies of the info dicts of some rows (None: all), as objects: an environment may use its dict again."""
+        """[K] copies of the info dicts of some rows (None: all), as objects; an environment may reuse its dict."""
         chosen = _objects(self.info_list(), rows)
         for place, info in enumerate(chosen):
             chosen[place] = dict(info)
@@ -147,7 +147,7 @@ class Rows:
         return _marked(len(self), self.given_actions)
 
     def off_policy(self) -> np.ndarray:
-        """[N] True for given actions that no version of the policy has chosen."""
+        """[N] True for given actions that were not chosen by any version of the policy."""
         given = self.given()
         return given & ~_marked(len(self), self.given_logps) if self.given_logps else given
 
@@ -171,7 +171,7 @@ class Rows:
         return cls(env_index, slots, obs, np.zeros(count), no, no, yes, yes, NO_ENVS, agents, infos)
 
     def places(self, rows: np.ndarray | None) -> tuple[np.ndarray | slice, np.ndarray | slice]:
-        """Indices of the sub-environments and of the slots of some rows (None: all): slices where all are in order."""
+        """Sub-environments and slots of some rows (None: all), as indices; as slices if all rows are in order."""
         if rows is not None:
             return self.env_index[rows], self.slots[rows]
         if self.in_order:
@@ -180,10 +180,10 @@ class Rows:
         return self.env_index, self.slots
 
     def replaced(self, started: Rows) -> Rows | None:
-        """Rows to act on, with those of `started` in the places of the ended trajectories; None where they do not fit.
+        """The rows with those of `started` in place of the ended trajectories; None if that is not possible.
 
-        They fit where these rows are in order, and `started` begins exactly the episodes that have ended. The `obs` of
-        the result are those of these rows.
+        It is possible if these rows are in order, and `started` begins exactly the ended episodes. The `obs` of the
+        result are those of these rows.
         """
         fits = self.in_order and not (self.given_actions or len(self.dropped_envs)) and self.trains is None
         if not (fits and len(started) == len(self.ended_envs)):

@@ -19,9 +19,9 @@ from rollax.trees import Tree
 class ActionMap:
     """Maps columns of policy actions to columns that the environment accepts.
 
-    Only Box leaves change, and the dtype of integers that is narrower than int32; where the space has neither,
-    `identity` is true and the columns are returned as they are. A NaN stays one: the caller, which knows the policy and
-    the step, refuses it.
+    Only Box leaves are mapped, and integers whose dtype is narrower than int32 are cast. If the space has neither,
+    `identity` is true and the columns are returned unchanged. NaNs are kept: the caller refuses them, as it can name
+    the policy and the step.
 
     Args:
         action_space: the environment's action space, nested or not.
@@ -60,7 +60,7 @@ class ActionMap:
         return columns if self.identity else walk(to_env, self._space, columns)
 
     def to_policy(self, columns: Tree) -> Tree:
-        """The inverse, for actions from logs; float32 in Box leaves. It is linear beyond the bounds."""
+        """The inverse, for logged actions; float32 in Box leaves. It is linear beyond the bounds."""
 
         def to_policy(_: spaces.Space, path: Path, column: Any) -> Any:
             return self.boxes[path].to_policy(column) if path in self.boxes else column
@@ -77,7 +77,7 @@ class ActionMap:
         return np.broadcast_to(found, trees.length(columns))
 
     def received(self, columns: Tree) -> Tree:
-        """The policy's actions as the environment receives them, but in the scale of the policy: clipped, rounded."""
+        """The clipped and rounded actions that the environment receives, but in the scale of the policy."""
         return self.to_policy(self(columns)) if self.boxes else columns
 
 
@@ -85,7 +85,7 @@ class BoxMap:
     """The map of one Box.
 
     Attributes:
-        scaled: the elements that are scaled, by `half_width` and `centre`.
+        scaled: mask of the elements that are scaled, by `half_width` and `centre`.
         cuts: whether results are clipped to [`low`, `high`].
         integer: whether results are rounded before they are clipped.
     """
@@ -117,7 +117,7 @@ class BoxMap:
     def to_policy(self, actions: Any) -> NDArray[np.float32]:
         actions = self._checked(actions)
         if self.scaled.any():
-            # Where low = high every action of the policy maps there; 0 is the middle one.
+            # Where low = high, all actions of the policy map to it; 0 is the middle one.
             width = np.where(self.half_width == 0, np.inf, self.half_width)
             actions = (actions - self.centre) / width
         return actions.astype(np.float32, copy=False)
@@ -136,7 +136,7 @@ class BoxMap:
 
 
 def described(policy: Policy) -> str:
-    """A policy in an error message."""
+    """The name of a policy in an error message."""
     return f"policy {policy.name!r}, class {type(policy).__name__}"
 
 

@@ -1,6 +1,6 @@
 """Returns and advantages of all trajectory segments of a fragment at once, in NumPy.
 
-Nothing is padded to the longest segment. A truncated segment and one that the fragment cuts off are both bootstrapped
+Segments are not padded. Truncated segments and segments that are cut by the end of the fragment are both bootstrapped
 from their real next observation.
 """
 
@@ -22,7 +22,7 @@ def add_advantages(policy: ModelPolicy, fragment: Fragment, *, gamma: float, lam
 
     Args:
         policy: computes the value after each segment, and of every row if the fragment has `critic_obs`.
-        fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`; it is changed.
+        fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`; gets the new columns.
         gamma: γ in [0, 1].
         lambda_: λ in [0, 1].
     Raises:
@@ -62,8 +62,8 @@ def generalized_advantages(
 
     Source: Schulman et al. (2016), Eq. 11-16, arXiv:1506.02438:
         δ_t = r_t + γ V(s_{t+1}) - V(s_t),  A_t = Σ_l (γλ)^l δ_{t+l},  target_t = A_t + V(s_t)
-        with V(s_{t+1}) = 0 where the episode terminated at t. A sum cut off by truncation or by the end of a fragment
-        has its bootstrap in the last δ.
+        with V(s_{t+1}) = 0 where the episode terminated at t. If truncation or the end of the fragment cuts the sum,
+        the last δ has the bootstrap.
 
     Args:
         fragment: N rows in P segments, with `rewards`, `terminateds` and the values V(s_t) as `vf_preds`.
@@ -86,15 +86,15 @@ def generalized_advantages(
 
 
 def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma: float) -> NDArray[np.float32]:
-    """Discounted sums of the rewards to come, bootstrapped where a segment ends without termination.
+    """Discounted sums of future rewards, bootstrapped where a segment ends without termination.
 
     Source: Sutton and Barto (2018), "Reinforcement learning", Eq. 3.9:
         G_t = r_t + γ G_{t+1}, with V(s_{t+1}) for G_{t+1} on a segment's last row, or 0 where the episode terminated.
 
     Args:
         fragment: N rows with `rewards` and `terminateds`.
-        next_values: [P] as in `generalized_advantages`; None for a policy without a value function; rewards
-            after the fragment then count as 0.
+        next_values: [P] as in `generalized_advantages`; None for a policy without a value function: rewards after the
+            fragment then count as 0.
         gamma: γ in [0, 1].
     Returns:
         [N] returns.

@@ -1,4 +1,4 @@
-"""`BackgroundSampling`: a thread that samples while other threads learn, so that actions do not wait for updates."""
+"""`BackgroundSampling`: samples in a thread during learning, so that actions do not wait for updates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_EPISODES = 100_000
 
 
 class Turns:
-    """Lets other threads read and write the state of sampling while the sampling thread waits for its environment."""
+    """Gives other threads access to the state of sampling while the sampling thread waits for its environment."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -29,7 +29,7 @@ class Turns:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Around the work of the sampling thread."""
+        """Context of the sampling thread's work."""
         self._enter()
         try:
             yield
@@ -38,7 +38,7 @@ class Turns:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Inside `sampling`: around a wait, during which `held` is free."""
+        """Context of a wait inside `sampling`, during which other threads can enter `held`."""
         self._leave()
         try:
             yield
@@ -47,11 +47,11 @@ class Turns:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Around the work of another thread, which begins when the sampling thread waits."""
+        """Context of another thread's work, which begins when the sampling thread waits."""
         counted = False
-        try:  # a signal may end the wait
+        try:  # a signal can end the wait
             with self._changed:
-                self._held += 1  # first: the sampling thread must not be faster again and again
+                self._held += 1  # first, so that the sampling thread does not always win the race
                 counted = True
                 self._changed.wait_for(lambda: not self._sampling)
             yield
@@ -86,15 +86,15 @@ class YieldingEnv(EnvWrapper):
 class BackgroundSampling:
     """Keeps the fragments of a sampling thread until they are taken.
 
-    If they are taken too slowly, the oldest are dropped and counted: sampling never waits, and fresh experience is
-    worth more. An exception of the thread is raised once, by the next `take`; sampling then begins again.
+    If they are taken too slowly, the oldest are dropped and counted, because sampling never waits and fresh experience
+    is worth more. The next `take` raises an exception of the thread once; sampling then begins again.
 
     Args:
         sample: returns the next fragment; called in the thread.
         interrupt: `BaseEnv.interrupt` of the environment.
-        turns: between the thread and others.
-        most_waiting: environment steps that may wait; at least one fragment does.
-        is_too_old: whether a fragment is not to be learned from any more.
+        turns: synchronizes the thread with others.
+        most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
+        is_too_old: returns whether a fragment is too old to learn from.
     """
 
     def __init__(
@@ -109,18 +109,18 @@ class BackgroundSampling:
         self._most_waiting, self._is_too_old = most_waiting, is_too_old
         self._changed = threading.Condition()
         self._waiting: deque[Rollout] = deque()
-        self._dropped, self._episodes = 0, EpisodeList()  # of what was dropped, for the next fragment that is taken
+        self._dropped, self._episodes = 0, EpisodeList()  # of dropped fragments, for the next fragment that is taken
         self._thread: threading.Thread | None = None
         self._halting = False
         self._error: BaseException | None = None
 
     @property
     def runs_here(self) -> bool:
-        """Whether the caller is the sampling thread."""
+        """Whether the calling thread is the sampling thread."""
         return self._thread is threading.current_thread()
 
     def take(self, timeout_s: float | None = None) -> list[Rollout]:
-        """All fragments that wait, oldest first; waits for the first, and returns none if it does not come in time.
+        """All waiting fragments, oldest first; blocks until there is one, and returns none after the timeout.
 
         The thread starts with the first call.
         """
@@ -145,20 +145,20 @@ class BackgroundSampling:
                     return [replace(fresh[0], episodes=episodes, dropped_steps=dropped), *fresh[1:]]
 
     def take_one(self, timeout_s: float | None = None) -> Rollout | None:
-        """The oldest fragment that waits and is not too old; None if none comes in time."""
+        """The oldest waiting fragment that is not too old; None after the timeout."""
         taken = self.take(timeout_s)
         with self._changed:
             self._waiting.extendleft(reversed(taken[1:]))
         return taken[0] if taken else None
 
     def note_dropped(self, steps: int) -> None:
-        """Counts steps that were dropped elsewhere; `Rollout.dropped_steps` reports them."""
+        """Adds steps that were dropped elsewhere; `Rollout.dropped_steps` reports them."""
         with self._changed:
             self._dropped += steps
 
     @contextmanager
     def halted(self) -> Iterator[None]:
-        """Ends the thread for a while; what waits is dropped, and so are the steps that no fragment holds yet."""
+        """Halts the thread; waiting fragments are dropped, and so are the steps that are in no fragment yet."""
         if self.runs_here:
             yield
             return
@@ -210,7 +210,7 @@ class BackgroundSampling:
             self._changed.notify_all()
 
     def _drop(self, rollout: Rollout) -> None:
-        """Drops a fragment; the episodes that ended in it still count in the metrics."""
+        """Drops a fragment; its finished episodes still count in the metrics."""
         self._dropped += rollout.env_steps
         self._episodes += rollout.episodes
         del self._episodes[:-MOST_EPISODES]
@@ -219,6 +219,6 @@ class BackgroundSampling:
 def _join(thread: threading.Thread) -> None:
     try:
         thread.join()
-    except BaseException:  # a signal; the thread ends soon, and nobody else may sample before
+    except BaseException:  # a signal; the thread ends soon, and no other may sample before
         thread.join()
         raise

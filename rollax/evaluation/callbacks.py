@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Callbacks:
-    """Override the methods you need; only overridden methods cost anything. A config takes the class.
+    """Override the methods you need; only overridden methods are called. The config key is a class.
 
-    It need not be a subclass of this one, and may have some of the methods only. Other methods whose names begin with
+    It need not be a subclass of this one, and may have only some of the methods. Other methods whose names begin with
     `on_` are refused, and so are methods with other parameters.
     """
 
     def on_episode_start(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
-        """An episode has begun; its first observations have not been acted on."""
+        """An episode has begun, and no agent has acted yet."""
 
     def on_episode_step(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
         """An episode has taken a step; `episode.last_infos` holds its infos."""
@@ -49,7 +49,7 @@ _OTHER_NAMES = {
 
 
 def make_callbacks(given: Any) -> Callbacks:
-    """An instance of the class in a config; None gives one that does nothing.
+    """An instance of the class in a config; for None, one without overridden methods.
 
     Raises:
         ConfigError: a method `on_...` is never called, or cannot take the arguments of its calls.
@@ -107,7 +107,7 @@ def overrides(callbacks: Callbacks, method: str) -> bool:
 
 
 def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any) -> None:
-    """Raises ConfigError for what a callback returns in the place of its argument `given`, which it may change."""
+    """Raises ConfigError for a returned value other than the argument `given`, which may be changed in place."""
     if returned is not None and returned is not given:
         raise ConfigError(
             "What a callback returns has no effect.",

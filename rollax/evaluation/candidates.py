@@ -29,7 +29,7 @@ _SIDES = len(SIGNS)
 class _Task(NamedTuple):
     """One episode of one candidate."""
 
-    index: int  # of the direction
+    index: int  # index of the direction
     side: int  # in SIGNS
     episode: int
 
@@ -37,17 +37,17 @@ class _Task(NamedTuple):
 class CandidatePlayer:
     """Plays candidates in the slots of a sampler's environment: one in each sub-environment.
 
-    A slot holds one episode, played with the parameters of one candidate, and then the next episode that has no slot
-    yet; where there is none left, the sub-environment rests. What a candidate reaches depends neither on the number of
-    slots nor on what the others play: episodes have seeds of their own, `StackedActing` computes actions, and
-    statistics are kept by slot.
+    A slot plays one episode with the parameters of one candidate, then the next episode without a slot; if none is
+    left, the sub-environment is not stepped. The return of a candidate depends neither on the number of slots nor on
+    the other candidates: each episode has its own seed, `StackedActing` computes the actions, and statistics are kept
+    by slot.
 
     Args:
-        sampler: has the environment and the table of running episodes; it is restarted before episodes are played.
+        sampler: has the environment and the table of running episodes; restarted before episodes are played.
         runner: the only policy.
-        worker_index: of the worker.
+        worker_index: index of the worker.
     Raises:
-        PolicyError: the policy is none whose parameters are searched for.
+        PolicyError: the policy is not a `SearchedPolicy`.
         EnvError: the environment has several agents, or does not begin episodes from given seeds.
     """
 
@@ -70,7 +70,7 @@ class CandidatePlayer:
     def play(self, request: Candidates) -> CandidateReturns:
         """Plays the episodes of a request, with the policy's parameters as θ.
 
-        Returns once all have ended: the environment has to end each. A warning is logged once where one is very long.
+        Returns when all have ended, so the environment must end each. A very long episode logs a warning once.
         """
         started = time.perf_counter()
         self._sampler.restart()
@@ -102,7 +102,7 @@ class CandidatePlayer:
         self._direction: tuple[int, NDArray] = -1, self._theta
         self._returns_of = np.zeros(len(self._tasks))
         self._seen: dict[int, dict] = {}
-        self._ended: list[int] = []  # tasks, in the order in which their episodes have ended
+        self._ended: list[int] = []  # tasks, in the order in which their episodes ended
         self._next, self._left = 0, len(self._tasks)
         self._task_of[:] = _IDLE
         self._waiting: list[Rows] = []  # rows that act before the next poll
@@ -111,7 +111,7 @@ class CandidatePlayer:
 
     @property
     def _plays(self) -> NDArray[np.bool_]:
-        """[slots] which of them have a task."""
+        """[slots] whether a slot has a task."""
         return self._task_of != _IDLE
 
     def _advance(self) -> None:
@@ -121,7 +121,7 @@ class CandidatePlayer:
         self._waiting = self._observe(self._env.poll_rows())
 
     def _begin_episodes(self, slots: NDArray) -> Rows | None:
-        """Gives these slots the next tasks; None where their first rows come with a later poll, or none does."""
+        """Gives these slots the next tasks; returns their first rows, or None if none come with the resets."""
         count = min(len(slots), len(self._tasks) - self._next)
         begun, idle = slots[:count], slots[count:]
         self._task_of[begun] = np.arange(self._next, self._next + count)
@@ -131,7 +131,7 @@ class CandidatePlayer:
         return self._reset(begun if rests else slots)
 
     def _reset(self, slots: NDArray) -> Rows | None:
-        """Resets slots for the tasks that they have; unseeded where they have none."""
+        """Resets slots with the seeds of their tasks; without seeds if they have none."""
         if not len(slots):
             return None
         request, seeds = self._request, []
@@ -205,12 +205,12 @@ class CandidatePlayer:
         if not (len(rows.ended_envs) or len(rows.dropped_envs)):
             return [rows]
         self._end(rows.ended_envs[self._plays[rows.ended_envs]])
-        again = self._reset(rows.dropped_envs)  # the same episodes, from their beginning
+        again = self._reset(rows.dropped_envs)  # the same episodes again
         started = self._begin_episodes(rows.ended_envs) if self._left else None
         return [one for one in (rows, again, started) if one is not None]
 
     def _counted(self, rewards: NDArray) -> NDArray:
-        rewards = rewards + self._request.reward_offset  # first: a bonus must not hide the sign of what it is added to
+        rewards = rewards + self._request.reward_offset  # first, so that a bonus does not hide the sign of the reward
         return np.sign(rewards) if self._request.sign_rewards else self._runner.clipped(rewards)
 
     def _end(self, slots: NDArray) -> None:
@@ -242,7 +242,7 @@ class CandidatePlayer:
 
 
 class _ActionNoise:
-    """Normal numbers for the actions of each slot, drawn some steps ahead."""
+    """Normal random numbers for the actions of each slot, drawn several steps ahead."""
 
     def __init__(self, slots: int) -> None:
         self._streams: list[np.random.Generator | None] = [None] * slots
@@ -253,12 +253,12 @@ class _ActionNoise:
         self._streams[slot], self._used[slot] = stream, _NOISE_ROWS
 
     def next(self, slots: NDArray, shape: Sequence[int]) -> NDArray[np.float32]:
-        """[N, *shape] the next numbers of these slots."""
+        """[N, *shape] The next numbers of these slots."""
         if self._drawn is None:
             self._drawn = np.zeros((len(self._streams), _NOISE_ROWS, *shape), np.float32)
         for slot in slots[self._used[slots] == _NOISE_ROWS].tolist():
             stream = self._streams[slot]
-            if stream is not None:  # a slot without a candidate has none
+            if stream is not None:  # slots without a candidate have none
                 self._drawn[slot] = stream.standard_normal((_NOISE_ROWS, *shape), np.float32)
             self._used[slot] = 0
         numbers = self._drawn[slots, self._used[slots]]

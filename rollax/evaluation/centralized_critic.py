@@ -1,4 +1,4 @@
-"""What all agents observed and did at a row's step, as columns: the inputs of a centralized critic."""
+"""The observations and actions of all agents at a row's step, as columns: the inputs of a centralized critic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class JointRows:
     order of `agents`, starting after the row's own agent.
 
     Args:
-        agents: every agent that may ever appear.
+        agents: all agents that may appear.
         policy_spaces: policy id -> observation and action space. Policies with equal spaces are one kind. Each other
             agent has one part per kind; only the part of its own policy's kind is not zeros.
     """
@@ -66,12 +66,12 @@ class JointRows:
         """Policy id -> joint columns of its rows, and joint columns one step after each of its segments.
 
         The columns after a segment have the agent's own next observation. For every other agent they have its
-        observation and action one env step after the segment's last row. If it has no row at that step: the observation
-        that followed its latest action, and that action.
+        observation and action one env step after the segment's last row. If it has no row at that step, they have its
+        latest action and the observation after it.
 
         Args:
             fragments: policy id -> its rows; all policies, each with the columns `eps_id`, `agent_id` and `t`.
-            policy_ids: whose rows to join.
+            policy_ids: the policies whose rows are joined.
         Raises:
             MultiAgentError: an agent that is not declared.
         """
@@ -113,7 +113,7 @@ class JointRows:
         known = found >= 0
         acts = known & (table.t[found] >= table.t[rows][:, None])
         presence = np.where(acts, ACTS_NOW, np.where(known, SEEN_BEFORE, ABSENT))
-        # An agent without a row at the step looked ahead to has received an observation since its last action.
+        # An agent without a row at the next step has received an observation since its last action.
         since = known & (table.t[found] < table.t[rows][:, None] + ahead) if ahead else np.zeros_like(known)
         parts = [
             columns.take(table.place[found], known & (table.kind[found] == kind), since)
@@ -141,8 +141,10 @@ class _Columns:
         return cls([Fragment(columns, [0], {SampleBatch.OBS: obs})])
 
     def take(self, places: np.ndarray, known: np.ndarray, went_on: np.ndarray) -> trees.Tree:
-        """Columns [N, K, ...] of the rows at `places` [N, K]: zeros where not `known`, the next obs
-        where `went_on` and the row is the last of its segment."""
+        """Columns [N, K, ...] of the rows at `places` [N, K].
+
+        They are zeros where not `known`, and the next observation where `went_on` and the row is its segment's last.
+        """
         rows, missing = np.where(known, places, 0).ravel(), ~known.ravel()
         obs, actions = trees.index(self.obs, rows), trees.index(self.actions, rows)
         later = np.flatnonzero((known & went_on).ravel() & (self.segment_ended[rows] >= 0))
@@ -171,14 +173,14 @@ class _Table:
         for kind in set(kinds):
             mine = np.flatnonzero(self.kind == kind)
             self.place[mine] = np.arange(len(mine))
-        self._first, self._span = self.t.min(), self.t.max() - self.t.min() + 2  # lookups go at most one step ahead
+        self._first, self._span = self.t.min(), self.t.max() - self.t.min() + 2  # lookups are at most one step ahead
         self._episodes = self.episode.max() + 1
         keys = self._keys(self.episode, agent, self.t)
         self._order = np.argsort(keys, kind="stable")
         self._keys_in_order = keys[self._order]
 
     def latest(self, episode: np.ndarray, agent: np.ndarray, t: np.ndarray) -> np.ndarray:
-        """The last row of an agent in an episode at env step `t` or before; -1 where there is none."""
+        """The last row of an agent in an episode at or before env step `t`; -1 if there is none."""
         keys = self._keys(episode, agent, t)
         position = np.searchsorted(self._keys_in_order, keys, side="right") - 1
         same = self._keys_in_order[position] // self._span == keys // self._span

@@ -1,4 +1,4 @@
-"""`ColumnSampler`: polls rows of any number of agents and sub-environments, and handles them as columns."""
+"""`ColumnSampler`: polls rows of all agents and sub-environments, and processes them as columns."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ log = logging.getLogger("rollax.sampling")
 
 
 class ColumnSampler(Sampler):
-    """The sampler that the library uses: one batched call per policy and poll, and no loop over agents.
+    """The default sampler: one batched call per policy and poll, without loops over agents.
 
-    What is known of an agent is one row of the slot table, and of a sub-environment one row of the episode table. They
-    are indexed by the slots and sub-environments of the polled rows, or by a slice where those are in order.
+    The state of an agent is one row of the slot table, that of a sub-environment one row of the episode table. They are
+    indexed by the slots and sub-environments of the polled rows, or by a slice if those are in order.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._ids = list(self.runners)
         self._target = self.fragment_length * self.env.num_envs
-        self._under_way = False  # true during a call; still true at the next one if it was interrupted
+        self._under_way = False  # true during a call, and after an interrupted one
         self._long_episodes = LongEpisodes("batch_mode='complete_episodes' waits for the ends of episodes.")
         self._clear()
 
@@ -71,7 +71,7 @@ class ColumnSampler(Sampler):
 
     def restart(self) -> None:
         if self.recorder is not None:
-            # After an interruption, what it holds may contradict itself.
+            # After an interruption, the state may be inconsistent.
             self.recorder.restart() if self._under_way else self.recorder.cut_running()
         self._under_way = True
         self._clear()
@@ -109,7 +109,7 @@ class ColumnSampler(Sampler):
     # Acting.
 
     def _act(self, turn: PolicyRows) -> None:
-        """Lets a policy act for the rows of its turn, and records what it decided."""
+        """Computes a policy's actions for its acting rows, and records them."""
         assert self._rows is not None
         policy_id, selection, obs, given = turn
         rows, runner, memory = self._rows, self.runners[policy_id], self._memories[policy_id]
@@ -142,7 +142,7 @@ class ColumnSampler(Sampler):
             memory.remember(picked(rows.slots, selection), actions, states)
 
     def _write_down(self, turn: PolicyRows, actions: trees.Tree, fetches: dict, off_policy: np.ndarray | None) -> None:
-        """Gives the recorder what a policy decided, or the environment in its place."""
+        """Passes the actions of a policy, or given ones, to the recorder."""
         assert self._rows is not None
         assert self.recorder is not None
         rows, (policy_id, selection, _, given) = self._rows, turn
@@ -156,7 +156,7 @@ class ColumnSampler(Sampler):
         self.recorder.act(policy_id, rows, selection, actions, fetches, numbers, taken, off_policy)
 
     def _act_around(self, turn: PolicyRows, actions: trees.Tree, fetches: dict) -> tuple[trees.Tree, dict]:
-        """Sends the actions of the rows that wait for one; returns all, with those that the environment has given."""
+        """Sends the actions of waiting rows; returns all actions, including given ones."""
         assert self._rows is not None
         assert self._rows.given_actions is not None
         assert turn.given is not None
@@ -170,7 +170,7 @@ class ColumnSampler(Sampler):
         return runner.with_given_actions(actions, fetches, turn.given.nonzero()[0], taken, known)
 
     def _add_columns(self, columns: dict, wanted: frozenset[str] | None, selection: np.ndarray | None) -> None:
-        """Adds the columns that cost something to fill, where the policy reads them."""
+        """Adds expensive columns, if the policy reads them."""
         assert self._rows is not None
         if wanted is None or SampleBatch.T in wanted:
             columns[SampleBatch.T] = self.episodes["length"][self._rows.places(selection)[0]]
@@ -182,7 +182,7 @@ class ColumnSampler(Sampler):
     # Observing.
 
     def _observe(self, rows: Rows) -> None:
-        """Records the outcomes of a poll, resets what has ended, and prepares the next turns."""
+        """Records the outcomes of a poll, resets ended episodes, and prepares the next actions."""
         if len(rows.dropped_envs):
             self._drop(rows.dropped_envs)
         outcomes = starting = ended = None
@@ -208,7 +208,7 @@ class ColumnSampler(Sampler):
                 ids, lengths = (self.episodes[name][rows.ended_envs] for name in ("id", "length"))
                 self.recorder.end(ids, lengths, self.episodes.ending(rows.ended_envs))
             self.episodes.end(rows.ended_envs)
-        if starting is not None:  # now that the last trajectory of a slot that is used again has ended
+        if starting is not None:  # after the last trajectory of a reused slot has ended
             policies = self._begin_trajectories(rows, starting, policies)
         observed = self._take_in(rows, policies, outcomes, ended)
         if self.recorder is not None:
@@ -228,13 +228,13 @@ class ColumnSampler(Sampler):
             self.recorder.drop(episodes)
 
     def _start(self, rows: Rows) -> list[PolicyRows]:
-        """Takes in the rows of a reset."""
+        """Processes the rows of a reset."""
         self._make_room(rows)
         policies = self._begin_trajectories(rows, np.arange(len(rows)), self._policies_of(rows))
         return self._take_in(rows, policies, NO_ENVS, None)
 
     def _join(self, rows: Rows, observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> None:
-        """Prepares the turns of those who go on, together with those who begin."""
+        """Prepares the next actions of running and new trajectories."""
         replaced = rows.replaced(started) if len(self._ids) == 1 else None
         if replaced is not None:
             (others,), (new,) = observed, begun
@@ -256,11 +256,11 @@ class ColumnSampler(Sampler):
         self._slots.make_room(int(rows.slots.max(initial=-1)) + 1)
 
     def _policies_of(self, rows: Rows) -> np.ndarray | None:
-        """The number of each row's policy; None where there is one policy."""
+        """The index of each row's policy; None if there is only one policy."""
         return None if len(self._ids) == 1 else self._slots["policy"][rows.slots]
 
     def _begin_trajectories(self, rows: Rows, starting: np.ndarray, policies: np.ndarray | None) -> np.ndarray | None:
-        """Begins trajectories, and episodes where none is running; returns each row's policy, None if there is one."""
+        """Begins trajectories, and episodes where none runs; returns each row's policy, None for a single policy."""
         first, self.next_trajectory = self.next_trajectory, self.next_trajectory + len(starting)
         slots = rows.slots[starting]
         self.episodes.begin(rows.env_index[starting], picked(rows.trains, starting), several_agents=bool(rows.agents))
@@ -275,7 +275,7 @@ class ColumnSampler(Sampler):
     def _take_in(
         self, rows: Rows, policies: np.ndarray | None, outcomes: np.ndarray | None, ended: np.ndarray | None
     ) -> list[PolicyRows]:
-        """Filters the observations of a poll or reset, each once, and records the outcomes, policy by policy."""
+        """Filters each observation of a poll or reset once, and records the outcomes, policy by policy."""
         rows.stack(self.env.observation_space)
         observing: np.ndarray | None = rows.observing()
         if np.count_nonzero(observing) == len(rows):
@@ -293,7 +293,7 @@ class ColumnSampler(Sampler):
                     received = mine[~rows.starts[mine]]
                     observed.append(self._take_in_for(policy_id, rows, selection, observing, received, ended))
         if observing is not None:
-            # Rewards before a trajectory's first action do not belong to the last one of the slot's earlier trajectory.
+            # Rewards before a trajectory's first action do not belong to the slot's previous trajectory.
             waiting = rows.slots[(rows.starts & ~observing).nonzero()[0]]
             for trajectories in self._trajectories.values():
                 trajectories.forget(waiting)
@@ -330,7 +330,7 @@ class ColumnSampler(Sampler):
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
     ) -> None:
-        """Gives the outcomes of one policy's rows to the rows of its trajectories that wait for them."""
+        """Adds the outcomes of one policy's rows to the pending rows of its trajectories."""
         policy_id, selection, obs, _ = observed
         trajectories, slots = self._trajectories[policy_id], rows.places(outcomes)[1]
         rewards = picked(rows.rewards, outcomes)
@@ -353,7 +353,7 @@ class ColumnSampler(Sampler):
     def _remember_outcomes(
         self, rows: Rows, policies: np.ndarray | None, outcomes: np.ndarray | None, ended: np.ndarray | None
     ) -> None:
-        """Adds rewards to the memories, and keeps the last contents of those whose trajectory has ended."""
+        """Adds rewards to the memories, and keeps the final contents of ended trajectories."""
         self._final_memories = {}
         chosen = np.arange(len(rows)) if outcomes is None else outcomes
         for number, (policy_id, memory) in enumerate(self._memories.items()):
@@ -365,7 +365,7 @@ class ColumnSampler(Sampler):
                     self._final_memories[policy_id] = last, memory.inputs(rows.slots[last])
 
     def _turns_of(self, rows: Rows, observed: list[PolicyRows]) -> list[PolicyRows]:
-        """Who acts next of those who have observed something."""
+        """The rows with an observation that act next, by policy."""
         turns = [turn for one in observed if (turn := one.acting(rows)) is not None]
         if self.record and rows.given_actions:
             chosen_elsewhere = rows.off_policy() & rows.training()
@@ -385,13 +385,13 @@ class ColumnSampler(Sampler):
             next_inputs_of = partial(self._waiting_inputs, policy_id)
             fragment = trajectories.cut(next_inputs_of, finished if self.complete_episodes else None)
             if fragment is not None:
-                # Here, not as they arrive: several rewards of one row are clipped as their sum.
+                # Here, not on arrival, because several rewards of one row are clipped as their sum.
                 fragment[SampleBatch.REWARDS] = self.runners[policy_id].clipped(fragment[SampleBatch.REWARDS])
                 fragments[policy_id] = fragment
         return fragments, steps
 
     def _waiting_inputs(self, policy_id: str, trajectories: np.ndarray) -> Inputs:
-        """What these trajectories are about to act on."""
+        """The pending inputs of these trajectories."""
         assert self._rows is not None
         turn = next(turn for turn in self._turns if turn.policy_id == policy_id)
         slots = picked(self._rows.slots, turn.selection)

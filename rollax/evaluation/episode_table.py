@@ -1,4 +1,4 @@
-"""The running episodes, in one table by sub-environment, and `Episode`, the view of one for callbacks and policies."""
+"""The table of running episodes by sub-environment, and `Episode`, the view of one for callbacks and policies."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ _KEPT_POLLS = 100_000
 class EpisodeTable(Table):
     """One row per sub-environment.
 
-    The columns are `id`, of the running episode, -1 where none runs; its `reward` and `length` so far; `trains`, false
-    where nothing is learned from it; and `begun`, the number of episodes that have begun.
+    The columns are `id` of the running episode, or -1; its `reward` and `length` so far; `trains`, false if it is not
+    trained on; and `begun`, the number of episodes that have begun.
 
     Args:
-        num_envs: how many sub-environments there are; where the environment numbers episodes as they come, the table
-            grows with the numbers.
-        seed: of the run; None leaves the environments unseeded.
-        first_env: the number, across all workers, of the first sub-environment here.
+        num_envs: number of sub-environments; the table grows if an environment uses larger numbers.
+        seed: seed of the run; None for unseeded environments.
+        first_env: index of the first sub-environment here, across all workers.
         first_id: episode ids count up from here.
-        first_episode: the number of episodes that count as begun in each sub-environment; seeds depend on it.
-        on_start, on_step, on_end: called with an `Episode`; None where no callback is overridden.
-        only_policy: the policy of every agent, where there is one.
-        keeps_past: finished episodes stay in `past`.
+        first_episode: initial value of `begun`, on which seeds depend.
+        on_start, on_step, on_end: called with an `Episode`; None if the callback is not overridden.
+        only_policy: the policy of all agents, if there is only one.
+        keeps_past: keep finished episodes in `past`.
     """
 
     def __init__(
@@ -56,9 +55,9 @@ class EpisodeTable(Table):
         self._seed, self._first_env = seed, first_env
         self._on_start, self._on_step, self._on_end = on_start, on_step, on_end
         self._only_policy, self._keeps_past = only_policy, keeps_past
-        self._running: dict[int, Episode] = {}  # only those that were requested
-        # What has ended since the last `take_metrics`, bounded for a worker whose metrics nobody takes: trajectories as
-        # (episode ids, policy numbers, rewards), episodes as (episode ids, sub-environments, rewards, lengths).
+        self._running: dict[int, Episode] = {}  # only requested callbacks
+        # Trajectories (episode ids, policy numbers, rewards) and episodes (episode ids, sub-environments, rewards,
+        # lengths) that have ended since the last `take_metrics`, limited in case it is never called.
         self._ended_trajectories: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         self._ended: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         self._custom_metrics: dict[int, dict[str, float]] = {}
@@ -83,7 +82,7 @@ class EpisodeTable(Table):
         return self.episode(int((self["id"] == episode_id).nonzero()[0][0]))
 
     def seeds(self) -> list[int] | None:
-        """For the first reset of each sub-environment, from (seed, its number, the episodes it has begun)."""
+        """Seeds for the first reset of each sub-environment, from (seed, its number, the episodes it has begun)."""
         if self._seed is None:
             return None
         begun = self["begun"].tolist()
@@ -94,9 +93,9 @@ class EpisodeTable(Table):
         """Begins an episode in each of these sub-environments where none is running.
 
         Args:
-            env_index: one entry per trajectory that begins.
-            trains: false where nothing is to be learned from the episode; None for no such entry.
-            several_agents: a sub-environment may occur more than once.
+            env_index: one entry per starting trajectory.
+            trains: false if the episode is not trained on; None: all are.
+            several_agents: whether a sub-environment may occur more than once.
         """
         if trains is not None or not self._all_train:
             self["trains"][env_index] = True if trains is None else trains
@@ -114,13 +113,13 @@ class EpisodeTable(Table):
                 self._on_start(self.episode(index))
 
     def add_rewards(self, rows: Rows, outcomes: np.ndarray | None = None) -> int:
-        """Adds the rewards of a poll; returns the number of environment steps that can be learned from.
+        """Adds the rewards of a poll; returns the number of environment steps that are trained on.
 
         Args:
-            rows: what was polled.
+            rows: the polled rows.
             outcomes: the rows with an outcome; None for all.
         """
-        if rows.agents is None and not self._on_step:  # one row for each sub-environment that has stepped
+        if rows.agents is None and not self._on_step:  # one row for each stepped sub-environment
             index, _ = rows.places(outcomes)
             rewards = rows.rewards if outcomes is None else rows.rewards[outcomes]
             self.increase("reward", index, rewards)
@@ -133,10 +132,10 @@ class EpisodeTable(Table):
         if outcomes is not None:
             index, rewards = index[outcomes], rewards[outcomes]
         reward += np.bincount(index, rewards, self.rows)
-        # An agent that appears in a running episode is evidence of a step too, though it has no outcome itself.
+        # An agent that appears in a running episode shows that a step was taken, although it has no outcome itself.
         stepped = np.zeros(self.rows, bool)
         stepped[rows.env_index] = running[rows.env_index]
-        if len(rows.ended_envs):  # perhaps after the last agent's end: without a row
+        if len(rows.ended_envs):  # possibly without a row, after the last agent's end
             stepped[rows.ended_envs] = running[rows.ended_envs]
         length += stepped
         if self._on_step or self._on_end:
@@ -148,18 +147,18 @@ class EpisodeTable(Table):
         return int(np.count_nonzero(stepped if self._all_train else stepped & self["trains"]))
 
     def _note_infos(self, rows: Rows, noted: np.ndarray) -> None:
-        """Puts the infos of some rows, given as a mask, into `last_infos` of their episodes."""
+        """Stores the infos of the rows in a mask in `last_infos` of their episodes."""
         infos = rows.info_list()
         for row in noted.nonzero()[0].tolist():
             self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = infos[row]
 
     def end_trajectories(self, env_index: np.ndarray, policies: np.ndarray, rewards: np.ndarray) -> None:
-        """Records [K] trajectories that have ended: the number of the policy and the sum of the rewards of each."""
+        """Records [K] ended trajectories, each with its policy's number and its return."""
         self._ended_trajectories.append((self["id"][env_index], policies, rewards))
 
     def end(self, env_index: np.ndarray) -> None:
         """Ends the running episodes of these sub-environments."""
-        env_index = env_index[self["id"][env_index] >= 0]  # without any agent there was no episode
+        env_index = env_index[self["id"][env_index] >= 0]  # an episode without agents is not counted
         ids, rewards, lengths = (self[name][env_index] for name in ("id", "reward", "length"))
         counts = self.ending(env_index)
         if self._on_end:
@@ -186,14 +185,14 @@ class EpisodeTable(Table):
             self.finished_steps += int(lengths.sum())
 
     def counting(self, env_index: np.ndarray) -> np.ndarray:
-        """[K] whether the running episodes of these sub-environments count, if they end next; one entry for each."""
+        """[K] whether the running episodes of these sub-environments would count if they ended next."""
         if self.left is None:
             return np.ones(len(env_index), bool)
-        # An external environment's episodes are numbered beyond num_envs, which is 1: they have one share.
+        # The episodes of an external environment, whose num_envs is 1, have one common share.
         return self.left[env_index % len(self.left)] > 0
 
     def ending(self, env_index: np.ndarray) -> np.ndarray:
-        """[K] as `counting`, where they end in this order at once."""
+        """[K] as `counting`, for episodes that end together, in this order."""
         if self.left is None:
             return self.counting(env_index)
         places = env_index % len(self.left)
@@ -201,7 +200,7 @@ class EpisodeTable(Table):
         return self.left[places] > before
 
     def ids_to_learn(self, env_index: Index) -> np.ndarray:
-        """The ids of the running episodes of these sub-environments; -1 where nothing is to be learned from one."""
+        """The ids of the running episodes of these sub-environments; -1 for those that are not trained on."""
         ids = self["id"][env_index]
         return ids if self._all_train else np.where(self["trains"][env_index], ids, -1)
 
@@ -228,7 +227,7 @@ class EpisodeTable(Table):
         return finished, steps
 
     def take_metrics(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
-        """The metrics of the episodes finished since the last call; `policy_ids` names the policy numbers."""
+        """The metrics of the episodes finished since the last call; `policy_ids` are indexed by the policy numbers."""
         by_episode: dict[int, dict[str, list[float]]] = {}
         trajectories = tuple(map(np.concatenate, zip(*self._ended_trajectories, strict=True)))
         for episode_id, number, reward in zip(*(column.tolist() for column in trajectories), strict=True):
@@ -240,27 +239,27 @@ class EpisodeTable(Table):
                 custom = self._custom_metrics.pop(episode_id, {})
                 metrics.append(EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom, index))
         still: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
-        if by_episode:  # trajectories may end before their episode: those are kept until it ends
+        if by_episode:  # trajectories that end before their episode are kept until it ends
             waiting = np.isin(trajectories[0], list(by_episode))
             still.append(tuple(column[waiting] for column in trajectories))
         self._ended_trajectories, self._ended = still, deque(maxlen=_KEPT_POLLS)
         return metrics
 
     def _drop_trajectories(self, episodes: np.ndarray) -> None:
-        """Drops the trajectories that have ended in these episodes, which have not."""
+        """Drops the ended trajectories of these running episodes."""
         ended = [(columns, ~np.isin(columns[0], episodes)) for columns in self._ended_trajectories]
         kept = (tuple(column[over] for column in columns) for columns, over in ended)
         self._ended_trajectories = deque(kept, maxlen=_KEPT_POLLS)
 
 
 class Episode:
-    """A running episode of one sub-environment, as callbacks and policies get it.
+    """A running episode of one sub-environment, for callbacks and policies.
 
     Args:
         episode_id: unique across workers and time.
         env_index: the sub-environment.
-        table: has the columns `reward` and `length`, each with one entry per sub-environment.
-        only_policy: the policy of every agent, where there is one.
+        table: columns `reward` and `length` with one entry per sub-environment.
+        only_policy: the policy of all agents, if there is only one.
     """
 
     def __init__(
@@ -289,11 +288,11 @@ class Episode:
         return int(self._table["length"][self._row])
 
     def policy_for(self, agent_id: Hashable) -> str | None:
-        """The id of the policy that acts for an agent; None for one that has not appeared, where there are several."""
+        """The id of an agent's policy; None for an agent that has not appeared yet, if there are several policies."""
         return self.policies.get(agent_id, self._only_policy)
 
     def noted_metrics(self) -> dict[str, float]:
-        """The custom metrics; ConfigError where they are no dict of numbers by name."""
+        """The custom metrics; ConfigError if they are not a dict of numbers by name."""
         noted = self.custom_metrics
         if isinstance(noted, Mapping):
             bad = [name for name, value in noted.items() if not (isinstance(name, str) and _is_number(value))]
@@ -311,7 +310,7 @@ class Episode:
         )
 
     def finished(self) -> Episode:
-        """The episode itself, with a reward and a length that no longer change."""
+        """The episode itself, with its final reward and length."""
         self._table, self._row = {"reward": [self.total_reward], "length": [self.length]}, 0
         return self
 

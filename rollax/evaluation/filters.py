@@ -23,11 +23,12 @@ _PARTS = ("count", "mean", "squares")
 
 
 class MeanStdFilter:
-    """Standardizes the floating-point Box leaves of observations by the mean and deviation of all that was seen.
+    """Standardizes the floating-point Box leaves of observations with the mean and deviation of all observations so
+    far.
 
-    Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` pass as they
-    are. Each element of a leaf has its own statistics, in float64. One poll is one update with all of its rows, before
-    they are standardized. Until two rows have been seen, only the mean is subtracted. Rows that are not finite are
+    Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` are not
+    changed. Each element of a leaf has its own statistics, in float64. Each poll is one update with all of its rows,
+    before they are standardized. With fewer than two rows, only the mean is subtracted. Rows that are not finite are
     refused, because the statistics would not recover from one.
 
     Source: Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance", for sets a and b of
@@ -37,7 +38,7 @@ class MeanStdFilter:
 
     Args:
         observation_space: the space of one observation.
-        clip: results are clipped to [-clip, clip] deviations; an element that hardly ever changes has no other bound.
+        clip: results are clipped to [-clip, clip] deviations; elements that rarely change would otherwise be unbounded.
     """
 
     def __init__(self, observation_space: spaces.Space, *, clip: float = 10.0) -> None:
@@ -57,14 +58,14 @@ class MeanStdFilter:
             if isinstance(leaf, spaces.Box)
             and np.issubdtype(leaf.dtype, np.floating)
             and ImageLayout.of(leaf) is None  # images are scaled by their bounds
-            # A mask is no quantity, and slots of padded embeddings must stay comparable with each other.
+            # Masks are not quantities, and the slots of padded embeddings must stay comparable with each other.
             and NOT_FEATURES.isdisjoint(path)
         ]
 
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
-        """The filtered columns, never written into `columns`; `update`: whether they count in the statistics.
+        """The filtered columns, as new arrays; with `update` they are added to the statistics.
 
-        Raises EnvError, with the statistics as before, for rows that are not finite if they would count.
+        Raises EnvError for rows that are not finite if `update`, without changing the statistics.
         """
 
         def filtered(_: spaces.Space, path: Path, leaf: NDArray) -> NDArray:
@@ -74,20 +75,20 @@ class MeanStdFilter:
         return walk(filtered, self._space, columns) if self._moments else columns
 
     def state(self) -> State:
-        """Everything learned so far, as arrays: copies."""
+        """Copies of all statistics, as arrays."""
         return self._arrays(0)
 
     def scales(self) -> dict[Path, tuple[NDArray, NDArray]]:
-        """Path of each filtered leaf -> the mean that is subtracted from it, and what it is then divided by."""
+        """Path of each filtered leaf -> mean that is subtracted, and scale that it is divided by."""
         return {path: moments.scale() for path, moments in self._moments.items()}
 
     def moments(self) -> dict[Path, tuple[NDArray, NDArray, NDArray]]:
-        """Path of each filtered leaf -> the number of rows that it has seen, their mean and variance."""
+        """Path of each filtered leaf -> number of rows so far, their mean and variance."""
         parts = {path: moments.arrays(0) for path, moments in self._moments.items()}
         return {path: (count, mean, squares / max(count, 1)) for path, (count, mean, squares) in parts.items()}
 
     def set_state(self, state: Mapping[str, NDArray]) -> None:
-        """Takes over the state of another filter; `take_delta` starts from zero.
+        """Adopts the state of another filter; `take_delta` starts from zero.
 
         Raises:
             CheckpointError: the state is of another filter or observation space.
@@ -98,22 +99,22 @@ class MeanStdFilter:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has seen nothing yet, so that observations pass as they are; False where it filters no leaf."""
+        """Whether there are no statistics yet, so that observations are not changed; False if it filters no leaf."""
         return bool(self._moments) and not any(moments.arrays(0)[0] for moments in self._moments.values())
 
     def take_delta(self) -> State:
-        """The statistics of what was seen since the last call, for another filter's `merge`."""
+        """The statistics of observations since the last call, for another filter's `merge`."""
         delta = self._arrays(1)
         for moments in self._moments.values():
             moments.clear_recent()
         return delta
 
     def merge(self, delta: Mapping[str, NDArray]) -> None:
-        """Adds what another filter saw. The order of merging does not matter."""
+        """Adds the statistics of another filter. The order of merging does not matter."""
         self._add(delta, recent=False)
 
     def sync(self, state: Mapping[str, NDArray]) -> None:
-        """`set_state`, plus what was seen since the last `take_delta`, which `state` does not contain yet."""
+        """`set_state`, plus the statistics since the last `take_delta`, which `state` does not contain yet."""
         pending = self.take_delta()
         self.set_state(state)
         self._add(pending, recent=True)
@@ -150,7 +151,7 @@ class MeanStdFilter:
 
 
 class NoFilter(MeanStdFilter):
-    """Observations as they are: no leaf is standardized."""
+    """Leaves all observations unchanged."""
 
     @staticmethod
     def _filtered(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
@@ -160,8 +161,8 @@ class NoFilter(MeanStdFilter):
 class _Moments:
     """Count, mean and sum of squared deviations of a leaf's elements: [0] of all rows, [1] of those since `take_delta`.
 
-    Both are in the same arrays because a poll is small: its cost is the number of NumPy calls. The arrays are replaced
-    together, never written into: an interrupt leaves either the old or the new ones.
+    Both are in the same arrays because a poll is small, so its cost is the number of NumPy calls. The arrays are
+    replaced together and never written into, so an interrupt leaves either the old or the new ones.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
@@ -177,7 +178,7 @@ class _Moments:
             raise ShapeError("Observations of the wrong shape.", got=leaf.shape, expected=("N", *self.shape))
         rows = leaf.reshape(len(leaf), self._parts[1].shape[1]).astype(np.float64)
         if update and len(rows):
-            with np.errstate(over="ignore", invalid="ignore"):  # an error below
+            with np.errstate(over="ignore", invalid="ignore"):  # raises an error below
                 mean = np.add.reduce(rows, axis=0) / len(rows)
                 apart = rows - mean
                 squares = np.einsum("ij,ij->j", apart, apart)
@@ -186,7 +187,7 @@ class _Moments:
         count, mean, squares = self._parts
         rows -= mean[0]
         if count[0, 0] > 1:
-            # 1e-8 is far below any deviation that float32 can show around an ordinary mean.
+            # 1e-8 is far below all deviations that float32 can represent around an ordinary mean.
             rows /= np.sqrt(squares[0] / count[0]) + 1e-8
         np.maximum(rows, -clip, out=rows)
         np.minimum(rows, clip, out=rows)
@@ -198,13 +199,13 @@ class _Moments:
         return mean.reshape(self.shape).copy(), deviation.reshape(self.shape)
 
     def add(self, count: NDArray, mean: NDArray, squares: NDArray, *, both: bool) -> None:
-        """Adds statistics from elsewhere; `both`: also to those since `take_delta`."""
+        """Adds other statistics; `both`: also to those since `take_delta`."""
         if count > 0:
             after = _added(self._parts, float(count), np.ravel(mean), np.ravel(squares))
             self._parts = after if both else self._with_recent(after, self._parts)
 
     def become(self, count: NDArray, mean: NDArray, squares: NDArray) -> None:
-        """Replaces the statistics; nothing has been seen since `take_delta`."""
+        """Replaces the statistics; those since `take_delta` become empty."""
         none = self._none()
         after = _added(none, float(count), np.ravel(mean), np.ravel(squares)) if count > 0 else none
         self._parts = self._with_recent(after, none)

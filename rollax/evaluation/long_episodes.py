@@ -1,4 +1,4 @@
-"""`LongEpisodes`: a warning of an episode that may never end, where its end is waited for."""
+"""`LongEpisodes`: a warning of episodes that may never end, for code that waits for their ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LongEpisodes:
     """Warns once if a running episode is very long.
 
     Args:
-        waits: a sentence that names what waits for the end of episodes.
+        waits: a sentence about the code that waits for the ends of episodes.
     """
 
     def __init__(self, waits: str) -> None:
@@ -25,7 +25,7 @@ class LongEpisodes:
         self._has_warned = False
 
     def after_poll(self, lengths: Callable[[], NDArray]) -> None:
-        """Counts a poll; `lengths` gives the steps of each sub-environment's running episode, 0 for one that rests."""
+        """Counts a poll; `lengths` returns the steps of each sub-environment's running episode, 0 without one."""
         self._polls += 1
         if self._has_warned or self._polls % _POLLS_BETWEEN_CHECKS:
             return

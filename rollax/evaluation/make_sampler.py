@@ -1,4 +1,4 @@
-"""The environment of one worker, the sampler that steps it, and the thread in which it may do so."""
+"""The environment of one worker, its sampler, and its background thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rollax.sampling")
 
-# The numbers of episodes and trajectories count up from (worker, restart, 0): each is given once.
+# Ids of episodes and trajectories count up from (worker, restart, 0), so each is unique.
 _BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
 MOST_WAITING_STEPS = 10_000
 """Environment steps that may wait for an off-policy learner."""
@@ -49,7 +49,7 @@ def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: 
 def make_sampler(
     worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., str] | None, *, record: bool, joins_rows: bool
 ) -> Sampler:
-    """The sampler that the worker's config names; `joins_rows`: a fragment's rows of all agents will be joined."""
+    """The sampler of the worker's config; `joins_rows`: whether the rows of all agents will be joined."""
     by_trajectory = any(overrides_trajectory(policy) for policy in worker.policies.values())
     if by_trajectory or joins_rows:
         for runner in worker.runners.values():
@@ -81,10 +81,10 @@ def make_sampler(
 
 
 def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) -> BackgroundSampling | None:
-    """The thread that samples for a worker; None where whoever asks for a fragment samples it.
+    """The background thread of a worker; None if fragments are sampled on request.
 
     Raises:
-        ConfigError: the config asks for a thread, and a policy cannot act while it learns.
+        ConfigError: the config requests a thread, and a policy cannot act while it learns.
     """
     wanted = worker.config.sample_async
     others = [described_policy(policy) for policy in worker.policies.values() if not policy.acts_while_learning]
@@ -114,7 +114,7 @@ def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool, several
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
     raise ConfigError(
-        "A sampler that is none.",
+        "An invalid sampler.",
         where="config key 'sampler'",
         got=given,
         expected="a subclass of rollax.Sampler",
@@ -154,7 +154,7 @@ def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> 
 
 
 def _fragment_length(config: TrainerConfig, env: BaseEnv) -> int:
-    if config.num_envs_per_worker != env.num_envs:  # a vector env brings its own number
+    if config.num_envs_per_worker != env.num_envs:  # a vector env has its own number
         config = config.changed(num_envs_per_worker=env.num_envs)
     if config.rollout_fragment_length == "auto" and config.count_steps_by == "agent_steps":
         return -(-config.fragment_length // max(len(env.possible_agents or ()), 1))

@@ -15,10 +15,10 @@ from rollax.evaluation.metrics import EpisodeList
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What workers act with from now on.
+    """Weights and filters that workers use from now on.
 
     Args:
-        version: updates of the weights so far.
+        version: number of updates of the weights so far.
         timestep: steps trained on so far.
         weights: policy id -> weights.
         filters: policy id -> state of its observation filter.
@@ -36,17 +36,18 @@ class Rollout:
 
     Args:
         worker_index: the worker.
-        version: of the weights that chose its actions.
-        batch: the rows by policy; empty with gradients; None from `sample_apart`, which returns the rows apart.
-        env_steps: steps of the environments behind it.
-        agent_steps: rows that were sampled.
-        episodes: those that ended in it.
-        filters: policy id -> what its observation filter has seen since the last rollout, or its whole state.
-        whole_filters: `filters` are whole states: a single worker sends those, which is exact; sums are rounded.
+        version: version of the weights that chose its actions.
+        batch: the rows by policy; empty with gradients; None from `sample_apart`, which returns the rows separately.
+        env_steps: number of environment steps in it.
+        agent_steps: number of sampled rows.
+        episodes: episodes that ended in it.
+        filters: policy id -> statistics of its observation filter since the last rollout, or its whole state.
+        whole_filters: `filters` are whole states; a single worker sends these, because merged statistics are rounded.
         sample_s: seconds of sampling.
-        gradients: policy id -> `(gradients, statistics)` over its rows; empty where rows were requested.
+        gradients: policy id -> `(gradients, statistics)` over its rows; empty if rows were requested.
         gradients_s: seconds of computing them.
-        dropped_steps: environment steps that this worker has dropped since the last rollout, as too old or too many.
+        dropped_steps: environment steps that this worker has dropped since the last rollout because they were too old
+            or too many.
     """
 
     worker_index: int
@@ -68,12 +69,12 @@ class Candidates:
     """Directions to evaluate: the candidates θ + σ ε_k and θ - σ ε_k of each, θ being the policy's parameters.
 
     Args:
-        seed, generation: what directions, episodes and action noise are made from.
+        seed, generation: determine the directions, episodes and action noise.
         indices: [n] the numbers k of the directions.
         noise_stdev: σ.
-        episodes: played by each candidate.
+        episodes: number of episodes of each candidate.
         shared_starts: whether the episodes of both sides of a direction have the same seeds.
-        action_noise: standard deviation of what is added to actions, whose space is a Box if it is not 0.
+        action_noise: standard deviation of the noise added to actions; not 0 only for a Box.
         sign_rewards: whether a return is the sum of the signs of the rewards.
         reward_offset: added to each reward of a return, before its sign is taken or it is clipped.
     """
@@ -91,15 +92,15 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class CandidateReturns:
-    """What the candidates of some directions have reached.
+    """The returns of the candidates of some directions.
 
     Args:
         worker_index: the worker.
-        generation: of the candidates.
+        generation: generation of the candidates.
         indices: [n] the numbers of the directions.
         returns: [n, 2] mean returns of both sides.
         lengths: [n] environment steps of all episodes of a direction.
-        episodes: those of the first direction, then of the next: of its first side, then of the second.
+        episodes: episodes by direction; in each, those of the first side, then of the second.
         filters: for each episode, the statistics of the observations that were acted on.
         sample_s: seconds of playing.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 
-@dataclass(slots=True)  # not frozen, which would take three times as long to make
+@dataclass(slots=True)  # not frozen, because construction would take three times as long
 class EpisodeMetrics:
     """One finished episode.
 
@@ -31,7 +31,7 @@ class EpisodeMetrics:
 
 
 class EpisodeList(list[EpisodeMetrics]):
-    """Episodes that are pickled as columns: one by one they take longer to pickle than all rows of a fragment."""
+    """Episodes that are pickled as columns, because separate ones would take longer than all rows of a fragment."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_columns, tuple([getattr(episode, name) for episode in self] for name in EpisodeMetrics.__slots__)
@@ -64,12 +64,12 @@ class EpisodeWindow:
         return [[e.reward, e.length, e.policy_rewards, e.custom_metrics] for e in self._episodes]
 
     def set_state(self, state: Iterable[Sequence[Any]]) -> None:
-        """Takes over what `state` returned."""
+        """Restores a state from `state`."""
         self._episodes = deque(EpisodeMetrics(*values) for values in state)
 
 
 def summarize(episodes: Iterable[EpisodeMetrics]) -> EpisodeSummary:
-    """Means and extremes over episodes; None where there is no episode."""
+    """Means and extremes over episodes; None without episodes."""
     episodes = list(episodes)
     rewards, lengths = [e.reward for e in episodes], [e.length for e in episodes]
     by_policy: dict[str, list[float]] = {}
@@ -94,7 +94,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 class EpisodeSummary(TypedDict):
-    """Means and extremes over episodes; None where there is no episode."""
+    """Means and extremes over episodes; None without episodes."""
 
     episode_reward_mean: float | None
     episode_reward_min: float | None

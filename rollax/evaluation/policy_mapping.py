@@ -10,7 +10,7 @@ from rollax.errors import ConfigError, PolicyError
 
 
 def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> PolicyMapping | None:
-    """The user's function as a `PolicyMapping`; None where there is one policy and no function.
+    """The user's function as a `PolicyMapping`; None for a single policy without a function.
 
     Raises:
         ConfigError: there is no function for several policies, or it takes other arguments.
@@ -29,7 +29,7 @@ def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -
 
 
 class PolicyMapping:
-    """`(agent_id, episode) -> policy id`; PolicyError where the user's function raises or names an unknown policy.
+    """`(agent_id, episode) -> policy id`; PolicyError if the user's function raises or returns an unknown policy.
 
     Attributes:
         takes_episode: whether the user's function reads the episode.
@@ -62,16 +62,16 @@ class PolicyMapping:
 
 
 def _takes_episode(function: Callable[..., str]) -> bool:
-    """Whether a policy mapping takes the episode beside the agent id; ConfigError for other arguments."""
+    """Whether a policy mapping accepts the episode beside the agent id; ConfigError for other arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         if callable(function):
-            return False  # a builtin without a signature: a dict's __getitem__, say
+            return False  # a builtin without a signature, such as a dict's __getitem__
         raise _no_mapping(function, function) from error
     parameters = signature.parameters.values()
     second = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:2]
-    # A second one with a default is the user's: lambda agent_id, table=TABLE: table[agent_id].
+    # A second argument with a default is not the episode: lambda agent_id, table=TABLE: table[agent_id].
     takes_it = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     takes_it = takes_it or any(p.default is p.empty or p.name == "episode" for p in second)
     try:

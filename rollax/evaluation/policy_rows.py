@@ -15,11 +15,11 @@ class PolicyRows(NamedTuple):
 
     policy_id: str
     selection: np.ndarray | None  # None: all rows
-    obs: trees.Tree  # None where no row has an observation
-    given: np.ndarray | None = None  # [rows] true where the environment has given the action; None: nowhere
+    obs: trees.Tree  # None if no row has an observation
+    given: np.ndarray | None = None  # [rows] true for actions given by the environment; None: no such rows
 
     def acting(self, rows: Rows) -> PolicyRows | None:
-        """Those that act next, some with an action that the environment has given; None if nobody does."""
+        """The rows that act next, some with given actions; None if there are none."""
         if self.obs is None:
             return None
         acts = picked(rows.acting(), self.selection)

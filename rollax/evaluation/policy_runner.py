@@ -28,11 +28,11 @@ class PolicyRunner:
 
     Args:
         policy: chooses the actions.
-        observation_filter: filters the observations that the policy gets.
+        observation_filter: filters the policy's observations.
         action_map: maps the policy's actions to the environment's.
-        learns: the policy is trained; else sampling leaves its filter as it is.
-        accepts_off_policy: the policy may learn from actions that it has not chosen.
-        clip_rewards: True keeps only the sign of the rewards that the policy gets; a number bounds them.
+        learns: whether the policy is trained; otherwise sampling does not change its filter.
+        accepts_off_policy: whether the policy may learn from actions that it has not chosen.
+        clip_rewards: True keeps only the signs of the policy's rewards; a number bounds them.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PolicyRunner:
         return f"PolicyRunner({self.policy!r}, filter={self.filter!r})"
 
     def takes(self, argument: str) -> bool:
-        """True where the policy's `compute_actions` accepts this argument."""
+        """Whether the policy's `compute_actions` accepts this argument."""
         return self._accepted is None or argument in self._accepted
 
     @property
@@ -77,7 +77,7 @@ class PolicyRunner:
         return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
 
     def without_recorded(self, fetches: dict[str, Any]) -> dict[str, Any]:
-        """The columns to learn from, of those that were fetched to be learned from and to be written."""
+        """The columns to learn from, without those that are only recorded."""
         return {name: column for name, column in fetches.items() if name not in self.policy.recorded_columns}
 
     def clipped(self, rewards: Any) -> Any:
@@ -90,7 +90,7 @@ class PolicyRunner:
 
     @property
     def learns_off_policy(self) -> bool:
-        """Whether it can learn from actions that it has not chosen; also of one that does not learn."""
+        """Whether it can learn from actions that it has not chosen; also true if it does not learn."""
         return self._accepts_off_policy
 
     @property
@@ -99,7 +99,7 @@ class PolicyRunner:
         return {"clip_rewards": self.clip_rewards, **self.action_map.settings}
 
     def check_off_policy(self) -> None:
-        """Raises a PolicyError where the policy cannot learn from off-policy actions."""
+        """Raises a PolicyError if the policy cannot learn from off-policy actions."""
         if not self._accepts_off_policy:
             raise PolicyError(
                 "Off-policy actions for a policy that learns only from its own.",
@@ -142,7 +142,7 @@ class PolicyRunner:
         return actions, fetches
 
     def store(self, names: frozenset[str]) -> None:
-        """Adds columns to store because another policy reads them."""
+        """Adds columns to store that another policy reads."""
         if self.columns is not None:
             self.columns = self.columns | names
             self.stores_more = bool(self.columns & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS})
@@ -156,7 +156,7 @@ class PolicyRunner:
             obs: columns of N filtered observations.
             explore: False for greedy actions.
             timestep: environment steps trained on so far.
-            context: further arguments of `compute_actions`, passed as far as the policy takes them.
+            context: further arguments of `compute_actions`; those that the policy accepts are passed.
         Raises:
             PolicyError: the policy did not return `(actions, states, fetches)` of the right lengths.
             NonFiniteError: a NaN or infinite action.
@@ -177,7 +177,7 @@ class PolicyRunner:
             actions = self._columns(actions)
         rows = trees.length(obs)
         self._check(actions, rows)
-        if self._ranges is None:  # a policy of the library: its columns have the right lengths
+        if self._ranges is None:  # a built-in policy, whose columns have the right lengths
             return actions, states, dict(fetches)
         self._ranges.check(actions)
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
@@ -200,7 +200,7 @@ class PolicyRunner:
                 [N, ...], or for a Dict or Tuple space a dict or tuple of arrays.
             states: the states that the previous call returned, each [N, ...]; None for a policy without memory, or at
                 the start of all N episodes.
-            explore: False for the greedy actions.
+            explore: False for greedy actions.
             prev_actions: the N actions that the previous call returned; None at the start of the episodes.
             prev_rewards: [N] the rewards that followed them.
         Returns:
@@ -229,10 +229,10 @@ class PolicyRunner:
             state: the `state_out` of the step before; None for a policy without memory, or at the start of a
                 trajectory.
             explore: False for the greedy action.
-            prev_action: the action before, as it was returned; None at the start of a trajectory.
+            prev_action: the previous action, as it was returned; None at the start of a trajectory.
             prev_reward: the reward that followed it; None at the start of a trajectory.
         Returns:
-            The action; `(action, state_out, fetches)` of a policy with memory, or where a state was passed.
+            The action; for a policy with memory, or if a state was passed, `(action, state_out, fetches)`.
         Raises:
             EnvError, NonFiniteError: an observation outside the observation space.
         """

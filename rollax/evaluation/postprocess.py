@@ -29,7 +29,7 @@ def postprocess(
     episode_of: Callable[[int], Any] = lambda _: None,
     joint_rows: JointRows | None = None,
 ) -> dict[str, SampleBatch]:
-    """Each policy's fragment with the columns that the policy adds, and `new_obs` where it may be read.
+    """Each policy's fragment with the columns that the policy adds, and `new_obs` if it may be read.
 
     A policy that overrides `postprocess_trajectory` is called once per trajectory segment, all others once per
     fragment.
@@ -38,7 +38,7 @@ def postprocess(
         fragments: policy id -> its rows; columns are added to them.
         policies: policy id -> policy.
         episode_of: episode id -> the `episode` of `postprocess_trajectory`.
-        joint_rows: of a worker with policies that see all agents.
+        joint_rows: joins the rows of all agents for policies with a centralized critic; None without one.
     """
     if joint_rows is not None:
         joined = joint_rows.join(fragments, [name for name in fragments if policies[name].sees_all_agents])
@@ -73,10 +73,10 @@ def postprocess(
 
 
 def _by_episode(fragments: Mapping[str, Fragment], policies: Mapping[str, Policy]) -> dict[int, _Agents]:
-    """Episode id -> agent id -> its policy and its segments: several where an agent ended and came back."""
+    """Episode id -> agent id -> its policy and its segments; several if an agent ended and returned."""
     agents: dict[int, _Agents] = {}
     for policy_id, fragment in fragments.items():
-        # Copies: a policy that changes its own rows in place must not change what the others get.
+        # Copies, so that a policy's changes in place are not visible to others.
         for segment in fragment.copy().segments():
             episode_id, agent = _episode_and_agent(segment)
             in_episode = agents.setdefault(episode_id, {})

@@ -25,23 +25,23 @@ _BYTES_AT_ONCE = 32 << 20
 
 
 class RecordedFragments:
-    """Turns the trajectories of a reader into fragments, as sampling would have returned them.
+    """Converts the trajectories of a reader to the fragments that sampling would have returned.
 
-    Observations are not filtered: the statistics of a filter are known once all data is read. Actions are mapped to
-    those of the policy, as the environment got them; rewards are clipped as in sampling. A trajectory that is cut in
-    the middle counts as truncated: what came last has a value. Recorded recurrent states are not read: they belong to
-    the network that acted, and ours begins each trajectory in its initial state.
+    Observations are not filtered, because a filter's statistics are known only after all data is read. Actions are
+    those that the environment received, mapped to the policy's scale; rewards are clipped as in sampling. A trajectory
+    that is cut in the middle counts as truncated, so its last observation is bootstrapped. Recorded recurrent states
+    are not read, because they belong to the network that acted: each trajectory begins with the initial state.
 
     Args:
         reader: the data.
         runners: policy id -> runner.
         learning: the ids of the policies that learn; the trajectories of others are skipped.
-        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy. Where it reads the episode, the
-            recorded policy id counts.
-        columns: policy id -> further columns that its batches have, beside `obs`, `actions` and `rewards`.
-        first_trajectory: the number of the first trajectory.
+        policy_of: `(agent_id, episode) -> policy id`; None for a single policy. If it reads the episode, the recorded
+            policy id is used.
+        columns: policy id -> further columns of its batches, beside `obs`, `actions` and `rewards`.
+        first_trajectory: the id of the first trajectory.
     Raises:
-        SpaceError: a space of the data is not that of the policy that learns from it.
+        SpaceError: a space of the data differs from that of its policy.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class RecordedFragments:
         """Policy ids and fragments of whole trajectories, in the order of the data.
 
         Raises:
-            SpaceError, ShapeError, NonFiniteError, PolicyError, DatasetError: data that the policy cannot have seen or
-                done, with the file and place of its trajectory.
+            SpaceError, ShapeError, NonFiniteError, PolicyError, DatasetError: data that is impossible for the policy,
+                with the file and place of its trajectory.
         """
         collected: dict[str, list[RecordedTrajectory]] = {policy_id: [] for policy_id in self._rows}
         sizes = dict.fromkeys(self._rows, 0)
@@ -98,7 +98,7 @@ class RecordedFragments:
         return self._rows[policy_id].fragment(trajectories, first)
 
     def policy_id(self, agent_id: Hashable, recorded: str) -> str:
-        """The policy that learns from the trajectories of an agent, for which the policy `recorded` acted."""
+        """The policy that learns from the trajectories of an agent; `recorded` is the policy that acted."""
         if self._policy_of is None:
             assert self._only is not None
             return self._only
@@ -129,7 +129,7 @@ class _Rows:
         )
 
     def fragment(self, trajectories: Sequence[RecordedTrajectory], first: int) -> Fragment:
-        """These trajectories, each a segment; their numbers begin at `first`."""
+        """A fragment with one segment per trajectory; their ids begin at `first`."""
         lengths = np.array([len(trajectory) for trajectory in trajectories])
         ends = np.cumsum(lengths) - 1
         policy = self._policy
@@ -160,7 +160,7 @@ class _Rows:
         return fragment
 
     def _actions(self, trajectory: RecordedTrajectory) -> trees.Tree:
-        """The actions of the policy that have the effect of the recorded ones."""
+        """The policy's actions that are equivalent to the recorded ones."""
         actions = trajectory.columns[SampleBatch.ACTIONS]
         space, action_map = self._policy.action_space, self._runner.action_map
         if action_map.identity:
@@ -173,7 +173,7 @@ class _Rows:
         return action_map.to_policy(in_dtypes(space, actions))
 
     def _check_scale(self, trajectory: RecordedTrajectory) -> None:
-        """DatasetError where the files differ in how their actions were mapped to those of the environment."""
+        """Raises DatasetError if the files differ in how actions were mapped to the environment's."""
         differs = [name for name in SCALE if self._reader.header.get(name, True) is None]
         if self._recorded_map.boxes and differs:
             raise DatasetError(
@@ -191,7 +191,7 @@ class _Rows:
         trajectories: Sequence[RecordedTrajectory],
         lengths: NDArray,
     ) -> None:
-        """Adds the further columns of the policy's batches that are recorded, or follow from what is."""
+        """Adds the further columns of the policy's batches that are recorded or can be derived."""
         wanted, policy = self._columns, self._policy
         starts = np.cumsum(lengths) - lengths
         received = self._runner.action_map.received

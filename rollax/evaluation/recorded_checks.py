@@ -1,4 +1,4 @@
-"""`RecordedChecks`: refuses recorded trajectories that a policy cannot have seen or acted in."""
+"""`RecordedChecks`: refuses recorded trajectories that are impossible for a policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RecordedChecks:
         self._known: set[str] = set()
 
     def spaces(self, trajectory: RecordedTrajectory, reader: DatasetReader) -> None:
-        """Refuses spaces of the data that are not those of the policy."""
+        """Refuses spaces of the data that differ from the policy's."""
         recorded, policy = trajectory.policy_id, self._policy
         if recorded in self._known:
             return
@@ -60,11 +60,11 @@ class RecordedChecks:
             raise self._error(problem, _where(trajectory), problem.row)
 
     def values(self, obs: Any, actions: Any, rewards: NDArray, trajectories: Sequence[RecordedTrajectory]) -> None:
-        """Refuses values that no policy has seen, chosen or earned, by the rules of `ValueRules.values`.
+        """Refuses impossible values, by the rules of `ValueRules.values`.
 
         Args:
             obs, actions, rewards: as for `ValueRules.values`.
-            trajectories: for their lengths, and for errors.
+            trajectories: their lengths are used, and their places in error messages.
         """
         lengths = np.array([len(trajectory) for trajectory in trajectories])
         problem = next(self._rules.values(obs, actions, rewards, lengths), None)

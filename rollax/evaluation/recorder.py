@@ -1,4 +1,4 @@
-"""`Recorder`: writes what a sampler plays into a data set, as the environment gave it."""
+"""`Recorder`: writes the trajectories of a sampler into a data set, with the environment's original values."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ _TRAJECTORY, _SEEN = "trajectory", "seen"
 
 
 class Recorder:
-    """Collects the trajectories of all policies, beside those that are learned from, and writes whole episodes.
+    """Collects the trajectories of all policies, independent of the fragments, and writes whole episodes.
 
-    Observations are those before filters; actions are the policy's, and those of the environment where they were scaled
-    or clipped for it. Episodes that are not learned from are left out. Running episodes are written unfinished when the
-    recorder is closed, when they are dropped, and when the memory for them exceeds 1 GiB.
+    Observations are those before filters; actions are the policy's, and also the environment's if they were scaled or
+    clipped. Episodes that are not trained on are left out. Running episodes are written unfinished when the recorder is
+    closed, when they are dropped, and when they exceed 1 GiB of memory.
 
     Args:
-        writer: gets the trajectories.
+        writer: writes the trajectories.
         runners: policy id -> its runner.
-        explore: whether actions are drawn; else no log-probabilities are written, as greedy actions have none.
+        explore: whether actions are sampled; otherwise no log-probabilities are written, because greedy actions have
+            none.
         infos: whether info dicts are written.
     """
 
@@ -57,7 +58,7 @@ class Recorder:
         self.restart()
 
     def restart(self) -> None:
-        """Drops what was not written yet; fresh episodes begin."""
+        """Drops rows that are not written yet; fresh episodes begin."""
         self._slots = Table(**{_TRAJECTORY: -1})
         self._trajectories: dict[str, Trajectories] = {}
         for policy_id, runner in self._runners.items():
@@ -71,7 +72,7 @@ class Recorder:
         self._finished_rows = 0
         self._row_bytes = dict.fromkeys(self._runners, 0)
 
-    # What the sampler reports.
+    # Called by the sampler.
 
     def observe(
         self,
@@ -83,14 +84,14 @@ class Recorder:
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
     ) -> None:
-        """Records what one policy's rows of a poll bring.
+        """Records the outcomes and observations of one policy's rows of a poll.
 
         Args:
-            selection: the rows with an observation to act on, or the last of their trajectory; None: all.
-            obs: columns of their observations, as the environment gave them.
-            complete: whether `outcomes` are such rows, [K] or one for all.
+            selection: the rows with an observation that is acted on or is the last of its trajectory; None: all.
+            obs: columns of their original observations.
+            complete: [K], or one for all, whether `outcomes` are rows with such an observation.
             outcomes: [K] the rows of the policy with a reward and flags; None: all.
-            ended: the rows, of any policy, whose trajectory has ended.
+            ended: the rows of all policies whose trajectory has ended.
         """
         seen: dict[str, Any] = {"obs": obs}
         self._slots.make_room(int(rows.slots.max(initial=-1)) + 1)
@@ -138,15 +139,15 @@ class Recorder:
         given: tuple[np.ndarray, Sequence[Any]] | None = None,
         off_policy: np.ndarray | None = None,
     ) -> None:
-        """Records what one policy decided for some rows.
+        """Records one policy's actions for some rows.
 
         Args:
             selection: the rows; None: all.
             actions: as the policy chose them.
-            columns: what else the policy returned.
-            numbers: [K] the trajectory, the episode (-1: nothing is learned from it), and its length so far.
-            given: the positions among the rows whose action the environment has given, and these actions.
-            off_policy: the positions whose action no policy has chosen; its log-probability is written as NaN.
+            columns: further results of the policy.
+            numbers: [K] the trajectory, the episode (-1: not trained on), and its length so far.
+            given: the positions of the rows with given actions, and these actions.
+            off_policy: the positions of actions that no policy has chosen; their log-probabilities are written as NaN.
         """
         trajectory, episode, t = numbers
         slots, runner = rows.places(selection)[1], self._runners[policy_id]
@@ -171,7 +172,7 @@ class Recorder:
         self._trajectories[policy_id].append(slots, trajectory, episode, decided)
 
     def forget(self, slots: np.ndarray) -> None:
-        """Has nothing wait for the outcomes of these slots, whose new trajectory has not decided anything yet."""
+        """Marks these slots as without a pending row, because their new trajectories have not acted yet."""
         for trajectories in self._trajectories.values():
             trajectories.forget(slots)
 
@@ -181,14 +182,14 @@ class Recorder:
             trajectories.drop(episodes)
 
     def end(self, episodes: np.ndarray, lengths: np.ndarray, counted: np.ndarray) -> None:
-        """Notes the episodes that this poll ends; those that do not count are left out."""
+        """Records the episodes that end with this poll; those that do not count are left out."""
         if not counted.all():
             self.drop(episodes[~counted])
         self._finished.append(episodes[counted])
         self._finished_rows += int(lengths[counted].sum())
 
     def polled(self) -> None:
-        """Writes the finished episodes where there are enough; called when a poll was recorded."""
+        """Writes the finished episodes if there are enough; called after a poll was recorded."""
         waiting = {policy_id: len(rows) for policy_id, rows in self._trajectories.items()}
         if self._finished_rows >= _FINISHED_ROWS_AT_ONCE and 2 * self._finished_rows >= sum(waiting.values()):
             self.write_finished()
@@ -205,7 +206,7 @@ class Recorder:
             self._write(finished, finished)
 
     def write_running(self) -> None:
-        """Writes all complete rows: those of running episodes as trajectories that were cut."""
+        """Writes all complete rows; those of running episodes as cut trajectories."""
         self.write_finished()
         self._write(None, NO_ENVS)
 
@@ -218,7 +219,7 @@ class Recorder:
         """Writes all complete rows and completes the file."""
         try:
             self.write_running()
-        except (IndexError, ValueError, KeyError):  # an interrupt left the rows in disorder
+        except (IndexError, ValueError, KeyError):  # an interrupt left the rows inconsistent
             log.warning("Sampling was interrupted: the last episodes are not in the data.", exc_info=True)
         finally:
             self.writer.close()
@@ -230,7 +231,7 @@ class Recorder:
             if fragment is not None:
                 recorded += self._recorded(policy_id, fragment)
         rank = {episode: place for place, episode in enumerate(order.tolist())}
-        recorded.sort(key=lambda one: rank.get(one[0], one[0]))  # stable: policies and trajectories keep their order
+        recorded.sort(key=lambda one: rank.get(one[0], one[0]))  # stable: keeps the order of policies and trajectories
         for _, trajectory in recorded:
             self.writer.write(trajectory)
 
@@ -242,7 +243,7 @@ class Recorder:
         return {SampleBatch.OBS: trees.index(self._slots[_SEEN, policy_id], slots)}
 
     def _recorded(self, policy_id: str, fragment: Fragment) -> list[tuple[int, RecordedTrajectory]]:
-        """Each segment of a fragment, with the number of its episode."""
+        """Each segment of a fragment, with the id of its episode."""
         found = []
         taken = [n for n in fragment if n not in _LEFT_OUT]
         last = trees.concat((fragment.after[SampleBatch.OBS],))
@@ -289,7 +290,7 @@ def make_recorder(
 ) -> Recorder:
     """The recorder of a worker, into the folder `config.output`.
 
-    Raises ConfigError where PyArrow is missing, DatasetError where the folder cannot be written to.
+    Raises ConfigError if PyArrow is missing, DatasetError if the folder cannot be written to.
     """
     from rollax.errors import not_installed
 
@@ -316,7 +317,7 @@ def make_recorder(
             "worker_index": worker_index,
         }
 
-    check_folder(config.output)  # now, and not after hours
+    check_folder(config.output)  # raise now, not after hours
     writer = DatasetWriter(
         os.path.abspath(config.output),
         {policy_id: runner.policy.observation_space for policy_id, runner in runners.items()},

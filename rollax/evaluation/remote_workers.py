@@ -1,4 +1,4 @@
-"""Rollout workers in other processes: their requests under way, and their Ray actors."""
+"""Rollout workers in other processes: their pending requests, and their Ray actors."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class RemoteWorkers(ActorPool):
     Args:
         actors: runs the workers.
         count: the number of workers.
-        rules: for workers that fail.
-        makes: workers are made by a call of `make` after their process has started.
+        rules: rules for failed workers.
+        makes: whether workers are made by a call of `make` after their process has started.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RemoteWorkers(ActorPool):
 
     @classmethod
     def of(cls, workers: Sequence[Any] | RemoteWorkers) -> RemoteWorkers:
-        """A pool of existing Ray actors, which it does not end; a pool is returned unchanged."""
+        """A pool of existing Ray actors, which it does not stop; a pool is returned unchanged."""
         if isinstance(workers, RemoteWorkers):
             return workers
         handles, no_actors = list(workers), None
@@ -80,12 +80,12 @@ class RemoteWorkers(ActorPool):
 
     @property
     def sample_in_background(self) -> bool:
-        """Whether the workers sample in threads of their own; see `BackgroundSampling`."""
+        """Whether the workers sample in background threads; see `BackgroundSampling`."""
         return any(actor.made is True for actor in self._live.values())
 
     @property
     def requests_under_way(self) -> int:
-        """Requests whose reply is still to be collected."""
+        """The number of requests whose reply is not collected yet."""
         there = self.indices
         return sum(not call.lost or call.index in there for call in self.pending)
 
@@ -106,13 +106,13 @@ class RemoteWorkers(ActorPool):
         return [index for number in range(count) for index in self.indices if pending[index] <= number]
 
     def collect(self, timeout_s: float = float("inf")) -> list[Reply]:
-        """The replies that have come; waits for at least one while a request is pending.
+        """The available replies; waits for at least one while a request is pending.
 
-        A worker that has nothing to return yet is asked again: in between it does what else it was called for.
+        The request to a worker without a result yet is repeated, so that it can execute other calls in between.
 
         Raises:
             WorkerError: no worker is left.
-            Exception: what a worker raised, if it is neither restarted nor left out.
+            Exception: the error of a worker, if it is neither restarted nor left out.
         """
         until = time.monotonic() + timeout_s
         while True:
@@ -127,7 +127,7 @@ class RemoteWorkers(ActorPool):
                 return replies
 
     def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:
-        # Not by version: a restore sets it back, and the next update may have the number of one that was sent.
+        # Not by version, because a restore resets it, and the next update may have an earlier version again.
         if not call.collected or actor.state.update is self._update:
             return call.arguments
         actor.state.update = self._update
@@ -142,7 +142,7 @@ def _is_empty(value: Any) -> bool:
 def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
     """The Ray actor class of `RolloutWorker` or a subclass; see `RolloutWorker.as_remote`.
 
-    With `make_now=False`, `make()` makes the worker: its exceptions arrive as they are, while Ray reports only the text
+    With `make_now=False`, `make()` makes the worker and raises its original exceptions, while Ray reports only the text
     of a constructor's.
     """
     from rollax.processes.ray_actors import actor_class
@@ -164,7 +164,7 @@ def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
 
         @ray.method(num_returns=2)
         def sample_apart(self, update: Any = None) -> tuple[Any, Any]:
-            """A rollout without its rows, and the rows, which the driver can forward by reference."""
+            """A rollout without its rows, and the rows separately, which the driver can forward by reference."""
             rollout = self.sample_fragment(update)
             return (None, None) if rollout is None else (replace(rollout, batch=None), rollout.batch)
 
@@ -180,9 +180,9 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
     """The actors of a config; each is made by a call of `make`.
 
     Args:
-        config: of the trainer.
+        config: config of the trainer.
         worker_class: `RolloutWorker` or a subclass.
-        arguments: of its constructor, without `worker_index` and `restarts`.
+        arguments: arguments of its constructor, without `worker_index` and `restarts`.
     Raises:
         ConfigError: the arguments cannot be pickled, or there are fewer CPUs, GPUs or resources.
     """

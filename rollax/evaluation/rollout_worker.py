@@ -46,7 +46,7 @@ class RolloutWorker:
         config: the algorithm's config, a dict of the common keys, or None.
         default_policy_class: the policy class for specs without a class.
         worker_index: 0 in the driver.
-        num_workers: how many remote workers there are.
+        num_workers: the number of remote workers.
         restarts: the number of earlier workers of this index that failed; this worker plays other episodes.
         record: whether to keep trajectories; false for evaluation only.
         samples: false for a worker without an environment, such as the local one beside remote workers. If the config
@@ -55,7 +55,7 @@ class RolloutWorker:
         ConfigError, SpaceError, EnvError, PolicyError: an invalid config, space, environment or policy.
     """
 
-    _background: BackgroundSampling | None = None  # of a worker that samples in a thread of its own
+    _background: BackgroundSampling | None = None  # of a worker that samples in the background
     _candidates: CandidatePlayer | None = None  # made when candidates are first played
 
     def __init__(
@@ -121,17 +121,17 @@ class RolloutWorker:
         return self.worker_index > 0
 
     def __repr__(self) -> str:
-        # Ray puts it before each line that a process prints, also where __init__ has not run: a failed import.
+        # Ray prints it before each line of a process, even if __init__ did not run because of a failed import.
         return f"RolloutWorker(worker_index={getattr(self, 'worker_index', None)})"
 
     @classmethod
     def as_remote(
         cls, num_cpus: float = 1.0, num_gpus: float = 0.0, resources: Mapping[str, float] | None = None
     ) -> Any:
-        """The Ray actor class of this class: `as_remote().remote(...)` takes what the class itself takes.
+        """The Ray actor class of this class: `as_remote().remote(...)` has the arguments of the class.
 
-        Each process uses one thread, and no accelerator unless it reserves one. It knows the environments that are
-        registered here by `register_env`. Ray is started if it is not running.
+        Each process uses one thread, and no accelerator unless it reserves one. Environments registered in this process
+        by `register_env` are registered there too. Ray is started if it is not running.
 
         Args:
             num_cpus: CPUs that each process reserves.
@@ -147,9 +147,9 @@ class RolloutWorker:
         return ray_worker_class(ray, cls, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
 
     def sample(self) -> SampleBatch | MultiAgentBatch:
-        """One fragment, postprocessed: a `SampleBatch` where there is one policy, else a `MultiAgentBatch`.
+        """One postprocessed fragment: a `SampleBatch` for a single policy, else a `MultiAgentBatch`.
 
-        A worker that samples in the background halts for it, and drops what it has sampled since its last fragment.
+        A worker that samples in the background halts for it, and drops its steps since the last fragment.
         """
         with self._halted():
             return self._sample()
@@ -183,19 +183,18 @@ class RolloutWorker:
     def sample_fragment(self, update: Update | None = None) -> Rollout | None:
         """Samples a fragment, after replacing weights and filters if there is an `update`.
 
-        A worker that samples in the background returns the oldest fragment that waits; None if none comes within
-        `PATIENCE_S`.
+        A worker that samples in the background returns the oldest waiting fragment; None after `PATIENCE_S` seconds.
         """
         if update is not None:
             self.take_over(update)
         return self.rollout() if self._background is None else self._background.take_one(PATIENCE_S)
 
     def sample_fragments(self) -> list[Rollout]:
-        """One fragment; all that wait of a worker that samples in the background, none after `PATIENCE_S`."""
+        """One fragment; in the background, all waiting ones, or none after `PATIENCE_S` seconds."""
         return [self.rollout()] if self._background is None else self._background.take(PATIENCE_S)
 
     def rollout(self) -> Rollout:
-        """Samples a fragment, with the episodes that ended and the statistics that the filters gained."""
+        """Samples a fragment, with the ended episodes and the new statistics of the filters."""
         started, version = time.perf_counter(), self.version
         batch = self.sample()
         if isinstance(batch, SampleBatch):
@@ -216,7 +215,7 @@ class RolloutWorker:
         )
 
     def sample_gradients(self, update: Update | None = None) -> Rollout | None:
-        """As `sample_fragment`, with gradients of the trained policies in place of the rows."""
+        """As `sample_fragment`, with gradients of the trained policies instead of the rows."""
         rollout = self.sample_fragment(update)
         if rollout is None:
             return None
@@ -239,15 +238,15 @@ class RolloutWorker:
         assert self._candidates is not None
         if update is not None:
             self.take_over(update)
-            self.set_filters(update.filters)  # also of a single worker: playing candidates changes no filter
+            self.set_filters(update.filters)  # also for a single worker, because playing candidates changes no filter
         with self._halted():
             return self._candidates.play(request)
 
     def prepare_candidates(self) -> None:
-        """Makes what plays candidates, if there is none yet.
+        """Makes the candidate player, if there is none yet.
 
         Raises:
-            PolicyError, EnvError: the policy or the environment is none that candidates are played with.
+            PolicyError, EnvError: the policy or the environment does not support candidates.
         """
         from rollax.evaluation.compiled_candidates import make_candidate_player
 
@@ -255,7 +254,7 @@ class RolloutWorker:
             self._candidates = make_candidate_player(self.sampler, self._only_runner(), self.worker_index)
 
     def take_over(self, update: Update) -> None:
-        """Replaces weights and filters; after the first update, statistics that were not sent yet are kept."""
+        """Replaces weights and filters; after the first update, statistics that are not sent yet are kept."""
         with self._turn():
             self.set_weights(update.weights)
             if self.version == 0:
@@ -263,7 +262,7 @@ class RolloutWorker:
             else:
                 for policy_id, state in update.filters.items():
                     runner = self.runners[policy_id]
-                    # What a single worker has seen is the source of the filters in the update.
+                    # The filters in the update come from the statistics of a single worker.
                     if self.num_workers > 1 or not runner.learns:
                         runner.filter.sync(state)
             self.set_timestep(update.timestep)
@@ -292,7 +291,7 @@ class RolloutWorker:
         return self.sampler.take_metrics()
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
-        """The policy of that id; PolicyError where there is none."""
+        """The policy with that id; PolicyError for an unknown one."""
         if policy_id not in self.policies:
             raise PolicyError(
                 "No such policy.",
@@ -391,31 +390,31 @@ class RolloutWorker:
 
     @property
     def samples_in_background(self) -> bool:
-        """Whether a thread of its own samples; see `BackgroundSampling`."""
+        """Whether a background thread samples; see `BackgroundSampling`."""
         return self._background is not None
 
     def note_dropped(self, steps: int) -> None:
-        """Counts environment steps that were too old to be learned from."""
+        """Adds environment steps that were too old to learn from."""
         if self._background is not None:
             self._background.note_dropped(steps)
 
     def is_too_old(self, version: int, newest: int | None = None) -> bool:
-        """Whether nothing is to be learned any more from what was sampled with these weights.
+        """Whether rows sampled with these weights are too old to learn from.
 
         Args:
-            version: of the weights.
-            newest: the newest version; None: that of this worker.
+            version: version of the weights.
+            newest: the newest version; None: this worker's.
         """
         most = self.config.max_policy_lag
         on_policy = any(not runner.learns_off_policy for runner in self.runners.values())
         return most is not None and on_policy and (self.version if newest is None else newest) - version > most
 
     def _halted(self) -> AbstractContextManager[Any]:
-        """Around what must not run while a thread samples."""
+        """Context of code that must not run while a thread samples."""
         return nullcontext() if self._background is None else self._background.halted()
 
     def _turn(self) -> AbstractContextManager[Any]:
-        """Around reads and writes of the sampling state."""
+        """Context of reads and writes of the sampling state."""
         here = self._background is None or self._background.runs_here
         return nullcontext() if here else self._turns.held()
 

@@ -1,4 +1,4 @@
-"""`Sampler`: what a `RolloutWorker` samples with. The config key `sampler` takes a class of your own."""
+"""`Sampler`: samples for a `RolloutWorker`. The config key `sampler` sets another class."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.recorder import Recorder
 from rollax.state import count, described, entry, section, wrong
 
-_ID_LIMIT = 1 << 62  # there have to be ids after it in int64
+_ID_LIMIT = 1 << 62  # there must be further ids in int64
 
 
 @dataclass(eq=False, repr=False)
 class Sampler(ABC):
     """Steps an environment with policies and collects their trajectories.
 
-    A subclass implements `sample`, `step` and `restart`, and keeps `episodes` up to date: `begin` where a trajectory
-    begins, `add_rewards` for each poll, `end_trajectories` and `end` where they end. Callbacks, metrics, seeds and the
-    numbers of episodes in a checkpoint follow from that.
+    A subclass implements `sample`, `step` and `restart`, and keeps `episodes` up to date: `begin` when a trajectory
+    begins, `add_rewards` for each poll, `end_trajectories` and `end` when they end. Callbacks, metrics, seeds and the
+    episode counts in a checkpoint depend on that.
 
     Args:
         env: the environment.
         runners: policy id -> policy, with its observation filter and action map.
         episodes: the running episodes.
         policy_of: `(agent_id, episode) -> policy id`, called once per agent and episode; None for a single policy.
-        fragment_length: env steps of each sub-environment in a fragment.
-        complete_episodes: a fragment holds whole episodes only.
-        record: keep trajectories; false where only metrics are read, as in evaluation.
-        explore: whether actions are drawn from the policy's distribution.
+        fragment_length: number of env steps of each sub-environment in a fragment.
+        complete_episodes: whether a fragment has only whole episodes.
+        record: keep trajectories; false if only metrics are read, as in evaluation.
+        explore: whether actions are sampled from the policy's distribution.
     Attributes:
         timestep: environment steps trained on so far.
-        recorder: writes what is played; None: nothing does.
-        next_trajectory: the number of the next trajectory that begins, unique across workers; part of a checkpoint.
+        recorder: writes the trajectories; None without `output`.
+        next_trajectory: the id of the next trajectory, unique across workers; part of a checkpoint.
     """
 
     env: BaseEnv
@@ -61,25 +61,25 @@ class Sampler(ABC):
 
     @abstractmethod
     def sample(self) -> tuple[dict[str, Fragment], int]:
-        """A fragment for each policy, and the number of env steps behind them; no fragment where no row is complete.
+        """A fragment for each policy, and their number of env steps; no fragment for a policy without complete rows.
 
         After a call that raised, or was interrupted, fresh episodes begin.
         """
 
     @abstractmethod
     def step(self) -> None:
-        """One round of acting and observing, for evaluation; interrupted calls are followed by fresh episodes."""
+        """One round of acting and observing, for evaluation; after an interrupted call, fresh episodes begin."""
 
     @abstractmethod
     def restart(self) -> None:
-        """Drops the running episodes and what no fragment holds yet; the next call resets all sub-environments."""
+        """Drops running episodes and rows that are in no fragment yet; the next call resets all sub-environments."""
 
     def take_metrics(self) -> list[EpisodeMetrics]:
         """The metrics of the episodes finished since the last call."""
         return self.episodes.take_metrics(list(self.runners))
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the numbers of episodes and trajectories so far, the policies' random states."""
+        """The state for a checkpoint: numbers of episodes and trajectories so far, and the policies' random states."""
         return {
             "episodes_begun": self.episodes["begun"].copy(),
             "next_episode_id": self.episodes.next_id,
@@ -88,7 +88,7 @@ class Sampler(ABC):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets a state from `get_state`; new episodes begin. CheckpointError where it is none."""
+        """Sets a state from `get_state`; new episodes begin. CheckpointError for an invalid one."""
         where = "sampling"
         begun = entry(state, "episodes_begun", where)
         if not isinstance(begun, np.ndarray) or begun.ndim != 1 or begun.dtype.kind not in "iu" or (begun < 0).any():

@@ -1,4 +1,4 @@
-"""`SlotMoments`: statistics of the observations of each slot's episode, apart from those of the other slots."""
+"""`SlotMoments`: statistics of the observations of each slot's episode, separately for each slot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollax.trees import Tree
 class SlotMoments:
     """Count, mean and sum of squared deviations of the elements that a filter standardizes, for each slot.
 
-    A slot's numbers do not depend on the other slots, so what is merged from them does not depend on their number.
+    A slot's statistics do not depend on other slots, so the merged result does not depend on their number.
 
     Source: Welford (1962), for the n-th row x:  m ← m + (x - m) / n,  S ← S + (x - m_old)(x - m_new)
 
@@ -35,20 +35,20 @@ class SlotMoments:
         counts = self._counts[slots]
         for path, (means, squares) in self._parts.items():
             rows, mean = np.asarray(at(columns, path), np.float64), means[slots]
-            with np.errstate(over="ignore", invalid="ignore"):  # an error once the episode has ended
+            with np.errstate(over="ignore", invalid="ignore"):  # raises an error when the episode has ended
                 apart = rows - mean
                 mean += apart / counts.reshape(-1, *[1] * (apart.ndim - 1))
                 means[slots] = mean
                 squares[slots] += apart * (rows - mean)
 
     def clear(self, slot: int) -> None:
-        """Resets the statistics of a slot to those of no rows."""
+        """Resets the statistics of a slot."""
         self._counts[slot] = 0.0
         for means, squares in self._parts.values():
             means[slot] = squares[slot] = 0.0
 
     def of(self, slot: int) -> State:
-        """What a slot has seen, for `MeanStdFilter.merge`; EnvError if it is not finite."""
+        """The statistics of a slot, for `MeanStdFilter.merge`; EnvError if they are not finite."""
         state: State = {}
         for path, (means, squares) in self._parts.items():
             check_moments(path, means[slot], squares[slot])

@@ -1,4 +1,4 @@
-"""The table of slots: trajectory, policy, rewards so far, and the memory of a policy between decisions."""
+"""The table of slots: trajectory, policy, rewards so far, and a policy's memory between actions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _STATE, _ACTION, _REWARD = SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, Sampl
 class SlotTable(Table):
     """One row per slot. The parts of a sampler add columns of their own.
 
-    The columns are `trajectory`, a number that is unique across workers and time; `policy`, the position of a policy in
-    `policy_ids`; and `reward`, the sum of the trajectory's rewards so far. `policy_of` is that of a `Sampler`.
+    The columns are `trajectory`, an id that is unique across workers and time; `policy`, an index into `policy_ids`;
+    and `reward`, the sum of the trajectory's rewards so far. `policy_of` is as for a `Sampler`.
     """
 
     def __init__(self, policy_ids: Sequence[str], policy_of: Callable[..., str] | None) -> None:
@@ -33,7 +33,7 @@ class SlotTable(Table):
         self._ids, self._policy_of = list(policy_ids), policy_of
 
     def begin(self, rows: Rows, starting: np.ndarray, first: int, episodes: EpisodeTable) -> None:
-        """Begins a trajectory, numbered from `first` on, in the slot of each of the [K] starting rows."""
+        """Begins a trajectory in the slot of each of the [K] starting rows, with ids from `first` on."""
         slots = rows.slots[starting]
         self["trajectory"][slots] = np.arange(first, first + len(slots))
         self["reward"][slots] = 0.0
@@ -52,13 +52,13 @@ class SlotTable(Table):
 def initial_memory(runner: PolicyRunner) -> tuple[Inputs, list[str]]:
     """`(column -> its row at the start of a trajectory, the columns that batches store)` of a policy's memory.
 
-    The columns are those that the policy acts on or stores; there may be none.
+    The columns are those that the policy acts on or stores; possibly none.
     """
     policy, wanted = runner.policy, runner.columns
     state = tuple(np.asarray(part) for part in policy.get_initial_state())
     stored = frozenset() if wanted is None else wanted
-    # A policy that names no columns gets its state, which cannot be recomputed, but what is rarely read only where it
-    # names that argument.
+    # For a policy without `batch_columns`, its state is stored, because it cannot be recomputed; previous actions and
+    # rewards are stored only if `compute_actions` has these arguments.
     if state and (wanted is None or SampleBatch.STATE_OUT in stored):
         stored |= {_STATE}
     if wanted is None and policy.arguments is not None:
@@ -75,11 +75,11 @@ def initial_memory(runner: PolicyRunner) -> tuple[Inputs, list[str]]:
 
 
 class SlotMemory:
-    """The columns of a slot table that one policy acts on or stores; there may be none.
+    """The columns of a slot table that one policy acts on or stores; possibly none.
 
     Args:
         runner: the policy.
-        slots: gets a column for each part of the memory, filled with its value at the start of a trajectory.
+        slots: the table; a column is added for each part of the memory, filled with its initial value.
     """
 
     def __init__(self, runner: PolicyRunner, slots: Table) -> None:
@@ -98,11 +98,11 @@ class SlotMemory:
         return context
 
     def columns(self, context: dict[str, Any]) -> Inputs:
-        """The columns to store, out of what `context` returned."""
+        """The columns to store, from the result of `context`."""
         return {name: context[ARGUMENT_OF[name]] for name in self._stored}
 
     def inputs(self, slots: np.ndarray) -> Inputs:
-        """What these slots would act on now, as far as it is stored."""
+        """The stored inputs that these slots would act on now."""
         return self.columns(self.context(slots)) if self._stored else {}
 
     def remember(self, slots: np.ndarray, actions: trees.Tree, states: Any) -> None:
@@ -116,7 +116,7 @@ class SlotMemory:
                 self._table.clear_rows(column, slots)
 
     def reward(self, slots: np.ndarray, rewards: np.ndarray) -> None:
-        """Adds rewards that followed the latest actions."""
+        """Adds the rewards of the latest actions."""
         if _REWARD in self._parts:
             self._table[self._parts[_REWARD]][slots] += rewards
 

@@ -14,10 +14,10 @@ Index = np.ndarray | slice
 
 
 class Table(dict[Hashable, Any]):
-    """Name -> column. All columns grow together; a new row holds the fill of each column.
+    """Name -> column. All columns grow together; a new row has the fill value of each column.
 
     Args:
-        rows: the number of rows at first.
+        rows: the initial number of rows.
         fills: name -> fill, as for `add`.
     """
 
@@ -29,12 +29,12 @@ class Table(dict[Hashable, Any]):
             self.add(name, fill)
 
     def add(self, name: Hashable, fill: Any) -> None:
-        """Adds a column; `fill` is one row of it: a number, an array, or a tree of arrays."""
+        """Adds a column; `fill` is the value of a new row: a number, an array, or a tree of arrays."""
         self._fills[name] = fill
         self[name] = self._filled(fill, self.rows)
 
     def increase(self, name: Hashable, rows: Index, by: Any) -> None:
-        """Adds to some rows of a column, each named once."""
+        """Adds to some distinct rows of a column."""
         if isinstance(rows, slice):
             part = self[name][rows]
             part += by  # a view of the column
@@ -42,7 +42,7 @@ class Table(dict[Hashable, Any]):
             self[name][rows] += by
 
     def clear_rows(self, name: Hashable, rows: Index) -> None:
-        """Sets some rows of a column to its fill."""
+        """Sets some rows of a column to its fill value."""
         trees.tree_map(lambda leaf, fill: leaf.__setitem__(rows, fill), self[name], self._fills[name])
 
     def make_room(self, rows: int) -> None:
@@ -51,7 +51,7 @@ class Table(dict[Hashable, Any]):
             grown = {name: self._filled(fill, 2 * rows) for name, fill in self._fills.items()}
             for name, column in grown.items():
                 trees.copy_into(column, 0, trees.index(self[name], slice(self.rows)))
-            self.update(grown)  # before the new number of rows: an interrupt between the two loses nothing
+            self.update(grown)  # set before the number of rows, so that an interrupt in between loses nothing
             self.rows = 2 * rows
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Trajectories of one policy as columns: one row per decision, whoever made it."""
+"""Trajectories of one policy as columns: one row per action, chosen or given."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Inputs = dict[str, trees.Tree]
 
 
 class Trajectories:
-    """Appends decisions as they are made and gives their outcomes to the rows that wait for them.
+    """Appends a row for each action, and adds outcomes to the pending rows.
 
-    A row is complete once its slot's next observation, or the end of its trajectory, has arrived; until then its
-    rewards add up. Rows that are not complete when a fragment is cut are carried over to the next.
+    A row is complete after its slot's next observation, or the end of its trajectory, has arrived; until then its
+    rewards are summed. Rows that are not complete when a fragment is cut are carried over to the next one.
 
     Args:
-        wanted: of `trajectory_id` and `off_policy`, those that batches are to hold.
-        slots: gets a column with the row of each slot's last decision.
-        name: the name of that column.
-        reward_dtype: of the column `rewards`.
+        wanted: those of `trajectory_id` and `off_policy` that batches have.
+        slots: the table; a column with the row of each slot's last action is added.
+        name: name of that column.
+        reward_dtype: dtype of the column `rewards`.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Trajectories:
     ) -> None:
         self._left_out = {_COMPLETE, *({_TRAJECTORY, SampleBatch.OFF_POLICY} - wanted)}
         self._columns: dict[str, trees.Tree] = {}
-        self._given: Set[str] = frozenset()  # the names of the columns that a policy decides with
+        self._given: Set[str] = frozenset()  # names of the columns that a policy acts with
         self._dtypes = {**_BOOKKEEPING, SampleBatch.REWARDS: reward_dtype}
         self._capacity = 0
         self._size = 0
         self._slots, self._name = Table() if slots is None else slots, name
         self._slots.add(name, -1)
-        # The slots and rows of the latest decisions where slots are a slice: not in the column yet, and without rewards
-        # while `_unrewarded`. Both spare NumPy calls where all slots act at every poll.
+        # The slots and rows of the latest actions, if the slots are a slice: not in the column yet, and without rewards
+        # while `_unrewarded`. Both save NumPy calls if all slots act at every poll.
         self._latest: tuple[slice, slice] | None = None
         self._unrewarded = False
         self._final_rows: list[np.ndarray] = []
@@ -77,14 +77,14 @@ class Trajectories:
         columns: Mapping[str, Any],
         off_policy: np.ndarray | None = None,
     ) -> None:
-        """One row for each slot: what it observed and decided.
+        """Appends one row for each slot, with its observation and action.
 
         Args:
-            slots: [K] the slots that decide.
-            trajectories: [K] the number of each trajectory.
-            episodes: [K] the id of each episode; -1 where nothing is to be learned from it.
+            slots: [K] the acting slots.
+            trajectories: [K] the id of each trajectory.
+            episodes: [K] the id of each episode; -1 if it is not trained on.
             columns: columns of K rows; the same names at every call.
-            off_policy: indices of the rows whose action the policy has not chosen.
+            off_policy: indices of the rows with actions that the policy has not chosen.
         """
         count, start = len(trajectories), self._size
         if start + count > self._capacity:
@@ -126,13 +126,13 @@ class Trajectories:
         terminateds: np.ndarray | None = None,
         truncateds: np.ndarray | None = None,
     ) -> None:
-        """Records the outcomes of the latest decisions of some slots, each slot once; others have no row to go to.
+        """Records the outcomes of the latest actions of some distinct slots; slots without a pending row are ignored.
 
         Args:
             slots: [K] the slots.
-            rewards: [K] added to those of the row.
-            complete: [K], or one for all: an observation or the end has arrived, so the row can be learned from.
-            terminateds: [K]; truncateds: [K]: the trajectory has ended; None where none has.
+            rewards: [K] added to the reward of the row.
+            complete: [K], or one for all, whether an observation or the end has arrived, so that the row is complete.
+            terminateds: [K]; truncateds: [K]: whether the trajectory has ended; None if none has.
         """
         columns = self._columns
         if self._latest is not None and isinstance(slots, slice) and self._latest[0] == slots:
@@ -159,11 +159,11 @@ class Trajectories:
             columns[SampleBatch.TRUNCATEDS][rows] = truncateds
 
     def forget(self, slots: np.ndarray) -> None:
-        """Has no row wait for the outcomes of these slots, whose new trajectory has not decided anything yet."""
+        """Marks these slots as without a pending row, because their new trajectories have not acted yet."""
         self._pending()[slots] = -1
 
     def _pending(self) -> np.ndarray:
-        """The column with the row of each slot's last decision."""
+        """The column with the row of each slot's last action."""
         column = self._slots[self._name]
         if self._latest is not None:
             slots, rows = self._latest
@@ -172,7 +172,7 @@ class Trajectories:
         return column
 
     def set_final_inputs(self, slots: np.ndarray, inputs: Inputs) -> None:
-        """Stores what trajectories that have just ended would have acted on next, before their slots are used again.
+        """Stores the final inputs of trajectories that have just ended, before their slots are reused.
 
         `inputs` are columns of K rows; they are kept, so the caller must not write into them.
         """
@@ -182,7 +182,7 @@ class Trajectories:
         self._final_inputs.append(inputs if decided.all() else trees.index(inputs, decided))
 
     def drop(self, episodes: np.ndarray) -> None:
-        """Drops the rows of these episodes, which get no outcome."""
+        """Drops the rows of these episodes, whose outcomes will not arrive."""
         if self._size:
             episode = self._columns[_EPISODE][: self._size]
             lost = np.isin(episode, episodes)
@@ -195,10 +195,10 @@ class Trajectories:
         """Removes the complete rows and returns them, sorted by trajectory and in time order inside each.
 
         Args:
-            next_inputs_of: trajectories -> columns of what they are about to act on.
-            finished: the episodes whose rows are taken; None takes every complete row.
+            next_inputs_of: trajectories -> columns of their pending inputs.
+            finished: the episodes whose rows are taken; None for all complete rows.
         Returns:
-            One segment per trajectory; None where no row is complete.
+            One segment per trajectory; None if no row is complete.
         """
         size = self._size
         if size == 0:
@@ -225,10 +225,10 @@ class Trajectories:
     def _following(
         self, rows: dict, order: np.ndarray, ends: np.ndarray, continues: np.ndarray, next_inputs_of: Callable
     ) -> Inputs:
-        """What would have been acted on after the rows at positions `ends` of the sorted order."""
+        """The next inputs after the rows at positions `ends` of the sorted order."""
         end_rows = order[ends]
         inputs = {name: rows[name] for name in _INPUTS if name in rows}
-        # An end without a last observation goes on from the one that was acted on.
+        # An end without a last observation uses the observation of its last action.
         following = {name: trees.index(column, end_rows) for name, column in inputs.items()}
         carried = np.flatnonzero(continues[ends])
         if len(carried):
@@ -247,14 +247,14 @@ class Trajectories:
         return following
 
     def _discard(self) -> None:
-        """Makes room: takes out the complete rows that nothing is to be learned from."""
+        """Makes room: removes the complete rows that are not trained on."""
         if self._size:
             gone = self._columns[_COMPLETE][: self._size] & (self._columns[_EPISODE][: self._size] < 0)
             if gone.any():
                 self._keep(np.flatnonzero(~gone))
 
     def _keep(self, kept: np.ndarray) -> None:
-        """Moves the rows that stay to the front."""
+        """Moves the remaining rows to the front."""
         new_place = np.full(self._size, -1)
         new_place[kept] = np.arange(len(kept))
         pending = self._pending()
@@ -276,7 +276,7 @@ class Trajectories:
 
     def _grow(self, needed: int, columns: Mapping[str, Any]) -> None:
         if self._columns and needed <= self._capacity // 2:
-            return  # discarding has made room enough
+            return  # discarding has made enough room
         capacity = max(needed, 2 * self._capacity, 256)
         if not self._columns:
             empty = {name: np.empty(0, dtype) for name, dtype in self._dtypes.items()}

@@ -18,13 +18,13 @@ from rollax.numbers import is_whole
 def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None = None) -> list[EpisodeMetrics]:
     """Plays whole episodes, and returns their metrics; running episodes are dropped, before and after.
 
-    Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Callbacks see
-    the episodes that count. A warning is logged where one of them is very long.
+    Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Callbacks get
+    only the counted episodes. A very long one logs a warning.
 
     Args:
-        sampler: nothing else samples meanwhile.
+        sampler: no other thread samples with it meanwhile.
         num_episodes: 1 or more.
-        recorder: records what is played.
+        recorder: records the episodes.
     Raises:
         ConfigError: `num_episodes` is not a positive whole number.
     """
@@ -61,7 +61,7 @@ def check_count(num_episodes: Any, where: str, otherwise: str = "") -> None:
 
 
 def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
-    """As `play_episodes`, and writes these episodes by the sampler's recorder; ConfigError without one."""
+    """As `play_episodes`, and writes these episodes with the sampler's recorder; ConfigError without one."""
     recorder = sampler.recorder
     if recorder is None:
         raise ConfigError("Nowhere to write episodes.", where="config key 'output'", expected="a folder")
@@ -69,7 +69,7 @@ def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
         return play_episodes(sampler, num_episodes, recorder)
     finally:
         recorder.write_finished()
-        recorder.restart()  # the rest of the episodes that were not counted
+        recorder.restart()  # the uncounted parts of running episodes
 
 
 def _shares(sampler: Sampler, num_episodes: int) -> NDArray[np.int64]:

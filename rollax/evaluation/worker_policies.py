@@ -45,7 +45,7 @@ def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
 
 
 def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: type[Policy] | None) -> TrainerConfig:
-    """The config, validated by the config class of the first policy that names one."""
+    """The config, validated by the config class of the first policy that has one."""
     if isinstance(config, TrainerConfig):
         return config
     classes = [spec.policy_class or default for spec in specs.values()]
@@ -58,12 +58,12 @@ def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: type[
 def env_with_spaces(
     creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
 ) -> Iterator[BaseEnv | None]:
-    """An environment for a worker that has none; None where the config or the specs give all spaces."""
+    """An environment for a worker that has none; None if the config or the specs define all spaces."""
     declared = {"observation_space": config.observation_space, "action_space": config.action_space}
     known = all(
         getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
     )
-    # A critic that sees all agents needs their ids.
+    # A centralized critic needs the ids of all agents.
     if known and not getattr(config, "centralized_critic", False):
         yield None
         return
@@ -83,16 +83,16 @@ def make_runners(
     context: EnvContext,
     restarts: int,
 ) -> tuple[dict[str, PolicyRunner], JointRows | None]:
-    """The policies of a worker with their runners, by id, and the `JointRows` where a policy sees all agents.
+    """The runners of a worker's policies, by id, and the `JointRows` if a policy has a centralized critic.
 
     Args:
-        config: the worker's.
+        config: config of the worker.
         specs: policy id -> spec.
-        env: has the spaces and agents; None where the config or the specs give all spaces.
-        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
-        default_policy_class: the class of a spec that names none.
-        context: the worker's; worker 0, the driver, draws the same random numbers as worker 1.
-        restarts: workers of this index that have failed before; each draws its own random numbers.
+        env: has the spaces and agents; None if the config or the specs define all spaces.
+        policy_of: `(agent_id, episode) -> policy id`; None for a single policy.
+        default_policy_class: the class of a spec without one.
+        context: context of the worker; worker 0, the driver, draws the same random numbers as worker 1.
+        restarts: number of earlier workers of this index that failed; each draws different random numbers.
     """
     source = config if env is None else env
     spaces: dict[str, tuple[Space, Space]] = {}
@@ -139,7 +139,7 @@ def _joint_rows(agents: Sequence[Hashable], spaces: Mapping[str, tuple[Space, Sp
 
 
 def _seed(seed: int | None, process: int, restarts: int, number: int) -> int | None:
-    """The seed of a policy: that of the config for the first policy of the first process."""
+    """The seed of a policy; it is the config's seed for the first policy of the first process."""
     if seed is None or not (number or process or restarts):
         return seed
     return int(np.random.SeedSequence((seed, process, number, restarts)).generate_state(1)[0])
@@ -172,17 +172,17 @@ def space_of_agents(
     kind: str,
     declared: Iterable[Hashable] = (),
 ) -> Space | None:
-    """The space that all agents of a policy share; None where the environment states none.
+    """The common space of all agents of a policy; None if the environment has none.
 
     Args:
         spaces: agent id -> its space.
         policy_id: the policy.
-        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
+        policy_of: `(agent_id, episode) -> policy id`; None for a single policy.
         kind: the name of the space in error messages.
         declared: the agents that the environment declares.
     Raises:
         PolicyError: the agents' spaces differ, or the mapping names an unknown policy.
-        SpaceError: the environment states spaces for some of them only, or no agent is known to use the policy.
+        SpaceError: the environment has spaces for only some of them, or no agent is known to use the policy.
     """
     if not spaces:
         return None
@@ -219,17 +219,17 @@ def space_of_agents(
 
 
 def _mapped(agents: Iterable[Hashable], policy_of: PolicyMapping) -> dict[Hashable, str] | None:
-    """Agent -> its policy; None where the mapping reads the episode."""
+    """Agent -> its policy; None if the mapping reads the episode."""
     try:
         return {agent: policy_of(agent, None) for agent in agents}
     except PolicyError as error:
         if error.__cause__ is None or not policy_of.takes_episode:
-            raise  # it is not because there is no episode
+            raise  # the error is not due to the missing episode
         return None
 
 
 def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:
-    """The runner of a policy, from the worker's config with the changes of the policy's spec."""
+    """The runner of a policy, with the worker's config and the changes in the policy's spec."""
     learning = config.multiagent.policies_to_train
     learns = learning is None or policy.name in learning
     runner = PolicyRunner(

@@ -1,4 +1,4 @@
-"""`WorkerSet`: the worker of the learning process, and the workers in other processes that sample for it."""
+"""`WorkerSet`: the local worker of the learning process, and remote workers that sample for it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class WorkerSet:
     """The workers of a config. With `num_workers` 0 the local worker samples, and Ray is not loaded.
 
     Args:
-        config: of the trainer.
+        config: config of the trainer.
         policy_class: the policy class for specs without a class.
-        samples: false where no environment is stepped: there is only the local worker, which has none.
+        samples: false if no environment is stepped: there is only the local worker, without an environment.
     Attributes:
-        local: holds the policies that learn; with remote workers it has no environment.
+        local: has the policies that learn; with remote workers it has no environment.
         remote: the workers in other processes.
     Raises:
         ConfigError, SpaceError, EnvError, PolicyError: a worker cannot be made, here or in another process.
@@ -56,7 +56,7 @@ class WorkerSet:
 
     @property
     def has_open_files(self) -> bool:
-        """Whether `output` is written by this process, and not by the one that it was forked from."""
+        """Whether this process writes `output`, and not the one that it was forked from."""
         return getattr(self, "_records", False) and self._process == os.getpid()
 
     def __del__(self) -> None:
@@ -70,7 +70,7 @@ class WorkerSet:
         """The workers' part of a checkpoint: the policies, and the sampling state of each process."""
         if self._num_remote:
             states = self.remote.call_all("get_sampling_state")
-            sampling = [states.get(index) for index in range(1, self._num_remote + 1)]  # None: it has failed
+            sampling = [states.get(index) for index in range(1, self._num_remote + 1)]  # None: the worker has failed
         else:
             sampling = [self.local.get_sampling_state()] if self._local_samples else []
         return {**self.local.get_state(), "sampling": sampling}
@@ -81,7 +81,7 @@ class WorkerSet:
         states = {index: (values,) for index, values in enumerate(state["sampling"], start=1) if values is not None}
         if self._num_remote:
             self.remote.forget()  # pending requests use the previous weights
-            self.remote.call_all("restart_episodes")  # also of workers that the state does not cover
+            self.remote.call_all("restart_episodes")  # also in workers without a state
             self.remote.call_all("set_filters", self.local.get_filters())
             self.remote.call_each("set_sampling_state", states)
         elif 1 in states and self._local_samples:
@@ -118,7 +118,7 @@ _RECORDING: weakref.WeakSet[WorkerSet] = weakref.WeakSet()
 
 @atexit.register
 def _stop_recording() -> None:
-    """A program that ends without `stop` would lose the episodes of the open files."""
+    """Closes the open files, because a program that ends without `stop` would lose their episodes."""
     for workers in list(_RECORDING):
         if workers.has_open_files:
             workers.stop()
@@ -126,10 +126,10 @@ def _stop_recording() -> None:
 
 def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[str, Any]:
     """The arguments of a `RolloutWorker`, by name."""
-    if config.output is not None:  # the folder is the same in processes with another current folder
+    if config.output is not None:  # an absolute path, because other processes may have another current folder
         config = config.changed(output=os.path.abspath(config.output))
     return {
-        # Resolved here: a name may be registered in this process alone.
+        # Resolved here, because a name may be registered only in this process.
         "env_creator": _no_env if config.env is None else creator_of(config.env),
         "policy_cls_or_specs": config.multiagent.policies or {DEFAULT_POLICY: PolicySpec()},
         "policy_mapping_fn": config.multiagent.policy_mapping_fn,

@@ -145,7 +145,7 @@ def test_float64_is_cast_and_warns_once(wrap, caplog):
     np.testing.assert_array_equal(obs[1], [0.5, 0.5])
     play(faulty(wrap, OBS, np.full(2, 0.5)), 1)
     assert caplog.text.count("sub-environment 1") == 1
-    assert "observations of dtype float64 are cast to float32. Said once." in caplog.text
+    assert "observations of dtype float64 are cast to float32. Logged once." in caplog.text
 
 
 @kinds()

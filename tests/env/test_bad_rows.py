@@ -96,7 +96,7 @@ def test_warns_once(caplog):
         rows = play(base, 1)
         assert rows.obs["x"].dtype == np.float32
         play(base, 2)
-    assert caplog.text.count("cast to float32. Said once.") == 1
+    assert caplog.text.count("cast to float32. Logged once.") == 1
     assert caplog.text.count("outside of its space Box(-10.0, 10.0, (2,), float32): [11. 11.]") == 1
 
 

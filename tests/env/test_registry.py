@@ -99,7 +99,9 @@ def test_path_that_does_not_import(path, says):
 
 @pytest.mark.parametrize("value", [Clock(), 3, None, ["CartPole-v1"]])
 def test_invalid_creators(value):
-    refused(ConfigError, env_creator, value, says="Nothing that an environment can be made from...creator function")
+    refused(
+        ConfigError, env_creator, value, says="A value that is neither an environment nor a creator...creator function"
+    )
     refused(ConfigError, register_env, "name", value, says="A creator that cannot be called...register_env('name')")
 
 

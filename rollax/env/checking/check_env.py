@@ -44,9 +44,9 @@ def check_env(
     state, episodes that do not end, and render modes that return nothing.
 
     Args:
-        env: anything that a trainer takes: an id, a registered name, `module:Class`, a class, a creator function; or an
-            instance of any kind, which stays open. Environments created here are closed; the thread of an external
-            environment is stopped.
+        env: as for a trainer: an id, a registered name, `module:Class`, a class, a creator function; or an instance of
+            any kind, which stays open. Environments created here are closed; the thread of an external environment is
+            stopped.
         env_config: config of the creator.
         episodes: number of episodes per sub-environment.
         num_envs: number of sub-environments; ignored for an instance and for vector environments.
@@ -127,7 +127,7 @@ class _Check:
             self._find(
                 "warning",
                 "not repeatable",
-                f"{where}: the same seed and actions gave something else the second time, {difference}. Draw random "
+                f"{where}: the same seed and actions gave different results the second time, {difference}. Draw random "
                 "numbers from self.np_random, which reset(seed=seed) seeds.",
             )
         elif num_envs == 1 and self._creator is not None:
@@ -146,7 +146,7 @@ class _Check:
             return
         context = drawing(self._creator, self._context)
         if "render_mode" not in context:
-            return  # the creator takes no config
+            return  # the creator accepts no config
         setting = f"with render_mode={_RGB!r} in env_config"
         try:
             with self._made(1, context) as base:
@@ -200,14 +200,14 @@ class _Check:
 
 
 def _takes_seeds(env: BaseEnv) -> bool:
-    """Returns whether a reset takes a seed; a custom dict view may not."""
+    """Returns whether a reset accepts a seed; that of a custom dict view may not."""
     own_rows = type(env).reset_rows is not BaseEnv.reset_rows
     return own_rows or "seeds" in inspect.signature(env.try_reset).parameters
 
 
 def _first_difference(one: list[Moment], other: list[Moment]) -> str:
     """Returns where two histories differ; empty if they are equal."""
-    # One may be longer, because readiness may depend on timing.
+    # One may be longer, because polls may depend on timing.
     for number, (first, second) in enumerate(zip(one, other, strict=False)):
         if not same_moment(first, second):
             when = "in its first observation" if number == 0 else f"after {number} observations"
@@ -219,7 +219,7 @@ def _first_difference(one: list[Moment], other: list[Moment]) -> str:
 
 
 def _first_part(path: Path, one: Any, other: Any) -> tuple[Path, Any, Any]:
-    """The first parts in which two observations of one space differ, and where; both in whole if none does."""
+    """The first differing parts of two observations of one space, and their path; the whole ones if none differs."""
     for key in one if isinstance(one, dict) else range(len(one)) if isinstance(one, tuple) else ():
         if not same_obs(one[key], other[key]):
             return _first_part((*path, key), one[key], other[key])
@@ -295,7 +295,7 @@ class EnvReport:
 def findings_of(said: Mapping[tuple[str, str], str]) -> list[Finding]:
     """Returns the findings that training would log once."""
     return [
-        Finding(*_SAID.get(topic, ("note", topic)), message.removesuffix(" Said once."))
+        Finding(*_SAID.get(topic, ("note", topic)), message.removesuffix(" Logged once."))
         for (topic, _), message in said.items()
     ]
 

@@ -22,7 +22,7 @@ _REMEMBERED = 10_000
 
 
 class AgentValues:
-    """Converts values to the dtypes of their spaces, in the threads that give them.
+    """Converts values to the dtypes of their spaces, in the calling threads.
 
     Args:
         observation_space, action_space: of every agent; None if the policies define it.
@@ -30,10 +30,10 @@ class AgentValues:
 
     def __init__(self, observation_space: Space | None, action_space: Space | None) -> None:
         self._of_all = _Spaces(observation_space, action_space)
-        self._of_agent: Callable[[Hashable], _Spaces] | None = None  # of agents whose spaces differ
+        self._of_agent: Callable[[Hashable], _Spaces] | None = None  # for agents whose spaces differ
 
     def complete(self, policies: Mapping[str, Any], policy_of: Any) -> None:
-        """Takes the spaces that the environment leaves out from the policies.
+        """Takes the missing spaces from the policies.
 
         Args:
             policies: policy id -> policy.
@@ -64,7 +64,8 @@ class AgentValues:
         Args:
             by_agents: dicts by agent id.
             where: row -> the location of an observation in an error message.
-            awaited: they await actions: masks have to allow one, and the caller does not write into them meanwhile.
+            awaited: the observations await actions: masks must allow one, and the caller does not change them
+                meanwhile.
         """
         values = [value for by_agent in by_agents for value in by_agent.values()]
         if self._of_agent is None:
@@ -101,7 +102,7 @@ class _Spaces:
 
     def __init__(self, observation: Space | None, action: Space | None) -> None:
         self.observation, self.action = observation, action
-        # The parts that may be infinite in environments that are stepped.
+        # The parts that may be infinite, as in stepped environments.
         parts = [] if observation is None else spaces.leaves(observation)
         self._unbounded = [(path, part) for path, part in parts if isinstance(part, Box) and not part.is_bounded()]
         counts = [] if action is None else spaces.choices(action)

@@ -26,7 +26,7 @@ class Call:
     stopped: bool = False
     left: bool = False  # the thread was interrupted while waiting, and its actions are not read
     lock: Any = field(default_factory=threading.Lock)
-    on_done: Callable[[Call], None] | None = None  # called in place of waking a thread
+    on_done: Callable[[Call], None] | None = None  # called instead of waking a thread
     trajectories: list[Trajectory] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)  # for `on_done`
 
@@ -49,12 +49,12 @@ class Trajectory:
     reward: float = 0.0  # received since the last event
     call: Call | None = None  # the request for its action, until its thread has read it
     answer: Any = None
-    slot: int = -1  # its number in the sampler, or -1; used by the sampler's thread only
+    slot: int = -1  # its slot in the sampler, or -1; used only by the sampler's thread
 
 
 @dataclass(slots=True, eq=False)
 class ExternalEpisode:
-    """One episode, with the events that the sampler has not yet taken. Its methods need the queue's lock."""
+    """One episode, with its pending events for the sampler. Its methods need the queue's lock."""
 
     name: str  # of the environment
     id: Hashable
@@ -70,11 +70,11 @@ class ExternalEpisode:
 
     @property
     def where(self) -> str:
-        """Its place in error messages."""
+        """Its location in error messages."""
         return f"{self.name}, episode {self.id!r}"
 
     def where_of(self, agent: Hashable) -> str:
-        """The place of an agent in error messages."""
+        """The location of an agent in error messages."""
         return f"{self.where}, agent {agent!r}"
 
     def acting(self, agents: Iterable[Hashable]) -> list[Trajectory]:
@@ -98,7 +98,7 @@ class ExternalEpisode:
     def add_returns(self, rewards: Mapping[Hashable, float], infos: ByAgent) -> None:
         """Adds rewards to those of the action that answers each agent's last observation, given or awaited.
 
-        One that follows from no action is dropped before the episode's first action, and refused afterwards.
+        A reward for an agent without an action is dropped before the episode's first action, and refused afterwards.
         """
         self.refuse_over()
         self._refuse_many(infos)
@@ -121,7 +121,7 @@ class ExternalEpisode:
             self.infos[agent] = {**self.infos.get(agent, {}), **info}
 
     def refuse_over(self) -> None:
-        """Refuses calls for an ended episode: another thread has ended it meanwhile."""
+        """Refuses calls for an episode that another thread has ended meanwhile."""
         if self.over:
             raise not_running(self.name, self.id, ended=True)
 
@@ -141,7 +141,7 @@ class ExternalEpisode:
                 )
 
     def _refuse_many(self, infos: ByAgent) -> None:
-        """Refuses infos that nobody takes, as those of agents that never observe anything."""
+        """Limits infos that are never taken, such as those of agents without observations."""
         count = sum(map(len, infos.values())) + sum(map(len, self.infos.values())) if infos else 0
         if count > _MOST_INFOS:
             raise EnvError(
@@ -167,11 +167,11 @@ class Event:
     ends: bool = False  # the trajectories end
     truncated: bool = False  # they are truncated instead of terminated
     closes: bool = False  # the episode ends
-    drops: bool = False  # the episode ends, and what the sampler has not handed over is dropped
+    drops: bool = False  # the episode ends, and its rows that are in no fragment yet are dropped
 
 
 def not_running(name: str, episode_id: Hashable, *, ended: bool) -> EnvError:
-    """The error of a call for an episode that does not run, of the environment `name`."""
+    """The error of a call for an episode of the environment `name` that is not running."""
     return EnvError(
         "An episode that has ended." if ended else "An unknown episode.",
         where=name,

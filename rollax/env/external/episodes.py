@@ -27,7 +27,7 @@ _REMEMBERED = 1000
 class ExternalEpisodes:
     """Checks the calls of the playing threads, in these threads, and queues events for the sampler.
 
-    `agents` are all ids that may appear, None for any. `patience` is that of `EventQueue`.
+    `agents` are all ids that may appear, None for any. `patience` is passed to `EventQueue`.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ExternalEpisodes:
             answers = [trajectory.answer for trajectory in call.trajectories]
             for trajectory in call.trajectories:
                 if trajectory.answer is not None:
-                    trajectory.call = None  # another thread may request actions from here on
+                    trajectory.call = None  # from here on another thread may request actions
         return _by_episode(observations, answers)
 
     def request(self, observations: Mapping[Hashable, ByAgent], on_actions: OnActions) -> None:
@@ -110,7 +110,7 @@ class ExternalEpisodes:
         self._request(observations, on_done)
 
     def _request(self, observations: Mapping[Hashable, ByAgent], on_done: Callable[[Call], None] | None) -> Call:
-        """Queues a request, complete or not at all."""
+        """Queues a request, either completely or not at all."""
         found = [self._find(episode_id) for episode_id in observations]
         by_agents = list(observations.values())
         for episode, by_agent in zip(found, by_agents, strict=True):
@@ -142,8 +142,8 @@ class ExternalEpisodes:
     ) -> None:
         """Records logged actions; blocks while the queue is full, or raises a QueueFullError.
 
-        `logps` are the log-probabilities under an earlier version of the policy, which has chosen the actions; None
-        for the agents whose actions another one has chosen.
+        `logps` are the log-probabilities under the earlier version of the policy that chose the actions; None for
+        agents whose actions another policy chose.
         """
         episode = self._find(episode_id)
         self._check_acting(episode, values)
@@ -211,7 +211,7 @@ class ExternalEpisodes:
         episode = self._find(episode_id)
         _check_flag("truncated", truncated, episode.where)
         checks.check_by_agent("obs", values, episode.where)
-        # Agents that have not acted are ignored: they may have no policy, and so no space.
+        # Agents that have not acted are ignored: they may have no policy and no space.
         acted = {agent: value for agent, value in values.items() if agent in episode.trajectories}
         observed = self._last_observations(episode, acted)
         with self.queue.lock:
@@ -233,7 +233,7 @@ class ExternalEpisodes:
             self._put(episode.event(trajectories, seen, ends=True, truncated=bool(truncated), closes=True))
 
     def drop(self, episode_id: Hashable) -> None:
-        """Ends an episode whose player is lost: what the sampler has not handed over yet is dropped.
+        """Ends an episode whose player is lost: its rows that are in no fragment yet are dropped.
 
         A pending request is still answered.
         """

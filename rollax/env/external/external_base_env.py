@@ -170,7 +170,7 @@ class ExternalBaseEnv(BaseEnv):
                 builder.given_logps.update((row, logp) for row, logp in known if logp is not None)
 
     def _drop(self, episode: ExternalEpisode) -> list[int]:
-        """Frees the numbers of an episode that is lost; returns that of the sub-environment, if it has one."""
+        """Frees the numbers of a lost episode; returns that of its sub-environment, if it has one."""
         for trajectory in episode.trajectories.values():
             if trajectory.slot >= 0:
                 del self._alive[trajectory.slot]
@@ -224,7 +224,7 @@ class ExternalBaseEnv(BaseEnv):
     def _run(self) -> None:
         try:
             self.env.run()
-        except BaseException as error:  # the sampler raises it, because nothing joins this thread
+        except BaseException as error:  # the sampler raises it, because no thread joins this one
             if not isinstance(error, EnvStoppedError):
                 self._queue.finish(error)
                 return
@@ -232,7 +232,7 @@ class ExternalBaseEnv(BaseEnv):
 
 
 class _LowestFree:
-    """Allocates the lowest free numbers. One that is given back is free from the next `free_again` on."""
+    """Allocates the lowest free numbers. A released number is free after the next `free_again`."""
 
     def __init__(self) -> None:
         self._count = 0

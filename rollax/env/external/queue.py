@@ -30,8 +30,8 @@ class PollInterruptedError(EnvError):
 class EventQueue:
     """Keeps the events of each episode in order and returns one event per episode at a time.
 
-    One lock guards the state. Each waiting thread has its own, so that an action wakes only that thread. An environment
-    whose `run()` has returned is finished after `patience` seconds without events.
+    One lock guards the state. Each waiting thread has its own lock, so that an action wakes only that thread. An
+    environment whose `run()` has returned is finished after `patience` seconds without events.
     """
 
     def __init__(self, name: str, patience: float) -> None:
@@ -129,7 +129,7 @@ class EventQueue:
 
     def _gather(self) -> None:
         """Waits for an event, and briefly for new requests of the threads that just received actions."""
-        # At most as long as the last forward pass: the wait never costs more than a full batch gains.
+        # At most as long as the last forward pass, so that the wait never costs more than a full batch gains.
         took = time.perf_counter() - self._taken_at
         self._sleep(self._expected, min(took, _LONGEST_GATHERING))
         while not self._ready:
@@ -138,7 +138,7 @@ class EventQueue:
                 raise EnvError(
                     "The external environment has finished.",
                     where=self.name,
-                    got=f"run() returned, and nothing came for {self.patience:g} s; some episodes may still be open",
+                    got=f"run() returned, and no event came for {self.patience:g} s; some episodes may still be open",
                     expected="run() to run while the environment is sampled",
                     fix="loop in run(), or join the playing threads in it",
                 )
@@ -187,7 +187,7 @@ class EventQueue:
         self._end(answered)
 
     def interrupt(self, interrupted: bool) -> None:
-        """From here on `take` raises a PollInterruptedError, the running one too; or no longer."""
+        """Makes `take` raise a PollInterruptedError, including a running call, or stops that."""
         with self.lock:
             self._interrupted = interrupted
             self._arrived.notify_all()
@@ -240,7 +240,7 @@ class EventQueue:
 
 
 def _released(call: Call) -> list[Any]:
-    """The actions of a request; its agents may request the next ones from here on."""
+    """The actions of a request; from here on its agents may make the next request."""
     answers = [trajectory.answer for trajectory in call.trajectories]
     for trajectory in call.trajectories:
         trajectory.call = trajectory.answer = None

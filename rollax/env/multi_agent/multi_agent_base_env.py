@@ -21,7 +21,7 @@ from rollax.errors import MultiAgentError
 
 
 class MultiAgentRows(DictRows):
-    """Rows from what the methods of `MultiAgentEnv`s returned, by sub-environment."""
+    """Rows from results of `MultiAgentEnv`s, by sub-environment."""
 
     def of_resets(self, results: Mapping[int, Any]) -> Rows:
         """The rows of sub-environments that were reset."""
@@ -43,7 +43,7 @@ class AgentActions:
         self._actions: list[dict[Hashable, Any]] = [{} for _ in range(num_envs)]
 
     def expect(self, index: int, agents: Iterable[Hashable] | None) -> None:
-        """These agents of a sub-environment, and no others, wait for an action; None if no episode is running."""
+        """Sets the agents of a sub-environment that wait for an action; None if no episode is running."""
         self._waiting[index], self._actions[index] = None if agents is None else set(agents), {}
 
     def is_running(self, index: int) -> bool:

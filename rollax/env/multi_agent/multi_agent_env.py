@@ -80,8 +80,8 @@ class MultiAgentEnv:
 class _Grouped(MultiAgentEnv):
     """Joins the results of the members of each group, and splits the groups' actions.
 
-    A group exists from the first observation of a member until its last living member has ended. Contradictions are
-    passed on under the member's own id, and refused there.
+    A group exists from the first observation of a member until its last living member has ended. Contradictory values
+    are passed on under the member's own id, and refused later.
     """
 
     def __init__(self, env: MultiAgentEnv, groups: Groups, obs_space: Space | None, act_space: Space | None) -> None:
@@ -116,7 +116,7 @@ class _Grouped(MultiAgentEnv):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         result = self.env.reset(seed=seed, options=options)
         if not are_dicts(result, 2):
-            return result  # refused like that of any environment
+            return result  # refused later, as in any environment
         self._alive, self._last_obs = set(), {}
         joined = self._joined(result[0], {}, {}, {}, result[1])
         return joined[0], joined[4]
@@ -157,7 +157,7 @@ class _Grouped(MultiAgentEnv):
                 out_rewards[group] = _sum([rewards[member] for member in before if member in rewards])
             if any(member in infos for member in members):
                 out_infos[group] = {member: infos[member] for member in members if member in infos}
-            # Copies: an environment may use an array again, for the observation of another member.
+            # Copies, because an environment may reuse an array for the observation of another member.
             self._last_obs |= {member: copy.deepcopy(obs[member]) for member in flags if member in obs}
             self._alive.difference_update(before)
             self._alive.update(member for member, ended in flags.items() if not any(ended))
@@ -175,7 +175,7 @@ class _Grouped(MultiAgentEnv):
         return out_obs, out_rewards, out_terminateds, out_truncateds, out_infos
 
     def _tuple(self, members: Sequence[Hashable], shown: Container[Hashable]) -> tuple:
-        """One observation of a group: the latest of each member that is shown, zeros for the others."""
+        """One observation of a group: the latest of each member in `shown`, zeros for the others."""
         return tuple(self._last_obs[member] if member in shown else self._zeros[member] for member in members)
 
     def _unearned(self, rewards: AgentDict, obs: AgentDict) -> AgentDict:
@@ -187,13 +187,13 @@ class _Grouped(MultiAgentEnv):
                 "first reward",
                 name,
                 f"{name}, agent {member!r}: a reward of {unearned.pop(member)} beside the first observation of a "
-                "trajectory follows from no action of it and counts nowhere. Said once.",
+                "trajectory follows from no action and is not counted. Logged once.",
             )
         return unearned
 
 
 def _sum(rewards: list[Any]) -> Any:
-    """The sum, or the first that is no number, which is refused later."""
+    """The sum, or the first value that is not a number, which is refused later."""
     for reward in rewards:
         if isinstance(reward, str) or np.ndim(reward) or reward is None:
             return reward
@@ -217,9 +217,7 @@ def _check_groups(groups: Groups, possible_agents: Sequence[Hashable] | None) ->
         else:
             continue
         where = f"with_agent_groups, group {group!r}"
-        raise ConfigError(
-            "Agent groups that cannot be.", where=where, got=problem[0], expected=problem[1], fix=problem[2]
-        )
+        raise ConfigError("Invalid agent groups.", where=where, got=problem[0], expected=problem[1], fix=problem[2])
 
 
 def _tuple_spaces(
@@ -263,13 +261,13 @@ def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDi
         for name, part in zip(_PARTS, result, strict=True):
             checks.check_by_agent(name, part, where, dict)
     obs, _, terminateds, truncateds, _ = result
-    # This kind of environment only changes by actions: without an acting agent it would never continue.
+    # This kind of environment changes only by actions, so without an acting agent it would never continue.
     if not obs and terminateds.get(ALL) is False and truncateds.get(ALL) is False:
         raise MultiAgentError(
             f"Nobody can act: empty obs without {ALL!r}.",
             where=where,
             got={},
-            expected=f"an observation of whoever acts next, or {ALL!r} True in a flag dict",
+            expected=f"an observation of each agent that acts next, or {ALL!r} True in a flag dict",
             fix=f"continue inside step() until an agent can act, or set {ALL!r} when the last agent has ended",
         )
     return result
@@ -288,7 +286,7 @@ def space_of(env: Any, kind: str, agent: Hashable) -> Space | None:
 
 
 def spaces_of_agents(env: Any, kind: str) -> tuple[Space | None, Mapping[Hashable, Space] | None]:
-    """The space of every agent, and the spaces by agent id; None for what the environment does not have."""
+    """The space of every agent, and the spaces by agent id; None for missing ones."""
     space, by_agent = getattr(env, kind, None), getattr(env, f"{kind}s", None)
     if space is None and by_agent and by_agent.keys() >= set(getattr(env, "possible_agents", None) or ()):
         space = common_space(by_agent)

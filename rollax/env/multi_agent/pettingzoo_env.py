@@ -24,7 +24,7 @@ _COMMON = "common"
 def from_pettingzoo(env: Any) -> MultiAgentEnv:
     """An environment of PettingZoo's parallel or AEC API as a `MultiAgentEnv`; `EnvError` for any other.
 
-    Trainers take PettingZoo's environments directly; this is for methods that only a `MultiAgentEnv` has, such as
+    Trainers accept PettingZoo's environments directly; this is for methods of `MultiAgentEnv`, such as
     `with_agent_groups`.
     """
     if not asks_spaces_by_agent(env):
@@ -54,7 +54,7 @@ class PettingZooEnv(MultiAgentEnv):
         self.possible_agents = None if agents is None else list(in_order(agents))
         if self.possible_agents:
             with warnings.catch_warnings():
-                # An env with only dicts of spaces warns that it should have a method.
+                # An environment with only dicts of spaces warns that it should have a method.
                 warnings.simplefilter("ignore")
                 self.observation_spaces = {agent: env.observation_space(agent) for agent in self.possible_agents}
                 self.action_spaces = {agent: env.action_space(agent) for agent in self.possible_agents}
@@ -78,7 +78,7 @@ class ParallelPettingZooEnv(PettingZooEnv):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         result = self.env.reset(seed=seed, options=options)
         if not are_dicts(result, 2):
-            return result  # refused like that of any environment
+            return result  # refused later, as in any environment
         obs, infos = result
         agents = _agents(self.env, self.spec.id)
         self._refuse_unobserved(agents, obs)
@@ -98,12 +98,12 @@ class ParallelPettingZooEnv(PettingZooEnv):
             # An agent that is no longer in `agents` has ended, flag or not; an invalid flag is refused later.
             down = [a for a in left if terminateds.get(a, False) is False and truncateds.get(a, False) is False]
             terminateds = terminateds | dict.fromkeys(down, True)
-        # Some environments leave agents that have ended in `agents`: then nobody is left who could act.
+        # Some environments keep ended agents in `agents`: then no agent is left that can act.
         over = all(terminateds.get(agent) or truncateds.get(agent) for agent in agents)
         return obs, rewards, terminateds | {ALL: over}, truncateds | {ALL: False}, _by_agent(infos)
 
     def _undeclared(self, obs: AgentDict) -> AgentDict:
-        """The observations of undeclared agents, which are passed on and refused there."""
+        """The observations of undeclared agents, which are passed on and refused later."""
         declared = self.possible_agents
         return {a: value for a, value in obs.items() if a not in declared and a != _COMMON} if declared else {}
 
@@ -122,8 +122,8 @@ class ParallelPettingZooEnv(PettingZooEnv):
 class AECPettingZooEnv(PettingZooEnv):
     """Agents act one at a time: only `env.agent_selection` is in `obs`.
 
-    Rewards are those of `env.last()`: an agent gets at its turn what it has received since the last one. Agents that
-    have ended are stepped with None here.
+    Rewards are those of `env.last()`: at its turn, an agent gets the rewards since its last turn. Agents that have
+    ended are stepped with None here.
     """
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
@@ -164,7 +164,7 @@ class AECPettingZooEnv(PettingZooEnv):
 
 
 def _by_agent(infos: AgentDict) -> AgentDict:
-    """The infos by agent, without PettingZoo's entry for all of them."""
+    """The infos by agent, without PettingZoo's common entry."""
     return {agent: info for agent, info in infos.items() if agent != _COMMON} if _COMMON in infos else infos
 
 

@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
-    """The environment as one of PettingZoo's parallel API, in which every agent acts at every step.
+    """The environment with PettingZoo's parallel API, in which every agent acts at every step.
 
     An agent that is alive but does not act stays in `agents`: it gets its last observation again, its action is
     ignored, and `infos[agent]["acts"]` is False. Environments in which agents take turns work in the same way.
@@ -53,7 +53,7 @@ class _Exported(ParallelEnv):
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         """Begins an episode."""
         obs, infos = self.env.reset(seed=seed, options=options)
-        # Copies: an environment may use an array again, for the observation of another agent.
+        # Copies, because an environment may reuse an array for the observation of another agent.
         self._last_obs, self.agents, self._acting = copy.deepcopy(dict(obs)), list(obs), set(obs)
         return dict(obs), self._infos(infos, self.agents)
 

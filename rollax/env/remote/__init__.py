@@ -1,1 +1,1 @@
-"""Sub-environments in processes of their own."""
+"""Sub-environments in separate processes."""

@@ -1,4 +1,4 @@
-"""`EnvHost`: holds one sub-environment, in whatever process."""
+"""`EnvHost`: holds one sub-environment, usually in another process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NoAttributeError(EnvError, AttributeError):
 
 
 class EnvHost:
-    """Holds one sub-environment. An exception of the environment becomes an `EnvError` with that as its cause.
+    """Holds one sub-environment. An exception of the environment becomes the cause of an `EnvError`.
 
     `existing` is used once instead of `make_env`; `registered` are the registrations of the driver's process.
     """
@@ -62,7 +62,7 @@ class EnvHost:
 
     def make(self, expected: EnvFacts | None = None) -> EnvFacts:
         """Closes the environment and makes a new one; `expected` holds the spaces that it must have."""
-        with contextlib.suppress(Exception):  # it is broken, and its failure is known
+        with contextlib.suppress(Exception):  # it has failed, and the failure is already reported
             self._close()
         return self._attempt("its creator", lambda: self._made(expected))
 
@@ -75,11 +75,11 @@ class EnvHost:
         return facts
 
     def reset(self, seed: int | None) -> Any:
-        """What the environment's reset returns."""
+        """Returns the result of the environment's reset."""
         return self._attempt("reset()", lambda: self._env.reset(seed=seed))
 
     def step(self, action: Any) -> Any:
-        """What the environment's step returns."""
+        """Returns the result of the environment's step."""
         return self._attempt("step()", lambda: self._env.step(action), action)
 
     def render(self) -> Any:
@@ -87,7 +87,7 @@ class EnvHost:
         return self._attempt("render()", lambda: frame_of(self._env))
 
     def look_up(self, name: str) -> tuple[bool, Any]:
-        """`(it is a method, its value where it is none)` of an attribute of the environment as the user wrote it."""
+        """`(is a method, value of other attributes)` for an attribute of the user's environment."""
 
         def found() -> tuple[bool, Any]:
             try:
@@ -105,11 +105,11 @@ class EnvHost:
         return self._attempt(name, found)
 
     def assign(self, name: str, value: Any) -> None:
-        """Sets an attribute of the environment as the user wrote it."""
+        """Sets an attribute of the user's environment."""
         self._attempt(f"setting {name}", lambda: setattr(self._as_written, name, value))
 
     def call(self, name: str, arguments: tuple, keywords: dict) -> Any:
-        """What a method of the environment as the user wrote it returns."""
+        """Calls a method of the user's environment, and returns its result."""
         return self._attempt(f"{name}()", lambda: getattr(self._as_written, name)(*arguments, **keywords))
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class EnvHost:
 
 
 def facts_of(env: Any, declared: Spaces) -> EnvFacts:
-    """The facts of an environment of one agent or of many; `EnvError` if it is neither."""
+    """The facts of a single-agent or multi-agent environment; `EnvError` for other kinds."""
     if isinstance(env, MultiAgentEnv):
         observation_space, observation_spaces = spaces_of_agents(env, "observation_space")
         action_space, action_spaces = spaces_of_agents(env, "action_space")

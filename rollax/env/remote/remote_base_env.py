@@ -1,4 +1,4 @@
-"""Remote sub-environments as a `BaseEnv`: stepped in parallel, each in a process of its own."""
+"""Remote sub-environments as a `BaseEnv`: stepped in parallel, each in its own process."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from rollax.processes.cluster import started_ray
 from rollax.processes.pool import ActorPool, Call
 from rollax.processes.ray_actors import RayActors, stored
 
-_START_S = 60.0  # beyond the time limit, for a new process and the environment in it
+_START_S = 60.0  # added to the time limit, for a new process and its environment
 
 
 class RemoteBaseEnv(BaseEnv):
-    """Copies of one environment of one or of many agents, each in a process of its own.
+    """Copies of a single-agent or multi-agent environment, each in its own process.
 
-    A poll waits until one of them is ready, and then no longer than `batch_wait_ms` for the others: 0 takes what is
-    ready, a large number steps all in lockstep. Those that are not ready come with a later poll.
+    A poll waits until one of them is ready, and then at most `batch_wait_ms` for the others: 0 returns only ready ones,
+    a large number steps all in lockstep. The others are in a later poll.
 
-    A sub-environment whose process ends, or takes longer than `timeout_s`, is recreated, and its episode dropped. So is
-    one that raises, if the copies have `restart_failed`; otherwise its error is raised here.
+    A sub-environment whose process ends, or takes longer than `timeout_s`, is recreated, and its episode dropped. The
+    same holds for one that raises if the copies have `restart_failed`; otherwise its error is raised.
 
     Raises:
         ConfigError: Ray is not installed, or the creator cannot be pickled.
@@ -58,7 +58,7 @@ class RemoteBaseEnv(BaseEnv):
         )
         self._wait_s = batch_wait_ms / 1000
         self._calls: dict[int, Call] = {}  # the step or reset of each sub-environment, until a poll takes it
-        self._seeds: list[int | None] = [None] * self.num_envs  # of the reset under way
+        self._seeds: list[int | None] = [None] * self.num_envs  # of the pending reset
         self._resting: set[int] = set()
         self._actions = AgentActions(self.name, self.num_envs)
 
@@ -124,7 +124,7 @@ class RemoteBaseEnv(BaseEnv):
         return True
 
     def _taken(self, indices: Iterable[int], first_s: float, others_s: float = 0.0) -> list[Call]:
-        """The calls of these sub-environments that are over, by index; see `ActorPool.ready` for the times to wait."""
+        """The completed calls of these sub-environments, by index; see `ActorPool.ready` for the timeouts."""
         indices = sorted(indices)
         over = any(self._calls[index].over for index in indices)
         self._envs.ready(0.0 if over else first_s, others_s)
@@ -135,7 +135,7 @@ class RemoteBaseEnv(BaseEnv):
         self._calls[index] = self._envs.send(index, "reset", seed)
 
     def get_sub_environments(self) -> list[Any]:
-        """Stand-ins: reading or setting an attribute, or calling a method, of one does so in its process."""
+        """Proxies: attributes are read and set, and methods called, in the sub-environment's process."""
         return [RemoteSubEnvironment(self._envs, index) for index in range(self.num_envs)]
 
     def try_render(self, env_id: int | None = None) -> Any:
@@ -146,7 +146,7 @@ class RemoteBaseEnv(BaseEnv):
 
 
 class _SingleAgentRows:
-    """The same as `MultiAgentRows`, of one agent each: the slot is the sub-environment's number."""
+    """As `MultiAgentRows`, for single-agent environments: the slot is the index of the sub-environment."""
 
     def __init__(self, name: str, num_envs: int, observation_space: Any) -> None:
         self._name = name
@@ -193,9 +193,9 @@ class _SingleAgentRows:
 
 
 class RemoteEnvs(ActorPool):
-    """One actor with an `EnvHost` for each sub-environment, by index from 0; `facts` are those of all of them.
+    """One actor with an `EnvHost` per sub-environment, by index from 0; `facts` are the same for all.
 
-    One that raises is recreated in its process, one whose process ends or hangs in a new process.
+    A sub-environment that raises is recreated in its process; if the process ends or hangs, in a new one.
     """
 
     def __init__(self, actors: Actors, num_envs: int, failures: EnvFailures) -> None:
@@ -210,11 +210,11 @@ class RemoteEnvs(ActorPool):
             self.stop()
             raise
         self.make_arguments = (self.facts,)
-        # At first there is no limit: many processes take long to start.
+        # At first there is no limit, because many processes take long to start.
         failures.rules = replace(failures.rules, start_timeout_s=failures.rules.timeout_s + _START_S)
 
     def result_of(self, index: int, method: str, *arguments: Any) -> Any:
-        """The result of another method of an `EnvHost`; `EnvError` or `WorkerError` if there is none."""
+        """The result of another method of an `EnvHost`; `EnvError` or `WorkerError` if the call fails."""
         call = self.send(index, method, *arguments, raises=True, collected=False)
         self._finish([call])
         if call.lost:
@@ -223,7 +223,7 @@ class RemoteEnvs(ActorPool):
 
 
 class RemoteSubEnvironment:
-    """Stands for an environment in another process: its attributes are read and set, and its methods called, there."""
+    """Proxy of an environment in another process: attributes are read and set, and methods called, in that process."""
 
     def __init__(self, envs: RemoteEnvs, index: int) -> None:
         self.__dict__.update(_envs=envs, _index=index)
@@ -243,7 +243,7 @@ class RemoteSubEnvironment:
 def ray_envs(copies: EnvCopies) -> RayActors:
     """The actors of remote sub-environments; `ConfigError` if the environment or its creator cannot be pickled."""
     ray = started_ray("remote_worker_envs")
-    # The processes are small and mostly wait: Ray is to start them all, however few cores there are.
+    # The processes are small and mostly wait, so Ray may start them all on a few cores.
     host = ray.remote(num_cpus=0)(EnvHost)
     existing, others = next(iter(copies.existing), None), replace(copies, existing=())
     parts = {"make_env": others.make_one, "existing": existing, "declared": copies.declared}

@@ -1,4 +1,4 @@
-"""Any `gymnasium.vector.VectorEnv` as a `BaseEnv`: arrays in, arrays out, whatever its autoreset mode."""
+"""Any `gymnasium.vector.VectorEnv` as a `BaseEnv`: arrays in, arrays out, in all autoreset modes."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class NativeVectorEnv(BaseEnv):
         self._no = np.zeros(self.num_envs, bool)
         self._over = self._no  # sub-environments whose episode ended at the last poll
         self._begun = False
-        self._next: tuple[trees.Tree, Any] = (None, None)  # SAME_STEP: what the resets of the last poll gave
+        self._next: tuple[trees.Tree, Any] = (None, None)  # SAME_STEP: first rows from the last poll's resets
         self._answers = Answers(self._everyone, self.name)
         self._checks = ObservationChecks(self.observation_space, self.num_envs)
         self._idle = IdlePolls(self.name)
 
     def poll_rows(self) -> Rows:
         actions = walk(_cast, self.env.single_action_space, self._answers.take())
-        self._begun = False  # until this step is done: after an interrupted step all are reset
+        self._begun = False  # until this step is done; after an interrupted step all sub-environments are reset
         try:
             result = self.env.step(actions)
         except Exception as error:
@@ -70,7 +70,8 @@ class NativeVectorEnv(BaseEnv):
         over, ended = terms | truncs, NO_ENVS
         waits = ~over
         if np.count_nonzero(starts):
-            # The row of a reset follows from no action. If its flags end the episode, the next row is a reset too.
+            # The row of a reset does not follow from an action. If its flags end the episode, the next row is a reset
+            # too.
             rewards, terms, truncs = np.where(starts, 0.0, rewards), terms & ~starts, truncs & ~starts
             if self._idle.counts or np.count_nonzero(starts & over):
                 self._count_idle(starts, over)
@@ -131,7 +132,7 @@ class NativeVectorEnv(BaseEnv):
         return self._started(env_index, obs, lambda: infos)
 
     def _started(self, env_index: np.ndarray, obs: trees.Tree, infos: Callable[[], Any]) -> Rows:
-        """The first rows of some sub-environments, from what all of them returned."""
+        """The first rows of some sub-environments, from the results of all."""
 
         def picked() -> list[dict]:
             of_all = self._info_list(infos())
@@ -155,14 +156,14 @@ class NativeVectorEnv(BaseEnv):
         return mask
 
     def _seed(self, env_index: np.ndarray, seeds: Sequence[int | None] | None) -> Any:
-        """The seeds in the form that the vector environment takes."""
+        """The seeds in the form that the vector environment accepts."""
         if seeds is None:
             return None
         by_env = dict(zip(env_index.tolist(), seeds, strict=True))
         kind = self.env.unwrapped
         if isinstance(kind, SyncVectorEnv | AsyncVectorEnv):
             return [by_env.get(index) for index in range(self.num_envs)]
-        # Environments in other languages take 31 bits.
+        # Environments in other languages accept 31 bits.
         in_order = [by_env[index] for index in sorted(by_env)]
         small = [-1 if seed is None else int(seed) % 2**31 for seed in in_order]
         if type(kind).__module__.startswith("ale_py."):
@@ -172,7 +173,7 @@ class NativeVectorEnv(BaseEnv):
                 "seed",
                 self.name,
                 f"{self.name} takes its seed when it is made, and none at a reset: pass it to envpool.make, together "
-                "with the worker_index. Said once.",
+                "with the worker_index. Logged once.",
             )
             return None
         # One random stream for all: the interface guarantees only a single number.
@@ -213,7 +214,7 @@ class NativeVectorEnv(BaseEnv):
         """SAME_STEP: `obs` holds the first observations of the next episodes; the last ones are in the infos."""
         try:
             final = final_observations(infos, ended)
-        except Exception:  # no entry for each sub-environment
+        except Exception:  # not one entry per sub-environment
             final = None
         if final is None:
             raise EnvError(
@@ -250,10 +251,10 @@ class NativeVectorEnv(BaseEnv):
 
 
 def _autoreset_mode(env: gym.vector.VectorEnv, name: str) -> AutoresetMode:
-    # The attribute first: metadata often belong to the class, whose instances may differ.
+    # The attribute first, because metadata often belong to the class, and instances may differ.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or (env.metadata or {}).get("autoreset_mode")
     if mode is None:
-        checks.say_once("autoreset", name, f"{name} does not say how it resets: NEXT_STEP is taken for granted.")
+        checks.say_once("autoreset", name, f"{name} does not say how it resets: NEXT_STEP is assumed.")
         return AutoresetMode.NEXT_STEP
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
 
@@ -265,7 +266,7 @@ def _cast(space: gym.Space, path: Path, actions: np.ndarray) -> np.ndarray:
 def info_list(infos: Any, num_envs: int, ended: Iterable[int] = NO_ENVS) -> list[dict]:
     """The infos of a `step` or `reset` as one dict per sub-environment.
 
-    The info of an `ended` sub-environment is that of the last step of the episode, not of the reset after it.
+    The info of an `ended` sub-environment is that of the episode's last step, not of the reset after it.
     """
     result = list(infos) if isinstance(infos, list | tuple) else _split(infos, num_envs)
     for index in ended:

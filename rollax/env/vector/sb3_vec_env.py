@@ -25,7 +25,7 @@ class SB3VectorEnv(gym.vector.VectorEnv):
 
     @property
     def envs(self) -> Sequence[Any]:
-        """The sub-environments, if they live in this process."""
+        """The sub-environments, if they are in this process."""
         return getattr(self.env, "envs", ())
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, list[dict]]:

@@ -22,7 +22,7 @@ _OVER, _WAITING, _ANSWERED = range(3)
 
 
 class VectorBaseEnv(BaseEnv):
-    """Steps all sub-environments at each poll, with the actions sent since the one before.
+    """Steps all sub-environments at each poll, with the actions sent since the last one.
 
     Args:
         copies: a `VectorEnv`, or single-agent environments, which are stepped in turn.
@@ -72,7 +72,7 @@ class VectorBaseEnv(BaseEnv):
         if np.count_nonzero(terms) or np.count_nonzero(truncs):
             waiting = ~(terms | truncs)
             ended = index[~waiting]
-            # A simulator may write its next episode into the arrays that it returned.
+            # A simulator may write the next episode into the returned arrays.
             terms, truncs, rewards = terms.copy(), truncs.copy(), rewards.copy()
             if not self._is_list(obs):
                 columns = trees.tree_map(np.copy, columns)
@@ -168,17 +168,17 @@ class Answers:
         self.name = name
         self._everyone = everyone
         self._states = np.full(len(everyone), _OVER, np.int8)
-        self._state: int | None = _OVER  # of all, where it is the same for all; `_states` holds the others
+        self._state: int | None = _OVER  # the common state of all, or None: then `_states` has them
         self._columns: trees.Tree | None = None
         self._own: trees.Tree | None = None
         self._all_at_once = False
 
     def expect(self, env_index: np.ndarray) -> None:
-        """Notes that sub-environments wait for an action."""
+        """Marks sub-environments as waiting for an action."""
         self._set(env_index, _WAITING)
 
     def not_needed(self, env_index: np.ndarray) -> None:
-        """Notes sub-environments that step without an action: the entry sent for them is ignored."""
+        """Marks sub-environments that step without an action: the entry sent for them is ignored."""
         self._set(env_index, _ANSWERED)
 
     def _set(self, env_index: np.ndarray, state: int) -> None:
@@ -188,7 +188,7 @@ class Answers:
             self._each()[env_index] = state
 
     def _each(self) -> np.ndarray:
-        """The state of each sub-environment, to be written to."""
+        """The writable states of all sub-environments."""
         if self._state is not None:
             self._states[:] = self._state
             self._state = None
@@ -205,7 +205,7 @@ class Answers:
             self._columns, self._all_at_once, self._state = actions, True, _ANSWERED
             return
         if self._own is None:
-            # A valid action everywhere: sub-environments that step without an action are sent it.
+            # A valid action everywhere, because sub-environments that step without an action also get one.
             self._own = trees.tree_map(lambda leaf: np.repeat(leaf[:1], len(self._everyone), axis=0), actions)
         if self._all_at_once:
             # A reset came after all actions: the actions of the others are kept.
@@ -240,7 +240,7 @@ class Answers:
             )
         self._state = _OVER
         self._all_at_once = False
-        # An environment may keep its action, or write into it.
+        # A copy, because an environment may keep its action, or write into it.
         is_own = self._columns is self._own
         return trees.tree_map(
             lambda leaf: np.array(leaf) if is_own or not leaf.flags.writeable else leaf, self._columns

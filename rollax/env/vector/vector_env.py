@@ -56,7 +56,7 @@ class VectorEnv:
         Args:
             index: the sub-environment, from 0.
             seed: seed of its random stream; None continues it.
-            options: as for `reset` of Gymnasium.
+            options: as in Gymnasium's `reset`.
         Returns:
             `(obs, info)`, one observation and its info dict.
         """
@@ -93,7 +93,7 @@ class VectorEnv:
         Args:
             make_env: makes the sub-environment of a vector index, if it is not among the existing ones.
             existing_envs: the first sub-environments.
-            num_envs: the number of all.
+            num_envs: the total number.
         """
         return SteppedInTurn(EnvCopies(existing_envs, make_env, num_envs))
 

@@ -266,7 +266,7 @@ class TestRefused:
         ],
     )
     def test_groups(self, groups, says):
-        refused(ConfigError, FixedSteps().with_agent_groups, groups, says=f"Agent groups that cannot be...{says}")
+        refused(ConfigError, FixedSteps().with_agent_groups, groups, says=f"Invalid agent groups...{says}")
 
     def refuses(self, says, *steps, error=MultiAgentError, first=None):
         env = FixedSteps(*steps, first=first or ({"a": observation(1), "b": observation(2)}, {}))

@@ -225,7 +225,7 @@ class TestDictView:
             def poll(self):
                 return *({7: part} for part in self.env.step({})), {}
 
-        refused(EnvError, play, More(FixedSteps(FINE)), 1, says="that there is not...More...7...num_envs, 1")
+        refused(EnvError, play, More(FixedSteps(FINE)), 1, says="unknown sub-environment...More...7...num_envs, 1")
 
     def test_off_policy_action_without_observation(self):
         class Given(Polled):

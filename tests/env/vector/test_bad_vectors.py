@@ -117,7 +117,7 @@ class TestStep:
         obs = play(base, at + 3).observations(None, SPACE)
         assert obs["x"].dtype == np.float32
         assert (obs["x"] == 1).all()
-        assert caplog.text.count("cast to float32. Said once.") == 1
+        assert caplog.text.count("cast to float32. Logged once.") == 1
 
     def test_raises(self, kind, at):
         cause = KeyError("gone")
