@@ -1,4 +1,4 @@
-"""Data sets of experience: writing, reading, and the formats of others. Imports no JAX.
+"""Data sets of experience: writing, reading, and formats of other libraries. Imports no JAX.
 
 PyArrow, h5py and Minari are imported by the formats that need them.
 """

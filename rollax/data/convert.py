@@ -1,4 +1,4 @@
-"""A data set in one format written in another: `rollax data convert`."""
+"""Conversion of data sets between formats: `rollax data convert`."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
 
     In rollax's own format, the ids of episodes get a random prefix of their data set.
 
-    JSON has neither NaN nor infinity: as JSON lines, an unknown log-probability (NaN) is null, any other such number is
-    refused. JSON lines hold the info dicts that follow an action, not those of a reset, no policy ids, and the ids of
-    agents as texts; Minari's formats hold no info dicts. A warning names what is left out. Keys of Dict spaces become
-    texts in JSON; readers with the space find them.
-    `RecordedTrajectory.continues` and `reward_left_out` are kept in rollax's own format only.
+    JSON has neither NaN nor infinity: in JSON lines, an unknown log-probability (NaN) is null, and other such numbers
+    are refused. JSON lines have the info dicts of steps, but not those of resets; they have no policy ids, and the ids
+    of agents as strings. Minari's formats have no info dicts. A warning lists the parts that are left out. Keys of Dict
+    spaces become strings in JSON; readers with the space find them. `RecordedTrajectory.continues` and
+    `reward_left_out` are kept in rollax's own format only.
 
     Args:
         out: a new folder; for "json_lines" a new file.
-        to: "rollax", "minari" (HDF5), "minari_arrow" or "json_lines". In all but rollax's own format, actions are those
-            of the environment, and log-probabilities are kept in JSON lines only.
+        to: "rollax", "minari" (HDF5), "minari_arrow" or "json_lines". In all formats except rollax's own, actions are
+            those of the environment, and log-probabilities are kept only in JSON lines.
         settings: for rollax's own format `prefix`, `compression` and `max_file_size` of `DatasetWriter`; for Minari's
             `dataset_id`.
     Raises:
         ConfigError: an unknown format or setting.
-        DatasetError: the target exists, or the data cannot be read, or the format cannot hold it (the error names the
-            file, column and step of a NaN); nothing is left then.
+        DatasetError: the target exists, the data cannot be read, or the format cannot store it (the error names the
+            file, column and step of a NaN). No files are left then.
     """
     path = Path(out)
     for name in settings:
@@ -82,7 +82,7 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
     count = 0
     with new_folder(folder) as temporary, DatasetWriter(temporary, *spaces, **described, **settings) as writer:
         for trajectory in reader.trajectories():
-            # Data sets that are read together must not share ids; those of logs are often numbers.
+            # Data sets that are read together must not share ids, and ids in logs are often numbers.
             writer.write(replace(trajectory, episode_id=f"{writer.token}:{trajectory.episode_id}"))
             count += 1
     return count
@@ -99,7 +99,7 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
         )
     count = first_infos = without_logp = 0
     policy_ids: set[str] = set()
-    other_ids: set[str] = set()  # of agents, as texts
+    other_ids: set[str] = set()  # ids of agents, as strings
     with NewFile(path) as new:
         for episode in _episodes(reader):
             agents = {str(one.agent_id): _plain_trajectory(one, reader) for one in episode}
@@ -156,8 +156,8 @@ def _plain_trajectory(trajectory: RecordedTrajectory, reader: DatasetReader) -> 
     }
     if SampleBatch.T in columns:
         plain[SampleBatch.T] = columns[SampleBatch.T].tolist()
-    # The density of an action that was scaled or clipped is not that of what the environment got; and readers of JSON
-    # lines take a density as that of the policy's action.
+    # The density of a policy's action differs from that of the scaled or clipped action, and JSON lines contain
+    # densities of the policy's actions.
     of_same_action = not has_box_actions(trajectory) or reader.header.get("logp_of") == "policy"
     if SampleBatch.ACTION_LOGP in columns and ENV_ACTIONS not in columns and of_same_action:
         logp = columns[SampleBatch.ACTION_LOGP]

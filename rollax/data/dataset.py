@@ -44,14 +44,14 @@ class RecordedTrajectory:
             `action_logp`, `action_dist_inputs`, and `env_actions`.
         terminated: the trajectory ended in a terminal state.
         truncated: the environment ended it early, for example by a time limit. If neither is true, the recording
-            stopped in the middle. What was recorded of it later is a trajectory with the same ids.
-        episode_id: the episode, unique in its data set and in those that are read with it.
+            stopped in the middle. Later steps are another trajectory with the same ids.
+        episode_id: the episode; unique in its data set, and in those that are read with it.
         agent_id: the agent.
         policy_id: the policy that acted for it.
         where: file and line or row, for error messages.
-        continues: earlier steps of the agent in this episode are missing, or are another trajectory.
-        reward_left_out: the reward of a further last step, which `columns` lack because the observation after it is
-            not known; None where there is no such step.
+        continues: whether earlier steps of the agent in this episode are missing, or are another trajectory.
+        reward_left_out: the reward of another last step that is not in `columns`, because the observation after it is
+            unknown; None without such a step.
     """
 
     columns: dict[str, Tree]
@@ -69,12 +69,12 @@ class RecordedTrajectory:
 
     @property
     def ended(self) -> bool:
-        """Whether it was recorded up to its end."""
+        """Whether it was recorded to its end."""
         return self.terminated or self.truncated
 
     @property
     def cut(self) -> bool:
-        """Whether its beginning or its end is missing, so that the return is not known."""
+        """Whether its beginning or its end is missing, so that its return is unknown."""
         return self.continues or not self.ended
 
     @property
@@ -98,9 +98,9 @@ class RecordedTrajectory:
 
 
 class Continuations:
-    """Finds the trajectories that go on where an earlier one of the same agent and episode was cut.
+    """Finds the trajectories that continue an earlier cut one of the same agent and episode.
 
-    Their rewards are the last part of a return that is not known. Trajectories are given in the order of the data.
+    Their rewards are the last part of an unknown return. Trajectories must be passed in the order of the data.
     """
 
     def __init__(self) -> None:
@@ -117,15 +117,15 @@ class DatasetReader(ABC):
     """A data set: recorded trajectories with their spaces.
 
     Attributes:
-        observation_spaces: policy id -> space of the observations, as the environment returned them.
+        observation_spaces: policy id -> space of the environment's observations.
         action_spaces: policy id -> action space of the environment.
-        header: what is known about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`,
-            `filters`, `normalize_actions` and `clip_actions`, and `logp_of`, the scale of the actions whose density
-            `action_logp` is, where it is not that of `actions`; the last three are None where files differ in them,
-            and the others are absent.
-        actions_of: "policy" where `actions` are as the policy chose them, in its own scale and unclipped;
-            "environment" where they are as the environment received them.
-        broken: what was skipped because it could not be read, one message each.
+        header: facts about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`, `filters`,
+            `normalize_actions` and `clip_actions`, and `logp_of`, the scale of the actions of which `action_logp` is
+            the density, if it differs from that of `actions`. If files differ, the last three are None, and the others
+            are left out.
+        actions_of: "policy" if `actions` are the policy's, in its own scale and unclipped; "environment" if they are
+            those that the environment received.
+        broken: one message for each part that was skipped because it could not be read.
     """
 
     observation_spaces: Mapping[str, Space]
@@ -136,30 +136,30 @@ class DatasetReader(ABC):
 
     @abstractmethod
     def trajectories(self) -> Iterator[RecordedTrajectory]:
-        """All trajectories, once, always in the same order; those of an episode follow one another.
+        """All trajectories once, always in the same order; those of an episode are adjacent.
 
         Raises:
-            DatasetError: what cannot be read, with its file and line.
+            DatasetError: a part cannot be read; the error has its file and line.
         """
 
     def __len__(self) -> int:
-        """The number of rows (agent steps); reads the whole data set where the files do not say it."""
+        """The number of rows (agent steps); reads the whole data set if the files do not contain it."""
         return sum(len(trajectory) for trajectory in self.trajectories())
 
     def __bool__(self) -> bool:
         return True
 
     def close(self) -> None:  # noqa: B027  most readers hold nothing open
-        """Closes what is open."""
+        """Closes open files."""
 
 
 def has_box_actions(trajectory: RecordedTrajectory) -> bool:
-    """Whether some part of the actions is continuous, and so may be scaled and clipped between policy and env."""
+    """Whether a part of the actions is continuous, so that it can be scaled and clipped for the environment."""
     return any(leaf.dtype.kind == "f" for leaf in trees.leaves(trajectory.columns[SampleBatch.ACTIONS]))
 
 
 def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
-    """The actions that the environment received; DatasetError where only those of the policy are known."""
+    """The actions that the environment received; DatasetError if only those of the policy are known."""
     columns, header = trajectory.columns, reader.header
     if ENV_ACTIONS in columns:
         return columns[ENV_ACTIONS]
@@ -177,7 +177,7 @@ def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
 
 
 def skip(broken: list[str], error: DatasetError, most: int) -> None:
-    """Notes a broken line or file in `broken`; raises the error where there would be more than `most`."""
+    """Adds a broken line or file to `broken`; raises the error if there are more than `most`."""
     if len(broken) >= most:
         if most:
             raise DatasetError(f"More than max_broken={most} broken lines or files. The last one: {error}") from error
@@ -187,16 +187,16 @@ def skip(broken: list[str], error: DatasetError, most: int) -> None:
 
 
 def common_header(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[str, Any]:
-    """The header of several files or data sets: the entries in which theirs agree, and those of `behaviour`.
+    """The header of several files or data sets: their equal entries, also within `behaviour`.
 
-    The settings of `SCALE` and `logp_of` are None where the headers differ in them.
+    The settings of `SCALE` and `logp_of` are None if the headers differ in them.
 
     Args:
-        headers: of files or data sets.
-        actions_of: of all of them.
+        headers: headers of files or data sets.
+        actions_of: the common scale of the actions.
     """
     behaviour = _shared([header.get("behaviour") or {} for header in headers])
-    # Actions of a policy that does not say it are scaled and clipped, as those of RLlib.
+    # Without these settings, a policy's actions are scaled and clipped, as in RLlib.
     defaults = {**dict.fromkeys(SCALE, True if actions_of == "policy" else None), "logp_of": actions_of}
     found = {
         name: [header.get(name, default) for header in headers]
@@ -213,7 +213,7 @@ def _shared(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def check_same_spaces(first: DatasetReader, other: DatasetReader, where: str) -> None:
-    """Raises a DatasetError where two readers have different spaces for a policy."""
+    """Raises a DatasetError if two readers have different spaces for a policy."""
     for kind in ("observation_spaces", "action_spaces"):
         ours, theirs = getattr(first, kind), getattr(other, kind)
         for policy_id in ours.keys() & theirs.keys():

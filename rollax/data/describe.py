@@ -1,4 +1,4 @@
-"""What is in a data set, and what is wrong with it: `rollax data info` and `rollax data check`."""
+"""Contents and errors of a data set: `rollax data info` and `rollax data check`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class PolicySummary:
     """The trajectories of one policy.
 
     Attributes:
-        returns: of the trajectories that are whole.
-        lengths: of all.
-        cut: how many lack their end.
-        continued: how many lack their beginning, mostly because they go on where an earlier one was cut.
-        shortened: how many truncated ones lack their last step.
-        low, high: of each element of the observations, by path.
-        actions: how often each discrete action was taken, or how many actions lie in each tenth of a bounded range, by
-            path. More than 1000 discrete actions are counted in ranges of equal length.
+        returns: returns of complete trajectories.
+        lengths: lengths of all trajectories.
+        cut: number of trajectories without their end.
+        continued: number of trajectories without their beginning, mostly because they continue an earlier one.
+        shortened: number of truncated trajectories without their last step.
+        low, high: minimum and maximum of each element of the observations, by path.
+        actions: counts of each discrete action, or of each tenth of a bounded range, by path. More than 1000 discrete
+            actions are counted in ranges of equal length.
     """
 
     returns: list[float] = field(default_factory=list)
@@ -52,14 +52,14 @@ class PolicySummary:
 
 @dataclass
 class DatasetReport:
-    """A data set in numbers, and its problems.
+    """The numbers and problems of a data set.
 
     Attributes:
         policies: policy id -> its trajectories.
-        episodes: how many there are.
+        episodes: number of episodes.
         agents: the ids of the agents.
-        errors: what makes the data useless as it is, with its file and line.
-        warnings: what limits its use.
+        errors: problems that prevent the use of the data, with file and line.
+        warnings: problems that limit its use.
     """
 
     reader: DatasetReader
@@ -71,7 +71,7 @@ class DatasetReport:
     more_errors: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """All numbers, as values that JSON has, and NaN and infinities as they are."""
+        """All numbers as JSON values, with NaN and infinities unchanged."""
         header = {key: value for key, value in self.reader.header.items() if key not in ("policies", "filters")}
         return {
             "header": header,
@@ -125,9 +125,9 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     """Reads a data set once.
 
     Args:
-        check: compare every value with the spaces; else a file that cannot be read raises.
+        check: compare every value with the spaces; otherwise a file that cannot be read raises.
     Returns:
-        What is in it, and what is wrong.
+        Its contents and problems.
     Raises:
         DatasetError: without `check`, the data cannot be read.
     """
@@ -168,7 +168,7 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
 
 
 def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> list[str]:
-    """What the data cannot be used for."""
+    """Warnings about limited uses of the data."""
     found = []
     for policy_id, summary in report.policies.items():
         if summary.cut or summary.continued:
@@ -190,16 +190,16 @@ def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> list[str]
 
 
 def problems(trajectory: RecordedTrajectory, reader: DatasetReader, rules: ValueRules) -> list[str]:
-    """What is wrong with a trajectory, one message for each array.
+    """The problems of a trajectory, one message per array.
 
     Args:
-        rules: for the spaces of its policy. What breaks them is refused by learning; numbers beyond the bounds of a Box
-            and steps out of order are not.
+        rules: rules for the spaces of its policy. Learning refuses values that break them, but not numbers beyond the
+            bounds of a Box, nor steps out of order.
     """
     columns, policy_id = trajectory.columns, trajectory.policy_id
     observation_space, action_space = reader.observation_spaces.get(policy_id), reader.action_spaces.get(policy_id)
     found = list(rules.columns(trajectory, actions_of=reader.actions_of))
-    if not found:  # else a cast may fail
+    if not found:  # otherwise a cast may fail
         obs, actions = columns[SampleBatch.OBS], columns[SampleBatch.ACTIONS]
         if observation_space is not None:
             obs = in_dtypes(observation_space, obs)
@@ -233,7 +233,7 @@ def _problem_text(problem: Problem) -> str:
 
 def _has_logp(trajectory: RecordedTrajectory) -> bool:
     logp = trajectory.columns.get(SampleBatch.ACTION_LOGP)
-    return logp is not None and not np.isnan(logp).any()  # NaN: the environment has logged the action
+    return logp is not None and not np.isnan(logp).any()  # NaN: the environment logged the action
 
 
 def _note(report: DatasetReport, message: str) -> None:
@@ -244,7 +244,7 @@ def _note(report: DatasetReport, message: str) -> None:
 
 
 def _beyond_bounds(name: str, space: Space | None, column: Any) -> Iterator[Problem]:
-    """Finite numbers outside a Box. Learning takes them: environments return some."""
+    """Finite numbers outside a Box. Learning accepts them, because some environments return them."""
     for path, leaf in [] if space is None else leaves(space):
         if not isinstance(leaf, Box):
             continue
@@ -256,7 +256,7 @@ def _beyond_bounds(name: str, space: Space | None, column: Any) -> Iterator[Prob
 
 
 def other_shapes(summary: PolicySummary, trajectory: RecordedTrajectory) -> str:
-    """What is wrong with observations that have other shapes than those of earlier trajectories; else nothing."""
+    """The problem of observations with other shapes than in earlier trajectories; empty without one."""
     shapes = {path: leaf.shape[1:] for path, leaf in named_leaves(trajectory.columns[SampleBatch.OBS])}
     before = {path: values.shape for path, values in summary.low.items()}
     if all(shapes.get(path) == shape for path, shape in before.items()):
@@ -290,7 +290,7 @@ def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: Dataset
 
 
 def _count_actions(summary: PolicySummary, space: Any, actions: Any, *, scaled: bool | None) -> None:
-    """Counts actions; `scaled`: those of a bounded Box are in [-1, 1], which stands for its range; None: not known."""
+    """Counts actions; `scaled`: those of a bounded Box are in [-1, 1], which means its range; None: unknown."""
     for path, leaf in leaves(space):
         low, high = spaces.bounds(leaf)
         low, high = np.asarray(low, np.float64).min(), np.asarray(high, np.float64).max()
@@ -333,7 +333,7 @@ def _statistics(values: list[Any]) -> dict[str, float] | None:
     if not values:
         return None
     array = np.array(values, np.float64)
-    with np.errstate(invalid="ignore"):  # the deviation of what is infinite is NaN
+    with np.errstate(invalid="ignore"):  # the deviation of infinite numbers is NaN
         return {name: float(getattr(array, name)()) for name in ("mean", "std", "min", "max")}
 
 

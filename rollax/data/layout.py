@@ -1,11 +1,11 @@
-"""The Parquet layout of recorded trajectories: which columns of a table hold which arrays.
+"""The Parquet layout of recorded trajectories: the arrays in the columns of a table.
 
-A trajectory of T steps is T + 1 rows. Row t holds the observation, the action for it, and the reward and flags that
-followed; the last row has `is_last`, the final observation, and null elsewhere. `continues` is true in the first row of
-a trajectory whose beginning is missing. `reward_left_out` of the last row is the reward of a further step that is left
-out because the observation after it is not known. A part of a nested space is a column of its own, such as
-`obs/position`. Rows of numbers are lists; rows of more than 256 numbers, such as images, are bytes. Policies with
-different columns have their own, such as `walker:obs`.
+A trajectory of T steps is T + 1 rows. Row t has the observation, its action, reward and flags; the last row has
+`is_last`, the final observation, and null elsewhere. `continues` is true in the first row of a trajectory whose
+beginning is missing. `reward_left_out` of the last row is the reward of another step that is left out because the
+observation after it is unknown. Each part of a nested space has its own column, such as `obs/position`. Rows of numbers
+are lists; rows of more than 256 numbers, such as images, are bytes. Policies with different columns have their own,
+such as `walker:obs`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Leaf:
 
     Args:
         column: its name.
-        dtype: of the array, as NumPy writes it (`<f4`); "json" for JSON values.
-        shape: of one row.
+        dtype: dtype of the array in NumPy's notation (`<f4`); "json" for JSON values.
+        shape: shape of one row.
     """
 
     column: str
@@ -58,7 +58,7 @@ class Leaf:
     def storage(self) -> Literal["scalar", "list", "bytes", "json"]:
         if self.dtype == "json":
             return "json"
-        # Lists of two-byte floats are not read by all versions of Arrow.
+        # Some versions of Arrow cannot read lists of two-byte floats.
         if self.size > _MOST_NUMBERS_IN_A_LIST or np.dtype(self.dtype).itemsize > 8 or self.dtype == "<f2":
             return "bytes"
         return "list" if self.shape else "scalar"
@@ -96,9 +96,9 @@ class Leaf:
         return pa.Array.from_buffers(kind, len(rows), [validity, pa.py_buffer(full)])
 
     def from_arrow(self, column: pa.ChunkedArray) -> np.ndarray:
-        """The values that are not null, [N, *shape]; ValueError where they are not of this leaf."""
+        """The values that are not null, [N, *shape]; ValueError if they do not match this leaf."""
         array = column.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # of no chunks
+        if isinstance(array, pa.ChunkedArray):  # without chunks
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
         if array.type != self.arrow_type():
             raise ValueError(f"a column of type {array.type} in the place of {self.arrow_type()}")
@@ -125,7 +125,7 @@ class Columns(dict[str, Any]):
 
     @classmethod
     def of(cls, columns: Mapping[str, Tree], prefix: str, where: str) -> Columns:
-        """The columns that hold these arrays; DatasetError for arrays of objects, and for equal names of columns."""
+        """The columns for these arrays; DatasetError for arrays of objects, and for equal column names."""
         found = cls({name: _leaves_of(column, prefix + name, name, where) for name, column in columns.items()})
         taken = {*RESERVED}
         for leaf in found.leaves():
@@ -153,7 +153,7 @@ class Columns(dict[str, Any]):
             yield from trees.leaves(tree)
 
     def shape(self) -> Any:
-        """What two policies that share columns have in common."""
+        """The common part of policies that share columns."""
         return [
             (name, json.dumps(_tree_to_json(trees.tree_map(lambda leaf: Leaf("", leaf.dtype, leaf.shape), tree))))
             for name, tree in self.items()
@@ -184,7 +184,7 @@ def _escaped(key: Any) -> str:
 
 
 def _tree_to_json(tree: Tree) -> Any:
-    # Pairs keep the order of the keys, which is that of the space.
+    # Pairs keep the order of the space's keys.
     if isinstance(tree, dict):
         return {"dict": [[key_to_json(key), _tree_to_json(part)] for key, part in tree.items()]}
     if isinstance(tree, tuple):
@@ -216,7 +216,7 @@ def schema_of(policies: Mapping[str, Columns]) -> pa.Schema:
 
 
 def info_to_json(info: Any) -> str:
-    """An info dict as JSON: arrays as lists, keys as text, values without a JSON form left out."""
+    """An info dict as JSON: arrays as lists, keys as strings, without values that JSON cannot store."""
     return json.dumps(_plain(info))
 
 
@@ -235,7 +235,7 @@ _NOTHING: Any = object()
 
 
 def id_to_text(value: Any) -> str:
-    """An agent id as text: a string as it is, others as JSON; DatasetError for one that JSON cannot hold."""
+    """An agent id as text: strings unchanged, others as JSON; DatasetError for one that JSON cannot store."""
     if isinstance(value, str) and not value.startswith("json:"):
         return value
     try:
@@ -256,5 +256,5 @@ def _plain_number(value: Any) -> Any:
 
 
 def id_from_text(text: str) -> Any:
-    """The agent id that `id_to_text` was given; ValueError for text that it does not write."""
+    """The inverse of `id_to_text`; ValueError for other text."""
     return key_from_json(json.loads(text.removeprefix("json:"))) if text.startswith("json:") else text

@@ -17,10 +17,10 @@ _TEXT = "BYTE_ARRAY"
 
 
 class LimitedParquet:
-    """A Parquet file of which no row group may take more than `max_gb` GiB in memory.
+    """A Parquet file whose row groups may each take at most `max_gb` GiB in memory.
 
     The footer declares the number of values of each column chunk, and the size of its pages without compression. A
-    repeated text or byte string is in the pages once and many times in memory, so columns of these are read as
+    repeated text or byte string is once in the pages but many times in memory, so such columns are read as
     dictionaries, and expanded only if they fit.
 
     Raises:
@@ -58,7 +58,7 @@ class LimitedParquet:
         return table
 
     def read(self) -> pa.Table:
-        """All row groups, which together may not take more either."""
+        """All row groups, which together have the same limit."""
         groups = range(self.metadata.num_row_groups)
         self._check(sum(self._declared(chunk) for group in groups for chunk in self._chunks(group, None)), None)
         tables = [self.read_row_group(group) for group in groups]
@@ -73,7 +73,7 @@ class LimitedParquet:
                 yield chunk
 
     def _declared(self, chunk: Any) -> int:
-        """Bytes of a column chunk in memory; of texts that are stored once and used often those stored."""
+        """Bytes of a column chunk in memory; for dictionaries, those of the stored texts."""
         width = _BYTES_OF.get(chunk.physical_type, 0)
         if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
             schema = self.metadata.schema
@@ -83,7 +83,7 @@ class LimitedParquet:
                 if schema.column(number).path == chunk.path_in_schema
             )
         if _repeats_texts(chunk) and "." in chunk.path_in_schema:
-            # Lists of texts are not read as dictionaries; no value is longer than all that is stored.
+            # Lists of texts are not read as dictionaries; no value is longer than the stored bytes.
             width = chunk.total_uncompressed_size
         return max(chunk.total_uncompressed_size, chunk.num_values * width)
 

@@ -1,4 +1,4 @@
-"""The limit on what a part of a file may take in memory once it is decoded."""
+"""The limit on the memory of a decoded part of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_DECODED_GB = 4.0
 
 
 def check_decoded(size: float, max_gb: float, where: str | Path) -> None:
-    """Raises DatasetError where `size` bytes are more than a part of a file may take."""
+    """Raises DatasetError if `size` bytes exceed the limit of a part of a file."""
     if size > max_gb * 2**30:
         raise DatasetError(
             "Data that would take too much memory once it is decoded.",

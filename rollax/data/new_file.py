@@ -1,4 +1,4 @@
-"""`NewFile` and `new_folder`: what has its name only once it is complete on disk."""
+"""`NewFile` and `new_folder`: files and folders that get their name when they are complete on disk."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 class NewFile:
     """A file to write, under a temporary name until `commit`.
 
-    The temporary sibling `.NAME.xxxxxxxx.tmp` is synced and renamed, and then the folder is synced. A process that is
-    killed leaves the sibling, which readers report and do not read. As a context manager it commits, or discards what
-    was written if the block raises.
+    The temporary sibling `.NAME.xxxxxxxx.tmp` is synced and renamed, and then the folder is synced. A killed process
+    leaves the sibling, which readers report and ignore. As a context manager it commits, or discards the file if the
+    block raises.
 
     Args:
-        path: the final name; its folder is made.
+        path: the final name; its folder is created.
     Raises:
         DatasetError: the file exists, or the disk fails.
     """
@@ -57,7 +57,7 @@ class NewFile:
         return self.path
 
     def discard(self) -> None:
-        """Removes what was written."""
+        """Removes the temporary file."""
         with suppress(OSError):
             self.file.close()
         with suppress(OSError):
@@ -78,7 +78,7 @@ class NewFile:
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
-    """Makes a folder, and raises DatasetError unless files can be written into it."""
+    """Creates a folder, and raises DatasetError unless files can be written into it."""
     folder = Path(os.path.abspath(path))
     with _errors_of("folder", folder):
         make_parents(folder)
@@ -91,10 +91,10 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder to fill, under a temporary name until the block ends; if the block raises, it is removed.
 
-    The temporary sibling is `.NAME.xxxxxxxx.tmp`, as that of `NewFile`.
+    The temporary sibling is `.NAME.xxxxxxxx.tmp`, as for `NewFile`.
 
     Args:
-        path: the final name: a new one, or that of an empty folder.
+        path: the final name, of a new or an empty folder.
     Raises:
         DatasetError: the folder is not empty, or the disk fails.
     """
@@ -138,5 +138,5 @@ def _failed(kind: str, path: Path, error: OSError) -> DatasetError:
 
 
 def unfinished_in(folders: Iterable[Path]) -> list[Path]:
-    """The files and folders in these folders that are not committed: their process is still running, or was killed."""
+    """The uncommitted files and folders in these folders, whose process is still running or was killed."""
     return [path for folder in folders for path in sorted(folder.glob(".*.tmp")) if _UNFINISHED.fullmatch(path.name)]

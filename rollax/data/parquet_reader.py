@@ -1,4 +1,4 @@
-"""`ParquetReader`: reads the files that `DatasetWriter` wrote."""
+"""`ParquetReader`: reads the files of `DatasetWriter`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import DatasetError, SpaceError
 from rollax.trees import Tree
 
-_ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that no DatasetWriter wrote
+_ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that is not from a DatasetWriter
 
 
 class _File(NamedTuple):
@@ -49,10 +49,9 @@ class ParquetReader(DatasetReader):
 
     Args:
         paths: the files.
-        columns: the columns to read, of those that there are; None: all. `obs`, `actions` and `rewards` are always
-            read.
-        max_broken: how many damaged files and row groups are skipped; one more raises.
-        max_decoded_gb: GiB that a row group may take once it is decoded.
+        columns: the columns to read, if they exist; None: all. `obs`, `actions` and `rewards` are always read.
+        max_broken: maximum number of damaged files and row groups that are skipped; one more raises.
+        max_decoded_gb: maximum GiB of a decoded row group.
     Raises:
         DatasetError: a file that is truncated, of a newer format, or with other spaces than the first; or a row
             group that is too large.
@@ -73,7 +72,7 @@ class ParquetReader(DatasetReader):
         self.broken: list[str] = []
         self._wanted = None if columns is None else {*columns, "obs", "actions", "rewards"}
         if self._wanted is not None and max_broken:
-            self._wanted.add(SampleBatch.T)  # says whether the beginning of a trajectory was skipped
+            self._wanted.add(SampleBatch.T)  # shows whether the beginning of a trajectory was skipped
         self._files = []
         for path in paths:
             try:
@@ -100,7 +99,7 @@ class ParquetReader(DatasetReader):
         for file in self._files:
             try:
                 parquet = LimitedParquet(file.path, self._max_decoded_gb)
-            except (pa.ArrowException, OSError) as error:  # it was removed or changed after it was opened
+            except (pa.ArrowException, OSError) as error:  # the file was removed or changed after it was opened
                 self._skip(_damaged(file.path, error))
                 continue
             with parquet:
@@ -119,7 +118,7 @@ class ParquetReader(DatasetReader):
             self._skip(_damaged(where, error))
             return
         for one in found:
-            # The steps before may be in what was skipped.
+            # The earlier steps may be in a skipped part.
             one.continues |= bool(self.broken and SampleBatch.T in one.columns and one.columns[SampleBatch.T][0] > 0)
             yield one
 
@@ -212,7 +211,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _check_numbers(contents: Mapping[str, Any]) -> None:
-    """ValueError where the numbers of a file's episodes and steps are none."""
+    """Raises ValueError if a file's numbers of episodes and steps are invalid."""
     names = ["steps", "episodes", *(["episode_reward_mean"] if contents.get("episodes") else [])]
     for name in names:
         if not isinstance(contents.get(name, 0), int | float):
@@ -256,7 +255,7 @@ def _trajectories_of(
 
 
 class _Part:
-    """The columns of one or more policies in a table, taken trajectory by trajectory."""
+    """The columns of one or more policies in a table, read trajectory by trajectory."""
 
     def __init__(self, table: pa.Table, columns: Columns, wanted: set[str] | None) -> None:
         self.names = tuple(leaf.column for leaf in columns.leaves())
@@ -285,7 +284,7 @@ class _Part:
 
 
 def _ids_at(column: pa.ChunkedArray, starts: np.ndarray, ends: np.ndarray) -> list[str]:
-    """The id of each trajectory; ValueError where it changes inside of one."""
+    """The id of each trajectory; ValueError if it changes inside a trajectory."""
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.unify_dictionaries().combine_chunks()

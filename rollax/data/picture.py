@@ -1,4 +1,4 @@
-"""A picture of a data set: returns and lengths of its episodes, and what its observations and actions cover."""
+"""A picture of a data set: returns and lengths of its episodes, and coverage of observations and actions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
         title: above all panels.
     Raises:
         DatasetError: the data cannot be read, or has no trajectory.
-        ConfigError: the suffix is of no picture.
+        ConfigError: the suffix is not that of an image format.
     """
     with written_to(out, 16, 4, dpi=100) as figure:
         policies = describe(reader).policies
@@ -55,14 +55,14 @@ def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
 
 
 class Coverage:
-    """How the first elements of a policy's observations are distributed, each over its own range.
+    """The distributions of the first elements of a policy's observations, each over its own range.
 
     Args:
         summary: has the lowest and highest values.
     Attributes:
-        names: of the elements, with their ranges.
+        names: names of the elements, with their ranges.
         counts: [elements, bins]; zeros for an element with a NaN or infinity, which has no range.
-        left_out: how many elements have no row.
+        left_out: number of elements without a row.
     """
 
     def __init__(self, summary: PolicySummary) -> None:
@@ -103,7 +103,7 @@ def _coverage(reader: DatasetReader, policies: dict[str, PolicySummary]) -> dict
 
 
 def _histogram(axes: Any, values: list[Any], title: str) -> None:
-    drawn = [value for value in values if abs(value) <= _LARGEST]  # which NaN is not
+    drawn = [value for value in values if abs(value) <= _LARGEST]  # False for NaN
     more = f"; {len(values) - len(drawn)} not finite" if len(drawn) < len(values) else ""
     axes.set_title(title + more, fontsize="medium")
     axes.set_ylabel("trajectories")
@@ -112,7 +112,7 @@ def _histogram(axes: Any, values: list[Any], title: str) -> None:
 
 
 def _edges(values: list[Any]) -> np.ndarray:
-    """The edges of up to 30 bins; of one for values that differ in their last digits: few numbers lie between them."""
+    """The edges of up to 30 bins; of one bin for values that differ only in their last digits."""
     low, high = float(min(values)), float(max(values))
     largest = max(abs(low), abs(high))
     if high - low <= 1e-12 * largest:

@@ -52,11 +52,11 @@ def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", 
     Args:
         source: a file, a folder, a pattern such as `runs/*/data`, several of those, or a function that returns a
             reader.
-        format: a name of `FORMATS`; "auto" detects it; a class, or its path "module:Class", is a reader of your own.
-        settings: for the reader, or arguments of the function.
+        format: a name in `FORMATS`; "auto" detects it; or a custom reader class, or its path "module:Class".
+        settings: settings of the reader, or arguments of the function.
     Raises:
         DatasetError: no such file, an unknown format, or content that cannot be read.
-        ConfigError: an unknown setting, or one that no source takes.
+        ConfigError: an unknown setting, or one that no source uses.
     """
     sources = list(_each(source))
     _refuse_without_effect(sources, format, settings)
@@ -73,13 +73,13 @@ def reading(
     format: str | type[DatasetReader] = "auto",  # noqa: A002
     **settings: Any,
 ) -> Iterator[DatasetReader]:
-    """`open_dataset` for the length of a block, which closes what it has opened.
+    """`open_dataset` as a context manager that closes the readers it has opened.
 
-    A reader that was given, alone or in a list, stays open: it is the caller's, who may read it again.
+    Given readers, also in a list, stay open, because the caller may read them again.
 
     Args:
-        source, format, settings: the arguments of `open_dataset`. Those of a config may be for another source: readers
-            take none.
+        source, format, settings: the arguments of `open_dataset`. Settings of a config may be for another source;
+            readers ignore them.
     Raises:
         DatasetError, ConfigError: as `open_dataset`.
     """
@@ -90,7 +90,7 @@ def reading(
 def _opened(
     sources: list[Any], kind: str | type[DatasetReader], settings: dict[str, Any], opened: ExitStack
 ) -> DatasetReader:
-    """The reader of some sources; `opened` closes what was opened for them."""
+    """The reader of some sources; `opened` closes the readers that were opened for them."""
 
     def of_paths(paths: Sequence[str | Path]) -> DatasetReader:
         groups = _grouped([path for one in paths for path in _paths(one)], kind)
@@ -109,7 +109,7 @@ def _opened(
 
 
 def _each(source: Any) -> Iterator[Any]:
-    """The paths, readers and functions of a source; DatasetError for what is none of these."""
+    """The paths, readers and functions of a source; DatasetError for other values."""
     if isinstance(source, str | Path | DatasetReader) or callable(source):
         yield source
     elif isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
@@ -126,7 +126,7 @@ def _each(source: Any) -> Iterator[Any]:
 
 
 def _refuse_without_effect(sources: Sequence[Any], kind: Any, settings: Mapping[str, Any]) -> None:
-    """ConfigError for settings that no source takes: only paths take a format, and readers take none."""
+    """Raises ConfigError for settings that no source uses: only paths use a format, and readers use none."""
     takes_format = any(isinstance(one, str | Path) for one in sources)
     takes_settings = takes_format or not all(isinstance(one, DatasetReader) for one in sources)
     given = {**({} if kind == "auto" or takes_format else {"format": kind}), **({} if takes_settings else settings)}
@@ -144,7 +144,7 @@ def _chained(readers: Sequence[DatasetReader]) -> DatasetReader:
 
 
 class ChainedReader(DatasetReader):
-    """Several data sets with the same spaces, one after the other; ids of episodes get the number of the data set."""
+    """Several data sets with equal spaces, one after the other; ids of episodes get the number of the data set."""
 
     def __init__(self, readers: Sequence[DatasetReader]) -> None:
         if not readers:
@@ -185,13 +185,13 @@ class ChainedReader(DatasetReader):
 
 
 def _paths(source: str | Path) -> list[Path]:
-    """The files and folders that a source names; DatasetError for none."""
+    """The files and folders of a source; DatasetError if there are none."""
     path = Path(source)
     if path.exists():
         return [path]
     named = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
     folders = set(named)
-    found = [each for each in named if folders.isdisjoint(each.parents)]  # `**` names a folder and what is in it
+    found = [each for each in named if folders.isdisjoint(each.parents)]  # `**` matches a folder and its content
     if not found:
         raise DatasetError(
             "No such data.",
@@ -206,15 +206,15 @@ def _paths(source: str | Path) -> list[Path]:
 def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[Any, list[Path]]]:
     """`(format, paths)`, for a reader each: neighbours of the same format share one.
 
-    A file that several paths name is read once.
+    A file in several paths is read once.
     """
     groups: list[tuple[Any, list[Path]]] = []
     by_file: dict[Path, tuple[Any, Path]] = {}
     for kind, file in (each for path in paths for each in _files_of(path, given)):
-        own = file.parent if kind == "minari" and not (file / "data").is_dir() else file  # its folder `data` was named
+        own = file.parent if kind == "minari" and not (file / "data").is_dir() else file  # its folder `data` was given
         by_file.setdefault(own.resolve(), (kind, file))
     found = list(by_file.values())
-    # A damaged Parquet file belongs to the others, whose reader reports or skips it.
+    # A damaged Parquet file is added to the others, whose reader reports or skips it.
     of_parquet = next((kind for kind, _ in found if kind in ("rollax", "rllib_parquet")), "rollax")
     for kind, file in ((kind or of_parquet, file) for kind, file in found):
         if groups and groups[-1][0] == kind:
@@ -225,7 +225,7 @@ def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[
 
 
 def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[Any, Path]]:
-    """The files of a path with their formats; a data set of Minari, and what a reader of your own gets, is a folder."""
+    """The files of a path with their formats; for Minari and custom readers, folders."""
     if isinstance(given, str) and given != "auto" and ":" not in given and given not in FORMATS:
         raise ConfigError("No such format.", where="format", got=given, fix=nearest(given, ["auto", *FORMATS]))
     if given != "auto" and given not in _SUFFIX_OF:
@@ -242,7 +242,7 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
     suffixes = [suffix for group in SUFFIXES.values() for suffix in group]
     if given != "auto":
         suffixes = list(SUFFIXES[_SUFFIX_OF[str(given)]])
-    # Hidden ones are not complete: files of a DatasetWriter, folders of `convert`.
+    # Hidden files and folders are unfinished, from a DatasetWriter or `convert`.
     seen = [file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     described = [file for file in seen if file.parts[-2:] == ("data", "metadata.json")] if given == "auto" else []
     of_minari = {file.parent.parent for file in described}
@@ -287,7 +287,7 @@ def _parquet_format(path: Path) -> str | None:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        return "rollax"  # its reader reports the missing package
+        return "rollax"  # the reader reports the missing package
     try:
         return "rllib_parquet" if "eps_id" in pq.read_schema(path).names else "rollax"
     except (pa.ArrowException, OSError):
@@ -310,7 +310,7 @@ def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetRead
 
 
 def _called(make: Callable[..., Any], settings: Mapping[str, Any], *arguments: Any) -> Any:
-    """What a format's class or a function returns; ConfigError for settings that it does not take, or lacks."""
+    """Calls a format's class or a function; ConfigError for wrong or missing settings."""
     try:
         return make(*arguments, **settings)
     except TypeError as error:

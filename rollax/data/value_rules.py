@@ -1,4 +1,4 @@
-"""`ValueRules`: what the values of recorded trajectories must be, in learning, estimates and `rollax data check`."""
+"""`ValueRules`: rules for the values of recorded trajectories, in learning, estimates and `rollax data check`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Problem(NamedTuple):
     """The first value of an array that breaks a rule.
 
     Attributes:
-        kind: what is wrong: the shape of the array, a NaN or infinity, a value outside the space, or an action that the
+        kind: kind of error: the shape of the array, a NaN or infinity, a value outside the space, or an action that the
             mask of its observation forbids.
         column: the name of the column.
         path: the part of a nested space.
         row: the row of the column; None for a wrong shape.
         got: the number, the shape, or the mask.
-        expected: a space, a shape, or a text.
+        expected: a space, a shape, or a string.
     """
 
     kind: Literal["shape", "not finite", "outside", "forbidden"]
@@ -45,8 +45,8 @@ class ValueRules:
     """The rules for the trajectories of one policy; each method returns its problems lazily.
 
     Args:
-        observation_space: None where it is not known: the observations are then no NaN.
-        action_space: of the environment; None where it is not known: the actions are then finite.
+        observation_space: None if it is unknown; then NaN is the only error of observations.
+        action_space: action space of the environment; None if it is unknown; then actions must be finite.
     """
 
     def __init__(self, observation_space: Space | None, action_space: Space | None) -> None:
@@ -61,7 +61,7 @@ class ValueRules:
     def columns(
         self, trajectory: RecordedTrajectory, *, actions_of: Literal["policy", "environment"]
     ) -> Iterator[Problem]:
-        """Problems of a trajectory as it was recorded: shapes, and numbers that the dtypes of the spaces cannot hold.
+        """Problems of an unchanged trajectory: shapes, and numbers that the dtypes of the spaces cannot store.
 
         A cast to these dtypes would change such numbers silently: 0.7 would become 0, and 300 as uint8 44.
 
@@ -88,13 +88,13 @@ class ValueRules:
     def values(self, obs: trees.Tree, actions: trees.Tree, rewards: NDArray, lengths: NDArray) -> Iterator[Problem]:
         """Problems of the values in n trajectories with N steps in all, whose `columns` have none.
 
-        NaN; infinity in anything but an unbounded element of the observations; what is outside a discrete space;
-        actions that the mask of their observation forbids. Numbers beyond the bounds of a Box are allowed: environments
-        return them.
+        They are: NaN; infinity, except in unbounded elements of observations; values outside a discrete space; actions
+        that the mask of their observation forbids. Numbers beyond the bounds of a Box are allowed, because some
+        environments return them.
 
         Args:
             obs: columns [N + n, ...] in the dtypes of the space; each trajectory ends with its last observation.
-            actions: columns [N, ...]; those of a Box may be in any scale.
+            actions: columns [N, ...]; actions of a Box may be in any scale.
             rewards: [N].
             lengths: [n] steps of each trajectory.
         """
@@ -138,7 +138,7 @@ class ValueRules:
             if array.dtype == leaf.dtype:
                 continue
             if scaled and isinstance(leaf, spaces.Box):
-                # The map to the environment rounds; of a NaN it would make any integer.
+                # The map to the environment rounds, and would convert a NaN to an arbitrary integer.
                 wrong = np.isnan(array) if leaf.dtype.kind != "f" and array.dtype.kind == "f" else None
             else:
                 wrong = _lost(array, leaf.dtype)
@@ -146,7 +146,7 @@ class ValueRules:
 
 
 def not_finite(name: str, column: trees.Tree) -> Iterator[Problem]:
-    """The problem of a column with NaN or infinity, by the rule of `first_not_finite`, which knows no space."""
+    """The problem of a column with NaN or infinity, by the rule of `first_not_finite`, which needs no space."""
     bad = first_not_finite(name, column)
     if bad is not None:
         yield Problem("not finite", name, (), bad.row, bad.number, FINITE)
@@ -154,7 +154,7 @@ def not_finite(name: str, column: trees.Tree) -> Iterator[Problem]:
 
 def _forbidden(mask: Any, actions: trees.Tree, action_space: Space, lengths: NDArray) -> Iterator[Problem]:
     if np.shape(mask)[1:] != (sum(choices(action_space)),):
-        return  # the policy refuses the mask
+        return  # the policy will refuse the mask
     mask = np.delete(np.asarray(mask), np.cumsum(lengths + 1) - 1, axis=0)
     allowed = are_allowed(mask, actions, action_space)
     if not allowed.all():
@@ -176,12 +176,12 @@ def _first(name: str, path: Path, leaf: Space, array: NDArray, wrong: NDArray[np
 
 
 def _unbounded(leaf: spaces.Box, array: NDArray) -> NDArray[np.bool_]:
-    """Where an infinity lies on a side without a bound."""
+    """Mask of infinities on a side without a bound."""
     return ((array == np.inf) & ~leaf.bounded_above) | ((array == -np.inf) & ~leaf.bounded_below)
 
 
 def _lost(array: NDArray, dtype: Any) -> NDArray[np.bool_] | None:
-    """Where a number is not one that the dtype can hold, up to rounding; None where the dtypes exclude it."""
+    """Mask of numbers that the dtype cannot store, except for rounding; None if the dtypes exclude them."""
     if array.dtype.kind not in "biuf":
         return np.ones(array.shape, np.bool_)
     if np.can_cast(array.dtype, dtype):
@@ -192,5 +192,5 @@ def _lost(array: NDArray, dtype: Any) -> NDArray[np.bool_] | None:
     if array.dtype.kind != "f":
         return (array < least) | (array > most)
     numbers = array.astype(np.float64, copy=False)
-    # The largest int64 has no float64: the next number above it, 2**63, does not fit.
+    # The largest int64 is not a float64: the next one, 2**63, does not fit.
     return ~((numbers >= least) & (numbers < float(most + 1)) & (numbers == np.rint(numbers)))

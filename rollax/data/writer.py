@@ -1,4 +1,4 @@
-"""`DatasetWriter`: trajectories into Parquet files of bounded size."""
+"""`DatasetWriter`: writes trajectories into Parquet files of limited size."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ _BYTES_AT_ONCE = 1 << 24
 class DatasetWriter:
     """Writes trajectories into the Parquet files of a folder; see `rollax.data.layout`.
 
-    A file gets its name once it is complete and on disk, so that a process that is killed loses the open file and no
-    other. An episode is divided between files only where a trajectory of it has other columns than those before.
+    A file gets its name when it is complete on disk, so a killed process loses only the open file. An episode is
+    divided between files only if one of its trajectories has other columns than those before.
 
     Args:
         folder: created if it is missing; existing files stay.
         observation_spaces: policy id -> space; or a space, that of "default_policy".
         action_spaces: policy id -> action space of the environment, in the same forms.
-        header: what else is known about the data, as JSON values; a function is called for each file. See
+        header: further facts about the data, as JSON values; a function is called for each file. See
             `DatasetReader.header`.
         actions_of: the scale of the column `actions`, see `DatasetReader`.
-        prefix: the beginning of the names of the files.
-        compression: of the columns.
-        max_file_size: bytes; a file that has grown beyond it is completed, and another begun.
+        prefix: prefix of the file names.
+        compression: compression of the columns.
+        max_file_size: bytes after which a file is completed, and another begun.
     Raises:
         ConfigError: an unknown compression, or spaces of different policies.
     """
@@ -106,11 +106,11 @@ class DatasetWriter:
             }
             for policy_id in seen
         }
-        # PyArrow loads pandas for its first array, where it is installed; a program that ends can no longer do so.
+        # PyArrow loads pandas, if it is installed, for its first array, which is impossible while a program ends.
         pa.array(np.empty(0, object), pa.string())
         self._prefix, self._compression, self._max_file_size = prefix, compression, max_file_size
-        self._columns: dict[str, Columns] = {}  # of each policy seen so far, with names of its own
-        self._shared = True  # all policies have the same columns
+        self._columns: dict[str, Columns] = {}  # of each policy so far, with its own names
+        self._shared = True  # whether all policies have the same columns
         self._file: NewFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._pending: list[RecordedTrajectory] = []
@@ -119,17 +119,17 @@ class DatasetWriter:
         self._steps = self._trajectories = 0
         self._episodes = 0
         self._score = 0.0  # the sum of the returns of whole episodes
-        self._episode: list[float] | None = None  # the returns of the running one; None: one is not known
+        self._episode: list[float] | None = None  # the returns of the running one; None: one is unknown
         self._continues = Continuations()
-        # Names sort in the order of writing. The token keeps those of another process apart.
+        # Names sort in the order of writing. The token makes them different from those of other processes.
         self._number, self.token = len(list(self.folder.glob(f"{prefix}-*.parquet"))), secrets.token_hex(4)
 
     def write(self, trajectory: RecordedTrajectory) -> None:
-        """Adds a copy of a trajectory; those of an episode follow one another.
+        """Adds a copy of a trajectory; those of an episode must be adjacent.
 
         Raises:
-            DatasetError: a column is missing, is no array, has another length, holds objects or has a name that is
-                taken; an id that is no text; a header that is no JSON; or the disk fails.
+            DatasetError: a column is missing, is not an array, has another length, has objects or has a taken name; an
+                id is not a string; the header is not JSON; or the disk fails.
         """
         _check_ids(trajectory)
         _check_lengths(trajectory)
@@ -142,7 +142,7 @@ class DatasetWriter:
             self._episode.append(trajectory.total_reward)
         self._last_episode = trajectory.episode_id
         self._note_columns(trajectory)
-        # Copies: the caller may reuse its arrays before they are written.
+        # Copies, because the caller may reuse its arrays before they are written.
         columns = {name: trees.tree_map(np.array, column) for name, column in trajectory.columns.items()}
         self._pending.append(replace(trajectory, columns=columns))
         self._pending_rows += len(trajectory) + 1
@@ -157,7 +157,7 @@ class DatasetWriter:
             self._complete()
 
     def abandon(self) -> None:
-        """Removes the open file, which was not completed."""
+        """Removes the open file."""
         self._pending.clear()
         self._pending_rows = self._pending_bytes = 0
         file, self._file, self._writer = self._file, None, None
@@ -183,7 +183,7 @@ class DatasetWriter:
             self._complete()
 
     def _note_columns(self, trajectory: RecordedTrajectory) -> None:
-        """Begins a new file where the columns differ from those of the open one."""
+        """Begins a new file if the columns differ from those of the open one."""
         policy_id = trajectory.policy_id
         if policy_id not in self._spaces:
             raise DatasetError(
@@ -325,13 +325,13 @@ def table_of(trajectories: list[RecordedTrajectory], layout: Mapping[str, Column
             _add(columns, tree, trees.concat(parts), present)
     schema = schema_of(layout)
     for field in schema:
-        if field.name not in columns:  # of a policy without a trajectory here
+        if field.name not in columns:  # for a policy without a trajectory here
             columns[field.name] = pa.nulls(len(last), field.type)
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _groups(trajectories: list[RecordedTrajectory], layout: Mapping[str, Columns], lengths: np.ndarray) -> Any:
-    """Those that share columns: `(columns, [rows] bool, trajectories)`."""
+    """The groups that share columns: `(columns, [rows] bool, trajectories)`."""
     by_columns: dict[int, list[int]] = {}
     for number, trajectory in enumerate(trajectories):
         by_columns.setdefault(id(layout[trajectory.policy_id]), []).append(number)
@@ -355,7 +355,7 @@ def _check_ids(trajectory: RecordedTrajectory) -> None:
         value = getattr(trajectory, name)
         if not isinstance(value, str):
             raise DatasetError(
-                f"The {name} of a trajectory is no text.",
+                f"The {name} of a trajectory is not a string.",
                 where=trajectory.where or f"agent {trajectory.agent_id!r}",
                 got=value,
                 expected="a string",

@@ -1,4 +1,4 @@
-"""`Actor`: forward passes of a policy for the agents of many episodes, with the memory of each."""
+"""`Actor`: forward passes of a policy for the agents of many episodes, with their memories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRUST = 0.1
 
 
 class AgentMemory:
-    """What a policy remembers of one agent of an episode.
+    """A policy's memory of one agent of an episode.
 
     Attributes:
         actor: acts for the agent.
@@ -39,7 +39,7 @@ class AgentMemory:
         self.reward = 0.0
 
     def take_reward(self) -> float:
-        """The reward of the previous action, for the next one. Rewards that arrive from here on follow the next one."""
+        """The reward of the previous action, as input of the next one. Later rewards belong to the next action."""
         reward, self.reward = self.reward, 0.0
         return reward
 
@@ -67,7 +67,7 @@ class Actor:
         whole = type(self.policy).compute_actions is not JaxPolicy.compute_actions or type(self).rows is not Actor.rows
         self._only_actions = not (explore or self.remembers or whole)
         self._zeros = spaces.zeros(self.policy.action_space, 1)
-        self._seconds: dict[int, float] = {}  # padded rows -> seconds of a pass that was compiled before
+        self._seconds: dict[int, float] = {}  # padded rows -> seconds of a compiled pass
 
     def is_quick(self, rows: int) -> bool:
         """Whether a pass of that many rows is compiled and takes less than two milliseconds."""
@@ -86,14 +86,14 @@ class Actor:
         Args:
             memories: of N different agents; updated.
             values: N observations in the dtypes of the space.
-            given: N logged actions, or None for those that the policy chooses.
+            given: N logged actions, with None for actions that the policy chooses.
         """
         return self.act_on(columns_of(values), memories, given, [memory.take_reward() for memory in memories])
 
     def act_on(
         self, columns: trees.Tree, memories: Sequence[AgentMemory], given: Sequence[Any], rewards: Sequence[float]
     ) -> list[Any]:
-        """The same for columns of N observations, and the N rewards that were taken from the memories.
+        """As `act`, for columns of N observations and the N rewards taken from the memories.
 
         `memories`, `given` and `rewards` are not read unless the actor remembers.
         """
@@ -133,13 +133,13 @@ class Actor:
     def _measured(self, bucket: int, seconds: float) -> None:
         known = self._seconds.get(bucket)
         if known is None:
-            self._seconds[bucket] = 1.0  # this pass was compiled
+            self._seconds[bucket] = 1.0  # this pass was only compiled
         else:
-            # One pass that was interrupted by another process says little.
+            # A single measurement can include an interruption by another process.
             self._seconds[bucket] = seconds if seconds < known else known + _TRUST * (seconds - known)
 
     def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
-        """What `act` returns of the environment's actions and the policy's further columns: the actions."""
+        """The result of `act`, from the environment's actions and the policy's further columns: the actions."""
         return actions.tolist() if isinstance(actions, np.ndarray) else trees.unstack(actions)
 
     def _memory(self, memories: Sequence[AgentMemory], rewards: Sequence[float]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ PolicyMapping = Callable[..., str]
 
 
 class ServedEpisode:
-    """The episode that a policy mapping of two arguments gets; it has the id of the episode and nothing else."""
+    """The episode that a policy mapping of two arguments gets; it has only the id of the episode."""
 
     def __init__(self, episode_id: str) -> None:
         self.episode_id = episode_id
@@ -37,7 +37,7 @@ def policy_mapping_of(
         given: replaces the mapping of the checkpoint.
     Raises:
         CheckpointError: several policies, and the mapping is code that is neither given nor trusted.
-        ConfigError: a mapping to an unknown policy.
+        ConfigError: the mapping returns an unknown policy.
     """
     policy_ids = sorted(stored["policies"])
     config = decode_config(stored["config"], trust="everything" if trust_code else "nothing")
@@ -48,10 +48,10 @@ def policy_mapping_of(
     if isinstance(function, StoredCode):
         raise untrusted(path, function, "policy_mapping (--policy-mapping), a dict from agent ids to policy ids,")
     if isinstance(function, Mapping):
-        # Clients name agents by strings.
+        # Agent ids of clients are strings.
         return _table({str(agent_id): policy_id for agent_id, policy_id in function.items()}, policy_ids), True
     checked = policy_mapping(function, policy_ids)
-    assert checked is not None  # None only for no function and one policy
+    assert checked is not None  # None only without a function and with one policy
     return (lambda agent_id, episode_id: checked(agent_id, ServedEpisode(episode_id))), True
 
 

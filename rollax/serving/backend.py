@@ -18,13 +18,13 @@ OnActions = Callable[[Actions | BaseException], None]
 
 
 class Backend(ABC):
-    """A trained policy (`PolicyBackend`), or a run that learns meanwhile (`TrainingBackend`).
+    """A trained policy (`PolicyBackend`), or a running training (`TrainingBackend`).
 
     The server has validated the requests: episodes are running, ids are strings, values belong to their spaces and have
     the types of those spaces. With several agents an observation, action or reward is a dict by agent id. Methods do
     not block, except for `submit`, `weights` and `onnx`, which the server calls in a thread. The others are called in
     the thread of the server's event loop. Each raises a RollaxError for a request that cannot be executed: a
-    RequestError keeps its status, any other has the status 422.
+    RequestError keeps its status, others get the status 422.
     """
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: B027  most backends need none
@@ -46,7 +46,7 @@ class Backend(ABC):
 
     @abstractmethod
     def hello(self) -> Hello:
-        """What the server is; the server fills in addresses and limits."""
+        """The description of the server, which fills in addresses and limits."""
 
     @property
     @abstractmethod
@@ -83,15 +83,15 @@ class Backend(ABC):
 
     @abstractmethod
     def drop_episode(self, episode_id: str) -> None:
-        """Drops an episode whose client is lost: its steps that are not part of a batch yet are not learned from."""
+        """Drops an episode whose client is lost, and its steps that are not part of a batch yet."""
 
     @abstractmethod
     def submit(self, episodes: list[Episode]) -> Submitted:
-        """Takes whole episodes that were played elsewhere."""
+        """Accepts whole episodes that were played elsewhere."""
 
     @abstractmethod
     def weights(self, policy_id: str) -> bytes:
-        """The policy for local inference, as safetensors: arrays, and in the metadata a description of the policy."""
+        """The policy for local inference, as safetensors: arrays, and a description of the policy in the metadata."""
 
     @abstractmethod
     def onnx(self, policy_id: str) -> bytes:
@@ -99,7 +99,7 @@ class Backend(ABC):
 
     @abstractmethod
     def statistics(self) -> dict[str, Any]:
-        """What the live page shows of the run: the learning curve, counters, and the like."""
+        """The content of the live page about the run: the learning curve, counters, and so on."""
 
 
 def hello_of(policies: Mapping[str, Policy], *, learns: bool, multi_agent: bool, version: int) -> Hello:

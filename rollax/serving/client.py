@@ -29,8 +29,8 @@ class PolicyClient:
     overlap. With several agents, observations, actions and rewards are dicts by agent id, which is a string.
 
     If a connection fails, the request is sent again over a new one, until it is answered or `timeout` is over; the
-    server executes it once. An episode therefore survives a broken connection. It is lost if the server ends, or if it
-    has no request for longer than the server's limit `idle_timeout_s`: `EpisodeLostError` is then raised. Start another
+    server executes it once. An episode therefore survives a broken connection. It is lost if the server stops, or if it
+    has no request for longer than the server's limit `idle_timeout_s`. `EpisodeLostError` is then raised; start another
     episode.
 
     Args:
@@ -38,18 +38,18 @@ class PolicyClient:
         inference_mode: "remote": the server chooses each action. "local": this process does, with the weights of the
             server; episodes are submitted when they have ended. Requires JAX.
         update_interval: seconds after which new weights are requested at the next start of an episode (local mode).
-        token: that of the server.
-        timeout: seconds that a request may take in all, with its repetitions.
+        token: the server's token.
+        timeout: time limit in seconds of a request, including its repetitions.
         ca_file: certificates (PEM) of the authorities to trust; None for those of the system.
-        policy_mapping_fn: agent id -> policy id. None: the only policy, or that with the id of the agent. In remote
-            mode actions get the types of the policy's action space by it.
+        policy_mapping_fn: agent id -> policy id. None: the only policy, or the one with the agent's id. In remote mode
+            it determines the action space for the types of actions.
         episodes_per_message: episodes that are submitted at once (local mode).
         explore: False for greedy actions; None: greedy if the server does not learn (local mode).
-        seed: of the random numbers of exploration (local mode).
+        seed: seed of exploration (local mode).
     Raises:
         ConfigError: a wrong argument, or the extra `client` is not installed.
         RequestError: from a method: the server refuses the request, or does not respond within `timeout`.
-        EpisodeLostError: from a method: the server does not know the episode any more.
+        EpisodeLostError: from a method: the server no longer has the episode.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class PolicyClient:
         return self._inference.version
 
     def hello(self) -> dict[str, Any]:
-        """What the server is: `rollax.serving.protocol.Hello` as a dict, with the spaces as JSON."""
+        """The description of the server: `rollax.serving.protocol.Hello` as a dict, with the spaces as JSON."""
         return self._calls.call("hello", {})
 
     def episode(self, episode_id: str | None = None, training_enabled: bool = True) -> ClientEpisode:
-        """Starts an episode and returns it as an object, in place of its id."""
+        """Starts an episode and returns it as an object, instead of its id."""
         return ClientEpisode(self, self.start_episode(episode_id, training_enabled))
 
     def start_episode(self, episode_id: str | None = None, training_enabled: bool = True) -> str:
@@ -193,10 +193,10 @@ class PolicyClient:
         """Submits whole episodes that were played elsewhere.
 
         Args:
-            episodes: of the form of `rollax.serving.protocol.Episode`, as such or as dicts. Columns may be arrays.
+            episodes: instances of `rollax.serving.protocol.Episode`, or dicts of the same form. Columns may be arrays.
         Returns:
-            `accepted`: how many are learned from; `too_old`: how many are not, because the weights that chose their
-            actions are older than `max_policy_lag`; `version`: of the current weights.
+            `accepted`: number of episodes that are learned from; `too_old`: number of those that are not, because the
+            weights of their actions are older than `max_policy_lag`; `version`: version of the current weights.
         """
         from rollax.serving.remote_inference import checked_hello
 
@@ -206,11 +206,14 @@ class PolicyClient:
 
     @property
     def submitted(self) -> dict[str, int]:
-        """In local mode the episodes that were submitted: `accepted`, and `too_old`; see `submit_episodes`."""
+        """The numbers of submitted episodes in local mode: `accepted` and `too_old`; see `submit_episodes`."""
         return dict(getattr(self._inference, "submitted", {}))
 
     def close(self) -> None:
-        """Submits what is left (local mode) and closes the connections. Running episodes expire at the server."""
+        """Submits the remaining episodes (local mode) and closes the connections.
+
+        Running episodes expire at the server.
+        """
         try:
             self._inference.close()
         finally:
@@ -218,7 +221,7 @@ class PolicyClient:
 
 
 class ClientEpisode:
-    """A running episode of a client. As a context manager, it has to end inside of the block."""
+    """A running episode of a client. As a context manager, it must end inside the block."""
 
     def __init__(self, client: PolicyClient, episode_id: str) -> None:
         self.client, self.id = client, episode_id

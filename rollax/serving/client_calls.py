@@ -1,4 +1,4 @@
-"""The requests of a client: sent until they are answered, over connections that are kept open for the next ones."""
+"""The requests of a client, which are repeated until they are answered, over connections that stay open."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from rollax.serving.client_connections import Address, Answer, Connection, Conne
 from rollax.serving.client_messages import encode
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
-_ATTEMPTS_IN_TIME = 3  # so that a connection that is silently dead leaves time for others
-_UNAVAILABLE = (502, 503, 504)  # of a server that starts or stops, or of a proxy in front of it
+_ATTEMPTS_IN_TIME = 3  # so that a dead connection leaves time for others
+_UNAVAILABLE = (502, 503, 504)  # from a server that starts or stops, or from its proxy
 _LOST = (404, 410)
 
 T = TypeVar("T")
 
 
 class Calls:
-    """Sends requests to one server. Thread safe: each thread that waits has a connection of its own.
+    """Sends requests to one server. Thread safe: each waiting thread has its own connection.
 
     A request whose connection fails is sent again over a new one, after growing random pauses, with the same
     `request_id`: the server executes it once. A request that the server answers with 429 (too many requests) is sent
     again after the seconds of `Retry-After`.
 
     Args:
-        timeout: seconds that a request may take in all.
+        timeout: time limit in seconds of a request with its repetitions.
 
     Attributes:
-        max_bytes: of a request; the server's limit, once it is known.
+        max_bytes: maximum size of a request; the server's limit, once it is known.
     """
 
     def __init__(self, address: Address, timeout: float) -> None:
@@ -50,15 +50,16 @@ class Calls:
         """The answer to a verb.
 
         Raises:
-            EpisodeLostError: the server does not know the episode (any more).
+            EpisodeLostError: the server has no such episode (any more).
             RequestError: the server refused the request, failed, or could not be reached in time.
         """
         named = {"request_id": f"{self._prefix}-{next(self._numbers)}", **body} if body else {}
         message = encode(verb, named, stream=self.address.stream)
         if self.max_bytes is not None and len(message) > self.max_bytes:
-            # Here: a server that has read enough of it closes the connection, as if that had failed.
+            # Checked here, because a server closes the connection after reading too much, which looks like a failed
+            # connection.
             raise RequestError(
-                "A request that is larger than the policy server takes.",
+                "A request that is larger than the policy server accepts.",
                 status=413,
                 where=f"{self.address.text}, {verb}",
                 got=f"{len(message)} bytes",
@@ -88,7 +89,7 @@ class Calls:
         return answer.body
 
     def close(self) -> None:
-        """Closes the idle connections, and the others as soon as they are; ends the pauses of waiting threads."""
+        """Closes idle connections, and others when they become idle; ends the pauses of waiting threads."""
         self._closed.set()
         with self._lock:
             idle, self._idle = self._idle, []
@@ -116,7 +117,7 @@ class Calls:
             except ConnectionLost as error:
                 last, problem = None, str(error)
                 if reused and attempt == 0:
-                    continue  # the server has closed an idle connection; that says nothing about its state
+                    continue  # the server has closed an idle connection, which is normal
             if time.monotonic() + pause >= deadline:
                 break
             self._closed.wait(pause)
@@ -142,8 +143,8 @@ class Calls:
         return answer
 
     def _take(self, deadline: float) -> tuple[Connection, bool]:
-        """An open connection, and whether it was open before."""
-        if self._process != os.getpid():  # a fork: the connections belong to the parent
+        """An open connection, and whether it was reused."""
+        if self._process != os.getpid():  # after a fork, the connections belong to the parent
             self._process, self._idle, self._lock = os.getpid(), [], threading.Lock()
             self._prefix = secrets.token_hex(6)
         while True:

@@ -27,11 +27,11 @@ Page = tuple[int, Any, bytes]
 
 
 class ConnectionLost(Exception):  # noqa: N818  it is handled by sending the request again
-    """The connection failed before the answer was there."""
+    """The connection failed before the answer arrived."""
 
 
 class Answer(NamedTuple):
-    """The answer to a verb: status, decoded body (None if it is no JSON or msgpack), seconds of Retry-After."""
+    """The answer to a verb: status, decoded body (None if it is not JSON or msgpack), seconds of Retry-After."""
 
     status: int
     body: Any
@@ -47,10 +47,10 @@ class Refused(Exception):  # noqa: N818  it carries an answer
 
 
 class Connection(Protocol):
-    """A connection that a request can be sent on."""
+    """A connection for requests."""
 
     def request(self, verb: str, message: bytes, deadline: float) -> Answer:
-        """Sends a request and returns its answer; ConnectionLost without one by the deadline."""
+        """Sends a request and returns its answer; ConnectionLost if there is none by the deadline."""
         ...
 
     def alive(self) -> bool:
@@ -64,12 +64,12 @@ class Connection(Protocol):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is, and how it is reached.
+    """The address of a server, and how to connect to it.
 
     Attributes:
-        stream: whether requests go over a WebSocket.
-        context: of TLS; None for plain TCP.
-        headers: of every request.
+        stream: whether requests are sent over a WebSocket.
+        context: TLS context; None for plain TCP.
+        headers: headers of every request.
     """
 
     text: str
@@ -183,7 +183,7 @@ class HttpConnection:
 
     @staticmethod
     def as_answer(page: Page) -> Answer:
-        """The JSON of a page; None if it is none, such as that of a proxy."""
+        """The JSON of a page; None for other content, such as that of a proxy."""
         status, headers, content = page
         try:
             decoded = msgspec.json.decode(content)
@@ -216,7 +216,7 @@ class HttpConnection:
         return response.status, response.headers, content
 
     def alive(self) -> bool:
-        # A server that closes an idle connection sends the end of the stream, and nothing else.
+        # A server that closes an idle connection sends only the end of the stream.
         return self._http.sock is not None and not _arrived(self._socket)
 
     def close(self) -> None:
@@ -289,7 +289,7 @@ class StreamConnection:
                 self._protocol.send_close(1000)
                 self._send()
             except OSError:
-                pass  # the server is gone already
+                pass  # the connection is already closed
         self._socket.close()
 
     def _send(self) -> None:
@@ -340,7 +340,7 @@ class StreamConnection:
 
 
 def _arrived(sock: socket.socket) -> bytes | None:
-    """What has arrived meanwhile; empty at the end of the stream, None if nothing has."""
+    """The data that has arrived; empty at the end of the stream, None without data."""
     try:
         sock.settimeout(0.0)
         return sock.recv(_CHUNK)

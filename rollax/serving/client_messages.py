@@ -20,7 +20,7 @@ def encode(verb: str, body: Mapping[str, Any], *, stream: bool) -> bytes:
         if stream:
             return _MSGPACK.encode({"verb": verb, "id": 0, **body})
         message = _JSON.encode(body)
-        if b"null" in message:  # as msgspec writes NaN, too
+        if b"null" in message:  # msgspec also writes NaN as null
             _refuse_not_finite(body)
         return message
     except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
@@ -34,7 +34,7 @@ def encode(verb: str, body: Mapping[str, Any], *, stream: bool) -> bytes:
 
 
 def _refuse_not_finite(value: Any) -> None:
-    """Raises ValueError for a NaN or infinity, except in infos, where null is as good."""
+    """Raises ValueError for a NaN or infinity, except in infos, where it becomes null."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(_NOT_FINITE)
     if isinstance(value, Mapping):

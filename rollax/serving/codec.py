@@ -27,7 +27,7 @@ class Codec:
     """One format of messages.
 
     Attributes:
-        content_type: of HTTP bodies in this format.
+        content_type: content type of HTTP bodies in this format.
     """
 
     def __init__(self, name: str) -> None:
@@ -59,14 +59,14 @@ class Codec:
             raise _malformed(error) from error
 
     def id_of(self, data: bytes | bytearray | memoryview) -> int | None:
-        """Returns the id of a message that is otherwise malformed, or None."""
+        """Returns the id of a malformed message, or None."""
         try:
             return self._module.decode(data, type=_OnlyId).id
         except _MALFORMED:
             return None
 
     def encode_response(self, number: int, response: Any) -> bytes:
-        """Returns the response to the message `number` of the stream: its fields, after an `id`."""
+        """Returns the response to message `number` of the stream: an `id`, then its fields."""
         body = self.encode(response)
         if self._json:
             return b'{"id":%d%b' % (number, b"}" if body == b"{}" else b"," + body[1:])
@@ -109,9 +109,9 @@ _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowE
 
 
 def failure(error: BaseException) -> tuple[int, ErrorBody, float | None]:
-    """Returns status, body and Retry-After of an error, and logs it with the id that the client is shown.
+    """Returns status, body and Retry-After of an error, and logs it with the id in the body.
 
-    What is not a RollaxError is a defect of the server: its text stays in the log.
+    An error that is not a RollaxError is a bug of the server: its text is only in the log.
     """
     error_id = secrets.token_hex(8)
     if not isinstance(error, RollaxError) or isinstance(error, WorkerError):

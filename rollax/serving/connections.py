@@ -1,4 +1,4 @@
-"""HTTP connections of a policy server: uvicorn's, with limits of what a client may send and how long it may take."""
+"""HTTP connections of a policy server: uvicorn's, with limits on the size and duration of requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax.errors import RequestError
 from rollax.serving.codec import JSON, failure
 from rollax.serving.protocol import ErrorResponse
 
-_SLACK = 64 * 2**10  # chunk headers and trailers, and what has arrived of the next request
+_SLACK = 64 * 2**10  # chunk headers and trailers, and data of the next request
 _REASONS = {
     400: b"Bad Request",
     408: b"Request Timeout",
@@ -23,9 +23,9 @@ _REASONS = {
 class HttpConnection(HttpToolsProtocol):
     """One connection, with HTTP/1.1 requests one after another; /v1/stream hands it over to `Stream`.
 
-    Refused are: requests that do not arrive in full within `limits.request_timeout_s` (408),
-    headers beyond `limits.max_header_bytes` (431), bodies that go on after they were refused, and clients that do not
-    read their response.
+    It refuses requests that do not arrive completely within `limits.request_timeout_s` (408), headers larger than
+    `limits.max_header_bytes` (431), bodies that continue after they were refused, and clients that do not read their
+    response.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,7 +44,7 @@ class HttpConnection(HttpToolsProtocol):
         self.app.left(self._address)  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
-        """Parses what has arrived, within the limits."""
+        """Parses received data, within the limits."""
         super().data_received(data)
         if self._since is None or self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
@@ -71,7 +71,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is not HTTP."""
+        """Answers data that is not HTTP."""
         self._refuse(400, msg)
 
     def tick(self, now: float) -> None:

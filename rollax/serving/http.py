@@ -30,7 +30,7 @@ _CONTENT_TYPES = {
     b"": JSON,
     JSON.content_type: JSON,
     MSGPACK.content_type: MSGPACK,
-    b"application/x-www-form-urlencoded": JSON,  # what curl -d and urllib send unless told otherwise
+    b"application/x-www-form-urlencoded": JSON,  # the default of curl -d and urllib
 }
 _SECURE = [
     (b"x-content-type-options", b"nosniff"),
@@ -51,7 +51,7 @@ _SECURE_PAGE = [
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page or file that the server shows without a token: it must not contain anything of the run."""
+    """A page or file that needs no token, so it must not contain data of the run."""
 
     content: bytes
     content_type: bytes = b"text/html; charset=utf-8"
@@ -74,7 +74,7 @@ class Reply:
 
 @dataclass(slots=True)
 class _Request:
-    """The head of a request, and the way to its body."""
+    """The head of a request, and a method that reads its body."""
 
     method: str
     path: str
@@ -84,7 +84,7 @@ class _Request:
     receive: Callable[[], Awaitable[Any]]
 
     async def body(self, limit: int) -> bytes:
-        """Reads the body; raises RequestError (413) as soon as it is known to be larger than `limit`."""
+        """Reads the body; raises RequestError (413) as soon as it exceeds `limit`."""
         if int(self.headers.get(b"content-length", b"0")) > limit:
             raise _too_large(limit)
         message = await self.receive()
@@ -110,13 +110,13 @@ class _Gone(Exception):  # noqa: N818  no error of the server
 
 
 class HttpApp:
-    """All routes. `GET /` and `pages` are shown without a token, everything under /v1 requires it.
+    """All routes. `GET /` and `pages` need no token, everything under /v1 requires it.
 
     Args:
         service: executes the verbs.
-        access: who may send requests.
+        access: decides which requests are allowed.
         limits: the limits of the server.
-        counts: where requests are counted.
+        counts: counts the requests.
         pages: path -> page.
     """
 
@@ -190,7 +190,7 @@ class HttpApp:
             del self._addresses[address]
 
     def check(self, headers: Headers, client: str) -> None:
-        """Raises RequestError for a request that may not be executed, from its head."""
+        """Raises RequestError if the head of a request shows that it is not allowed."""
         self.access.check(headers, client)
         wait = self.rates.take(client)
         if wait:
@@ -206,7 +206,7 @@ class HttpApp:
         return response
 
     def _reached(self, headers: Headers) -> str:
-        """Returns the address of the server; the one that the client has used if it listens on all of them."""
+        """Returns the address of the server; if it listens on all addresses, the one that the client has used."""
         scheme, _, address = self.address.partition("://")
         name, _, port = address.rpartition(":")
         if name not in ("0.0.0.0", "[::]"):
@@ -272,7 +272,7 @@ class HttpApp:
         return await self._file(request, "policy", self.service.onnx)
 
     async def _file(self, request: _Request, kind: str, make: Callable[[str], asyncio.Future[bytes]]) -> Reply:
-        """Returns a large file of one policy and version; it is made once, in a thread, for all who request it."""
+        """Returns a large file of one policy and version, which is made once, in a thread, for all requests."""
         policy_id = self._policy_id(request)
         etag = f'"{self._nonce}-{self.query("health", {}).version}"'
         headers = [(b"etag", etag.encode())]
@@ -284,7 +284,7 @@ class HttpApp:
             content = make(policy_id)
             content.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._files[kind, policy_id] = (etag, content)
-        # One client that leaves must not cancel what others wait for.
+        # A client that disconnects must not cancel the file for others.
         return Reply(await asyncio.shield(content), content_type=b"application/octet-stream", headers=headers)
 
     def _policy_id(self, request: _Request) -> str:

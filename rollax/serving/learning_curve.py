@@ -1,4 +1,4 @@
-"""`LearningCurve`: the rewards of the episodes that a learning server has seen, over time."""
+"""`LearningCurve`: the rewards of a learning server's episodes over time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _WINDOW = 100
 
 
 class LearningCurve:
-    """Means over the last 100 episodes, as a bounded number of points; older ones are thinned out.
+    """Means over the last 100 episodes, as a limited number of points; older ones are thinned out.
 
     Args:
-        most_points: the bound.
-        clock: seconds, monotonic.
+        most_points: maximum number of points.
+        clock: returns monotonic seconds.
     Attributes:
         points: dicts with `time_s` since the run began, `steps`, `reward` and `length`.
     """
@@ -41,7 +41,7 @@ class LearningCurve:
         return sum(self._lengths) / len(self._lengths) if self._lengths else None
 
     def restore(self, results: Iterable[Mapping[str, Any]]) -> None:
-        """Takes the points of the earlier results of the run."""
+        """Adds the points of earlier results of the run."""
         passed = 0.0
         for result in results:
             values = [number_in(result, name) for name in ("time_total_s", "timesteps_total", "episode_reward_mean")]

@@ -1,4 +1,4 @@
-"""A run that serves while it learns, until a signal ends it; it goes on from the newest checkpoint of its folder."""
+"""A run that serves while it learns, until a signal ends it; it continues from the newest checkpoint of its folder."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def make_learning_trainer(
     """A trainer whose environment is a policy server, restored from the newest checkpoint in `folder` if there is one.
 
     Args:
-        trainer_class: of the algorithm.
-        config: of the trainer; the default `env` is PolicyServerEnv, with `multiagent` policies
+        trainer_class: class of the algorithm.
+        config: config of the trainer; the default `env` is PolicyServerEnv, with `multiagent` policies
             MultiAgentPolicyServerEnv.
-        env_config: settings of the server, which those in `config` override.
-        folder: of the run.
+        env_config: settings of the server; those in `config` override them.
+        folder: folder of the run.
     Raises:
         ConfigError, CheckpointError: the config is wrong, or the checkpoint does not fit it.
     """
@@ -56,7 +56,7 @@ def make_learning_trainer(
 
 
 def addresses_of(trainer: Trainer) -> list[str]:
-    """The addresses of the servers of all workers; each of them lists all."""
+    """The addresses of the servers of all workers; each server lists all of them."""
     addresses = [address for of_worker in trainer.workers.foreach_worker(_addresses) for address in of_worker]
     if trainer.config.num_workers:
         trainer.workers.foreach_worker(_SetAddresses(addresses))
@@ -68,8 +68,8 @@ def learn_until_signal(
 ) -> int:
     """Trains until SIGINT or SIGTERM arrives, saves a checkpoint, and returns the signal's number.
 
-    A second signal raises `Interrupted`. `on_ready` is called once, when signals are waited for.
-    Updates that are not finite are dropped by the learner; only ten in a row end the run.
+    A second signal raises `Interrupted`. `on_ready` is called once the signal handlers are set. The learner drops
+    updates that are not finite; only ten in a row end the run.
     """
     config = trainer.config.to_json()
     config.pop("env")

@@ -1,4 +1,4 @@
-"""`Limits`: what a policy server bounds."""
+"""`Limits`: the limits of a policy server."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rollax.errors import ConfigError, RequestError
 class Limits:
     """The limits of a policy server; a request beyond one is refused.
 
-    A client is an address, or one connection of the stream. An episode belongs to the client that has started it.
+    A client is an address, or one connection of the stream. An episode belongs to the client that started it.
 
     Attributes:
-        max_episodes: running episodes in all.
+        max_episodes: total number of running episodes.
         max_episodes_per_client: running episodes of one client.
-        max_pending: observations that wait for an action, in all.
+        max_pending: total number of observations that wait for an action.
         max_pending_per_client: observations of one client that wait for an action.
-        max_submissions: requests of `submit_episodes` that wait, in all.
+        max_submissions: total number of waiting requests of `submit_episodes`.
         max_episodes_per_request: episodes in one `get_actions` or `submit_episodes`.
         max_agents: agents in one dict of observations, actions or rewards.
         max_id_length: characters of the id of an episode, agent or request.
@@ -26,14 +26,14 @@ class Limits:
         retry_after_s: seconds that a client should wait after a refusal by one of the limits above.
         largest_number: the largest absolute value of a number that a server learns from, in rewards and in observations
             (unless a bound of their space is higher). The fourth power of the default is finite in float32, and with it
-            the squared gradient of a squared error; seconds since 1970 are below it. A server that does not learn takes
-            any finite number.
+            the squared gradient of a squared error; seconds since 1970 are below it. A server that does not learn
+            accepts all finite numbers.
         max_body_bytes: bytes of one request.
         max_connections: open connections.
         max_connections_per_client: open connections of one address.
         max_header_bytes: bytes of the request line and the headers.
-        max_unsent_bytes: bytes of responses that a client has not read; with more, its connection is aborted.
-        request_timeout_s: seconds in which a request has to arrive in full.
+        max_unsent_bytes: bytes of responses that a client has not read; if exceeded, its connection is aborted.
+        request_timeout_s: seconds within which a request must arrive completely.
         requests_per_s: requests of one address per second, with bursts of as many.
         wrong_tokens_per_s: requests of one address with a wrong token per second, with bursts of ten times as many.
     """
@@ -70,14 +70,14 @@ class Limits:
                     fix="set such a number",
                 )
             if whole:
-                object.__setattr__(self, field.name, int(value))  # 1e6, as configs write it
+                object.__setattr__(self, field.name, int(value))  # 1e6, as in configs
 
     def as_numbers(self) -> dict[str, float | None]:
         """The limits by name, for `hello`; None for infinity, which JSON does not have."""
         return {name: None if value == float("inf") else value for name, value in asdict(self).items()}
 
     def exceeded(self, what: str, got: int, name: str, *, wait: bool = True, fix: str | None = None) -> RequestError:
-        """The error of a request beyond the limit `name`: 429 where waiting helps, otherwise 413."""
+        """The error of a request beyond the limit `name`: 429 if waiting helps, otherwise 413."""
         return RequestError(
             what,
             status=429 if wait else 413,

@@ -16,10 +16,10 @@ from rollax.serving.readers import AgentReader
 
 
 class LocalActor(Actor):
-    """Acts with the log-probabilities of the actions.
+    """Acts, and returns the log-probabilities of the actions.
 
     Attributes:
-        reader: refuses what the server would refuse.
+        reader: refuses values that the server would refuse.
     """
 
     def __init__(self, runner: PolicyRunner, explore: bool, largest: float | None) -> None:
@@ -29,9 +29,9 @@ class LocalActor(Actor):
     def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
         """(action, log-probability or None) of each row."""
         if SampleBatch.ACTION_LOGP in fetches and self.runner.action_map.boxes:
-            # An action that was clipped for the environment is another one, with its own probability.
+            # An action that was clipped for the environment is a different action with another probability.
             fetches = {**fetches, **self.policy.fetches_of(self.runner.action_map.to_policy(actions), fetches)}
-        # A greedy action is not drawn from the distribution, so its probability there says nothing about it.
+        # A greedy action is not sampled from the distribution, so it has no log-probability.
         logp = fetches.get(SampleBatch.ACTION_LOGP) if self.explore else None
         rows = actions.tolist() if isinstance(actions, np.ndarray) and actions.ndim == 1 else trees.unstack(actions)
         return list(zip(rows, [None] * len(rows) if logp is None else logp.tolist(), strict=True))
@@ -42,8 +42,8 @@ class LocalAgent:
 
     Attributes:
         actor: acts for the agent.
-        memory: what its policy remembers of it.
-        logp: of each action; None for those that the policy did not choose, or has no probability of.
+        memory: its policy's memory.
+        logp: log-probability of each action; None for actions without one, or not chosen by the policy.
         t: number of the environment step of each action.
     """
 
@@ -73,7 +73,7 @@ class LocalAgent:
         self.memory.reward += reward
 
     def end(self, obs: Any, truncated: bool) -> None:
-        """Ends the trajectory; without a last observation with the one before."""
+        """Ends the trajectory; without a last observation, with the previous one."""
         self.obs.append(self.obs[-1] if obs is None else obs)
         self.ended = "truncated" if truncated else "terminated"
 
@@ -98,7 +98,7 @@ class LocalEpisode:
         self.t = 0
 
     def step(self, version: int) -> None:
-        """Counts an environment step, in which weights of this version act."""
+        """Counts an environment step with weights of this version."""
         self.version = version if self.version is None else min(version, self.version)
         self.t += 1
 
@@ -121,7 +121,7 @@ class LocalEpisode:
         return self.agents[agent_id]
 
     def acting(self, agent_id: str) -> LocalAgent | None:
-        """An agent that may act; None for a new one. RequestError for one that has ended."""
+        """An agent that can act; None for a new one. RequestError for one that has ended."""
         agent = self.agents.get(agent_id)
         if agent is not None and agent.ended is not None:
             raise RequestError(
@@ -160,7 +160,7 @@ class LocalEpisodes:
         self._running[episode_id] = LocalEpisode(episode_id, training_enabled)
 
     def find(self, episode_id: str) -> LocalEpisode:
-        """A running episode; EpisodeLostError for another one."""
+        """A running episode; EpisodeLostError for other ids."""
         if episode_id not in self._running:
             raise EpisodeLostError(
                 "An episode that is unknown or has ended.",

@@ -1,4 +1,4 @@
-"""The verbs of a client that chooses the actions itself, with the weights of the server, and submits whole episodes."""
+"""The verbs of a client that chooses actions with the server's weights, and submits whole episodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollax.serving.request_checks import check_finite_number
 from rollax.serving.values import plain
 from rollax.serving.weights import policy_from_bytes, read_description, update_policy
 
-_REFUSED = (400, 409, 413, 422)  # statuses that mean that a request will not be taken later either
+_REFUSED = (400, 409, 413, 422)  # statuses of requests that would not be accepted later either
 
 
 class LocalInference:
@@ -34,10 +34,10 @@ class LocalInference:
         calls: sends the episodes.
         pages: fetches the weights, over HTTP.
         update_interval: seconds after which newer weights are requested.
-        policy_mapping_fn: agent id -> policy id; None: the only policy, or that with the id of the agent.
+        policy_mapping_fn: agent id -> policy id; None: the only policy, or the one with the agent's id.
         episodes_per_message: number of episodes in one submission.
         explore: False for greedy actions; None: greedy if the server does not learn.
-        seed: of exploration.
+        seed: seed of exploration.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LocalInference:
                     rows, actor.act(memories, values, [None] * len(rows)), strict=True
                 ):
                     episode.agents[agent_id] = agent
-                    agent.act(row, copy.deepcopy(action), logp, episode.t)  # the player may write into its own
+                    agent.act(row, copy.deepcopy(action), logp, episode.t)  # the player may write into its copy
                     chosen[episode.id][agent_id] = action
             for episode_id in observations:
                 self._episodes.find(episode_id).step(self.version)
@@ -131,7 +131,7 @@ class LocalInference:
                 agent_id: check_finite_number(amount, "reward", where)
                 for agent_id, amount in _plain_rewards(rewards).items()
             }
-            # 0 for those who have not acted, or have ended, says nothing.
+            # A reward of 0 for agents that have not acted or have ended is ignored.
             earned = {a: amount for a, amount in amounts.items() if amount or episode.is_running(a)}
             agents = {agent_id: episode.running(agent_id, "A reward") for agent_id in earned}
             for agent_id, agent in agents.items():
@@ -177,7 +177,7 @@ class LocalInference:
             self._checked = now
             versions = [self._fetch(policy_id) for policy_id in self._policies]
             self.version = min(versions)
-            # One that is served in the place of another may have an older version.
+            # A policy that replaces another one may have an older version.
             self._newest = self.version
 
     def _fetch(self, policy_id: str) -> int:
@@ -199,7 +199,7 @@ class LocalInference:
         return description["version"]
 
     def _submit_finished(self) -> None:
-        """Submits the finished episodes; those that do not reach the server are kept for the next time.
+        """Submits the finished episodes; those that do not reach the server are kept for the next submission.
 
         If the server refuses them together, they are submitted one by one, and the first error is raised at the end.
         """
@@ -236,7 +236,7 @@ class LocalInference:
     def _check_id(self, value: Any, where: str) -> None:
         if not isinstance(value, str) or not 0 < len(value) <= self._max_id_length:
             raise RequestError(
-                "An id that the server does not take.",
+                "An id that the server does not accept.",
                 status=422,
                 where=where,
                 got=value,
@@ -252,9 +252,9 @@ class LocalInference:
         return agent, _observation(agent, obs, f"observation of {episode.id!r}, {agent_id!r}", acts=True)
 
     def _end(self, episode: LocalEpisode, last: Mapping[str, Any], truncated: bool) -> None:
-        """Ends agents with their last observations, or None; none of them if one observation is wrong."""
+        """Ends agents with their last observations, or None; if one observation is wrong, no agent ends."""
         agents = {agent_id: episode.running(agent_id, "The end") for agent_id in last}
-        # Only one of several agents may lack a last observation.
+        # Only with several agents, one may lack a last observation.
         rows = {
             agent: None
             if last[agent_id] is None and self._several
@@ -285,7 +285,7 @@ class LocalInference:
 
 
 def _plain_rewards(rewards: Mapping[str, Any]) -> dict[str, Any]:
-    """Rewards as Python's numbers, also those of NumPy."""
+    """Rewards, also of NumPy types, as Python's numbers."""
     numbers = {}
     for agent_id, reward in rewards.items():
         is_scalar = isinstance(reward, np.generic | np.ndarray) and reward.ndim == 0
@@ -297,7 +297,7 @@ def _info(info: Any, where: str) -> dict[str, Any]:
     if not isinstance(info, Mapping):
         raise RequestError("An info that is no dict.", status=422, where=where, got=info, expected="a dict")
     try:
-        return msgspec.json.decode(msgspec.json.encode(plain(info)))  # what an address http:// sends
+        return msgspec.json.decode(msgspec.json.encode(plain(info)))  # as sent to an address http://
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RequestError(
             "An info that cannot be sent to a policy server.",

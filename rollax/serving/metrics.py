@@ -1,4 +1,4 @@
-"""What a policy server counts of its requests, as Prometheus text and for the live page."""
+"""Counts of a policy server's requests, as Prometheus text and for the live page."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Metrics:
         self._total += 1
 
     def tick(self) -> None:
-        """Notes how many requests there were so far; called about once a second."""
+        """Records the number of requests so far; called about once a second."""
         now = time.monotonic()
         self._totals.append((now, self._total))
         while now - self._totals[0][0] > _RATE_OVER_S:
             self._totals.popleft()
 
     def statistics(self) -> dict[str, Any]:
-        """Returns what the live page shows of the requests; the latencies are those of the last few thousand."""
+        """Returns the statistics for the live page; the latencies are those of the last few thousand requests."""
         recent = sorted(self._recent)
         errors = sum(count for (_, status), count in self._requests.items() if status >= 400)
         return {

@@ -1,4 +1,4 @@
-"""`Observations`: what a backend gets of a single agent's episodes: a mapping with columns."""
+"""`Observations`: the observations of single-agent episodes for a backend, as a mapping with columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Observations(Mapping[str, Any]):
     """Episode id -> observation.
 
     Attributes:
-        ids: of the episodes.
+        ids: ids of the episodes.
         columns: the same observations as columns [N, ...], in that order.
     """
 

@@ -1,4 +1,4 @@
-"""The OpenAPI description of a policy server's routes, and a page that shows it without files from elsewhere."""
+"""The OpenAPI description of a policy server's routes, and a self-contained page that shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Passes`: the forward passes of served policies, which requests that arrive together share."""
+"""`Passes`: the forward passes of served policies, shared by requests that arrive together."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Part:
     """The rows of a request that one policy acts on.
 
     Attributes:
-        memories, given, rewards: of each row, as for `Actor.act_on`; may be empty if the actor does not remember.
-        agents: (episode id, agent id) of each row, with several agents.
-        actions: of each row, once they are chosen.
+        memories, given, rewards: per row, as for `Actor.act_on`; may be empty if the actor does not remember.
+        agents: (episode id, agent id) of each row, for multi-agent servers.
+        actions: the actions of all rows, once they are chosen.
     """
 
     __slots__ = ("actions", "actor", "agents", "columns", "given", "memories", "rewards", "rows")
@@ -38,7 +38,7 @@ class Part:
     ) -> None:
         self.actor, self.columns, self.rows = actor, columns, rows
         self.memories, self.given, self.agents = memories, given, agents
-        self.rewards = [memory.take_reward() for memory in memories]  # now: later ones follow the action of this part
+        self.rewards = [memory.take_reward() for memory in memories]  # now; later rewards belong to this part's action
         self.actions: list[Any] = []
 
 
@@ -52,13 +52,13 @@ _Parts = dict[Actor, list[Part]]
 class Passes:
     """Makes one forward pass of each policy for all requests that arrive in one turn of the event loop.
 
-    Passes are made in the thread of the event loop if they are short, and otherwise, or to compile one, in a thread of
-    their own. All methods are called in the thread of the event loop.
+    Short passes run in the thread of the event loop; long passes, and compilations, in a separate thread. All methods
+    are called in the thread of the event loop.
 
     Args:
         remembers: whether actions depend on the memory of an agent.
     Attributes:
-        actions, batches: how many were chosen, and in how many turns.
+        actions, batches: numbers of chosen actions and of turns.
     """
 
     def __init__(self, *, remembers: bool) -> None:
@@ -69,7 +69,7 @@ class Passes:
         self.actions = self.batches = 0
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts, also after `close`; called before the first request."""
+        """Starts, or restarts after `close`; called before the first request."""
         self._loop, self._executor = loop, ThreadPoolExecutor(1, "rollax-policy")
         self._scheduled = self._in_thread = False
 
@@ -83,7 +83,7 @@ class Passes:
         """Adds a request."""
         alone = not self._waiting and sum(part.rows for part in parts) >= _FILLS_A_PASS
         self._waiting.append((parts, on_done))
-        if alone:  # waiting for others would cost it a turn of the event loop
+        if alone:  # waiting for other requests would cost a turn of the event loop
             self._flush()
         else:
             self._schedule()

@@ -20,16 +20,16 @@ Response = Any
 
 
 class PendingActions:
-    """The requests for actions that the backend executes; all in the thread of the event loop, except `finish`.
+    """The requests for actions that the backend executes; all methods run in the event loop's thread, except `finish`.
 
     Args:
         sessions: the running episodes.
-        limits: how many observations may wait.
-        clock: seconds, monotonic.
-        multi_agent: whether the agents that have acted are noted.
+        limits: limits on waiting observations.
+        clock: returns monotonic seconds.
+        multi_agent: whether the acting agents are recorded.
 
     Attributes:
-        count: observations that wait for an action.
+        count: number of observations that wait for an action.
     """
 
     def __init__(self, sessions: Sessions, limits: Limits, clock: Callable[[], float], *, multi_agent: bool) -> None:
@@ -44,7 +44,7 @@ class PendingActions:
         self._thread = -1
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Binds to the event loop, which runs in this thread."""
+        """Binds to the event loop of this thread."""
         self._loop, self._thread = loop, threading.get_ident()
 
     def begin(
@@ -56,13 +56,13 @@ class PendingActions:
         single: bool,
         key: Key | None,
     ) -> Call:
-        """Adds a request, for agents by episode id; to be passed on to the backend.
+        """Adds a request, for agents by episode id, which the caller passes to the backend.
 
         Args:
             single: whether the response is one action.
-            key: what identifies the request if it is sent again.
+            key: identifies the request if it is sent again.
         Raises:
-            RequestError: one of the agents waits already, or too many observations do.
+            RequestError: one of the agents already waits, or too many observations wait.
         """
         self._sessions.refuse_waiting(agents)
         count, mine = self.count + len(sessions), self._by_client.get(client, 0) + len(sessions)
@@ -79,7 +79,7 @@ class PendingActions:
         return call
 
     def release(self, call: Call) -> None:
-        """Removes a request, and undoes what `begin` has reserved."""
+        """Removes a request, and undoes `begin`."""
         self._calls.discard(call)
         count = len(call.sessions)
         self.count -= count
@@ -97,7 +97,7 @@ class PendingActions:
             self._resolve(call, error)
 
     def finish(self, call: Call, result: messages.Actions | BaseException) -> None:
-        """Takes the result of a request, in any thread."""
+        """Accepts the result of a request, in any thread."""
         if threading.get_ident() == self._thread:
             self._resolve(call, result)
             return
@@ -107,7 +107,7 @@ class PendingActions:
             assert self._loop is not None
             try:
                 self._loop.call_soon_threadsafe(self._resolve_finished)
-            except RuntimeError:  # the loop is closed, and with it every connection
+            except RuntimeError:  # the loop and all connections are closed
                 self._finished.clear()
 
     def _resolve_finished(self) -> None:
@@ -141,7 +141,7 @@ class Call:
     """A request for actions that the backend executes.
 
     Attributes:
-        done: whether its response or its error is known.
+        done: whether it has a response or an error.
     """
 
     __slots__ = (
@@ -174,30 +174,30 @@ class Call:
         self._waiters: list[asyncio.Future[Response]] = []
 
     def finish(self, result: messages.Actions | BaseException) -> None:
-        """Takes the actions, or the error, in any thread."""
+        """Accepts the actions, or the error, in any thread."""
         self._pending.finish(self, result)
 
     def future(self) -> asyncio.Future[Response]:
-        """A future of the response, of its own for each caller: cancelling it has no effect on others."""
+        """A new future of the response for each caller, so that cancelling it does not affect others."""
         future = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
         return future
 
     def result(self) -> Response:
-        """The response of one that is done; raises its error."""
+        """The response of a request that is done; raises its error."""
         if self._error is not None:
             raise self._error
         return self._response
 
     def succeed(self, response: Response) -> None:
-        """Hands the response to all who wait for it."""
+        """Sets the response of all futures."""
         self.done, self._response = True, response
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(response)
 
     def fail(self, error: BaseException) -> None:
-        """Hands the error to all who wait for a response."""
+        """Sets the error of all futures."""
         self.done, self._error = True, error
         for waiter in self._waiters:
             if not waiter.done():
@@ -205,12 +205,12 @@ class Call:
 
 
 def shutting_down(retry_after_s: float) -> RequestError:
-    """The error of a request to a server that stops."""
+    """The error of a request to a stopping server."""
     return RequestError("The server is shutting down.", status=503, retry_after_s=retry_after_s)
 
 
 def as_request_error(error: RollaxError, status: int) -> RequestError:
-    """The error as a RequestError: 503 of an environment that has stopped, `status` of any other error."""
+    """The error as a RequestError: 503 for a stopped environment, `status` for other errors."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, EnvStoppedError):

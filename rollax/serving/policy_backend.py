@@ -29,13 +29,13 @@ _MOST_AGENTS = 4_096
 
 
 class PolicyBackend(Backend):
-    """Answers with trained policies. It does not learn: rewards and submitted episodes only count in the statistics.
+    """Answers with trained policies. It does not learn; rewards and submitted episodes only count in the statistics.
 
     Requests that arrive together share forward passes; see `Passes`.
 
     Args:
         runners: policy id -> policy.
-        mapping: (agent id, episode id) -> policy id; None for one policy.
+        mapping: (agent id, episode id) -> policy id; None for a single policy.
         multi_agent: whether observations, actions and rewards are dicts by agent id.
         explore: False for greedy actions.
         version: the version of the weights.
@@ -102,7 +102,7 @@ class PolicyBackend(Backend):
         return cls(runners, mapping, multi_agent=multi_agent, explore=explore, version=version)
 
     def warm_up(self, rows: int = 64) -> None:
-        """Compiles the forward passes of up to that many rows, so that no request waits for it."""
+        """Compiles the forward passes of up to that many rows, so that no request waits for a compilation."""
         for actor in self.actors.values():
             actor.warm_up(rows)
 
@@ -227,7 +227,7 @@ class PolicyBackend(Backend):
         if self._mapping is None or agent_id is None:
             return self._only
         episode = self._episodes.get(episode_id or "")
-        if episode is None:  # one that was played elsewhere
+        if episode is None:  # an episode that was played elsewhere
             return self.actors[self._mapping(agent_id, episode_id or "")]
         if agent_id not in episode.actors:
             if len(episode.actors) >= _MOST_AGENTS:
@@ -271,5 +271,5 @@ class _Episode:
 
 
 def _on_logged(error: Exception | None) -> None:
-    if error is not None:  # the client has its answer already
+    if error is not None:  # the client already has its answer
         log.error("A logged action is lost to the memory of its agent: the forward pass has failed.", exc_info=error)

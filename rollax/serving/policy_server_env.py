@@ -25,7 +25,7 @@ DEFAULT_PORT = 9900
 
 
 class _Served:
-    """Base of both classes: the server, made from `env_config`; docs/external-environments.md lists its keys."""
+    """Base of both classes, with the server; docs/external-environments.md lists the keys of `env_config`."""
 
     samples_in_background = True
     _server: PolicyServer | None = None
@@ -93,7 +93,7 @@ class _Served:
         self._server.start()
 
     def _addresses(self) -> list[str]:
-        """The addresses of all workers where they follow from the port; else that of this one."""
+        """The addresses of all workers, if they follow from the port; otherwise that of this worker."""
         workers = getattr(self._context, "num_workers", 0)
         port, own = self._settings["port"], self.address
         if not port or not workers:
@@ -101,7 +101,7 @@ class _Served:
         return [f"{own.rpartition(':')[0]}:{port + index}" for index in range(1, workers + 1)]
 
     def run(self) -> None:
-        """Waits while the server runs."""
+        """Waits until the server stops."""
         self.server.wait()
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class _Served:
 
 
 class PolicyServerEnv(_Served, ExternalEnv):
-    """An environment whose episodes are played by the clients of a policy server; learning does not stop the server.
+    """An environment whose episodes are played by clients of a policy server, which also answers during learning.
 
     Args:
         env_config: the address, the spaces and the limits; docs/external-environments.md lists the keys.
@@ -139,7 +139,7 @@ class MultiAgentPolicyServerEnv(_Served, ExternalMultiAgentEnv):
         spaces = self._configure(env_config)
         agents = self._settings["agents"]
         if isinstance(agents, str):
-            raise ConfigError("A single text.", where="env_config key 'agents'", got=agents, expected="a list of ids")
+            raise ConfigError("A single string.", where="env_config key 'agents'", got=agents, expected="a list of ids")
         self.possible_agents = None if agents is None else list(agents)
         ExternalMultiAgentEnv.__init__(self, *spaces)
 

@@ -1,4 +1,4 @@
-"""The messages between a policy server and its clients, the same over HTTP (JSON) and WebSockets (JSON or msgpack).
+"""The messages between a policy server and its clients: equal over HTTP (JSON) and WebSockets (JSON or msgpack).
 
 A request is a verb with a body, one of the structs below. Observations, actions and rewards are plain values of their
 spaces (`rollax.serving.values`). With several agents they are dicts by agent id.
@@ -18,7 +18,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     Attributes:
         request_id: identifies a request that is sent again after a lost response; the server executes it once and
-            repeats its response. Unique in its episode; for `submit_episodes`, for these episodes.
+            repeats its response. It is unique in its episode; for `submit_episodes`, for these episodes.
     """
 
     request_id: str | None = None
@@ -84,9 +84,9 @@ class Trajectory(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     Attributes:
         obs: [T + 1] observations; the last one follows the last action.
         actions: [T] actions, as sent to the environment.
-        rewards: [T] what followed each action.
-        terminated, truncated: how it ended; at most one is true.
-        action_logp: [T] log-probability of each action, under the policy that chose it.
+        rewards: [T] reward of each action.
+        terminated, truncated: kind of its end; at most one is true.
+        action_logp: [T] log-probability of each action under the policy that chose it.
         t: [T] number of the environment step of each action in its episode; None: 0, 1, 2, ...
         infos: [T] info dicts.
     """
@@ -105,7 +105,7 @@ class Episode(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     """A whole episode, played elsewhere: agent id -> trajectory; a single agent has the id "agent0".
 
     Attributes:
-        episode_id: any id that the sender uses once.
+        episode_id: an id that the sender uses only once.
         policy_version: the version of the weights that chose the actions; None for actions of another origin.
         training_enabled: false for episodes that only count in the metrics.
     """
@@ -144,7 +144,7 @@ class PolicyInfo(msgspec.Struct):
 
 
 class Hello(msgspec.Struct):
-    """The answer to GET /v1: what the server is.
+    """The answer to GET /v1: the description of the server.
 
     Attributes:
         protocol: PROTOCOL_VERSION.
@@ -152,9 +152,9 @@ class Hello(msgspec.Struct):
         learns: whether it learns from the episodes.
         multi_agent: whether observations, actions and rewards are dicts by agent id.
         policies: policy id -> spaces.
-        version: of the weights; it grows with each update.
-        addresses: of all servers of a run with several sampling workers, this one included.
-        limits: the limits of the server by name; null: none.
+        version: version of the weights; it grows with each update.
+        addresses: addresses of all servers of a run with several sampling workers, including this one.
+        limits: the limits of the server by name; null for no limit.
     """
 
     protocol: int
@@ -197,7 +197,7 @@ class Actions(msgspec.Struct):
 
 
 class Submitted(msgspec.Struct):
-    """The answer to submit_episodes: how many are learned from, and how many are too old (`max_policy_lag`)."""
+    """The answer to submit_episodes: numbers of episodes to learn from, and of too old ones (`max_policy_lag`)."""
 
     accepted: int
     too_old: int
@@ -209,7 +209,7 @@ class Done(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct, omit_defaults=True):
-    """What was wrong with a request. The server's log has the same `id`, with the traceback if there is one."""
+    """The error of a request. The server's log has the same `id`, with the traceback if there is one."""
 
     id: str
     what: str
@@ -229,9 +229,9 @@ class StreamError(msgspec.Struct, omit_defaults=True):
     """A failed request on /v1/stream: the status and the Retry-After header of HTTP are fields beside the error.
 
     Attributes:
-        id: of the request; None if the message has no id that could be read.
-        status: as over HTTP.
-        retry_after: seconds, with a status of 429 or 503.
+        id: id of the request; None if the message has no readable id.
+        status: status as over HTTP.
+        retry_after: seconds, for status 429 or 503.
     """
 
     error: ErrorBody

@@ -1,4 +1,4 @@
-"""`Readers`: the values in requests, checked against the spaces of their agents."""
+"""`Readers`: checks the values in requests against the spaces of their agents."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Readers:
     """Reads the values of requests for a backend.
 
     Args:
-        backend: knows the spaces.
-        limits: bounds numbers, ids and agents.
-        hello: whether the server learns, and has several agents.
+        backend: has the spaces.
+        limits: limits on numbers, ids and agents.
+        hello: describes whether the server learns, and has several agents.
     """
 
     def __init__(self, backend: Backend, limits: Limits, hello: Hello) -> None:
@@ -59,7 +59,7 @@ class Readers:
     def observations(
         self, sessions: Sequence[Session], observations: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], dict[str, frozenset[str]]]:
-        """`(episode id -> observation, episode id -> the agents that act in it)`."""
+        """`(episode id -> observation, episode id -> its acting agents)`."""
         if self._only is not None:
             ids = list(observations)
             columns = self._only.columns(list(observations.values()), lambda row: f"observation of {ids[row]!r}")
@@ -116,7 +116,7 @@ class Readers:
     def returns(self, session: Session, waiting: frozenset[str], reward: Any, info: Any) -> tuple[Any, Any]:
         """`(reward, info)` for agents that have acted or are `waiting` for an action, as in external environments.
 
-        Others may have a reward of 0, which is left out.
+        A reward of 0 for other agents is ignored.
         """
         where = f"reward of {session.id!r}"
         if info is not None and self._learns:
@@ -250,7 +250,7 @@ class AgentReader:
         )
 
     def columns(self, values: Sequence[Any], where: Where, *, masks: bool = True) -> Tree:
-        """Columns of observations; those that nobody acts on may have masks without a valid action."""
+        """Columns of observations; masks without a valid action are allowed if no action follows."""
         columns = self._observations.columns(values, where)
         if masks:
             self._masks.check(columns, where)
@@ -305,7 +305,7 @@ class AgentReader:
             self._masks.check_actions(acting, actions, lambda row: f"{where}.actions[{row}]")
 
     def _logp(self, values: Sequence[Any], where: str) -> np.ndarray:
-        # A density may be above 1, a probability is not.
+        # A density can be above 1, a probability cannot.
         highest = 1e-3 if self._discrete else _LARGEST_LOGP
         for row, value in enumerate(values):
             check_finite_number(value, "log-probability", f"{where}[{row}]", _LARGEST_LOGP)

@@ -21,7 +21,7 @@ class RemoteInference:
     """Sends each verb to the server.
 
     Args:
-        policy_mapping_fn: agent id -> policy id, for the types of actions; None: the policy with the id of the agent.
+        policy_mapping_fn: agent id -> policy id, for the types of actions; None: the policy with the agent's id.
     """
 
     def __init__(self, calls: Calls, policy_mapping_fn: PolicyMapping | None = None) -> None:
@@ -31,7 +31,7 @@ class RemoteInference:
 
     def start_episode(self, episode_id: str | None, training_enabled: bool) -> str:
         self._converter()
-        # The id is made here, so that a repeated request does not start a second episode.
+        # The client makes the id, so that a repeated request does not start a second episode.
         body: dict[str, Any] = {"episode_id": uuid.uuid4().hex if episode_id is None else episode_id}
         if not training_enabled:
             body["training_enabled"] = False
@@ -67,7 +67,7 @@ class RemoteInference:
         self._calls.call("end_episode", {**body, "truncated": True} if truncated else body)
 
     def close(self) -> None:
-        """There is nothing to close besides the connections."""
+        """Does nothing: only the connections are closed."""
 
     def _converter(self) -> Convert:
         if self._convert is None:
@@ -76,7 +76,7 @@ class RemoteInference:
 
 
 def checked_hello(calls: Calls) -> dict[str, Any]:
-    """The answer to hello, whose limit of a request holds from here on; RequestError for another protocol."""
+    """The answer to hello, whose request limit is used from now on; RequestError for another protocol."""
     hello = calls.call("hello", {})
     if hello.get("protocol") != PROTOCOL_VERSION:
         raise RequestError(
@@ -92,7 +92,7 @@ def checked_hello(calls: Calls) -> dict[str, Any]:
 
 
 def converter(hello: Mapping[str, Any], mapping: PolicyMapping | None = None) -> Convert:
-    """What makes actions of decoded values: integers, tuples, and arrays in the type of their space."""
+    """Returns a converter of decoded values to actions: integers, tuples, and arrays of their space's dtype."""
     spaces = {policy_id: policy["action_space"] for policy_id, policy in hello["policies"].items()}
     first, *others = spaces.values()
     if not hello["multi_agent"]:
@@ -114,7 +114,7 @@ def converter(hello: Mapping[str, Any], mapping: PolicyMapping | None = None) ->
 
 
 def without_policy(agent_id: str, policy_id: Any, policies: list[str]) -> RequestError:
-    """The error of an agent that is mapped to no policy of the server."""
+    """The error of an agent that is mapped to an unknown policy."""
     return RequestError(
         "An agent without a policy.",
         status=422,
@@ -126,13 +126,13 @@ def without_policy(agent_id: str, policy_id: Any, policies: list[str]) -> Reques
 
 
 def of_space(space: Mapping[str, Any]) -> Convert:
-    """What makes values of a space, given as JSON, of decoded ones."""
+    """Returns a function that converts decoded values to those of a space, given as JSON."""
     kind = space["type"]
     if kind == "Discrete":
         return int
     if kind == "Dict":
         parts = {key: of_space(part) for key, part in space["spaces"]}
-        # The keys of JSON objects are strings, those of the space need not be.
+        # Keys of JSON objects are strings, those of a space can have other types.
         return lambda value: {key: convert(value[str(key)]) for key, convert in parts.items()}
     if kind == "Tuple":
         elements = [of_space(part) for part in space["spaces"]]
@@ -144,11 +144,11 @@ def of_space(space: Mapping[str, Any]) -> Convert:
 def _array(value: Any, dtype: np.dtype | None) -> np.ndarray:
     if isinstance(value, dict):
         value = np.frombuffer(value["data"], value["dtype"]).reshape(value["shape"])
-    return np.array(value, dtype)  # a copy, which may be written to
+    return np.array(value, dtype)  # a writable copy
 
 
 def _of_any(value: Any) -> Any:
-    """An action of an agent whose space is not known."""
+    """An action of an agent with an unknown space."""
     if isinstance(value, dict) and value.keys() == {"dtype", "shape", "data"}:
         return _array(value, None)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Checks on what a request holds besides values of spaces: rewards, infos, ids and action masks."""
+"""Checks on the other parts of a request: rewards, infos, ids and action masks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_finite_number(value: Any, what: str, where: str, largest: float | None
     """The number as a float.
 
     Raises:
-        RequestError: it is no finite number, or too large.
+        RequestError: it is not a finite number, or too large.
     """
     if type(value) is not float and type(value) is not int:
         raise RequestError(f"A {what} that is no number.", status=422, where=where, got=value, expected="a number")
@@ -37,7 +37,7 @@ def read_plain(value: Any, what: str, where: str, *, depth: int = 16) -> Any:
     """A value of finite numbers, strings, booleans, None, lists, and dicts with string keys; packed arrays as lists.
 
     Raises:
-        RequestError: anything else is in it, or it is nested more deeply than `depth`.
+        RequestError: it contains other values, or is nested more deeply than `depth`.
     """
     if value is None or isinstance(value, str | bool) or (isinstance(value, int) and abs(value) < 2**63):
         return value
@@ -100,7 +100,7 @@ class AllowedActions:
             )
 
     def check_actions(self, observations: Tree, actions: Tree, where: Where) -> None:
-        """Refuses actions that the masks of their observations exclude, given columns of both."""
+        """Refuses actions that the masks of their observations forbid, given columns of both."""
         if not self.masked:
             return
         allowed = are_allowed(observations[ACTION_MASK], actions, self._action_space)

@@ -1,6 +1,6 @@
-"""Who may talk to a policy server: token, Host, Origin, CORS, and rates by client address.
+"""Access to a policy server: token, Host, Origin, CORS, and rates by client address.
 
-Everything here is decided from the head of a request, before its body is read.
+All checks use only the head of a request, before its body is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check_address(host: str, token: str | None) -> None:
     for name, value in (("host", host), ("token", "" if token is None else token)):
         if not isinstance(value, str):
             raise ConfigError(
-                f"{name} is no text.",
+                f"{name} is not a string.",
                 where=f"{name} of PolicyServer",
                 got=value,
                 expected="a text",
@@ -64,7 +64,7 @@ def check_address(host: str, token: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host`, a name or an IP address, is this machine and nothing else."""
+    """Whether `host`, a name or an IP address, is only this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -72,7 +72,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Access:
-    """Decides from the head of a request whether it is executed.
+    """Decides from the head of a request whether it is allowed.
 
     Host: an IP address, localhost, the name that the server was started with, or one of `allowed_hosts`. A page that
     reaches the server by rebinding its own name in DNS sends that name, and is refused.
@@ -97,7 +97,9 @@ class Access:
         check_address(host, token)
         for name, given in (("allowed_origins", allowed_origins), ("allowed_hosts", allowed_hosts)):
             if isinstance(given, str):
-                raise ConfigError("A single text.", where=name, got=given, expected="a list", fix=f"write [{given!r}]")
+                raise ConfigError(
+                    "A single string.", where=name, got=given, expected="a list", fix=f"write [{given!r}]"
+                )
         self._token = None if token is None else _digest(token.encode())
         self._origins = frozenset(_origin(origin) for origin in allowed_origins)
         self._names = _LOCAL_NAMES | {host.lower()} | {_allowed_host(name) for name in allowed_hosts}
@@ -149,7 +151,7 @@ class Access:
         return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
 
     def cors_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        """Returns the headers that let a page of an allowed origin read the response."""
+        """Returns the headers that allow a page of an allowed origin to read the response."""
         origin = headers.get(b"origin")
         if origin is None or not self.allows_origin(origin):
             return []
@@ -157,7 +159,7 @@ class Access:
         return [(b"access-control-allow-origin", origin), (b"vary", b"origin"), exposed]
 
     def preflight_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        """Returns the answer to a browser that asks what a page of an allowed origin may do."""
+        """Returns the headers of the answer to a browser's preflight request for an allowed origin."""
         allowed = [*self.cors_headers(headers), *_CORS_ALLOWED]
         if headers.get(b"access-control-request-private-network") == b"true":
             allowed.append((b"access-control-allow-private-network", b"true"))
@@ -181,7 +183,7 @@ class Access:
 class Rates:
     """Token buckets: each key may spend `per_s` units a second, and up to `burst` at once.
 
-    The buckets of the keys that were used last are kept; a bucket that is dropped has been full for long in practice.
+    The buckets of the most recent keys are kept; dropped buckets have usually been full for a long time.
     """
 
     def __init__(self, per_s: float, burst: float) -> None:
@@ -189,7 +191,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str, amount: float = 1.0) -> float:
-        """Spends `amount` units; returns 0, or without spending the seconds until there are enough."""
+        """Spends `amount` units and returns 0; without enough units, returns the seconds until there are."""
         now = time.monotonic()
         left, since = self._buckets.get(key, (self._burst, now))
         left = min(self._burst, left + (now - since) * self._per_s)
@@ -203,7 +205,7 @@ class Rates:
 
 
 def _digest(token: bytes) -> bytes:
-    # Tokens of any length are compared by digests of one length, so that the time depends on neither.
+    # Tokens are compared by digests of equal length, so that the time does not depend on the tokens.
     return hashlib.sha256(token).digest()
 
 

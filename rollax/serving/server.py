@@ -1,4 +1,4 @@
-"""`PolicyServer`: a service on a port, in a thread of its own."""
+"""`PolicyServer`: a service on a port, in a separate thread."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _AGAIN_S = 0.1
 
 
 class PolicyServer:
-    """Serves a policy over HTTP and WebSockets, in a thread of its own, until `stop`.
+    """Serves a policy over HTTP and WebSockets, in a separate thread, until `stop`.
 
     Args:
-        service: what executes the requests, or the backend of a `Service` that the server makes.
-        host: the address or name to listen on; another than this machine's loopback requires a token.
+        service: executes the requests; or the backend of a `Service` that the server makes.
+        host: the address or name to listen on; all except this machine's loopback require a token.
         port: the port; 0 for a free one.
-        token: what clients have to send as `Authorization: Bearer`.
+        token: the token that clients must send as `Authorization: Bearer`.
         certificate: file of the TLS certificate chain (PEM); the address is then https.
         key: file of its private key, if it is not in the same file.
         allowed_origins: origins of foreign pages that may use the server.
         allowed_hosts: further names of this server in URLs.
-        limits: what the server bounds; a `Service` has its own.
+        limits: the limits of the server; a `Service` has its own.
         pages: path -> `Page`, shown without a token.
 
     Raises:
@@ -64,7 +64,7 @@ class PolicyServer:
         check_address(host, token)
         if not isinstance(service, Backend) and not callable(getattr(service, "call", None)):
             raise ConfigError(
-                "Nothing that can be served.",
+                "A value that cannot be served.",
                 where="PolicyServer",
                 got=type(service).__name__,
                 expected="a Backend, such as PolicyBackend.from_checkpoint(path), or a Service",
@@ -110,7 +110,7 @@ class PolicyServer:
         return self._app.metrics
 
     def start(self) -> PolicyServer:
-        """Starts to answer requests; returns itself. ConfigError for a server that was started before."""
+        """Starts the server; returns itself. ConfigError for a server that was started before."""
         if self._thread.ident is not None:
             raise ConfigError(
                 "A policy server that was started before.",
@@ -123,9 +123,9 @@ class PolicyServer:
         return self
 
     def stop(self) -> None:
-        """Refuses new requests, answers those that it has, and returns when thread and connections have ended."""
+        """Refuses new requests, answers pending ones, and returns when the thread and all connections have ended."""
         if self._thread.is_alive() and self._ready.done() and self._ready.exception() is None:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop is already closed
                 self._ready.result().call_soon_threadsafe(self._stopping.set)
         if self._thread.ident is not None:
             self._thread.join()
@@ -172,7 +172,7 @@ class PolicyServer:
             await _cancelled(ticker)
 
     async def _accept(self, make: Callable[[], asyncio.Protocol]) -> None:
-        """Takes connections. They count from here on, which bounds TLS handshakes that do not end, too."""
+        """Accepts connections. They are counted from here on, which also limits unfinished TLS handshakes."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as handshakes:
             while True:
@@ -188,15 +188,15 @@ class PolicyServer:
                     accepted.close()
 
     async def _connect(self, make: Callable[[], asyncio.Protocol], accepted: socket.socket, address: str) -> None:
-        """Hands an accepted socket over to a connection, after the handshake of TLS if there is one."""
+        """Passes an accepted socket to a connection, with TLS after the handshake."""
         timeout_s = None if self._tls is None else self._app.limits.request_timeout_s
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 make, accepted, ssl=self._tls, ssl_handshake_timeout=timeout_s
             )
-        except OSError:  # the client has gone, or does not speak TLS, or does not go on
+        except OSError:  # the client has disconnected, does not use TLS, or stopped sending
             self._app.left(address)
-        except Exception:  # a fault of one connection must not end the acceptance of others
+        except Exception:  # an error of one connection must not affect others
             log.exception("A connection from %s could not be made.", address)
             self._app.left(address)
             accepted.close()
@@ -214,7 +214,7 @@ class PolicyServer:
                 connection.tick(now)
 
     async def _end(self, state: Any) -> None:
-        """Lets the connections finish what they have begun, for a while, and aborts the others."""
+        """Gives the connections some time to finish, and then aborts them."""
 
         async def ended(within_s: float) -> None:
             deadline = time.monotonic() + within_s
@@ -224,7 +224,7 @@ class PolicyServer:
         for connection in list(state.connections):
             connection.shutdown()
         await ended(_GRACE_S)
-        self.service.close()  # answers what still waits for an action
+        self.service.close()  # answers requests that still wait for an action
         await ended(_GRACE_S / 4)
         for task in list(state.tasks):
             task.cancel()
@@ -272,14 +272,14 @@ def _uvicorn_config(service: Service, access: Access, limits: Limits, pages: Map
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # there is none for Windows
+    except ImportError:  # not available on Windows
         return None
     return uvloop.new_event_loop
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 1 << 16:  # getaddrinfo takes more
+        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 1 << 16:  # getaddrinfo accepts more
             raise OSError("no port from 0 to 65535")
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)

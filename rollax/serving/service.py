@@ -23,15 +23,15 @@ _REMEMBERED_SUBMISSIONS = 1_000
 
 
 class Service:
-    """Executes requests, whichever way they arrive. All methods run in the thread of the event loop.
+    """Executes requests of all transports. All methods run in the thread of the event loop.
 
     Args:
-        backend: what chooses the actions.
-        limits: what is bounded.
-        clock: seconds, monotonic.
+        backend: chooses the actions.
+        limits: the limits.
+        clock: returns monotonic seconds.
 
     Attributes:
-        addresses: of all servers of the run, for `hello`; the transport fills it in.
+        addresses: addresses of all servers of the run, for `hello`; set by the transport.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Service:
         }
         self._pending = PendingActions(self.sessions, self.limits, clock, multi_agent=self._hello.multi_agent)
         self._submitted: OrderedDict[tuple[str, int], asyncio.Future[Response]] = OrderedDict()
-        self._submitting = 0  # those of them that run or wait
+        self._submitting = 0  # those that run or wait
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -100,7 +100,7 @@ class Service:
         Args:
             verb: one of `protocol.REQUESTS`, or "hello", "health" or "statistics".
             request: the struct of the verb; None for those without a body.
-            client: who has sent it.
+            client: the sender.
         Raises:
             RequestError: the request is not executed. A future may raise it too.
         """
@@ -278,7 +278,7 @@ class Service:
             )
         if request.request_id is not None:
             self._readers.check_id(request.request_id, "request_id")
-            # With the content: the id of a request without an episode may be another client's, too.
+            # Including the content, because another client may use the same id for a request without an episode.
             key = request.request_id, _fingerprint(request)
             known = self._submitted.get(key)
         if known is None:
@@ -296,10 +296,10 @@ class Service:
     def _on_submitted(self, done: asyncio.Future[Response], key: tuple[str, int] | None) -> None:
         self._submitting -= 1
         if key is not None and (done.cancelled() or done.exception() is not None):
-            self._submitted.pop(key, None)  # the traceback of its error holds the episodes; nothing was played
+            self._submitted.pop(key, None)  # its error's traceback would keep the episodes alive
 
     def _key(self, request: messages.Request) -> Key | None:
-        """What identifies a request that is sent again; None for one without an id."""
+        """The key that identifies a repeated request; None for one without an id."""
         if request.request_id is None:
             return None
         self._readers.check_id(request.request_id, "request_id")
@@ -347,4 +347,4 @@ def _fingerprint(request: Any) -> int:
     try:
         return hash(msgspec.msgpack.encode(request))
     except (TypeError, ValueError, OverflowError):
-        return 0  # it holds what no space has, and is refused
+        return 0  # it has values that are in no space, and is refused later

@@ -1,4 +1,4 @@
-"""`Sessions`: the running episodes of a policy server, and what it remembers of those that have ended."""
+"""`Sessions`: the running episodes of a policy server, and the ids of recently ended ones."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Session:
 
     Attributes:
         id: the episode's id.
-        client: who has started it.
-        trains: whether it is learned from.
+        client: the client that started it.
+        trains: whether it is trained on.
         agents: the agents that have acted and not ended; the agent of a single-agent server is "".
         acted: whether any agent has acted.
-        last_response: when its last request was answered.
+        last_response: time of the response to its last request.
         responses: key -> response, or the pending request, of its last requests.
     """
 
@@ -44,7 +44,7 @@ class Session:
         self.responses: OrderedDict[Key, Any] | None = None
 
     def remember(self, key: Key, response: Any) -> None:
-        """Keeps a response for a request that is sent again."""
+        """Stores a response for a repeated request."""
         if self.responses is None:
             self.responses = OrderedDict()
         self.responses[key] = response
@@ -56,11 +56,11 @@ class Sessions:
     """The running episodes by id.
 
     Args:
-        limits: how many may run.
-        clock: seconds, monotonic.
+        limits: limits on running episodes.
+        clock: returns monotonic seconds.
 
     Attributes:
-        waiting: episode id -> its agents with a pending request, for episodes that have any. A table beside the
+        waiting: episode id -> its agents with a pending request, for episodes that have any. It is separate from the
             sessions, because it is read and written for all episodes of a request at once.
     """
 
@@ -88,10 +88,10 @@ class Sessions:
         return len(self._by_client)
 
     def start(self, episode_id: str | None, client: Hashable, trains: bool) -> Session:
-        """Starts an episode; without an id under a new one.
+        """Starts an episode; without an id, with a new one.
 
         Raises:
-            RequestError: an episode with this id is running, or too many are.
+            RequestError: an episode with this id is running, or too many are running.
         """
         if episode_id is None:
             episode_id = uuid.uuid4().hex
@@ -159,7 +159,7 @@ class Sessions:
         )
 
     def end(self, session: Session, how: str = ENDED, key: Key | None = None, response: Any = None) -> None:
-        """Removes a running episode; its last request may be repeated."""
+        """Removes a running episode; its last request can still be repeated."""
         del self._running[session.id]
         self.waiting.pop(session.id, None)
         self._by_client[session.client] -= 1
@@ -172,7 +172,7 @@ class Sessions:
         self.ended += how == ENDED
 
     def response_to(self, episode_id: str, key: Key) -> Any:
-        """The response, or the pending request, of a request that is sent again; None for a new one."""
+        """The response, or the pending request, of a repeated request; None for a new one."""
         session = self._running.get(episode_id)
         if session is not None:
             return None if session.responses is None else session.responses.get(key)
@@ -180,12 +180,12 @@ class Sessions:
         return ended[2] if ended is not None and ended[1] == key else None
 
     def started_by(self, request_id: str) -> str | None:
-        """The id of the episode that this request has started; None once it is used, so it is another client's."""
+        """The id of the episode that this request started; None if used since: the request is another client's."""
         session = self._running.get(self._started.get(request_id, ""))
         return None if session is None or session.acted or session.id in self.waiting else session.id
 
     def remember_start(self, request_id: str, episode_id: str) -> None:
-        """Keeps which request has started an episode."""
+        """Stores which request started an episode."""
         self._started[request_id] = episode_id
         while len(self._started) > _REMEMBERED_ENDS:
             self._started.popitem(last=False)
@@ -219,7 +219,7 @@ class Sessions:
     def end_waiting(self, agents: Mapping[str, frozenset[str]]) -> None:
         """Removes the pending request for agents."""
         waited = list(map(self.waiting.pop, agents, repeat(NOBODY)))
-        if waited == list(agents.values()):  # nobody else waits in these episodes
+        if waited == list(agents.values()):  # no other agents wait in these episodes
             return
         for (episode_id, names), all_names in zip(agents.items(), waited, strict=True):
             if not all_names <= names:

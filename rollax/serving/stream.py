@@ -1,7 +1,7 @@
-"""The WebSocket side of a policy server: /v1/stream, with many requests in flight on one connection.
+"""The WebSocket side of a policy server: /v1/stream, with many pending requests on one connection.
 
-It is an asyncio protocol without a task or a queue: a message is executed where it is received, and its response is
-written where it is ready.
+It is an asyncio protocol without a task or a queue: a message is executed when it is received, and its response is
+written when it is ready.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _GOING_AWAY = 1001
 
 
 class Stream(asyncio.Protocol):
-    """One connection, taken over from the HTTP protocol of uvicorn with its first request.
+    """One connection, handed over by uvicorn's HTTP protocol with its first request.
 
-    A client that does not read its responses is cut off when more than `limits.max_unsent_bytes` wait for it, and one
-    that does not answer pings when it has been silent for 40 seconds.
+    A client that does not read its responses is disconnected when more than `limits.max_unsent_bytes` are unsent; one
+    that does not answer pings, after 40 seconds of silence.
     """
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
@@ -57,7 +57,7 @@ class Stream(asyncio.Protocol):
         self._client = f"{self._address}:{peer[1]}" if peer else ""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drops the connection; responses that are not ready yet are dropped when they are."""
+        """Drops the connection; responses that become ready later are dropped."""
         del exc
         self._state.connections.discard(self)
         self._app.left(self._address)
@@ -66,7 +66,7 @@ class Stream(asyncio.Protocol):
             self._app.metrics.streams -= 1
 
     def data_received(self, data: bytes) -> None:
-        """Executes the messages that have arrived in full."""
+        """Executes the complete messages."""
         connection = self._connection
         self._heard = time.monotonic()
         connection.receive_data(data)
@@ -191,7 +191,7 @@ class Stream(asyncio.Protocol):
             self._connection.send_binary(data)
 
     def _flush(self) -> None:
-        """Writes what is to be sent; cuts the client off if it does not read."""
+        """Writes the outgoing data; disconnects a client that does not read."""
         self._write_waiting()
         if self.transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
             self._app.metrics.cut_off += 1
@@ -222,6 +222,6 @@ def _headers(parsed: ParsedHeaders) -> dict[bytes, bytes]:
 
 
 def _select_subprotocol(connection: ServerProtocol, offered: Any) -> Any:
-    """Accepts the subprotocol `rollax`, or none; one that holds a token is never repeated in the response."""
+    """Accepts the subprotocol `rollax`, or none; one with a token is never repeated in the response."""
     del connection
     return SUBPROTOCOL if SUBPROTOCOL in offered else None

@@ -13,7 +13,7 @@ def read_token(file: Path, where: str = "--token-file") -> str:
     """Returns the token in a file: its only line.
 
     Raises:
-        ConfigError: the file cannot be read, or does not hold one line of printable ASCII.
+        ConfigError: the file cannot be read, or is not one line of printable ASCII.
     """
     try:
         with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""`TrainingBackend`: answers requests with the policies of a run, which learns from the episodes."""
+"""`TrainingBackend`: answers requests with the policies of a run that learns from the episodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TrainingBackend(Backend):
     """Passes requests to the sampler of a worker, whose thread chooses the actions.
 
     Args:
-        episodes: of the external environment that the worker samples.
+        episodes: episodes of the external environment that the worker samples.
         worker: has the policies.
         multi_agent: whether observations, actions and rewards are dicts by agent id.
         curve: the learning curve of the run so far, for `statistics`.
@@ -52,7 +52,7 @@ class TrainingBackend(Backend):
         self._of_agents: dict[str, PolicyRunner] = {}
         self._running: dict[str, _Running] = {}
         self._onnx: dict[str, tuple[int, bytes]] = {}  # policy id -> version and model
-        self._lock = threading.Lock()  # of counts and curve, which `submit` changes in another thread
+        self._lock = threading.Lock()  # for counts and curve, which `submit` changes in another thread
         self._counts = {"episodes_submitted": 0, "episodes_too_old": 0, "episodes_dropped": 0}
 
     def hello(self) -> Hello:
@@ -126,7 +126,7 @@ class TrainingBackend(Backend):
                 self._counts["episodes_dropped"] += 1
 
     def submit(self, episodes: list[Episode]) -> Submitted:
-        # First what may be refused: the episodes of a refused submission may be sent again, one by one.
+        # All checks come first, because the episodes of a refused submission may be sent again, one by one.
         for number, episode in enumerate(episodes):
             self._episodes.check_declared(episode.agents, f"episodes[{number}]")
         too_old = list(map(self._is_too_old, episodes))
@@ -147,7 +147,7 @@ class TrainingBackend(Backend):
     def weights(self, policy_id: str) -> bytes:
         from rollax.serving.weights import policy_to_bytes
 
-        version = self.version  # before the weights are read: they may be newer, but not older
+        version = self.version  # read before the weights, which may be newer, but not older
         return policy_to_bytes(self.worker.runners[policy_id], version)
 
     def onnx(self, policy_id: str) -> bytes:
@@ -171,7 +171,7 @@ class TrainingBackend(Backend):
                 "curve": list(self.curve.points),
             }
 
-    # Policies of agents.
+    # The policies of agents.
 
     def _runner(self, agent_id: Hashable) -> PolicyRunner:
         """The policy of an agent."""
@@ -214,10 +214,10 @@ class TrainingBackend(Backend):
                 "such as DQN",
             ) from error
 
-    # Episodes that were played elsewhere.
+    # Episodes played elsewhere.
 
     def _is_too_old(self, episode: Episode) -> bool:
-        """Whether an on-policy algorithm drops it as too old; 422 if it cannot learn from such episodes."""
+        """Whether an on-policy algorithm drops it as too old; status 422 if it cannot learn from such episodes."""
         runners = [self._runner(agent) for agent in episode.agents]
         if not episode.training_enabled or all(runner.learns_off_policy for runner in runners):
             return False
@@ -226,11 +226,11 @@ class TrainingBackend(Backend):
                 self._check_off_policy(agent)
         if episode.policy_version is None:
             return False
-        # A newer version than this server's: the server was restarted from an earlier checkpoint.
+        # A version newer than this server's is from before a restart with an earlier checkpoint.
         return self.worker.is_too_old(episode.policy_version) or episode.policy_version > self.version
 
     def _play(self, episode: Episode) -> None:
-        """Queues the events of an episode in the order of time; blocks while the queue is full."""
+        """Queues the events of an episode in time order; blocks while the queue is full."""
         episode_id = f"submitted-{uuid.uuid4().hex}"
         self._episodes.start(episode_id, episode.training_enabled)
         try:
@@ -269,7 +269,7 @@ class TrainingBackend(Backend):
         return count
 
     def _end(self, episode_id: str, episode: Episode, ending: Mapping[str, _Step], *, closes: bool) -> None:
-        """Ends agents, and with the last of them the episode."""
+        """Ends agents, and the episode with the last of them."""
         for terminated in (True, False):
             agents = {a: step.obs for a, step in ending.items() if episode.agents[a].terminated is terminated}
             others = any(episode.agents[agent].terminated is not terminated for agent in ending)
@@ -287,7 +287,7 @@ class TrainingBackend(Backend):
 
 
 class _Running:
-    """A running episode: whether it is learned from, and its reward and steps so far."""
+    """A running episode: whether it is trained on, and its reward and steps so far."""
 
     __slots__ = ("reward", "steps", "trains")
 

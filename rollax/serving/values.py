@@ -1,6 +1,6 @@
 """Values of spaces on the wire: plain values and packed arrays in, plain values out.
 
-A plain value is what JSON holds: numbers, nested lists, dicts by key; a tuple is a list. A packed array is a dict
+A plain value consists of JSON types: numbers, nested lists, dicts by key; a tuple is a list. A packed array is a dict
 {"dtype": "<f4", "shape": [2, 3], "data": bytes}, in msgpack only; `data` is in C order.
 """
 
@@ -34,11 +34,11 @@ _MAX_AXES = 32
 
 
 class SpaceValues:
-    """Reads values of a space from the wire, many at once.
+    """Converts transferred values to those of a space, many at once.
 
     Args:
         space: the space.
-        largest: the largest absolute value of a number, unless a bound of the space is higher; None: any finite number.
+        largest: the largest absolute value of a number, unless a bound of the space is higher; None: no limit.
         bounded: whether values outside the bounds of a Box are refused.
     """
 
@@ -58,7 +58,7 @@ class SpaceValues:
         except _MisfitError as error:
             if len(values) == 1:
                 raise error.located(where(0)) from None
-        # The values one by one, to find the first that does not fit.
+        # Reads the values one by one to find the first wrong one.
         rows = []
         for row, value in enumerate(values):
             try:
@@ -74,9 +74,9 @@ _STRINGS = frozenset({str})
 
 def plain(value: Any) -> Any:
     """The plain value of an action, or of any tree of arrays and numbers."""
-    if type(value) in _PLAIN:  # most actions
+    if type(value) in _PLAIN:  # the common case
         return value
-    if hasattr(value, "tolist"):  # an array, or a number of NumPy
+    if hasattr(value, "tolist"):  # an array, or a NumPy number
         return value.tolist()
     if isinstance(value, Mapping):
         if _PLAIN.issuperset(map(type, value.values())) and _STRINGS.issuperset(map(type, value)):
@@ -115,7 +115,7 @@ def unpack(packed: Mapping[str, Any], where: str = "packed array") -> np.ndarray
 
 
 class _MisfitError(Exception):
-    """A value that is not in its space; `located` makes the error of the request."""
+    """A value is not in its space; `located` returns the error of the request."""
 
     def __init__(self, what: str, path: Path, got: Any, expected: Any) -> None:
         super().__init__(what)
@@ -143,7 +143,7 @@ def _node(space: Space, path: Path, owner: SpaceValues) -> Any:
 class _DictNode:
     def __init__(self, space: spaces.Dict, path: Path, owner: SpaceValues) -> None:
         self._path, self._keys = path, space.spaces.keys()
-        # The keys of JSON objects are strings.
+        # Keys of JSON objects are strings.
         self._parts = {str(key): (key, _node(part, (*path, key), owner)) for key, part in space.spaces.items()}
 
     def columns(self, values: Sequence[Any]) -> dict[Any, Tree]:
@@ -151,7 +151,7 @@ class _DictNode:
         return {key: node.columns([value[name] for value in named]) for name, (key, node) in self._parts.items()}
 
     def _named(self, value: Any) -> dict[str, Any]:
-        """The parts of a value by name; msgpack also has keys that are no strings."""
+        """The parts of a value by name; keys in msgpack can have other types than strings."""
         if isinstance(value, dict):
             if value.keys() == self._parts.keys():
                 return value
@@ -217,7 +217,7 @@ class _Leaf:
         return column
 
     def _packed(self, values: Sequence[Any]) -> np.ndarray:
-        """[N, *shape] of packed arrays; those of one dtype are read at once."""
+        """[N, *shape] from packed arrays; arrays of equal dtype are read at once."""
         first = values[0]
         dtype = first.get("dtype")
         if isinstance(dtype, str) and dtype in _DTYPES:

@@ -1,6 +1,6 @@
 """Policies as bytes, for inference at the clients: weights and filter as safetensors, the description as JSON.
 
-Nothing is pickled, and no code of anybody's but rollax's is imported.
+Nothing is pickled, and only code of rollax is imported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = "rollax-policy-1"
 _KEY = "rollax"
 _WEIGHTS, _FILTER = "weights/", "filter/"
 _WHERE = "the served policy"
-# What acting does not read, some of which is nobody else's business.
+# Keys that acting does not need, some of which are private.
 _LEFT_OUT = (
     "env",
     "env_config",
@@ -48,7 +48,7 @@ def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
     config, spaces, observation filter, timestep.
 
     Raises:
-        RequestError: the class of the policy or of its model is not one of rollax.
+        RequestError: the class of the policy or of its model is not one of rollax's.
     """
     policy = runner.policy
     if not isinstance(policy.config, TrainerConfig) or not _is_own(policy):
@@ -79,13 +79,13 @@ def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
 
 
 def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
-    """The policy that `policy_to_bytes` wrote; its actions are those of the server's policy.
+    """The policy from `policy_to_bytes`; it acts as the server's policy.
 
     Args:
-        data: what GET /v1/weights returned.
-        seed: of the exploration; None for one that no other client has.
+        data: the response of GET /v1/weights.
+        seed: seed of exploration; None for a random one.
     Raises:
-        CheckpointError: the bytes are damaged or of another format, or name code outside of rollax.
+        CheckpointError: the bytes are damaged or of another format, or refer to code outside of rollax.
     """
     description = read_description(data)
     name = description["class"]
@@ -110,7 +110,7 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
 
 
 def update_policy(runner: PolicyRunner, data: bytes) -> int:
-    """Gives a policy of `policy_from_bytes` newer weights, without compiling again; returns their version.
+    """Sets newer weights of a policy from `policy_from_bytes`, without another compilation; returns their version.
 
     Raises:
         CheckpointError: the bytes are damaged, or of another policy.

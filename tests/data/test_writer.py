@@ -39,7 +39,7 @@ def test_a_column_that_is_missing(tmp_path, name):
 def test_an_episode_id_that_is_not_a_string(tmp_path):
     (one,) = some(1)
     one.episode_id = 3
-    with pytest.raises(DatasetError, match=r"episode_id of a trajectory is no text(.|\n)*give '3'"):
+    with pytest.raises(DatasetError, match=r"episode_id of a trajectory is not a string(.|\n)*give '3'"):
         written(tmp_path, [one])
 
 

@@ -106,7 +106,12 @@ def test_integer_actions_with_bounds():
 
 
 def test_a_spec_without_a_space():
-    refused(SpaceError, DMEnvironment, Catch(observation_spec=specs.StringArray(())), says="A spec without a corresponding space")
+    refused(
+        SpaceError,
+        DMEnvironment,
+        Catch(observation_spec=specs.StringArray(())),
+        says="A spec without a corresponding space",
+    )
 
 
 class Pair(NamedTuple):

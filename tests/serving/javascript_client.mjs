@@ -62,7 +62,7 @@ const checks = {
     one.close();
   },
 
-  async "an episode that the server has lost is an error of its own, and the next one goes on"() {
+  async "an episode that the server has lost is an EpisodeLostError, and the next one continues"() {
     const one = new PolicyClient(address, { token });
     const episode = await one.startEpisode();
     await arrange({ forget: true });
@@ -97,7 +97,7 @@ const checks = {
     one.close();
   },
 
-  async "numbers that are not finite are refused before they are sent"() {
+  async "numbers that are not finite are refused before sending"() {
     const one = new PolicyClient(address, { token });
     const episode = await one.startEpisode();
     await arrange();
@@ -107,7 +107,7 @@ const checks = {
     one.close();
   },
 
-  async "a request that is larger than the server takes is refused before it is sent"() {
+  async "a request that is larger than the server accepts is refused before sending"() {
     const one = new PolicyClient(address, { token });
     const episode = await one.startEpisode();
     const { max_body_bytes: largest } = (await one.hello()).limits;
@@ -130,7 +130,7 @@ const checks = {
     nobody.close();
   },
 
-  async "a closed client fails what waits"() {
+  async "a closed client fails pending requests"() {
     const nobody = new PolicyClient(address.replace(/\d+$/, "1"), { timeout: 1e6 });
     const waiting = assert.rejects(nobody.startEpisode(), /closed/);
     nobody.close();

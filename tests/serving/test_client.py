@@ -199,7 +199,7 @@ def test_requests_that_are_too_large_are_refused_before_sending(over):
             lambda: client.submit_episodes([{"agents": {"agent0": columns}}]),
             lambda: client.log_action(client.start_episode(), large, 0),
         ):
-            with pytest.raises(RequestError, match="larger than the policy server takes") as caught:
+            with pytest.raises(RequestError, match="larger than the policy server accepts") as caught:
                 send()
             assert caught.value.status == 413
     assert [verb for verb, _ in fake.executed] == ["start_episode"]

@@ -285,7 +285,7 @@ def test_masked_actions_and_nested_observations():
 def test_wrong_observations_and_actions_are_refused_at_once(discrete, server):
     """Otherwise the server would refuse the whole episode at its end."""
     with local(server.address) as client:
-        with pytest.raises(RequestError, match="An id that the server does not take"):
+        with pytest.raises(RequestError, match="An id that the server does not accept"):
             client.start_episode(5)  # type: ignore[arg-type]
         episode = client.start_episode()
         client.get_action(episode, SEEN[0])

@@ -48,7 +48,7 @@ def test_other_addresses_than_loopback_require_a_token(host, local):
 
 @pytest.mark.parametrize("given", [{"host": 5}, {"host": None}, {"token": 5}])
 def test_an_address_and_a_token_must_be_strings(given):
-    with pytest.raises(ConfigError, match="is no text"):
+    with pytest.raises(ConfigError, match="is not a string"):
         PolicyServer(EchoService(), **given)
 
 

@@ -1,1 +1,1 @@
-"""The formats of others, each in a module that is imported when it is read."""
+"""Formats of other libraries, each in a module that is imported when it is needed."""

@@ -1,4 +1,4 @@
-"""What the formats share: spaces as settings, columns from values, and skipped parts."""
+"""The common parts of formats: spaces as settings, columns from values, and skipped parts."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ GivenSpace = Space | Mapping[str, Any] | None
 
 
 class FormatReader(DatasetReader):
-    """A reader of files that may lack spaces, and some parts of which may be broken; a subclass has `_read`.
+    """A reader of files without spaces, of which some parts may be broken; a subclass has `_read`.
 
     Args:
         observation_space: the space of one agent's observations, or its JSON; for data of several policies, or of one
-            that is not "default_policy", a mapping policy id -> space; None: not known.
+            that is not "default_policy", a mapping policy id -> space; None: unknown.
         action_space: the action space of the environment, in the same forms.
-        env: a Gymnasium id, for the spaces that are not given.
-        actions_of: "policy" or "environment", the scale of `actions`, see `DatasetReader`; None: that of the format.
-        max_broken: how many broken lines or files are skipped; one more raises.
+        env: a Gymnasium id, for spaces that are not given.
+        actions_of: "policy" or "environment", the scale of `actions`, see `DatasetReader`; None: the format's.
+        max_broken: maximum number of broken lines or files that are skipped; one more raises.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class FormatReader(DatasetReader):
         self.actions_of = actions_of or type(self).actions_of
         check_max_broken(max_broken)
         self._max_broken = max_broken
-        self._unopened = 0  # the messages of `broken` that are of the opening
+        self._unopened = 0  # the messages in `broken` from opening the files
         self._warned = False
-        self.left_out = 0  # trajectories of one step, which is left out
+        self.left_out = 0  # trajectories of a single step that is left out
         self.header: Mapping[str, Any] = {} if env is None else {"env": env}
         self.observation_spaces: dict[str, Space] = _by_policy(observation_space, "observation_space", env)
         self.action_spaces: dict[str, Space] = _by_policy(action_space, "action_space", env)
@@ -93,17 +93,17 @@ class FormatReader(DatasetReader):
 
     @abstractmethod
     def _read(self) -> Iterator[RecordedTrajectory]:
-        """All trajectories, once; `skip` gets the errors."""
+        """All trajectories once; `skip` gets the errors."""
 
     def skip(self, error: DatasetError) -> None:
-        """Notes a broken piece; raises the error where there are too many."""
+        """Records a broken part; raises the error if there are too many."""
         skip(self.broken, error, self._max_broken)
 
     def spaces_of(self, policy_id: str, where: str) -> tuple[Space | None, Space | None]:
-        """The spaces of observations and actions of a policy; None where no policy has one.
+        """The spaces of observations and actions of a policy; None if no policy has one.
 
         Raises:
-            ConfigError: other policies have one.
+            ConfigError: only other policies have one.
         """
         known = {"observation_space": self.observation_spaces, "action_space": self.action_spaces}
         for name, by_policy in known.items():
@@ -119,18 +119,18 @@ class FormatReader(DatasetReader):
 
 
 def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
-    """ConfigError for a setting of a format that does not fit."""
+    """Raises ConfigError for a wrong setting of a format."""
     if not fits:
         raise ConfigError("A setting of the wrong kind.", where=f"setting {name!r}", got=value, expected=expected)
 
 
 def check_max_broken(max_broken: Any) -> None:
-    """ConfigError for a number of broken parts that is none."""
+    """Raises ConfigError for an invalid number of broken parts."""
     check_setting("max_broken", max_broken, is_whole(max_broken) and max_broken >= 0, "a whole number, 0 or more")
 
 
 def check_max_decoded_gb(max_decoded_gb: Any) -> None:
-    """ConfigError for a limit of a binary format that is no number of GiB."""
+    """Raises ConfigError for an invalid limit in GiB."""
     fits = is_number(max_decoded_gb) and max_decoded_gb > 0
     check_setting("max_decoded_gb", max_decoded_gb, fits, "a number of GiB above 0")
 
@@ -184,10 +184,10 @@ def _space(given: Any, name: str, env: str | None) -> Any:
 
 
 def take_space(known: dict[str, Space], policy_id: str, space: Space, kind: str, where: Any, first: Any) -> None:
-    """Notes the space of a policy; DatasetError where an earlier file has another one.
+    """Adds the space of a policy; DatasetError if an earlier file has another one.
 
     Args:
-        known: policy id -> space, of the files before.
+        known: policy id -> space of earlier files.
         kind: "observation_space" or "action_space".
         where: the file.
         first: the first file.
@@ -203,7 +203,7 @@ def take_space(known: dict[str, Space], policy_id: str, space: Space, kind: str,
 
 
 def check_spaces_known(reader: DatasetReader, where: Any) -> None:
-    """Raises a DatasetError where a policy lacks one of its spaces, which files with spaces hold."""
+    """Raises a DatasetError if a policy has no space, as formats with spaces require."""
     observed, acted = reader.observation_spaces.keys(), reader.action_spaces.keys()
     if not observed or observed != acted:
         raise DatasetError(
@@ -217,7 +217,7 @@ def check_spaces_known(reader: DatasetReader, where: Any) -> None:
 
 
 def warn_of_logp(path: Path, count: int) -> None:
-    """Says that the log-probabilities of so many trajectories were left out of a file, if there are any."""
+    """Warns that the log-probabilities of `count` trajectories were left out of a file, if there are any."""
     if count:
         log.warning(
             "%s: the log-probabilities of %d trajectories are left out: the format has no place for them, or they are "
@@ -230,12 +230,12 @@ def warn_of_logp(path: Path, count: int) -> None:
 def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
     """Columns from a list of values; without a space, numbers become float32 and integers int64.
 
-    A key of a Dict space that is no string may be a string in the values, as in JSON.
+    Keys of a Dict space may be strings in the values, as in JSON.
 
     Raises:
-        DatasetError: values that do not make an array of numbers, or are not of the space.
+        DatasetError: values that are not an array of numbers, or not in the space.
     """
-    if isinstance(values, Mapping):  # a column for each key
+    if isinstance(values, Mapping):  # one column per key
         parts: dict[Any, Space] = {**space.spaces} if isinstance(space, Dict) else {}
         keys: dict[Any, Any] = {str(key): key for key in parts}
         return {

@@ -23,24 +23,24 @@ Names = str | Sequence[str]
 class CsvReader(FormatReader):
     """Reads logs in CSV, with a header line.
 
-    The rows of an episode follow one another; those of its agents may be mixed. A row without an action ends its
-    episode: its observation is the last one. Without such a row, and without a termination, the last step is left out,
-    because the observation after it is not known. Rows after a line that was skipped are the rest of an episode,
-    because that line may have begun it.
+    The rows of an episode are adjacent; those of its agents may be mixed. A row without an action ends its episode,
+    with its observation as the last one. Without such a row, and without a termination, the last step is left out,
+    because the observation after it is unknown. Rows after a skipped line are the rest of an episode, because that line
+    may have begun it.
 
     Args:
         paths: the files.
         obs: the column or columns of the observation.
         actions: the column or columns of the action.
-        rewards: the column of the reward that followed the action.
-        episode: the column whose change begins another episode; None: each file is one.
-        terminated, truncated: columns with 1 or true in the last row of an episode that ended so. Without both,
-            `ends` says how episodes end.
+        rewards: the column of the reward of the action.
+        episode: the column whose change begins another episode; None: each file is one episode.
+        terminated, truncated: columns with 1 or true in the last row of an episode that ended in that way. Without
+            both, `ends` is used.
         action_logp: the column of the log-probability of the action.
         agent: the column of the agent's id.
-        ends: "terminated", "truncated" (as without this setting) or "cut".
-        delimiter: between columns.
-        settings: as for `FormatReader`. Without spaces, a column of whole numbers as the only action is an integer.
+        ends: the end of all episodes: "terminated", "truncated" (the default) or "cut".
+        delimiter: separator of columns.
+        settings: as for `FormatReader`. Without spaces, a single action column of integers is an integer action.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class CsvReader(FormatReader):
             yield from self._finished(rows, current, path, continues=continues)
 
     def _rows(self, path: Path) -> Iterator[tuple[int, Mapping[str, str] | None]]:
-        """The number and values of each line; None for one that was skipped."""
+        """The number and values of each line; None for a skipped line."""
         wanted = [*self._obs, *self._actions, self._rewards, self._episode, self._agent, self._logp]
         names = [name for name in (*wanted, *self._flags.values()) if name is not None]
         try:
@@ -191,7 +191,7 @@ class CsvReader(FormatReader):
                 continue
             if made is not None:
                 yield made
-            elif any(lines[0][1][name].strip() for name in self._actions):  # else it has an observation alone
+            elif any(lines[0][1][name].strip() for name in self._actions):  # otherwise it has only an observation
                 self.left_out += 1
 
     def _trajectory(
@@ -232,14 +232,14 @@ class CsvReader(FormatReader):
     def _ended(
         self, lines: list[tuple[int, Mapping[str, str]]], path: Path, *, has_last: bool, cut: bool
     ) -> tuple[bool, bool]:
-        """Whether an episode terminated, and whether it was truncated; `cut`: its next line is broken."""
+        """Whether an episode terminated, and whether it was truncated; `cut`: the next line is broken."""
         if not any(self._flags.values()):
             ends = "cut" if cut and not has_last else self._ends
             return ends == "terminated", ends == "truncated"
         found = []
         for name in self._flags.values():
             flags = [] if name is None else [_flag(row[name], f"{path}, line {line}", name) for line, row in lines]
-            ending = len(lines) - 1 - has_last  # the flag may be in the line with the last observation too
+            ending = len(lines) - 1 - has_last  # the flag may also be in the line with the last observation
             if any(flags[:ending]):
                 raise DatasetError(
                     "A step after the end of its episode.",
@@ -267,7 +267,7 @@ class CsvReader(FormatReader):
         scalar: bool,
         whole: bool = False,
     ) -> np.ndarray:
-        """The numbers in some columns; `whole`: as integers if all are, because a float rounds those beyond 2**53."""
+        """The numbers in some columns; `whole`: as integers if all are, as floats round those above 2**53."""
         values: list[float] = []
         for line, row in lines:
             for name in names:

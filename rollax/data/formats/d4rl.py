@@ -33,19 +33,20 @@ _COLUMNS = {
 _AT_ONCE = 4 << 20  # bytes of trajectories that are read together
 _End = tuple[int, int, bool, bool]
 """First row, row after the last, terminated, truncated."""
-_SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best that HDF5 has, makes data 1032 times smaller at most
+_SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best compression in HDF5, has a factor of at most 1032
 
 
 class D4RLReader(FormatReader):
-    """Reads `observations, actions, rewards, terminals`, and `timeouts` and `next_observations` where they are there.
+    """Reads `observations, actions, rewards, terminals`, and `timeouts` and `next_observations` if they exist.
 
-    Without `next_observations`, the last step before a timeout is left out, because the observation after it is not
-    known; its reward still counts in the return. A few MiB of trajectories are in memory at a time, or one longer one.
+    Without `next_observations`, the last step before a timeout is left out, because the observation after it is
+    unknown; its reward still counts in the return. At a time, a few MiB of trajectories are in memory, or a single
+    larger one.
 
     Args:
         paths: the files.
-        time_limit: steps after which an episode is truncated, in files without `timeouts`.
-        max_decoded_gb: GiB that an episode or an array may take once it is decoded.
+        time_limit: number of steps after which an episode is truncated, in files without `timeouts`.
+        max_decoded_gb: maximum GiB of a decoded episode or array.
         settings: as for `FormatReader`.
     """
 
@@ -81,7 +82,7 @@ class D4RLReader(FormatReader):
         return sum(map(self._steps, self._paths))
 
     def _steps(self, path: Path) -> int:
-        """The steps of a file that are read, without those left out; 0 for a damaged file that may be skipped."""
+        """The number of steps of a file without those left out; 0 for a damaged file that may be skipped."""
         try:
             ends = self._ends(path)
         except DatasetError:
@@ -110,7 +111,7 @@ class D4RLReader(FormatReader):
                     yield found
 
     def _rows(self, file: Any, ends: list[_End], path: Path) -> Iterator[tuple[int, bool, bool, dict[str, Any]]]:
-        """First row, flags and columns of each trajectory, with the observation after it where the file has it."""
+        """First row, flags and columns of each trajectory, with the observation after it if the file has it."""
         arrays = {ours: file[theirs] for ours, theirs in _COLUMNS.items() if theirs in file}
         per_row = sum(array.nbytes / max(len(array), 1) for array in arrays.values())
         for group in _grouped(ends, max(int(_AT_ONCE / max(per_row, 1)), 1)):
@@ -173,7 +174,7 @@ class D4RLReader(FormatReader):
 
 
 def _grouped(ends: list[_End], rows: int) -> Iterator[list[_End]]:
-    """Trajectories that follow one another, with at most so many rows together, or one with more."""
+    """Groups of adjacent trajectories with at most `most` rows together, or a single larger one."""
     group: list[_End] = []
     for end in ends:
         if group and end[1] - group[0][0] > rows:
@@ -195,7 +196,7 @@ def _timeouts(terminals: np.ndarray, limit: int) -> np.ndarray:
 
 
 def _has_timeouts(path: Path) -> bool:
-    """Whether a file says where episodes were truncated; a damaged one, which is refused when it is read, does not."""
+    """Whether a file has timeouts; False for a damaged one, which is refused when it is read."""
     try:
         with opened(path) as file:
             return "timeouts" in file
@@ -204,7 +205,7 @@ def _has_timeouts(path: Path) -> bool:
 
 
 def opened(path: Path) -> Any:
-    """An HDF5 file without links to other files and without objects; DatasetError otherwise."""
+    """Opens an HDF5 file; DatasetError for one with links to other files or with objects."""
     try:
         file = h5py.File(path, "r")
     except OSError as error:
@@ -263,7 +264,7 @@ def _refuse(group: Any, path: Path) -> None:
 
 
 def _refuse_declared(found: Any, where: str) -> None:
-    """Refuses an array of which the file holds next to nothing: reading it would fill the memory."""
+    """Refuses an array whose data is mostly not in the file, because reading it would fill the memory."""
     stored = found.id.get_storage_size()
     if found.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
         raise DatasetError(

@@ -1,4 +1,4 @@
-"""Trajectories from pieces: joined, completed with the last observation, and grouped by episode."""
+"""Joins pieces of trajectories, adds the last observation, and groups trajectories by episode."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rollax.trees import Tree
 
 
 class Assembler:
-    """Joins the pieces of trajectories that come in rows, each piece after the one before.
+    """Joins consecutive pieces of trajectories.
 
-    An agent may skip steps of the environment, so a gap in `t` alone does not show that rows are missing. Where the
-    observation that followed a row is not that of the next row, rows are missing: the next row begins another
-    trajectory, which continues the one before. Without `t`, this is checked between pieces only.
+    An agent may skip steps of the environment, so a gap in `t` does not show that rows are missing. If the observation
+    after a row differs from that of the next row, rows are missing: the next row then begins another trajectory, which
+    continues the previous one. Without `t`, this is checked only between pieces.
 
     Args:
-        skip: gets the error of a trajectory whose pieces do not fit together.
+        skip: called with the error of a trajectory whose pieces do not fit together.
     """
 
     def __init__(self, skip: Callable[[DatasetError], None]) -> None:
@@ -35,12 +35,12 @@ class Assembler:
         """Trajectories of which no step is left."""
 
     def __contains__(self, key: Ids) -> bool:
-        """Whether there are rows of a trajectory that has no end yet."""
+        """Whether there is an unfinished trajectory of this key."""
         return key in self._open
 
     @property
     def episodes(self) -> set[str]:
-        """The ids of the episodes with a trajectory that has no end yet."""
+        """The ids of the episodes with unfinished trajectories."""
         return {episode for episode, _, _ in self._open}
 
     def add(
@@ -53,13 +53,13 @@ class Assembler:
         *,
         continues: bool = False,
     ) -> Iterator[RecordedTrajectory]:
-        """Adds rows of (episode, agent, policy); the trajectories that end with them.
+        """Adds rows of (episode, agent, policy); returns the trajectories that end with them.
 
         Args:
-            columns: of equal length; `obs` as long as the others.
-            ends: terminated, truncated, after the last row.
-            new_obs: as long as the columns: the observations that followed the rows; None: not known.
-            continues: whether earlier steps are missing if these rows begin a trajectory.
+            columns: columns of equal length, including `obs`.
+            ends: (terminated, truncated) after the last row.
+            new_obs: the observations after the rows, of the same length; None: unknown.
+            continues: whether earlier steps are missing, if these rows begin a trajectory.
         """
         found = self._open.setdefault(key, _Open(where, continues))
         found.parts.append(columns)
@@ -68,12 +68,12 @@ class Assembler:
             yield from self.finish(key, ends)
 
     def rest(self) -> Iterator[RecordedTrajectory]:
-        """The trajectories without an end."""
+        """The unfinished trajectories."""
         for key in list(self._open):
             yield from self.finish(key)
 
     def finish(self, key: Ids, ends: tuple[bool, bool] = (False, False)) -> Iterator[RecordedTrajectory]:
-        """The trajectories of a key with the rows up to here, if there are any."""
+        """The trajectories of a key with its rows so far, if there are any."""
         found = self._open.pop(key, None)
         if found is None:
             return
@@ -95,7 +95,7 @@ class Assembler:
 
 
 class HeldEpisodes:
-    """Trajectories that are held back until their episode is over, so that those of an episode follow one another."""
+    """Holds trajectories until their episode is over, so that those of an episode are adjacent."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[RecordedTrajectory]] = {}
@@ -106,14 +106,14 @@ class HeldEpisodes:
             self._held.setdefault(one.episode_id, []).append(one)
 
     def release(self, going_on: Collection[str] = ()) -> Iterator[RecordedTrajectory]:
-        """The trajectories of all episodes but these."""
+        """Removes and returns the trajectories of all other episodes."""
         for episode in [episode for episode in self._held if episode not in going_on]:
             yield from self._held.pop(episode)
 
 
 @dataclass
 class _Open:
-    """Rows that have no end yet, and the observations that followed them, by piece."""
+    """The rows of an unfinished trajectory, and the observations after them, by piece."""
 
     where: str
     continues: bool
@@ -121,7 +121,7 @@ class _Open:
     new_obs: list[Tree | None] = field(default_factory=list)
 
     def trajectories(self, key: Ids, ends: tuple[bool, bool]) -> Iterator[RecordedTrajectory | None]:
-        """The trajectory of these rows, or several where rows are missing; None for one of which no step is left."""
+        """The trajectory of these rows, or several if rows are missing; None for one without remaining steps."""
         columns = {name: trees.concat([part[name] for part in self.parts]) for name in self.parts[0]}
         steps = trees.length(columns[SampleBatch.REWARDS])
         new_obs = None if any(part is None for part in self.new_obs) else trees.concat(self.new_obs)
@@ -158,17 +158,16 @@ def with_last_obs(
     *,
     continues: bool = False,
 ) -> RecordedTrajectory | None:
-    """The trajectory with T + 1 observations; None where no step is left.
+    """The trajectory with T + 1 observations; None if no step remains.
 
-    An unknown terminal observation is replaced by the one before it, because its value is not used. Without a
-    termination the last step is left out, because the observation after it is not known; `reward_left_out` keeps its
+    An unknown terminal observation is replaced by the previous one, because its value is not used. Without a
+    termination the last step is left out, because the observation after it is unknown; `reward_left_out` keeps its
     reward.
 
     Args:
-        columns: of T rows.
-        last: one observation, which followed the last row; None: not known.
-        ends: terminated, truncated.
-        ids: episode, agent and policy.
+        columns: columns of T rows.
+        last: the observation after the last row; None: unknown.
+        ends: (terminated, truncated). ids: episode, agent and policy.
         continues: whether earlier steps are missing.
     """
     obs, left_out = columns[SampleBatch.OBS], None

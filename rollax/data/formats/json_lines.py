@@ -19,9 +19,9 @@ from rollax.errors import DatasetError
 class JsonLinesReader(FormatReader):
     """Reads `{"agents": {ID: {"obs": [T + 1], "actions": [T], "rewards": [T], "terminated": false, ...}}}` lines.
 
-    Actions are those of the environment; `action_logp` is that of the policy's action, before it was scaled, and null
-    (read as NaN) where it is not known. The only agent of a line, with the id "agent0", acts from t = 0 on: a later `t`
-    shows that the beginning is missing. `terminated` and `truncated` are true, false, or lists with one for each step.
+    Actions are those of the environment; `action_logp` is that of the policy's unscaled action, and null (read as NaN)
+    if it is unknown. A single agent with the id "agent0" acts from t = 0 on, so a later first `t` shows that the
+    beginning is missing. `terminated` and `truncated` are true, false, or lists with one value per step.
 
     Args:
         paths: the files.
@@ -38,7 +38,7 @@ class JsonLinesReader(FormatReader):
             for line, episode in objects_of(path, self.skip):
                 if episode is None:
                     continue
-                # Other files may have the same ids, and other lines may have none.
+                # Other files may have the same ids, and some lines may have none.
                 given = episode.get("episode_id")
                 episode_id = f"{number}:{f'line {line}' if given in (None, '') else given}"
                 try:
@@ -94,7 +94,7 @@ class JsonLinesReader(FormatReader):
 
 
 def _ended(data: dict[str, Any], name: str, steps: int, where: str) -> bool:
-    """A flag of the end: a bool, or a list with one for each step, of which only the last may be true."""
+    """A flag of the end: a bool, or a list with one per step, of which only the last may be true."""
     given = data.get(name, False)
     flags = given if isinstance(given, list) else [False] * (steps - 1) + [given]
     if len(flags) != steps or not all(isinstance(flag, bool) for flag in flags) or any(flags[:-1]):
@@ -109,7 +109,7 @@ def _ended(data: dict[str, Any], name: str, steps: int, where: str) -> bool:
 
 
 def objects_of(path: Path, skip: Callable[[DatasetError], None]) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The number and object of each line that is not empty; None for one that cannot be read: `skip` gets its error."""
+    """The number and object of each non-empty line; None for one that cannot be read, whose error `skip` gets."""
     number = 0
     try:
         with open(path, "rb") as file:

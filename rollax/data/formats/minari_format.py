@@ -42,7 +42,7 @@ _EPISODE = "T + 1 observations, T actions and rewards, of numbers"
 
 
 def data_folder(path: Path) -> Path | None:
-    """The folder with Minari's metadata: `path`, or `data` in it; None where there is none."""
+    """The folder with Minari's metadata: `path`, or `data` in it; None if there is none."""
     for folder in (path, path / "data"):
         if (folder / METADATA).is_file():
             return folder
@@ -52,12 +52,12 @@ def data_folder(path: Path) -> Path | None:
 class MinariReader(FormatReader):
     """Reads the folders of Minari data sets.
 
-    Images that Minari stored as JPEG are not those that the environment returned.
+    Images that Minari stored as JPEG differ from those of the environment.
 
     Args:
         paths: the folders, each with `data/metadata.json`.
         actions_of, max_broken: as for `FormatReader`; the spaces come from the data.
-        max_decoded_gb: GiB that an episode may take once it is decoded.
+        max_decoded_gb: maximum GiB of a decoded episode.
     Raises:
         DatasetError: damaged metadata, or data sets with different spaces.
     """
@@ -94,7 +94,8 @@ class MinariReader(FormatReader):
         for number, (path, storage, episodes, *_) in enumerate(self._sets):
             for index in range(episodes):
                 try:
-                    # One by one: several Arrow episodes at once come in batches that may divide long ones.
+                    # One by one, because several Arrow episodes at once are returned in batches that may divide long
+                    # ones.
                     check_episode(storage, index, self._max_decoded_gb, f"{path}, episode {index}")
                     trajectory = _trajectory(storage, index, f"{number}:{index}", f"{path}, episode {index}")
                 except DatasetError as error:
@@ -166,10 +167,10 @@ def write_minari(
 ) -> int:
     """Writes a data set with one agent for Minari, images without loss; returns the number of episodes.
 
-    Infos are left out; a warning counts the episodes that have some.
+    Infos are left out; a warning has the number of episodes with infos.
 
     Args:
-        path: a new folder, which gets a folder `data`.
+        path: a new folder; the data is written into its folder `data`.
         storage: HDF5 in one file, or Arrow with a folder for each episode.
         dataset_id: the id of the data set; by default `NAME-v0`, from the name of the folder.
     Raises:
@@ -210,7 +211,7 @@ def write_minari(
 
 
 def _check_keys(space: Space, storage: str, where: str) -> None:
-    """DatasetError where a Dict has a key that Minari cannot store."""
+    """Raises DatasetError for a Dict with a key that Minari cannot store."""
 
     def check(outer: Space, place: tuple[Any, ...]) -> None:
         for key in outer.spaces if isinstance(outer, Dict) else ():

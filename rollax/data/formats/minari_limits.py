@@ -1,4 +1,4 @@
-"""What an episode of Minari takes in memory, from what its files declare: nothing is decoded for it."""
+"""The memory of a Minari episode, from the sizes in its files, without decoding."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def check_episode(storage: Any, index: int, max_gb: float, where: str) -> None:
     """Refuses an episode that takes more than `max_gb` GiB, and images that are larger than their space.
 
     Args:
-        storage: Minari's, of a data set.
-        index: of the episode.
-        where: the episode, for errors.
+        storage: Minari's storage of a data set.
+        index: index of the episode.
+        where: location of the episode in errors.
     Raises:
         DatasetError: it is larger, or damaged.
     """
@@ -56,7 +56,7 @@ def _check_hdf5(storage: Any, index: int, max_gb: float, where: str) -> None:
 
 
 def _leaves(part: Any, space: Space) -> Iterator[tuple[Any, Any]]:
-    """The arrays of a group with their spaces; Minari calls the parts of a Tuple `_index_0` and so on."""
+    """The arrays of a group with their spaces; Minari names the parts of a Tuple `_index_0` and so on."""
     if isinstance(space, Dict | Tuple):
         names = space.spaces if isinstance(space, Dict) else [f"_index_{i}" for i in range(len(space.spaces))]
         for name, inner in zip(names, space.values() if isinstance(space, Dict) else space, strict=True):
@@ -87,7 +87,7 @@ def _check_arrow(storage: Any, index: int, max_gb: float, where: str) -> None:
 
 
 def _row_bytes(kind: pa.DataType, image: Box | None) -> int:
-    """Bytes of a row of this type; lists of any length count as nothing."""
+    """Bytes of a row of this type, without lists of variable length."""
     if pa.types.is_fixed_size_list(kind):
         return kind.list_size * _row_bytes(kind.value_type, image)
     if pa.types.is_struct(kind):
@@ -120,7 +120,7 @@ def _is_encoded(kind: pa.DataType) -> bool:
 def _check_images(images: Iterable[bytes], space: Box | None, where: str) -> None:
     """Reads the size in the header of each image."""
     for image in images:
-        with Image.open(io.BytesIO(image)) as opened:  # reads the header alone
+        with Image.open(io.BytesIO(image)) as opened:  # reads only the header
             width, height = opened.size
         if space is None or height * width > int(np.prod(space.shape[:2])):
             raise DatasetError(

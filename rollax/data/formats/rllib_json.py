@@ -26,17 +26,17 @@ _FURTHER = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS, SampleBatch
 
 
 class RLlibJsonReader(FormatReader):
-    """Reads files of `SampleBatch` and `MultiAgentBatch` lines, which RLlib's `output` wrote.
+    """Reads files of `SampleBatch` and `MultiAgentBatch` lines, written by RLlib's `output`.
 
-    Rows of an episode that is divided over lines are joined by `eps_id`, `agent_index` and policy; over consecutive
-    files of a worker too, if `t` goes on by one. What follows a skipped line, a missing file or missing rows (see
-    `Assembler`) is not joined, and is read as a trajectory that continues one. Where `t` does not grow, and after the
-    end of a trajectory, another episode begins, also under the same `eps_id`. `dones` without `truncateds` counts as
-    terminated. Without `new_obs`, the last step of a trajectory without a termination is left out. The trajectories of
-    an episode follow one another, unless an agent enters in a later line, after all others of the episode have ended.
+    Rows of an episode in several lines are joined by `eps_id`, `agent_index` and policy; also over consecutive files of
+    a worker, if `t` continues. Rows after a skipped line, a missing file or missing rows (see `Assembler`) are not
+    joined, but read as a trajectory that continues another one. If `t` does not grow, and after the end of a
+    trajectory, another episode begins, even with the same `eps_id`. `dones` without `truncateds` counts as terminated.
+    Without `new_obs`, the last step of a trajectory without a termination is left out. The trajectories of an episode
+    are adjacent, unless an agent joins in a later line, after all others of the episode have ended.
 
-    RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
-    Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
+    RLlib records its policies' actions: with its default `normalize_actions=True`, those of a bounded Box are in [-1,
+    1]. `actions_of="environment"` is for files with the actions that the environment received.
 
     Args:
         paths: the files.
@@ -133,7 +133,7 @@ def _columns(
 
 
 class _Piece(NamedTuple):
-    """Rows of one trajectory that follow one another; `columns`, `ends` and so on as for `Assembler.add`."""
+    """Consecutive rows of one trajectory; `columns`, `ends` and so on as for `Assembler.add`."""
 
     key: Ids
     """`eps_id`, `agent_index`, policy."""
@@ -144,17 +144,17 @@ class _Piece(NamedTuple):
 
 
 class _Unfinished(NamedTuple):
-    """A trajectory without an end so far: the id of its episode, and the `t` of its next step, if there is a `t`."""
+    """An unfinished trajectory: the id of its episode, and the `t` of its next step, if there is a `t`."""
 
     episode: str
     next_t: int | None
 
 
 class _Worker:
-    """Joins what one worker of RLlib wrote, line by line and file by file.
+    """Joins the output of one RLlib worker, line by line and file by file.
 
     Args:
-        skip: gets the error of a trajectory whose rows do not fit together.
+        skip: called with the error of a trajectory whose rows do not fit together.
     """
 
     def __init__(self, skip: Callable[[DatasetError], None]) -> None:
@@ -167,24 +167,24 @@ class _Worker:
         self._file = 0
 
     def begin_file(self, number: int) -> None:
-        """The next lines are of the file with this number."""
+        """Begins the file with this number."""
         self._file, self._not_in_this_file = number, set(self._unfinished)
         self._begun.clear()
 
     def add(self, pieces: Sequence[_Piece]) -> Iterator[RecordedTrajectory]:
-        """Adds the rows of a line; the trajectories of the episodes that are over."""
+        """Adds the rows of a line; returns the trajectories of finished episodes."""
         for piece in pieces:
             self._held.add(self._add(piece))
         self._after_skipped = False
         yield from self._over()
 
     def skipped_line(self) -> None:
-        """Cuts all trajectories: what follows may not be the next step."""
+        """Cuts all trajectories, because the next line may not have the next step."""
         self._after_skipped = True
         self._held.add(self._assembler.rest())
 
     def end_file(self) -> Iterator[RecordedTrajectory]:
-        """Cuts the trajectories of which the file had no rows: the next one has none either."""
+        """Cuts the trajectories without rows in the file, because the next file has none either."""
         for key, found in list(self._unfinished.items()):
             if key not in self._not_in_this_file:
                 continue
@@ -195,7 +195,7 @@ class _Worker:
 
     @property
     def left_out(self) -> int:
-        """Trajectories of which no step is left."""
+        """Trajectories without remaining steps."""
         return self._assembler.left_out
 
     def rest(self) -> Iterator[RecordedTrajectory]:
@@ -226,20 +226,20 @@ class _Worker:
         yield from self._assembler.add((episode, agent, policy), *piece[1:], continues=continues)
 
     def _new_episode(self, key: Ids) -> str:
-        """The id of the episode of a trajectory that begins: files without `eps_id` have many with the same one."""
+        """A new id for the episode of a starting trajectory; without `eps_id` in the file, many share one id."""
         earlier, self._begun[key] = self._begun[key], self._begun[key] + 1
         return f"{self._file}:{key[0]}" + (f"#{earlier}" if earlier else "")
 
     def _begins_late(self, first_t: int | None, agent: Hashable) -> bool:
-        """Whether the first rows of a trajectory are not the beginning of the episode."""
+        """Whether the first rows of a trajectory are not the beginning of its episode."""
         if first_t == 0:
             return False
-        # The agent 0 of RLlib acts from the first step on; others may enter later.
+        # RLlib's agent 0 acts from the first step on; others may join later.
         return self._after_skipped or (first_t is not None and agent == 0)
 
 
 def _worker_of(path: Path) -> Hashable:
-    """The worker that wrote a file, from RLlib's name for it; other files of a folder count as those of one worker."""
+    """The worker that wrote a file, from RLlib's file names; other files of a folder are assigned to one worker."""
     found = re.search(r"worker-\d+", path.name)
     return path.parent, found and found.group()
 

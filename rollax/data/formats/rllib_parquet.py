@@ -38,19 +38,19 @@ _REQUIRED = ("eps_id", "obs", "actions", "rewards")
 class RLlibParquetReader(FormatReader):
     """Reads files with the columns `eps_id, agent_id, module_id, obs, actions, rewards, new_obs, terminateds, ...`.
 
-    The rows of an episode are joined in the order of `t`, or of the rows where there is no `t`; over files too, which
-    are given in the order of time. The trajectories of an episode follow one another, unless an agent enters in a later
-    file, after all others of the episode have ended. What follows missing rows (see `Assembler`) or a skipped file is a
-    trajectory that continues one: after a file without `t`, that is the first episode of the next file; with it, so are
-    the rows of a single agent (without `agent_id`) that begin at t > 0. Files of whole episodes as bytes
-    (`output_write_episodes=True`) hold pickles and are refused.
+    The rows of an episode are joined in the order of `t`, or of the rows if there is no `t`; also over files, which
+    must be in time order. The trajectories of an episode are adjacent, unless an agent joins in a later file, after all
+    others of the episode have ended. Rows after missing rows (see `Assembler`) or a skipped file are a trajectory that
+    continues another one. After a file without `t`, this is the first episode of the next file; with `t`, also the rows
+    of a single agent (without `agent_id`) that begin at t > 0. Files of whole episodes as bytes
+    (`output_write_episodes=True`) contain pickles and are refused.
 
     RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
     Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
 
     Args:
         paths: the files.
-        max_decoded_gb: GiB that a file may take once it is decoded.
+        max_decoded_gb: maximum GiB of a decoded file.
         settings: as for `FormatReader`.
     """
 
@@ -71,7 +71,7 @@ class RLlibParquetReader(FormatReader):
             except (DatasetError, ValueError, TypeError, OverflowError) as error:
                 self.skip(error if isinstance(error, DatasetError) else _damaged(path, error))
                 cut |= assembler.episodes
-                held.add(assembler.rest())  # what follows may not be the next step
+                held.add(assembler.rest())  # the next rows may not be the next steps
                 after_skipped = True
                 continue
             after_skipped = False
@@ -137,18 +137,18 @@ class RLlibParquetReader(FormatReader):
             ends = bool(terminated[last]), bool(truncated[last])
             if t is None:
                 continues = after_skipped and key[0] == keys[0][0]
-            else:  # a single agent acts from the first step on; others may enter later
+            else:  # a single agent acts from the first step on; others may join later
                 continues = key[1] == DEFAULT_AGENT and ids[1][first] != DEFAULT_AGENT and bool(t[first] > 0)
             yield (key, part, ends, new_obs, where), continues
 
 
 def _given(value: Any, default: str) -> Any:
-    """An id, or the default where there is none: RLlib writes nothing, or an empty text."""
+    """An id, or the default if RLlib wrote none or an empty string."""
     return default if value is None or value == "" else value
 
 
 def _check_one_episode(order: NDArray, t: NDArray | None, ends: NDArray, key: Any, where: str) -> None:
-    """DatasetError where rows with the same ids are of several episodes."""
+    """Raises DatasetError if rows with the same ids belong to several episodes."""
     got = f"a step after the end of episode {key[0]!r}" if ends[order[:-1]].any() else None
     if got is None and t is not None and len(again := np.flatnonzero(np.diff(t[order]) == 0)):
         got = f"two rows with t = {t[order[again[0]]]}"
@@ -175,7 +175,7 @@ def _not_in_order(key: Ids, t: int, earlier: int, where: str) -> DatasetError:
 
 @dataclass(frozen=True)
 class _Column:
-    """The values of a column; `flat`: tensors as lists of all their elements, whose shape the file does not say."""
+    """The values of a column; `flat`: tensors as lists of all their elements, of a shape that is not in the file."""
 
     values: list[Any]
     flat: bool = False
@@ -194,7 +194,7 @@ class _Column:
             )
         shape = space.shape
         if shape is None or any(np.size(row) != np.prod(shape) for row in rows):
-            return rows  # refused as values that are not of the space
+            return rows  # refused later as values outside the space
         return [np.reshape(row, shape) for row in rows]
 
 
