@@ -1,4 +1,4 @@
-"""Attacks on a policy server, each a function that does one of them and returns; none of them may leave anything."""
+"""Attacks on a policy server, one per function; none of them may leave resources behind."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Attacker:
     """Attacks one server.
 
     Args:
-        address: of the server.
-        token: its token, for the attacks that come after it.
-        seed: of the order of the attacks.
+        address: address of the server.
+        token: its token, for attacks with a valid token.
+        seed: seed of the order of the attacks.
     """
 
     def __init__(self, address: str, token: str, seed: int) -> None:
@@ -55,11 +55,11 @@ class Attacker:
         self.count += 1
 
     def garbage(self) -> None:
-        """What is not HTTP."""
+        """Data that is not HTTP."""
         self._send(self._rng.randbytes(self._rng.randrange(1, 3000)))
 
     def wrong_token(self) -> None:
-        """A wrong token, and a body that goes on for ever."""
+        """A wrong token, and an endless body."""
         for _ in range(3):
             self._send(self._request("get_action", b"x" * 1000, token="wrong"))
         self._send(self._request("get_action", b"x" * 10_000, token="wrong", length=2**40))
@@ -101,7 +101,7 @@ class Attacker:
             self._send(self._request(verb, json.dumps(body).encode()))
 
     def vanishing(self) -> None:
-        """Clients that vanish in the middle of a request, some with a reset."""
+        """Clients that disconnect in the middle of a request, some with a reset."""
         request = self._request("get_action", b'{"episode_id":"none","obs":[0,0,0,0]}')
         with self._connect() as connection:
             connection.sendall(request[: self._rng.randrange(len(request))])
@@ -109,7 +109,7 @@ class Attacker:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def vanishing_stream(self) -> None:
-        """A client that starts episodes on a stream, asks for actions and vanishes."""
+        """A client that starts episodes on a stream, requests actions and disconnects."""
         with self._stream() as connection:
             for number in range(20):
                 name = f"lost-{self._rng.random()}"
@@ -120,7 +120,7 @@ class Attacker:
             connection.sendall(frame(_TEXT, b"{}")[:3])
 
     def wrong_messages(self) -> None:
-        """Messages that are none, until the server closes the stream."""
+        """Invalid messages, until the server closes the stream."""
         with self._stream() as connection:
             for _ in range(20):
                 connection.sendall(frame(self._rng.choice((_TEXT, _BINARY)), self._rng.randbytes(100)))
@@ -128,7 +128,7 @@ class Attacker:
             connection.recv(65536)
 
     def no_reader(self) -> None:
-        """A client that asks and does not read, for a while."""
+        """A client that sends requests for a while without reading the responses."""
         with self._stream() as connection:
             connection.settimeout(2.0)
             message = frame(_TEXT, b'{"id":1,"verb":"hello"}')
@@ -136,7 +136,7 @@ class Attacker:
                 connection.sendall(message)
 
     def idle_connections(self) -> None:
-        """Connections on which nothing arrives, or a byte at a time."""
+        """Connections that send nothing, or one byte at a time."""
         with contextlib.ExitStack() as stack:
             found = [stack.enter_context(self._connect()) for _ in range(20)]
             for byte in b"POST /v1/get":

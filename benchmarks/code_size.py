@@ -2,8 +2,8 @@
 
     python -m benchmarks.code_size
 
-A line is a line of a file, blank lines and docstrings included. The training run is one small iteration in a process
-of its own.
+All lines of files are counted, including blank lines and docstrings. The training run is one small iteration in a
+separate process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def files_loaded_by_training() -> list[Path]:
 
 
 def sizes(files: Iterable[Path]) -> tuple[Counter[str], Counter[str]]:
-    """Returns the number of files and of lines by package; `rollax` stands for the modules beside the packages."""
+    """Returns the numbers of files and lines by package; `rollax` means the modules beside the packages."""
     counts: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     for file in files:

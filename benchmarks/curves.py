@@ -15,7 +15,7 @@ _CPUS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def driver_curve(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the time of the driver per fragment by number of workers, and how many workers it can serve."""
+    """Returns the driver's time per fragment by number of workers, and the number of workers that it can serve."""
     if "driver" not in results:
         return ""
     alone = _medians(results["driver"])
@@ -38,7 +38,7 @@ def driver_curve(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _fed(cost_us: Mapping[int, float], where: str) -> str:
-    """Returns how many workers one driver can serve, at the time per fragment with the most workers."""
+    """Returns the number of workers that one driver can serve, from the time per fragment with the most workers."""
     most = max(cost_us)
     per_second = 1e6 / cost_us[most]
     steps = per_second * DRIVER_FRAGMENT
@@ -101,7 +101,7 @@ def soak_summary(report: Mapping[str, Any]) -> str:
 
 
 def serving_soak_summary(report: Mapping[str, Any]) -> str:
-    """Returns whether anything of a policy server grew in a long run of attacks."""
+    """Returns whether resources of a policy server grew in a long run of attacks."""
     counts = report["counts"]
     kind = "A policy server that learns" if report["learns"] else "A policy server"
     lines = [
@@ -122,7 +122,7 @@ def serving_soak_summary(report: Mapping[str, Any]) -> str:
 
 
 def restarts_summary(report: Mapping[str, Any]) -> str:
-    """Returns whether anything was lost when a policy server that learns was killed again and again."""
+    """Returns whether anything was lost when a policy server that learns was killed repeatedly."""
     iterations = ", ".join(map(str, report["iterations"][1:]))
     lines = [
         "### A policy server that is killed",
@@ -152,7 +152,7 @@ _SOAKED = {
 
 
 def larger_than_memory_summary(report: Mapping[str, Any]) -> str:
-    """Returns the memory that learning from a data set larger than it took."""
+    """Returns the memory used in learning from a data set that is larger than memory."""
     whole, part = report["whole"], report["sixteenth"]
     verdict = "flat" if report["flat"] else "**grows**"
     return "\n".join(

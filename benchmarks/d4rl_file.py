@@ -1,4 +1,4 @@
-"""A data set of Pendulum's shapes as a D4RL file, which every library reads; NumPy and h5py only."""
+"""A data set with Pendulum's shapes as a D4RL file, which all libraries read; needs only NumPy and h5py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EPISODE = 200
 
 
 def d4rl_file(rows: int) -> Path:
-    """Returns the path of a new file with `rows` random transitions in episodes of 200 steps, cut by a time limit."""
+    """Returns the path of a new file with `rows` random transitions in truncated episodes of 200 steps."""
     rng = np.random.default_rng(0)
     angle, speed = rng.uniform(-np.pi, np.pi, rows), rng.uniform(-8, 8, rows)
     actions = rng.uniform(-2, 2, (rows, 1))

@@ -1,4 +1,4 @@
-"""A service that answers with what it was sent: the limit of a policy server, and a stand-in for one in tests."""
+"""A service that returns the sent values: an upper bound for policy servers, and a stand-in for one in tests."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class EchoService:
         self._record = record
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
     def call(self, verb: str, request: Any, client: Hashable) -> Any:
         """Answers at once."""
@@ -59,7 +59,7 @@ class EchoService:
         return protocol.Done()
 
     def weights(self, policy_id: str) -> asyncio.Future[bytes]:
-        """Bytes that name the policy and the version."""
+        """Bytes with the names of the policy and the version."""
         return self._ready(f"weights of {policy_id}, version {self.version}".encode())
 
     def onnx(self, policy_id: str) -> asyncio.Future[bytes]:

@@ -1,4 +1,4 @@
-"""Learns from a data set of four times the memory that it may take, and checks that memory stays flat.
+"""Learns from a data set four times as large as the allowed memory, and checks that memory does not grow.
 
 `python -m benchmarks.larger_than_memory --gigabytes 1` writes the data set, learns from it with a quarter of its size
 as `input_memory_gb`, and writes `benchmarks/results/larger_than_memory.json`. The exit code is 1 if memory grew.
@@ -52,7 +52,7 @@ def main() -> int:
 def measured(folder: Path, gigabytes: float) -> dict[str, Any]:
     """Returns the memory of the process while it learns from `gigabytes` GiB of observations.
 
-    A sixteenth of the data is learned from first, so that what JAX and the draws take is there already.
+    It first learns from a sixteenth of the data, so that memory of JAX and of the draws is already allocated.
     """
     small = _learned(folder / "small", gigabytes / 16, gigabytes / 4)
     large = _learned(folder / "large", gigabytes, gigabytes / 4)
@@ -72,7 +72,7 @@ def measured(folder: Path, gigabytes: float) -> dict[str, Any]:
 
 
 def _learned(folder: Path, gigabytes: float, allowed: float) -> dict[str, Any]:
-    """Returns the own memory in MiB and the speed of learning from a data set of this size."""
+    """Returns the process's own memory in MiB and the speed of learning from a data set of this size."""
     from rollax import BCTrainer
 
     rows = int(gigabytes * 2**30 / (4 * _WIDTH))
@@ -122,7 +122,7 @@ def _write(folder: Path, rows: int) -> None:
 
 
 def _own_memory() -> float:
-    """Returns MiB of resident memory without pages of files, which the kernel takes back when it needs them."""
+    """Returns MiB of resident memory without pages of files, which the kernel can reclaim."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024

@@ -17,7 +17,7 @@ from benchmarks.processes import AliveSide, FreshSide, Side, start
 _SETTLE_S = 0.3  # threads that spin for work before they sleep would perturb the side that follows
 _LISTEN_S = 0.3
 BUSY_PERCENT = 10.0
-"""Figures taken while other programs used more of the processor than this are marked: libraries suffer unequally."""
+"""Figures are marked if other programs used more of the processor than this, as libraries are affected unequally."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Row:
         targets: one line of the table each.
         rounds: number of rounds per side; the sides alternate.
         seconds: duration of a round that measures a rate.
-        notes: what a reader needs to judge the comparison.
+        notes: information for judging the comparison.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """Normalized scores of the offline algorithms on data of four qualities, as in the tables of D4RL and CORL.
 
 `python -m benchmarks.offline_table --env Pendulum-v1` makes the data with SAC, learns from each data set with each
-algorithm, and writes `benchmarks/results/offline/ENV.json` after each cell. Each seed makes data of its own. A call
-that was interrupted continues with the cell that is missing, and makes the data again unless `--data` has kept them.
-Another number of updates begins a new table.
+algorithm, and writes `benchmarks/results/offline/ENV.json` after each cell. Each seed makes its own data. An
+interrupted call continues with the first missing cell, and makes the data again unless `--data` kept them. Another
+number of updates begins a new table.
 
 | data set | content |
 |---|---|
@@ -51,7 +51,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "CQL": {},
     "IQL": {},
 }
-"""Name -> what differs from the algorithm's defaults in every environment."""
+"""Name -> settings that differ from the algorithm's defaults in all environments."""
 PEER = {f"d3rlpy {algorithm}": algorithm for algorithm in ("BC", "TD3BC", "CQL", "IQL")}
 """Column -> algorithm of d3rlpy."""
 _COMPARED = ("lr", "actor_lr", "critic_lr", "gamma", "alpha", "min_q_weight", "num_actions", "expectile", "beta")
@@ -75,7 +75,7 @@ _EVALUATIONS, _COUNTED = 10, 3
 
 @dataclass(frozen=True)
 class Task:
-    """How an environment is learned for its data: steps of SAC until it is medium, and until it is an expert."""
+    """Training for an environment's data: steps of SAC for the medium policy and for the expert."""
 
     medium: int
     expert: int
@@ -116,7 +116,7 @@ def main() -> int:
 
 
 def fill(env: str, updates: int, seeds: int, folder: Path, *, peer: bool, jobs: int) -> None:
-    """Makes the data and the cells that are missing; all cells of a seed whose data differ, as on another processor."""
+    """Makes the data and the missing cells; all cells of a seed if its data differ, as on another processor."""
     path = RESULTS / f"{env}.json"
     table = json.loads(path.read_text()) if path.exists() else {}
     if table.get("updates") != updates:
@@ -161,7 +161,7 @@ def _on_its_own_core(core: Any) -> None:
 
 
 def data_of(env: str, folder: Path, seed: str) -> dict[str, dict[str, float]]:
-    """Writes the data sets into `folder` unless they are there; data set -> its rows and its mean return."""
+    """Writes the data sets into `folder` unless they exist; returns data set -> rows and mean return."""
     about = folder / "about.json"
     if about.exists():
         return json.loads(about.read_text())
@@ -170,7 +170,7 @@ def data_of(env: str, folder: Path, seed: str) -> dict[str, dict[str, float]]:
     task = TASKS[env]
     config = {**task.sac, "model": task.model, "timesteps_per_iteration": 500, "seed": int(seed)}
     with SACTrainer(env, {**config, "output": str(folder / "replay")}) as trainer:
-        _record(trainer, folder / "random", task)  # SAC begins with `random_steps`, of which it has made none
+        _record(trainer, folder / "random", task)  # SAC begins with `random_steps`, and has made no step yet
         _train_up_to(trainer, task.medium)
         _record(trainer, folder / "medium", task)
         _train_up_to(trainer, task.expert)
@@ -198,7 +198,7 @@ def _config(env: str, algorithm: str, data: Path, updates: int, seed: int) -> di
 
 
 def learned(env: str, algorithm: str, data: Path, updates: int, seed: int) -> list[float]:
-    """Returns the mean return of each evaluation, at equal distances during so many updates."""
+    """Returns the mean returns of evaluations at equal intervals during the updates."""
     from rollax.algorithms.registry import get_trainer_class
 
     config = _config(env, algorithm, data, updates, seed)
@@ -211,7 +211,7 @@ def learned(env: str, algorithm: str, data: Path, updates: int, seed: int) -> li
 
 
 def learned_by_d3rlpy(env: str, column: str, data: Path, updates: int, seed: int) -> list[float]:
-    """As `learned`, by the algorithm of d3rlpy, with the same settings."""
+    """As `learned`, with d3rlpy's algorithm and the same settings."""
     from rollax.algorithms.registry import get_trainer_class
     from rollax.config.trainer import resolve_config
 
@@ -237,7 +237,7 @@ def learned_by_d3rlpy(env: str, column: str, data: Path, updates: int, seed: int
 
 
 def write_d4rl(data: Path, path: Path) -> None:
-    """Writes a data set of one agent as a D4RL file, its actions as the policy's."""
+    """Writes a single-agent data set as a D4RL file, with the policy's actions."""
     import h5py
 
     from rollax import open_dataset
@@ -262,7 +262,7 @@ def normalized(data: Mapping[str, Any], scores: Sequence[float]) -> float:
 
 
 def offline_tables() -> str:
-    """Returns a table for each environment that was measured."""
+    """Returns a table for each measured environment."""
     tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     return "\n\n".join("\n".join(_lines(table)) for table in tables)
 
@@ -307,7 +307,7 @@ def _returns(seeds: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _cell(scores: Sequence[float]) -> str:
-    """Their mean, lowest and highest."""
+    """The mean, minimum and maximum."""
     if not scores:
         return ""
     low, mean, high = (f"{number(scores):.0f}" for number in (np.min, np.mean, np.max))
@@ -320,7 +320,7 @@ def _train_up_to(trainer: Any, steps: int) -> None:
 
 
 def _record(trainer: Any, folder: Path, task: Task) -> None:
-    # Episodes of one call differ; those of a second call would repeat them.
+    # Episodes of one call differ; a second call would repeat them.
     length = trainer.evaluate(10)["episode_len_mean"]
     trainer.record(math.ceil(task.rows / length), folder)
 

@@ -1,8 +1,8 @@
-"""A policy server of the design that RLlib had up to its old API stack (`PolicyServerInput`), rebuilt.
+"""A reimplementation of the policy server in RLlib's old API stack (`PolicyServerInput`).
 
-Each request is one pickled command, sent by HTTP to a thread of its own, and one observation at a time goes through the
-policy. `ray.rllib` 2.60 still has the client of it, but no server. In favour of this side, connections are kept alive
-and there is no queue between the thread of the request and the policy.
+Each request is one pickled command, sent by HTTP to a separate thread, and the policy gets one observation at a time.
+`ray.rllib` 2.60 still has its client, but no server. To the advantage of this side, connections are kept alive, and
+there is no queue between the request's thread and the policy.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class PickledServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = -1  # head and body leave together
+    wbufsize = -1  # head and body are sent together
 
     def do_POST(self) -> None:
         """Executes a command."""
         assert isinstance(self.server, PickledServer)
-        # Unpickling executes what a client sends: this server is for measurements on one machine.
+        # Unpickling can execute code from a client, so this server is only for measurements on one machine.
         command = pickle.loads(self.rfile.read(int(self.headers["Content-Length"])))  # noqa: S301
         content = pickle.dumps(self.server.execute(command))
         self.send_response_only(200)
@@ -55,4 +55,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *args: Any) -> None:
-        """Writes nothing."""
+        """Does nothing."""

@@ -1,4 +1,4 @@
-"""The processes of the sides of a benchmark: kept alive between rounds, or started anew for each."""
+"""The processes of the sides of a benchmark: kept alive between rounds, or restarted for each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Side:
         name: its name in the tables.
         arguments: the arguments of `python`; "{folder}" stands for a new folder in every round.
         peer: the library whose virtual environment runs it; None for the Python that runs the benchmarks.
-        until: for a side that is started anew for each round, the pattern of the output line that ends the
-            measured time, which starts with the process; None for a side that is kept alive.
+        until: for a side with a new process per round, the pattern of the output line that ends the measured time,
+            which starts with the process; None for a side that is kept alive.
         cache: whether a new process starts with an empty compilation cache of JAX or that of an earlier run.
     """
 

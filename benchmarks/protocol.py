@@ -37,8 +37,7 @@ def serve_rates(collect: Callable[[], float], *, lead_in: Callable[[], Any] | No
 
     Args:
         collect: does one unit of work (a fragment, an iteration) and returns its number of steps.
-        lead_in: called before the clock of a round starts; consumes what other processes have prepared between
-            rounds.
+        lead_in: called before the clock of a round starts; consumes data that other processes prepared between rounds.
         facts: settings and thread counts that the harness records.
     """
     _serve(collect, lambda amount, seconds: amount / seconds, lead_in, facts)

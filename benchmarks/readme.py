@@ -34,7 +34,7 @@ _WORK = {
 
 
 def speed_table() -> str:
-    """Returns a Markdown table: how many times as fast as each library rollax is, and the aim where it is missed."""
+    """Returns a Markdown table: the speed of rollax relative to each library, and the aim if it is missed."""
     lines = [f"| | {' | '.join(LIBRARIES)} |", f"|---|{'---|' * len(LIBRARIES)}"]
     for name, work in _WORK.items():
         targets = json.loads((RESULTS / f"{name}.json").read_text())["targets"]
@@ -50,7 +50,7 @@ def write_speed_table(page: Path = ROOT / "README.md") -> None:
 
 
 def _cell(targets: list[dict[str, Any]], library: str) -> str:
-    """Returns the ratio against `library`; of several sides of one library, the lowest."""
+    """Returns the ratio against `library`; the lowest one for several sides of one library."""
     found = [target for target in targets if target.get("against", "").split(",")[0] == library]
     if not found:
         return ""

@@ -66,7 +66,7 @@ def _curves(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _replace_tables(page: Path, tables: str) -> None:
-    """Puts `tables` between the markers of `page`, which is created where it is missing."""
+    """Puts `tables` between the markers of `page`, which is created if it is missing."""
     text = page.read_text() if page.exists() else _NEW_PAGE
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
         raise SystemExit(f"{page.name}: expected the lines {BEGIN!r} and {END!r}, once each and in this order")

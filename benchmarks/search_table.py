@@ -1,9 +1,9 @@
-"""ARS beside sb3-contrib's: greedy scores after the same steps with the same settings, one run for each seed.
+"""ARS compared with sb3-contrib's: greedy scores after the same steps with the same settings, one run per seed.
 
 `python -m benchmarks.search_table --env Swimmer-v5` runs both libraries with each seed and writes
-`benchmarks/results/search/ENV.json` after each run. A call that was interrupted continues with the run that is missing.
-A score is the mean return of a greedy evaluation; a run has ten of them at equal distances. Scores depend on the seed
-alone, so that `--jobs 2` runs two at once.
+`benchmarks/results/search/ENV.json` after each run. An interrupted call continues with the first missing run. A score
+is the mean return of a greedy evaluation; a run has ten of them at equal intervals. Scores depend only on the seed, so
+`--jobs 2` can run two at once.
 
 Source of the settings: Mania, Guy and Recht (2018), arXiv:1803.07055, appendix A; of the budgets: rl-baselines3-zoo.
 """
@@ -70,7 +70,7 @@ TASKS = {
 
 
 def main() -> int:
-    """Runs what is missing of an environment's table."""
+    """Makes the missing runs of an environment's table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="Swimmer-v5", choices=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def fill(env: str, seeds: int, jobs: int) -> None:
-    """Makes the runs that are missing."""
+    """Makes the missing runs."""
     path = RESULTS / f"{env}.json"
     task = TASKS[env]
     about = {"env": env, "variant": task.variant, "budget": task.budget, "settings": dict(task.settings)}
@@ -121,7 +121,7 @@ def _curve(side: str, env: str, task: Task, seed: int) -> list[tuple[int, float]
 
 
 def search_table() -> str:
-    """Returns the table of all environments that were measured."""
+    """Returns the table of all measured environments."""
     tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     return "\n".join(_lines(tables)) if tables else ""
 

@@ -1,6 +1,6 @@
-"""Clients of a policy server in one process: each sends its next message when it has the response to the last one.
+"""Clients of a policy server in one process: each sends its next message after the response to the last one.
 
-Messages are prepared and responses are only counted, so that the clients need as little of the processor as possible.
+Messages are prepared and responses are only counted, so that the clients use little processor time.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Load:
     """A number of clients on one server.
 
     Args:
-        address: of the server.
-        transport: how messages are sent.
+        address: address of the server.
+        transport: transport of the messages.
         clients: number of connections.
-        episodes: of each client, all in one message.
-        play: whether clients report rewards and play one episode after another, of 20 steps; only the latencies of
-            actions count.
+        episodes: number of episodes of each client, all in one message.
+        play: whether clients report rewards and play consecutive episodes of 20 steps; only the latencies of actions
+            count.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Load:
         self._clients = [self._loop.run_until_complete(self._connect(number)) for number in range(clients)]
 
     def run(self, seconds: float) -> tuple[float, list[float]]:
-        """Sends for that long; returns actions per second, and the latency of each response in seconds."""
+        """Sends for some seconds; returns actions per second, and the latency of each response in seconds."""
         latencies: list[float] = []
         started = time.perf_counter()
         for client in self._clients:
@@ -132,7 +132,7 @@ class Load:
 
 
 class _Client(asyncio.Protocol):
-    """One connection with one request in flight."""
+    """One connection with one pending request."""
 
     def __init__(self) -> None:
         self.messages: Iterator[tuple[bytes, bool]] = iter(())
@@ -237,7 +237,7 @@ class _StreamClient(_Client):
 
 
 def frame(kind: int, data: bytes) -> bytes:
-    """Returns a frame of a client; its mask is zero, so that the data stays what it is."""
+    """Returns a frame of a client; its mask is zero, so that the data is unchanged."""
     if len(data) < _SHORT:
         length = bytes([_MASKED | len(data)])
     elif len(data) < _MEDIUM:

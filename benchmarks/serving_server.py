@@ -1,7 +1,7 @@
-"""A policy server as a process of its own: prints its address, and ends with its standard input.
+"""A policy server in a separate process: prints its address, and ends with its standard input.
 
 `--service policy` answers with a 64×64 policy for CartPole, `learn` with one that PPO trains meanwhile, `echo` with the
-observations that it was sent. `pickled` is the same policy behind `benchmarks.pickled_server`.
+sent observations. `pickled` is the same policy behind `benchmarks.pickled_server`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def learn(token: str | None, limits: Limits) -> None:
 
 
 def _interrupt_at_the_end() -> None:
-    """Interrupts the main thread when standard input is closed: an iteration waits for clients, who are gone."""
+    """Interrupts the main thread when standard input is closed, because an iteration would wait for clients."""
     sys.stdin.read()
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -103,7 +103,7 @@ def policy_backend() -> Any:
 
 
 def keep_to_core(core: int | None) -> None:
-    """Keeps this process on one core, where the system can, so that server and clients do not share one."""
+    """Keeps this process on one core, if the system supports it, so that server and clients do not share one."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[core % len(cores)]})

@@ -1,4 +1,4 @@
-"""Trains IMPALA for a long time while its workers are killed, and checks that nothing grows or gets lost.
+"""Trains IMPALA for a long time while its workers are killed, and checks that nothing grows or is lost.
 
 `python -m benchmarks.soak --minutes 20` records the memory, threads and files of the processes every minute, and writes
 `benchmarks/results/soak.json`. The exit code is 1 if an iteration was lost or something grew.
@@ -50,7 +50,7 @@ class Killer(threading.Thread):
         self.killed = 0
 
     def run(self) -> None:
-        """Kills until `end` is called."""
+        """Kills processes until `end` is called."""
         while not self._ended.wait(self._every_s):
             workers = worker_processes()
             if workers:
@@ -113,10 +113,10 @@ def main() -> int:
 def compare(
     looks: list[dict[str, Any]], allowed: Mapping[str, float] = _ALLOWED, percent: frozenset[str] = _PERCENT
 ) -> dict[str, dict[str, Any]]:
-    """Returns whether the median of the second half exceeds that of the first by more than what is allowed.
+    """Returns whether the median of the second half exceeds that of the first by more than the allowed difference.
 
     Args:
-        looks: the records, in their order.
+        looks: the records in order.
         allowed: name -> difference; in percent for the names in `percent`.
     """
     half = len(looks) // 2

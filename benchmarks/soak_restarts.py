@@ -1,9 +1,9 @@
-"""Kills a policy server that learns again and again, and checks that its clients and its run go on.
+"""Kills a policy server that learns repeatedly, and checks that its clients and its run continue.
 
 `python -m benchmarks.soak_restarts --minutes 5` plays with clients over HTTP and WebSockets on a server that learns.
-Every `--kill-every` seconds the server gets SIGKILL and is started again on the same port and folder. Allowed is what
-docs/serving.md says: clients learn that their running episode is lost, and training goes on from the newest checkpoint.
-Writes `benchmarks/results/soak_restarts.json`; the exit code is 1 if anything else happened.
+Every `--kill-every` seconds the server gets SIGKILL and is started again on the same port and folder. The expected
+behavior is that of docs/serving.md: clients get an error for their lost running episode, and training continues from
+the newest checkpoint. Writes `benchmarks/results/soak_restarts.json`; the exit code is 1 for any other behavior.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _END_WITHIN_S = 120.0
 
 
 class Server:
-    """`rollax serve --run` in a process, started again and again.
+    """`rollax serve --run` in a process that is restarted repeatedly.
 
     Attributes:
         address: the same after each start.
-        wrong: what should not have happened.
-        starts: the iteration that each start went on from.
+        wrong: unexpected events.
+        starts: the iteration from which each start continued.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +76,7 @@ class Server:
         self._process.wait()
 
     def end(self) -> None:
-        """Ends the process with SIGTERM, which saves."""
+        """Ends the process with SIGTERM, so that it saves."""
         self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(_END_WITHIN_S)
@@ -88,7 +88,7 @@ class Server:
 
 
 class Player:
-    """Plays episodes until the end; counts those that were completed and those that the server has lost."""
+    """Plays episodes until the end; counts completed episodes and those that the server lost."""
 
     def __init__(self, address: str) -> None:
         self._client = PolicyClient(address, timeout=300.0)
@@ -113,7 +113,7 @@ class Player:
 
 
 def main() -> int:
-    """Plays and kills; returns 1 if something was lost that should not be."""
+    """Plays and kills; returns 1 if anything was lost unexpectedly."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--kill-every", type=float, default=20.0, metavar="SECONDS", help="after each start")
@@ -163,7 +163,7 @@ def _soak(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _wrong_results(folder: Path) -> list[str]:
-    """What is wrong with the results of the run: iterations count by one, and steps never fall."""
+    """Errors in the results of the run: iterations must increase by one, and steps must not fall."""
     results = [json.loads(line) for line in (folder / "result.jsonl").read_text().splitlines()]
     iterations = [result["training_iteration"] for result in results]
     steps = [result["timesteps_total"] for result in results]

@@ -1,9 +1,9 @@
-"""Attacks a policy server for a long time, and checks that nothing grows and that no honest client is disturbed.
+"""Attacks a policy server for a long time, and checks that nothing grows and that valid clients are served.
 
-`python -m benchmarks.soak_serving --minutes 15` leaves thousands of episodes open, kills client processes, and does the
+`python -m benchmarks.soak_serving --minutes 15` leaves thousands of episodes open, kills client processes, and runs the
 attacks of `benchmarks.attacks`, all at once. Every minute the attackers pause, and memory, threads, files and sockets
 of the server are recorded. `--learn` attacks a server that learns with PPO. Writes
-`benchmarks/results/soak_serving.json`; the exit code is 1 if something grew or an honest request failed.
+`benchmarks/results/soak_serving.json`; the exit code is 1 if something grew or a valid request failed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ALLOWED = {"server_mb": 5.0, "threads": 2.0, "files": 3.0, "sockets": 3.0}
 
 
 class Troop:
-    """Threads that do something again and again, and can be paused together."""
+    """Threads that repeat work, and can be paused together."""
 
     def __init__(self) -> None:
         self._go, self._ended = threading.Event(), threading.Event()
@@ -66,13 +66,13 @@ class Troop:
         thread.start()
 
     def pause(self) -> None:
-        """Returns when those that pause do nothing more."""
+        """Returns when the pausable threads are paused."""
         self._go.clear()
         for _ in range(self._pausing):
             self._paused.acquire()
 
     def resume(self) -> None:
-        """Lets all go on."""
+        """Resumes all threads."""
         self._go.set()
 
     def end(self) -> None:
@@ -84,7 +84,7 @@ class Troop:
 
 
 class Honest:
-    """Plays whole episodes, over HTTP or a stream, and counts what fails."""
+    """Plays whole episodes, over HTTP or a stream, and counts failures."""
 
     def __init__(self, address: str, token: str) -> None:
         self._client = PolicyClient(address, token=token)
@@ -107,7 +107,7 @@ class Honest:
 
 
 class Opener:
-    """Starts episodes and leaves them open: as many as expire in the time."""
+    """Starts episodes and leaves them open, at the rate at which they expire."""
 
     def __init__(self, address: str, token: str) -> None:
         self._client = PolicyClient(address, token=token)
@@ -125,7 +125,7 @@ class Opener:
 
 
 class Killer:
-    """Starts client processes and kills them in the middle."""
+    """Starts client processes and kills them during their episodes."""
 
     def __init__(self, address: str, token: str) -> None:
         self._command = [sys.executable, "-m", "benchmarks.soak_serving", "--client", address, "--token", token]
@@ -220,7 +220,7 @@ def _soak(address: str, token: str, server: psutil.Process, args: argparse.Names
 
 
 def _look(server: psutil.Process) -> dict[str, Any]:
-    """Returns memory, threads, files and sockets of the server, when the attackers' connections have ended."""
+    """Returns memory, threads, files and sockets of the server, after the attackers' connections have ended."""
     deadline, before = time.monotonic() + _QUIET_WITHIN_S, -1
     while time.monotonic() < deadline and (files := server.num_fds()) != before:
         before = files

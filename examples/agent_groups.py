@@ -14,7 +14,7 @@ ROUNDS = 20
 
 
 class CrossedDigits(MultiAgentEnv):
-    """Each agent observes a digit and earns 1 if it names the digit of the other. Twenty rounds."""
+    """Each agent observes a digit and gets the reward 1 if it names the digit of the other. Twenty rounds."""
 
     observation_space = DIGITS
     action_space = DIGITS

@@ -50,7 +50,7 @@ class TwoStepGame(MultiAgentEnv):
 
 
 class ActorWithCritic(nnx.Module):
-    """An actor of the state, and a `critic` of the column `critic_obs`, which `CriticByHand` fills."""
+    """An actor with the state as input, and a `critic` with the column `critic_obs`, which `CriticByHand` fills."""
 
     def __init__(self, observation_space: gym.Space, num_outputs: int, *, rngs: nnx.Rngs) -> None:
         self.policy_head = nnx.Linear(STATES, num_outputs, kernel_init=nnx.initializers.zeros, rngs=rngs)

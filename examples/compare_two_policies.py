@@ -1,9 +1,9 @@
-"""Compares two policies by the log of a third one, before either serves a customer.
+"""Compares two policies with the log of a third one, before either serves a customer.
 
-A shop shows five articles to each customer and earns 1 for each that is bought. Two months with articles at random are
+A shop shows five articles to each customer, with a reward of 1 for each purchase. Two months with random articles are
 logged. Two policies learn from the first month: a cautious one, and a bold one that departs further from the log. The
-second month judges both, without running either. The episodes are short, so that importance sampling is reliable.
-At the end both policies serve customers, to check the verdict.
+second month is used to evaluate both, without running them. The episodes are short, so that importance sampling is
+reliable. At the end both policies serve customers, to check the estimates.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rollax import MARWILTrainer, PGTrainer, estimate_policy, load_policy
 
 STEPS, CUSTOMERS = 5, 3000
 TASTES = np.array([[0.8, 0.4, 0.1, 0.1], [0.1, 0.7, 0.5, 0.1], [0.2, 0.1, 0.3, 0.9]])
-"""The probability that a customer of each kind buys each article when it is shown for the first time."""
+"""The probability that a customer of each kind buys each article the first time it is shown."""
 
 
 class Shop(gym.Env):
-    """Shows five articles to a customer; an article that was shown before is bought half as often.
+    """Shows five articles to a customer; an article that was already shown is bought half as often.
 
-    An observation holds the customer's kind, how often each article was shown, and the share of the visit that is over.
+    An observation has the customer's kind, how often each article was shown, and the elapsed share of the visit.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Shop(gym.Env):
 
 
 def log_two_months(folder: Path) -> None:
-    """Logs two months of a policy that has learned nothing: it shows articles at random."""
+    """Logs two months of an untrained policy, which shows random articles."""
     with PGTrainer(Shop, {"num_envs_per_worker": 50, "seed": 0}) as trainer:
         trainer.record(CUSTOMERS, folder / "january")
     with PGTrainer(Shop, {"num_envs_per_worker": 50, "seed": 1}) as trainer:
@@ -57,7 +57,7 @@ def log_two_months(folder: Path) -> None:
 
 
 def learned(name: str, beta: float, folder: Path, iterations: int) -> MARWILTrainer:
-    """Learns from January; a large `beta` departs further from what was logged."""
+    """Learns from January; with a large `beta` the policy departs further from the log."""
     config = {
         "input": str(folder / "january"),
         "beta": beta,
@@ -78,7 +78,7 @@ def learned(name: str, beta: float, folder: Path, iterations: int) -> MARWILTrai
 
 
 def main(iterations: int = 5) -> float:
-    """Compares the two; returns the largest error of an estimate, as a share of the reward then earned."""
+    """Compares the two; returns the largest error of an estimate, as a share of the actual reward."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         log_two_months(folder)

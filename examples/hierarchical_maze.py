@@ -35,7 +35,7 @@ OTHER_MAZE = (
     "+-+-+-+-+",
 )
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
-"""Of walkers through cells and of the top level through rooms: north, east, south, west."""
+"""Moves of walkers through cells, and of the top level through rooms: north, east, south, west."""
 ROOM_SIZE = 5
 WALK_LENGTH = 12
 WALKS = 20

@@ -24,7 +24,7 @@ COLUMNS = ("episode", "position", "velocity", "angle", "angular_velocity", "acti
 def write_log(path: Path) -> float:
     """Plays with the rule and writes a line for each step; returns the mean reward of an episode.
 
-    The last line of an episode holds the observation after its last step, without an action.
+    The last line of an episode has the observation after its last step, without an action.
     """
     random, env, total = np.random.default_rng(0), gym.make("CartPole-v1"), 0.0
     with path.open("w", newline="") as file:

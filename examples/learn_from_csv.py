@@ -1,8 +1,8 @@
-"""A controller is learned from a CSV log of a factory, and beats the controller that wrote it.
+"""A controller is learned from a factory's CSV log, and is better than the logged controller.
 
 An oven heats batches of 40 minutes. The log has one row a minute: the temperatures, the target, the power that the old
-controller chose, and the minute's profit. The old controller is sluggish, and operators correct it at random. TD3BC
-learns from the file alone; the simulated oven serves for writing the log and for judging the result.
+controller chose, and the minute's profit. The old controller is slow, and operators correct it randomly. TD3BC learns
+only from the file; the simulated oven is used to write the log and to evaluate the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OBSERVED, COLUMNS = ["air", "wall", "target"], ["batch", "air", "wall", "target"
 
 
 class Oven(gym.Env):
-    """Heating elements warm the wall, the wall warms the air; the profit falls with the distance from the target.
+    """Heating elements warm the wall, which warms the air; the profit falls with the distance from the target.
 
     Temperatures are in hundreds of degrees. The power is between 0 and 1.
     """
@@ -50,7 +50,7 @@ class Oven(gym.Env):
 def write_log(path: Path) -> float:
     """Runs the old controller and writes the log; returns its mean profit of a batch.
 
-    The last row of a batch holds the final temperatures, without power and profit.
+    The last row of a batch has the final temperatures, without power and profit.
     """
     oven, random, total = Oven(), np.random.default_rng(0), 0.0
     with path.open("w", newline="") as file:
@@ -70,7 +70,7 @@ def write_log(path: Path) -> float:
 
 
 def main(iterations: int = 12) -> float:
-    """Learns from the log; returns how much less a batch loses, as a share of what it lost."""
+    """Learns from the log; returns the relative reduction of a batch's loss."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "oven.csv"
         before = write_log(path)

@@ -63,7 +63,7 @@ class PlainSampler(Sampler):
             self.episodes.end_trajectories(ended, np.zeros(len(ended), int), self.episodes["reward"][ended])
             self.episodes.end(ended)
             started: Any = self.env.reset_rows(ended)
-            self.obs = trees.tree_map(np.copy, self.obs)  # the observations after the rows above stay as they are
+            self.obs = trees.tree_map(np.copy, self.obs)  # a copy keeps the observations after the rows above
             trees.put(self.obs, ended, runner.filter(started.obs, self.record))
             self._begin(ended)
             rows = rows.replaced(started)
@@ -78,7 +78,7 @@ class PlainSampler(Sampler):
             self.next_trajectory += 1
 
     def _fragment(self) -> Fragment:
-        """The rows of all trajectories, one after another, and what came after each of them."""
+        """The rows of all trajectories, one after another, and the next observation of each."""
         filled = [trajectory for trajectory in self.trajectories if trajectory.rows]
         columns: Any = trees.stack([row for trajectory in filled for row in trajectory.rows])
         ends = np.cumsum([len(trajectory.rows) for trajectory in filled]) - 1

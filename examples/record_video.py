@@ -1,4 +1,4 @@
-"""Checks an environment, records chosen episodes during training, and records greedy episodes at the end."""
+"""Checks an environment, records selected episodes during training, and records greedy episodes at the end."""
 
 from __future__ import annotations
 

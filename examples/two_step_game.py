@@ -1,4 +1,4 @@
-"""QMIX, VDN and independent Q-learning on a game whose values are no sum of the agents' values.
+"""QMIX, VDN and independent Q-learning on a game whose values are not a sum of the agents' values.
 
 The two-step game: the first action of the first agent leads to a state in which both earn 7 with any actions, or to a
 state in which they earn 8 if both dare, 1 if one dares and 0 if none does. All training actions are random. The best

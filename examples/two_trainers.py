@@ -39,7 +39,7 @@ POLICY_OF = {"left": "ppo_policy", "right": "dqn_policy"}
 
 
 def config(policy_to_train: str, **changes: Any) -> dict[str, Any]:
-    """Returns the config of a trainer, which holds both policies and trains one of them."""
+    """Returns the config of a trainer, which has both policies and trains one of them."""
     return {
         "multiagent": {
             "policies": {"ppo_policy": PolicySpec(PPOPolicy), "dqn_policy": PolicySpec(DQNPolicy)},

@@ -25,7 +25,7 @@ _NEEDS = {
     "rollax.serving.server": ("msgspec", "serving"),
     "rollax.torch.": ("torch", "torch"),
 }
-"""The start of a module's name -> the package without which it cannot be imported, and the extra that has it."""
+"""Prefix of a module's name -> package that it requires, and the extra with that package."""
 
 
 def __getattr__(name: str) -> Any:

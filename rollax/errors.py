@@ -88,8 +88,8 @@ class RequestError(RollaxError):
 
     Attributes:
         status: the HTTP status; 503 for a server that cannot be reached.
-        retry_after_s: seconds after which the same request may succeed; None if it has to be changed.
-        error_id: at a client, the id under which the error stands in the server's log; None without one.
+        retry_after_s: seconds after which the same request may succeed; None if it must be changed.
+        error_id: at a client, the id of the error in the server's log; None without one.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class RequestError(RollaxError):
 
 
 class EpisodeLostError(RequestError):
-    """An episode that a policy server does not know, or no longer: it ended or expired, or the server restarted."""
+    """An episode that a policy server does not have (any more): it ended or expired, or the server restarted."""
 
 
 class ShapeError(RollaxError, ValueError):
@@ -117,7 +117,7 @@ class ShapeError(RollaxError, ValueError):
 
 
 class RemoteTraceback(Exception):  # noqa: N818  it is no error of its own, but where another one came from
-    """The traceback of another process, shown above the error from there."""
+    """The traceback of another process, shown above the error that was raised there."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -135,14 +135,14 @@ def not_installed(what: str, error: Exception, *, where: str, package: str, extr
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the one of `known` nearest to `name`, or else all of them."""
+    """A hint with the one of `known` that is nearest to `name`, or else all of them."""
     names = sorted(known)
     match = corrected(name, names)
     return f"did you mean '{match}'?" if match is not None else f"use one of: {', '.join(names)}"
 
 
 def corrected(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` of which `name` is a misspelling, with at most one error for every six letters, or None."""
+    """The one of `known` that `name` misspells, with at most one error for every six letters, or None."""
     written = name.lower()
     distance, match = min(((typing_errors(written, other.lower()), other) for other in known), default=(0, None))
     return match if distance <= max(len(name) // _LETTERS_PER_ERROR, 1) else None

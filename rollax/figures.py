@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Figure]:
-    """An empty figure, which is written at the end of the block, in the format of the file's suffix; PNG without one.
+    """An empty figure, written at the end of the block in the format of the file's suffix; PNG without a suffix.
 
     Args:
         out: the file; its folder is created.
@@ -23,7 +23,7 @@ def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Fig
         height: inches.
         dpi: pixels per inch.
     Raises:
-        ConfigError: the suffix is of no picture.
+        ConfigError: the suffix is not that of an image format.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Fig
 
     # Without pyplot, which has global state and selects a window system.
     figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
-    known = FigureCanvasAgg(figure).get_supported_filetypes().keys() - {"pgf"}  # which requires LaTeX
+    known = FigureCanvasAgg(figure).get_supported_filetypes().keys() - {"pgf"}  # this format requires LaTeX
     suffix = out.suffix[1:].lower()
     if suffix and suffix not in known:
         raise ConfigError(
@@ -43,6 +43,6 @@ def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Fig
         )
     yield figure
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # a "$" in the name of a run or of a part of a space is no formula
+        text.set_parse_math(False)  # a "$" in the name of a run or of a part of a space does not begin a formula
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, format=suffix or "png")

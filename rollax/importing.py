@@ -1,4 +1,4 @@
-"""Import of objects by path, "module:Class", and the decision which paths in a file are imported."""
+"""Import of objects by path, "module:Class", and the decision which paths from files are imported."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from rollax.errors import ConfigError, RollaxError, corrected
 _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 
 REGISTERED: set[str] = set()
-"""The names of `register_env`, which are no paths even where they hold a colon."""
+"""The names of `register_env`, which are not paths, even with a colon."""
 JAX_ENV = "jax:"
-"""The prefix of rollax's environments in JAX, which is no module either."""
+"""The prefix of rollax's environments in JAX, which is not a module."""
 
 
 @dataclass(frozen=True)
 class StoredCode:
-    """Code in a file that was not imported: it is not trusted, or has no import path. Calling it raises ConfigError."""
+    """A reference to code in a file that was not imported: it is not trusted, or has no import path.
+
+    Calling it raises ConfigError.
+    """
 
     key: str
     path: str | None
@@ -48,7 +51,7 @@ class StoredCode:
 
 
 def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> Any:
-    """Returns the object that a file names, or a `StoredCode` if the file is not trusted to name it.
+    """Returns the object for a path in a file, or a `StoredCode` if it is not trusted.
 
     Only this function turns names in a file into objects. Without trust it imports only classes of rollax that derive
     from `base` and are defined under that name in that module, which runs only code of rollax.
@@ -56,8 +59,8 @@ def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> An
     Args:
         path: "module:Class".
         key: its location in the file.
-        base: the path of the required base class of rollax; None where no class of rollax is possible.
-        trusted: the caller vouches for the file; a path that cannot be imported then raises ConfigError.
+        base: the path of the required base class of rollax; None if no class of rollax is possible.
+        trusted: the caller trusts the file; a path that cannot be imported then raises ConfigError.
     """
     if trusted:
         return import_object(path, f"config key '{key}'")
@@ -112,7 +115,7 @@ def import_module(name: str, path: str, where: str) -> ModuleType:
 
 
 def _does_not_import(path: str, module: str, where: str, error: BaseException, near: str | None = None) -> ConfigError:
-    parts = error.parts if isinstance(error, RollaxError) else {}  # such as those of a missing extra
+    parts = error.parts if isinstance(error, RollaxError) else {}  # such as an error of a missing extra
     check = f"check the spelling, and that this works: python -c 'import {module or 'module'}'"
     return ConfigError(
         "A class or function that does not import.",

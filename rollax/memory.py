@@ -26,7 +26,7 @@ def gib(size: int) -> str:
 
 
 def check_buffer_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
-    """Raises ConfigError where a replay buffer needs more memory than there is; it names the capacity that fits."""
+    """Raises ConfigError if a replay buffer needs more memory than available; it has the capacity that fits."""
     wanted, there = capacity * bytes_per_transition, memory_there()
     if wanted > there:
         raise ConfigError(
@@ -40,7 +40,7 @@ def check_buffer_fits(capacity: int, bytes_per_transition: int, where: str) -> N
 
 
 def check_buffers_fit(sizes: Mapping[str, int]) -> None:
-    """Raises ConfigError where full replay buffers together need more memory than there is; name -> bytes of each."""
+    """Raises ConfigError if full replay buffers (name -> bytes) together need more memory than available."""
     wanted, there = sum(sizes.values()), memory_there()
     if wanted > there:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`shared`: compiled functions that equal policies have in common, so that the second of them compiles nothing."""
+"""`shared`: compiled functions that equal policies share, so that the second one compiles nothing."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ import numpy as np
 
 Made = TypeVar("Made")
 
-_KEPT = 64  # sets of compiled functions; those of a policy in use stay with the policy
+_KEPT = 64  # sets of compiled functions; a policy in use keeps its own
 _LIBRARIES = frozenset({"rollax", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "builtins", "collections"})
-_TYPE_CHECKS = frozenset({"jaxtyping", "beartype"})  # around a function, they change nothing
+_TYPE_CHECKS = frozenset({"jaxtyping", "beartype"})  # wrappers of functions that do not change their result
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, enum.Enum)
-_RANDOM_STATE = frozenset({"_np_random", "_np_random_seed"})  # of a space; sampling from it changes them
+_RANDOM_STATE = frozenset({"_np_random", "_np_random_seed"})  # attributes of a space that sampling changes
 
 _made: OrderedDict[Hashable, Any] = OrderedDict()
-_contents: WeakKeyDictionary[Any, Hashable] = WeakKeyDictionary()  # of objects that never change
+_contents: WeakKeyDictionary[Any, Hashable] = WeakKeyDictionary()  # of immutable objects
 _lock = threading.Lock()
 
 
 class _NotComparableError(Exception):
-    """A value whose content cannot be compared."""
+    """The content of a value cannot be compared."""
 
 
 def shared(make: Callable[..., Made], *parts: Any) -> Made | None:
-    """`make` of copies of the parts, the same object for parts of equal content; None if a part has code of a user.
+    """`make` of copies of the parts, which is the same object for equal parts; None if a part has code of a user.
 
-    A compiled function depends on all that is read while it is traced. For the code of this library and those below it,
-    that is known: the values that it is made from. So `parts` are compared by content: plain values, arrays, spaces,
+    A compiled function depends on all values that are read during tracing. Code of this library and its dependencies
+    reads only the values that it is made from, so `parts` are compared by content: plain values, arrays, spaces,
     configs, and the attributes and closures of the libraries' objects and functions. A user's class or function may
-    read anything, such as a global variable or a list that has changed since; what contains one is never shared. Nor is
-    a JAX array or a random generator.
+    read other state, such as a global variable or a list that has changed since, so parts that contain one are never
+    shared. Neither are JAX arrays and random generators.
 
-    The last 64 results are kept, whether or not something still uses them.
+    The last 64 results are kept, even if they are no longer used.
 
     Args:
-        make: a function or class of this library or JAX that reads nothing but `parts`.
-        parts: what it returns refers to them and outlives policies, so they have no trained arrays.
+        make: a function or class of this library or JAX that reads only `parts`.
+        parts: the result refers to them and outlives policies, so they must not contain trained arrays.
     """
     try:
         key = make, *map(_content, parts)
@@ -63,17 +63,17 @@ def shared(make: Callable[..., Made], *parts: Any) -> Made | None:
 
 
 def forget() -> None:
-    """Drops all that is kept; policies keep what they use."""
+    """Drops the kept results; policies keep those that they use."""
     with _lock:
         _made.clear()
 
 
 def _content(value: Any) -> Hashable:
-    """Equal for values of equal content; raises _NotComparableError for code of a user, or a value without content."""
+    """A value that is equal for equal content; raises _NotComparableError for users' code and incomparable values."""
     kind = type(value)
     if isinstance(value, _PLAIN):
         _check_known(kind.__module__)
-        return kind, repr(value)  # 1, 1.0 and True are equal, 0.0 and -0.0 too; their texts are not
+        return kind, repr(value)  # 1, 1.0 and True are equal, and so are 0.0 and -0.0, but their reprs differ
     if isinstance(value, type):
         _check_known(value.__module__)
         return value
@@ -108,7 +108,7 @@ def _content_of_object(value: Any) -> Hashable:
 def _content_of_attributes(value: Any) -> Hashable:
     kind = type(value)
     if kind.__module__.partition(".")[0] == "jaxlib" and not callable(value):
-        return value  # the structure of a tree, which compares by content; an array, which cannot be hashed
+        return value  # the structure of a tree compares by content; an array cannot be hashed
     if not hasattr(value, "__dict__") and not any("__slots__" in vars(base) for base in kind.__mro__):
         raise _NotComparableError  # of compiled code
     slots = {name for base in kind.__mro__ for name in _as_tuple(vars(base).get("__slots__", ()))}
@@ -118,7 +118,7 @@ def _content_of_attributes(value: Any) -> Hashable:
 
 
 def _is_named(value: Any) -> bool:
-    """Whether a callable of JAX, such as `jax.nn.relu`, is one of its own, and not made of another function."""
+    """Whether a callable of JAX, such as `jax.nn.relu`, is defined there, and not made from another function."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if not callable(value) or not isinstance(module, str) or module.partition(".")[0] != "jax" or name is None:
         return False

@@ -1,6 +1,6 @@
 """Gymnasium spaces: checks, and columns (many values as arrays).
 
-Columns of a space: Box, MultiBinary and MultiDiscrete give an array [N, *shape]; Discrete an int64 array [N];
+Columns of a space: for Box, MultiBinary and MultiDiscrete an array [N, *shape]; for Discrete an int64 array [N]; for
 Dict and Tuple a dict or tuple of columns.
 """
 
@@ -38,7 +38,7 @@ def walk(
 
     Args:
         leaf: called for every part that is neither a Dict nor a Tuple.
-        trees: structured like the space; `leaf` gets the part of each that belongs to the leaf.
+        trees: trees with the structure of the space; `leaf` gets the corresponding part of each.
         part: `(tree, key)` -> the part of a tree.
         enter: called in the same way for every Dict and Tuple, to refuse a tree of another structure.
     """
@@ -157,14 +157,14 @@ def _check_box(space: spaces.Box, where: str) -> None:
 def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
     """Returns columns from single values, in the dtypes of the space; shapes and ranges are not checked.
 
-    ValueError for a ragged list, or for numbers that the dtype cannot hold: fractions as integers, 300 as uint8, 1e300
+    ValueError for a ragged list, or for numbers that the dtype cannot store: fractions as integers, 300 as uint8, 1e300
     as float32.
     """
     return walk(lambda leaf, path, parts: in_dtype(leaf, parts), space, values, part=of_each)
 
 
 def in_dtype(space: spaces.Space, values: Any) -> np.ndarray:
-    """The array of values of a leaf in its dtype; ValueError for numbers that the dtype cannot hold."""
+    """The array of values of a leaf in its dtype; ValueError for numbers that the dtype cannot store."""
     if space.dtype is None or space.dtype.kind == "f":
         try:
             with np.errstate(over="raise"):
@@ -180,7 +180,7 @@ def in_dtype(space: spaces.Space, values: Any) -> np.ndarray:
 
 
 def in_dtypes(space: spaces.Space, columns: trees.Tree) -> trees.Tree:
-    """The columns in the dtypes of the space; those that have it already are returned as they are."""
+    """The columns in the dtypes of the space; columns with the right dtype are returned unchanged."""
     return walk(lambda leaf, path, column: np.asarray(column).astype(leaf.dtype, copy=False), space, columns)
 
 
@@ -233,7 +233,7 @@ def same_space(a: spaces.Space, b: spaces.Space) -> bool:
 
 
 def same_action_space(a: spaces.Space, b: spaces.Space) -> bool:
-    """Whether two action spaces are equal for a policy: its model's outputs are in the order of the parts."""
+    """Whether two action spaces are equal for a policy, with parts in the same order, as its model's outputs are."""
     return same_space(a, b) and [path for path, _ in leaves(a)] == [path for path, _ in leaves(b)]
 
 

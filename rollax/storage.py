@@ -79,7 +79,7 @@ def write_directory(
 
 
 def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: int) -> dict[str, bytes]:
-    """Returns the files of a folder that `write_directory` wrote, each checked against its SHA-256.
+    """Returns the files of a folder from `write_directory`, each checked against its SHA-256.
 
     Raises:
         CheckpointError: the folder or its manifest is missing, it is of another kind or a newer format, or a file is
@@ -156,7 +156,7 @@ def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     plain: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         value = np.asarray(array)
-        if value.dtype.name == "bfloat16":  # a dtype of JAX that NumPy lacks; float32 has the same numbers
+        if value.dtype.name == "bfloat16":  # a dtype of JAX that NumPy lacks; float32 contains its values
             value = value.astype(np.float32)
         if value.dtype.name not in _DTYPES or name == "__metadata__":
             raise CheckpointError(
@@ -172,7 +172,7 @@ def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def bytes_to_arrays(data: bytes, where: str = "arrays") -> dict[str, np.ndarray]:
-    """Returns the arrays that `arrays_to_bytes` stored, writable; `where` names the file in errors."""
+    """Returns the arrays from `arrays_to_bytes`, writable; `where` is the file in errors."""
     try:
         return safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -183,7 +183,8 @@ def to_json_bytes(data: Any) -> bytes:
     """Returns plain values as readable JSON; reading it returns equal values, with lists for tuples.
 
     Raises:
-        CheckpointError: NaN or infinity, a key that is no string, a value without JSON form, or more than 100 levels.
+        CheckpointError: NaN or infinity, a key that is not a string, a value that JSON cannot store, or more than 100
+            levels.
     """
     try:
         _check_keys(data, _MAX_DEPTH)
@@ -198,7 +199,7 @@ def to_json_bytes(data: Any) -> bytes:
 
 
 def from_json_bytes(data: bytes, where: str = "JSON") -> Any:
-    """Returns the values that `to_json_bytes` stored; `where` names the file in errors.
+    """Returns the values from `to_json_bytes`; `where` is the file in errors.
 
     Raises:
         CheckpointError: invalid UTF-8 or JSON, NaN or infinity, a repeated key, or more than 100 levels.
@@ -219,7 +220,7 @@ def _finite(text: str) -> float:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The dict of an object of JSON; ValueError for a key that is there twice."""
+    """The dict of a JSON object; ValueError for a repeated key."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError(f"a repeated key among {sorted(key for key, _ in pairs)}")
@@ -301,7 +302,7 @@ def _damaged(where: Any, got: str, expected: str) -> CheckpointError:
 
 
 def make_parents(folder: Path) -> None:
-    """Makes a folder and those above it, durably."""
+    """Creates a folder and its parents, durably."""
     if folder.is_dir():
         return
     make_parents(folder.parent)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-Tree = Any  # an array, or a dict, tuple or list of trees; Python's types cannot say it shorter
+Tree = Any  # an array, or a dict, tuple or list of trees, which Python's types cannot express
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:

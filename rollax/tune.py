@@ -31,7 +31,7 @@ except ImportError as error:
 
 _CHECKPOINT_PREFIX = "checkpoint_"
 _EVALUATION = "evaluation.json"
-"""The last evaluation, which stands in the results until the next one."""
+"""The last evaluation, which is repeated in the results until the next one."""
 
 
 class TunedTrainer(Trainable):
@@ -81,10 +81,10 @@ class TunedTrainer(Trainable):
         (Path(checkpoint_dir) / _EVALUATION).write_text(to_json(self._evaluation), encoding="utf-8")
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Restores weights, optimizer, counters and last evaluation; the hyperparameters of the config stay."""
+        """Restores weights, optimizer, counters and last evaluation; the hyperparameters of the config are kept."""
         assert self.trainer is not None
         self.trainer.restore(checkpoint_in(checkpoint))
-        stored = Path(checkpoint) / _EVALUATION  # absent where a trainer alone has saved
+        stored = Path(checkpoint) / _EVALUATION  # missing in a checkpoint of a trainer without Tune
         if self._evaluation is not None and stored.exists():
             self._evaluation = json.loads(stored.read_text(encoding="utf-8")) or self._evaluation
 
@@ -107,8 +107,8 @@ class TunedTrainer(Trainable):
 def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:
     """Returns a `Trainable` for `ray.tune.Tuner`, named after the algorithm: a built-in one's name, or a trainer class.
 
-    Its config is that of the trainer plus `env`. Environments that are registered before, with rollax or Gymnasium,
-    are available in the processes of the trials.
+    Its config is the trainer's, plus `env`. Environments that were registered before, with rollax or Gymnasium, are
+    available in the processes of the trials.
     """
     trainer_class = get_trainer_class(algorithm) if isinstance(algorithm, str) else algorithm
     registered = registrations(cloudpickle.dumps)  # pyright: ignore[reportPrivateImportUsage]

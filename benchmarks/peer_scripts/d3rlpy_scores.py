@@ -17,7 +17,7 @@ RATES = {"actor_learning_rate": "actor_lr", "critic_learning_rate": "critic_lr"}
 
 
 def config_of(algorithm: str, settings: dict, hiddens: list[int]):
-    """Returns d3rlpy's config with rollax's settings; what they do not name has d3rlpy's own default."""
+    """Returns d3rlpy's config with rollax's settings, and d3rlpy's defaults for the others."""
     encoder = d3rlpy.models.VectorEncoderFactory(hiddens, activation="relu")
     common = {"batch_size": BATCH}
     if algorithm == "BC":
@@ -25,7 +25,7 @@ def config_of(algorithm: str, settings: dict, hiddens: list[int]):
     common |= {"gamma": settings["gamma"], "actor_encoder_factory": encoder, "critic_encoder_factory": encoder}
     rates = {name: settings[own] or settings["lr"] for name, own in RATES.items()}
     if algorithm == "CQL":
-        # A constant weight instead of one that adapts. d3rlpy's errors of the critics have no factor 1/2.
+        # A constant weight instead of an adaptive one. d3rlpy's critic losses have no factor 1/2.
         weight = {"conservative_weight": settings["min_q_weight"], "alpha_learning_rate": 0.0}
         return d3rlpy.algos.CQLConfig(**common, **rates, **weight, n_action_samples=settings["num_actions"])
     if algorithm == "IQL":

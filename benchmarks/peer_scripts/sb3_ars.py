@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--hiddens", type=json.loads, default=[])
     args = parser.parse_args()
 
-    torch.set_num_threads(1)  # of several threads a single row has no use
+    torch.set_num_threads(1)  # several threads do not help for a single row
     envs = VecNormalize(make_vec_env(args.env, n_envs=1, seed=0), norm_reward=False)
     policy, settings = ("MlpPolicy", {"net_arch": args.hiddens}) if args.hiddens else ("LinearPolicy", {})
     model = ARS(

@@ -1,4 +1,4 @@
-"""sb3-contrib's ARS: greedy evaluations at equal distances while it searches, as a JSON list of (steps, score)."""
+"""sb3-contrib's ARS: greedy evaluations at equal intervals during the search, as a JSON list of (steps, score)."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ def main() -> None:
     args = parser.parse_args()
     answers, sys.stdout = sys.stdout, sys.stderr
 
-    torch.set_num_threads(1)  # of several threads a single row has no use
+    torch.set_num_threads(1)  # several threads do not help for a single row
     settings = args.settings
     envs = make_vec_env(args.env, n_envs=1, seed=args.seed)
     evaluated = make_vec_env(args.env, n_envs=1, seed=1000 * (args.seed + 1))

@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--work", choices=("all", "sample"), required=True)
     args = parser.parse_args()
 
-    # Each row of a batch belongs to another sub-env, so that one call adds all rows: the fastest way.
+    # Each row of a batch belongs to another sub-env, so that one call adds all rows, which is fastest.
     buffer = PrioritizedVectorReplayBuffer(CAPACITY, BATCH, alpha=ALPHA, beta=BETA)
     next_errors, episodes = errors(), segments()
     rows = Batch(

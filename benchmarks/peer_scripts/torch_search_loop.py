@@ -1,7 +1,7 @@
 """The design of early RLlib's ARS as a bare loop: one environment, a filter and a PyTorch forward pass for each step.
 
-Kept of the design: a shared table of noise, weights that are set from one flat vector, a filter that takes every
-observation, actions through a distribution. Left out: Ray, and all that travels between processes.
+Same as in the design: a shared table of noise, weights set from one flat vector, a filter for every observation,
+actions from a distribution. Left out: Ray, and all communication between processes.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--hiddens", type=json.loads, default=[])
     args = parser.parse_args()
 
-    torch.set_num_threads(1)  # of several threads a single row has no use
+    torch.set_num_threads(1)  # several threads do not help for a single row
     rng = np.random.default_rng(0)
     noise = rng.standard_normal(2_000_000).astype(np.float32)
     env = gym.make(args.env)

@@ -6,7 +6,7 @@ from benchmarks.measure import Against, Bound, Row
 from benchmarks.processes import Side
 from benchmarks.rows.commands import flags, own, peer
 
-_KEPT = 20_000  # transitions in the buffer of the rows that learn
+_KEPT = 20_000  # transitions in the buffer of the learning benchmarks
 
 
 def frames_rows(*, quick: bool) -> tuple[Row, ...]:

@@ -1,4 +1,4 @@
-"""Environments in JAX, compiled with the policy, beside the same trainer on other environments."""
+"""Environments in JAX, compiled with the policy, compared with the same trainer on other environments."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _search() -> Row:
 
 
 def _beside_copies(name: str, work: str, command: tuple[str, ...], **settings: Any) -> Row:
-    """The rate of a command, on the environment in JAX and on copies of Gymnasium's."""
+    """Returns the rate of a command with the environment in JAX, and with copies of Gymnasium's."""
     return Row(
         name=name,
         work=work,

@@ -11,7 +11,7 @@ from benchmarks.rows.commands import flags, own, peer
 
 _STARTS = 128  # steps before the first update; the first call of each side exceeds them
 _STEPS = 256  # steps of one call
-_FRAGMENT = 16  # steps that rollax samples at a time; the others sample one
+_FRAGMENT = 16  # steps that rollax samples at a time; the other libraries sample one
 
 
 def off_policy_rows() -> tuple[Row, ...]:

@@ -15,7 +15,7 @@ _DEPENDS = {
     "so the ratio depends on the processor: 1.36 on one where XLA multiplies at 185 GFlop/s and these products are 34 "
     "of 49 ms; 2.37 on one where XLA multiplies at 310 to 400 GFlop/s and PyTorch at 213",
 }
-"""Algorithm -> what its ratio depends on."""
+"""Algorithm -> note on its ratio."""
 
 
 def offline_rows() -> tuple[Row, ...]:

@@ -1,4 +1,4 @@
-"""Policy servers: latencies and actions per second, each beside an echo of the same bytes by the same server."""
+"""Policy servers: latencies and actions per second, compared with an echo of the same bytes by the same server."""
 
 from __future__ import annotations
 

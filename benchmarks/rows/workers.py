@@ -11,7 +11,7 @@ from benchmarks.rows.commands import flags, own, peer
 DRIVER_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 DRIVER_ACTORS = (1, 8)  # each side is a separate Ray cluster, and all run at the same time
 DRIVER_FRAGMENT = 800  # steps, as in IMPALA: 50 of each of 16 sub-environments
-GATHERED_FRAGMENT = 64 * 128  # steps per fragment of the rows that gather
+GATHERED_FRAGMENT = 64 * 128  # steps per fragment in the gathering benchmarks
 _MODEL = {"fcnet_hiddens": [64, 64]}
 
 

@@ -1,4 +1,4 @@
-"""Time of the driver per fragment: workers that return at once, and a policy that learns nothing."""
+"""The driver's time per fragment, with workers that return at once, and a policy without learning."""
 
 import argparse
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _UPDATES = 200  # fragments between two readings of the clock
 
 
 class Coin(Policy):
-    """Acts at random, has the weights of a small network, and learns nothing."""
+    """Random actions, the weights of a small network, and no learning."""
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -39,7 +39,7 @@ class Coin(Policy):
 
 
 class AtOnce:
-    """`Actors` in this process: every call returns the same fragment at once."""
+    """`Actors` in this process, whose calls return the same fragment at once."""
 
     def __init__(self, fragment: Rollout) -> None:
         self._fragment = fragment
@@ -61,7 +61,7 @@ class AtOnce:
         return value
 
     def kill(self, handle: int) -> None:
-        """There is no process to end."""
+        """Does nothing, as there is no process."""
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def main() -> None:
     config = TrainerConfig(env="CartPole-v1", rollout_fragment_length=args.fragment, seed=0)
     sampler = RolloutWorker("CartPole-v1", Coin, config=config, worker_index=1, num_workers=args.num_workers)
     fragment = sampler.sample_fragment()
-    assert fragment is not None  # it steps its environments
+    assert fragment is not None  # the driver steps its environments
     driver = RolloutWorker("CartPole-v1", Coin, config=config, num_workers=args.num_workers, samples=False)
     optimizer = AsyncSamplesOptimizer(
         driver,

@@ -1,4 +1,4 @@
-"""rollax's `RolloutWorker.sample` over an `ExternalEnv` with many episodes of no cost, one 64x64 tanh policy."""
+"""rollax's `RolloutWorker.sample` over an `ExternalEnv` with many free episodes, one 64x64 tanh policy."""
 
 import argparse
 import threading
@@ -23,10 +23,10 @@ class FreeEpisodes(ExternalEnv):
         rng = np.random.default_rng(0)
         self.count, self.threads = episodes, threads
         self.obs = rng.normal(size=(episodes, 4)).clip(-10, 10).astype(np.float32)
-        self.lengths = rng.integers(1, _LENGTH, episodes).tolist()  # length of the first episode of each
+        self.lengths = rng.integers(1, _LENGTH, episodes).tolist()  # lengths of the first episodes
 
     def run(self) -> None:
-        """Plays all episodes from one thread, or each from its own."""
+        """Plays all episodes in one thread, or each in its own."""
         if not self.threads:
             self.play_all()
             return

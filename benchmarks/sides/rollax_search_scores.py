@@ -1,4 +1,4 @@
-"""ARS: greedy evaluations at equal distances while it searches, as a JSON list of (steps, score)."""
+"""ARS: greedy evaluations at equal intervals during the search, as a JSON list of (steps, score)."""
 
 import argparse
 import json

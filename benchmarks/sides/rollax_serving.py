@@ -1,6 +1,6 @@
 """A policy server under load: actions per second, or a quantile of the latencies in milliseconds.
 
-The server is a process of its own on one core; this process is all of its clients, on the other.
+The server is a separate process on one core; this process has all clients, on the other core.
 """
 
 import argparse

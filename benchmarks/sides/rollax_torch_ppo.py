@@ -18,7 +18,7 @@ class Config(TorchPPOConfig):
 
 
 class Policy(TorchPPOPolicy):
-    """The constant weight of the KL penalty stands for one that adapts between updates."""
+    """The KL penalty has a constant weight instead of an adaptive one."""
 
     config_class = Config
 

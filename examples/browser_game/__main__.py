@@ -1,7 +1,7 @@
 """A game in the browser whose policy learns while you watch: python examples/browser_game
 
-The page draws the game and asks the policy server for each action. A person may take over with the arrow keys; DQN
-learns from these actions too. It catches 9 apples out of 10 after about 16,000 steps.
+The page draws the game and asks the policy server for each action. A person can take over with the arrow keys; DQN also
+learns from these actions. It catches 9 apples out of 10 after about 16,000 steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rollax import DQNTrainer, PolicyServerEnv
 PAGE = Path(__file__).with_name("index.html")
 CLIENT = Path(rollax.__file__).parent / "serving" / "clients" / "rollax.js"
 
-# The creature's place, that of the apple beside it, its height and speed; left, stay, right.
+# Observation: the creature's position, the apple's relative position, height and speed. Actions: left, stay, right.
 OBSERVATIONS = gym.spaces.Box(-2.0, 2.0, (5,), np.float32)
 ACTIONS = gym.spaces.Discrete(3)
 
@@ -45,7 +45,7 @@ CONFIG: dict[str, Any] = {
 
 @contextlib.contextmanager
 def page(port: int) -> Iterator[tuple[str, dict[str, str]]]:
-    """Shows the game on this machine; yields its address, and what the page reads to find the policy server."""
+    """Serves the game on this machine; yields its address, and the settings with the address of the policy server."""
     server_json: dict[str, str] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -78,7 +78,7 @@ def page(port: int) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def main(port: int = 8000, iterations: int | None = None) -> None:
-    """Shows the game and learns until Ctrl-C, or for a number of iterations."""
+    """Serves the game and learns until Ctrl-C, or for a number of iterations."""
     with page(port) as (address, server_json):
         env_config = {
             "observation_space": OBSERVATIONS,

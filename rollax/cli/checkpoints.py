@@ -48,7 +48,7 @@ def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **chang
 
 
 def names_code(trainer: Trainer) -> bool:
-    """Returns whether a checkpoint of `trainer` names custom code, its own class included, which requires trust."""
+    """Returns whether a checkpoint of `trainer` refers to custom code, including its class, which requires trust."""
     from rollax.algorithms.checkpoint import refuse_untrusted
     from rollax.algorithms.registry import ALGORITHMS
 

@@ -143,7 +143,7 @@ def _algorithm_lines() -> list[str]:
 
 
 def _env_ids() -> dict[str, list[str]]:
-    """Returns source -> environment ids: those of the user first, then Gymnasium's by family."""
+    """Returns source -> environment ids: registered ones of the user first, then Gymnasium's by family."""
     import gymnasium
 
     from rollax.env.multi_agent.pettingzoo_env import pettingzoo_ids

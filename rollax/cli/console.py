@@ -29,7 +29,7 @@ _PACKAGE = Path(rollax.__file__).parent
 
 USER_ERROR = 2
 SIGNALLED = 128
-"""Exit codes after a signal are this and its number, as shells report it."""
+"""Added to a signal's number for the exit code, as in shells."""
 
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 ImportOption = Annotated[
@@ -45,7 +45,7 @@ TrustOption = Annotated[
 
 @contextmanager
 def readable_errors(show_traceback: bool) -> Iterator[None]:
-    """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into that of its signal."""
+    """Turns a RollaxError into a message on stderr and exit code 2, a KeyboardInterrupt into its signal's exit code."""
     try:
         yield
     except RollaxError as error:
@@ -59,7 +59,7 @@ def readable_errors(show_traceback: bool) -> Iterator[None]:
 class EachOptionOnce(typer.core.TyperCommand):
     """A command that refuses repeated options, because only the last one would have an effect.
 
-    In `--out=~/runs` it expands the home folder, which shells do at the beginning of a word only.
+    In `--out=~/runs` it expands the home folder, which shells do only at the beginning of a word.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

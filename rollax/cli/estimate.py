@@ -76,7 +76,10 @@ def estimate(
 
 @contextmanager
 def progress_on_stderr() -> Iterator[None]:
-    """Shows how far fits are. Warnings of estimates are part of the output, and would appear twice in a terminal."""
+    """Shows the progress of fits.
+
+    Warnings of estimates are part of the output, and would appear twice in a terminal.
+    """
     log, handler = logging.getLogger("rollax.estimators"), logging.StreamHandler()
     handler.addFilter(lambda record: record.levelno < logging.WARNING)
     before = log.level, log.propagate
@@ -92,7 +95,7 @@ def progress_on_stderr() -> Iterator[None]:
 
 
 def _lines(found: Estimates) -> list[str]:
-    """A table: the data's own value, and each estimate with its interval."""
+    """A table of the data's own value, and of each estimate with its interval."""
     interval = f"{found.level:.0%} interval"
     lines = [
         f"{found.episodes:,} episodes, {found.steps:,} steps, γ = {found.gamma:g}",

@@ -31,7 +31,7 @@ _MAX_NODES = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One training run; `run` and `env` are None where the config or a checkpoint names them."""
+    """One training run; `run` and `env` are None if the config or a checkpoint has them."""
 
     run: str | None = None
     env: str | None = None
@@ -40,7 +40,7 @@ class Experiment:
 
 
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
-    """Returns the experiment of a YAML or JSON file; without `trust_code` only fields of code import any."""
+    """Returns the experiment of a YAML or JSON file; without `trust_code`, only the fields for code may import it."""
     try:
         content = _read_yaml(path)
     except OSError as error:
@@ -82,7 +82,7 @@ def _refuse_unknown(content: Mapping[Any, Any], where: str) -> None:
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
-    """Returns the dict of an option's JSON object; the fields that hold code accept "module:Name"."""
+    """Returns the dict of an option's JSON object; the fields for code accept "module:Name"."""
     try:
         config = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:

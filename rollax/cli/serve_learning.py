@@ -27,9 +27,9 @@ def serve_and_learn(
     Args:
         run: the algorithm.
         config: its settings as JSON.
-        settings: further ones, as KEY=VALUE.
+        settings: further settings, as KEY=VALUE.
         env_config: settings of the server.
-        out: the folder of the run; None for a new one.
+        out: folder of the run; None for a new one.
     """
     if run is None:
         raise ConfigError(

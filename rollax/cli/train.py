@@ -141,7 +141,7 @@ def train(
 def run_experiment(
     trainer: Trainer, experiment: Experiment, out: Path | None, imports: Sequence[str], fit: dict[str, Any]
 ) -> FitResult:
-    """Trains, and prints the outcome and the paths; `fit` holds the keyword arguments of `Trainer.fit`."""
+    """Trains, and prints the outcome and the paths; `fit` has the keyword arguments of `Trainer.fit`."""
     if is_new := out is None:
         out = new_folder(f"{trainer.name}-{trainer.config.env or 'data'}")
     out = Path(os.path.abspath(out))  # environments may change the working directory
@@ -152,7 +152,7 @@ def run_experiment(
     except BaseException:
         if out.is_dir() and any(out.iterdir()):
             print("\n".join(["Training broke off.", *_where_things_are(out, to_open)]), file=sys.stderr)
-        elif is_new:  # refused before it began
+        elif is_new:  # refused before training began
             out.rmdir()
         raise
     watched = trainer.config.env is not None
@@ -197,7 +197,7 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
 
 
 def _within_stored_sections(config: dict[str, Any], checkpoint: Path, trust_code: bool) -> dict[str, Any]:
-    """Returns settings of a resumed run with the other keys of their sections, such as `model`, as the run had them."""
+    """Returns settings of a resumed run, with the run's other keys of their sections, such as `model`."""
     sections = [key for key, value in config.items() if isinstance(value, Mapping)]
     if not sections:
         return config
@@ -227,7 +227,7 @@ def new_folder(name: str) -> Path:
 
 
 def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
-    """Returns the value of an option, which `--set` and `--config` may give instead, and removes it from them."""
+    """Returns the value of an option, or that in `--set` or `--config`, from which it is removed."""
     if value is None:
         return settings.pop(key, None)
     if key in settings:
@@ -258,7 +258,7 @@ def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
 def _where_things_are(run: Path, to_open: Sequence[str], *, watched: bool = True) -> list[str]:
     """Returns the lines on the files of a run folder.
 
-    `to_open` are the options that its checkpoints require; `watched`: there is an environment to watch the policy in.
+    `to_open` are the options that its checkpoints require; `watched`: whether there is an environment for videos.
     """
     logs = shlex.quote(shown_path(run))
     lines = [f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})"]

@@ -27,7 +27,7 @@ ENV_ACTIONS = "env_actions"
 """The column of the actions that the environment received, if a policy's `actions` were scaled or clipped for it."""
 
 SCALE = ("normalize_actions", "clip_actions")
-"""The settings in a header that say what became of a policy's actions in the environment."""
+"""The settings in a header that define how a policy's actions were mapped to the environment's."""
 
 WITH_LAST = frozenset({SampleBatch.OBS, SampleBatch.INFOS})
 """The columns of T + 1 rows."""

@@ -29,7 +29,7 @@ IS_LAST, TERMINATED, TRUNCATED = "is_last", "terminated", "truncated"
 CONTINUES, REWARD_LEFT_OUT = "continues", "reward_left_out"
 """Columns that files of older versions do not have."""
 RESERVED = frozenset({*IDS, IS_LAST, TERMINATED, TRUNCATED, CONTINUES, REWARD_LEFT_OUT})
-"""The columns of every table, which do not hold the arrays of a trajectory."""
+"""The columns of every table, besides those of a trajectory's arrays."""
 HEADER = b"rollax"
 FORMAT_VERSION = 1
 _MOST_NUMBERS_IN_A_LIST = 256

@@ -8,7 +8,7 @@ from rollax.errors import DatasetError
 from rollax.memory import gib
 
 MAX_DECODED_GB = 4.0
-"""Default of `max_decoded_gb`: the GiB that a row group, an episode or an array of a file may take once decoded."""
+"""Default of `max_decoded_gb`: the maximum GiB of a decoded row group, episode or array of a file."""
 
 
 def check_decoded(size: float, max_gb: float, where: str | Path) -> None:

@@ -17,9 +17,9 @@ from rollax.figures import written_to
 _BINS = 40
 _MOST_BARS = 100
 _LARGEST = 1e300
-"""The largest number that is drawn: the width of a range must be finite too."""
+"""The largest number that is drawn, because the width of a range must also be finite."""
 _ELEMENTS = 24
-"""The most elements of an observation that are shown; of images, the first ones say little."""
+"""The maximum number of shown elements of an observation; images have too many."""
 
 
 def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:

@@ -79,7 +79,7 @@ class DatasetWriter:
     ) -> None:
         self.folder = Path(folder)
         self.paths: list[Path] = []
-        """The files that are complete."""
+        """The completed files."""
         self._header, self._actions_of = header or {}, actions_of
         seen, acted = (
             {DEFAULT_POLICY: given} if isinstance(given, Space) else given

@@ -28,7 +28,7 @@ MOST_IDLE_POLLS = 1000
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 Where = Callable[[int], str]
-"""Names the place of a row in an error message."""
+"""Returns the location of a row in an error message."""
 
 
 def env_name(env: Any) -> str:

@@ -79,7 +79,7 @@ class RecordingCreator:
     def __init__(self, env: Any, folder: Path, chosen: Chosen) -> None:
         encoder()
         self.unrecorded = env
-        """The environment as it was given, which records nothing."""
+        """The given environment, without recording."""
         self._creator: EnvCreator = env_creator(env)
         self._folder = folder
         self._chosen = chosen
@@ -119,7 +119,7 @@ class RecordedEnv(EnvWrapper):
         super().__init__(env)
         self.folder = folder
         self.paths: list[Path] = []
-        """The files that are complete, in the order in which their episodes ended."""
+        """The completed files, in the order in which their episodes ended."""
         self._chosen = chosen
         self._replaces = False  # whether a file of an earlier recording was replaced
         self._begun: dict[int, int] = {}  # sub-environment -> number of episodes

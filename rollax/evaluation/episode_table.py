@@ -63,9 +63,9 @@ class EpisodeTable(Table):
         self._custom_metrics: dict[int, dict[str, float]] = {}
         self._finished: list[np.ndarray] = []
         self.past: dict[int, Episode] = {}
-        """The episodes that finished since this was last emptied, by id."""
+        """The episodes that finished since it was last emptied, by id."""
         self.left: np.ndarray | None = None
-        """The number of episodes of each sub-environment that still count, with callbacks and metrics; None: all do."""
+        """The number of next episodes of each sub-environment with callbacks and metrics; None: all have them."""
 
     def episode(self, env_index: int) -> Episode:
         """The running episode of a sub-environment, for callbacks, mappings and policies."""

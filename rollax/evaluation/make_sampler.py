@@ -28,7 +28,7 @@ log = logging.getLogger("rollax.sampling")
 # Ids of episodes and trajectories count up from (worker, restart, 0), so each is unique.
 _BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
 MOST_WAITING_STEPS = 10_000
-"""Environment steps that may wait for an off-policy learner."""
+"""Maximum number of environment steps that wait for an off-policy learner."""
 
 
 def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig) -> BaseEnv:

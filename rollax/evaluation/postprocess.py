@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollax.evaluation.centralized_critic import JointRows
 
 BY_TRAJECTORY = frozenset({SampleBatch.AGENT_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.T})
-"""Columns that every policy stores where one is called by trajectory: they identify agents and align their steps."""
+"""Columns that all policies store if one is called by trajectory: they identify agents and align their steps."""
 _NEXT = {SampleBatch.OBS: SampleBatch.NEW_OBS, SampleBatch.STATE_IN: SampleBatch.STATE_OUT}
 
 _Agents = dict[Hashable, tuple[Policy, list[Fragment]]]

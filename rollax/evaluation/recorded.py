@@ -63,7 +63,7 @@ class RecordedFragments:
         self.trajectories = first_trajectory
         """The number of the next trajectory."""
         self.policy_ids: dict[tuple[Hashable, str], str] = {}
-        """(agent id, recorded policy id) -> the policy that learns from it, as met so far."""
+        """(agent id, recorded policy id) -> policy that learns from it, for all pairs so far."""
 
     def __iter__(self) -> Iterator[tuple[str, Fragment]]:
         """Policy ids and fragments of whole trajectories, in the order of the data.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rollax.evaluation.candidates import CandidatePlayer
 
 PATIENCE_S = 0.5
-"""The longest wait for a fragment of a background thread: whoever plays may have paused, or not come yet."""
+"""The longest wait for a fragment of a background thread, whose players may have paused or not started yet."""
 
 
 class RolloutWorker:

@@ -24,10 +24,10 @@ _BOOKKEEPING = {
     SampleBatch.OFF_POLICY: np.bool_,
 }
 _OUTCOMES = _BOOKKEEPING.keys() - {_TRAJECTORY, _EPISODE}
-"""Zero in every unused row, so that appending leaves them alone."""
+"""Columns that are zero in unused rows, so that appending need not set them."""
 _INPUTS = (SampleBatch.OBS, SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS)
 Inputs = dict[str, trees.Tree]
-"""What a policy acts on: `obs`, and what it stores of its memory."""
+"""Inputs of a policy: `obs`, and the stored parts of its memory."""
 
 
 class Trajectories:

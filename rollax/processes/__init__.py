@@ -1,1 +1,1 @@
-"""Actors in other processes: starting them, calling them, noticing that one fails, and restarting it."""
+"""Actors in other processes: starting and calling them, detecting failures, and restarting them."""

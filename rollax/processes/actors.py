@@ -1,4 +1,4 @@
-"""`Actors`, which an `ActorPool` runs on, and actors in this process."""
+"""`Actors`, the interface that an `ActorPool` uses, and actors in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class ProcessLostError(Exception):
-    """The process of an actor has ended; the message says how."""
+    """The process of an actor has ended; the message has the reason."""
 
 
 class Actors(Protocol):
@@ -22,18 +22,18 @@ class Actors(Protocol):
         ...
 
     def wait(self, references: Sequence[Any], count: int, timeout_s: float) -> list[Any]:
-        """Returns the references of finished calls, once there are `count` or the time has passed."""
+        """Returns the references of finished calls, when there are `count` or after the timeout."""
         ...
 
     def outcomes(self, references: Sequence[Any]) -> list[Any]:
-        """The value or the exception of each finished call; a `ProcessLostError` where the process has ended.
+        """The value or the exception of each finished call; a `ProcessLostError` if the process has ended.
 
         The cause of an exception shows the traceback of the actor's process.
         """
         ...
 
     def put(self, value: Any) -> Any:
-        """A reference that actors receive as the value; the value travels once to each node."""
+        """A reference that actors receive as the value, which is sent once to each node."""
         ...
 
     def kill(self, handle: Any) -> None:
@@ -42,14 +42,14 @@ class Actors(Protocol):
 
 
 class _Outcome:
-    """The reference to a call that is over."""
+    """The reference to a finished call."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class LocalActors:
-    """Objects of this process as actors: every call is over at once."""
+    """Objects of this process as actors, whose calls finish at once."""
 
     def __init__(self, start: Callable[[int, int], Any]) -> None:
         self._start = start
@@ -73,4 +73,4 @@ class LocalActors:
         return value
 
     def kill(self, handle: Any) -> None:
-        """There is no process to end."""
+        """Does nothing, as there is no process."""

@@ -85,7 +85,7 @@ def _resolved(ray: Any, address: str | None) -> str | None:
 
 
 def _unreachable(address: str) -> str:
-    """Returns why no gRPC server answers at `host:port` in time; empty if one does, or if Ray resolves the address.
+    """Returns the reason why no gRPC server answers at `host:port` in time; empty if one does, or if Ray resolves it.
 
     `ray.init` itself waits forever for an address that does not answer.
     """
@@ -106,9 +106,9 @@ def _unreachable(address: str) -> str:
             while len(answer) < 4:
                 connection.settimeout(max(end - time.monotonic(), 0.01))
                 if not (more := connection.recv(9)):
-                    return "what listens there is no Ray cluster"
+                    return "the server there is not a Ray cluster"
                 answer += more
-        return "" if answer[3] == _SETTINGS else "what listens there is no Ray cluster"
+        return "" if answer[3] == _SETTINGS else "the server there is not a Ray cluster"
     except OSError as error:
         return str(error) or type(error).__name__
 

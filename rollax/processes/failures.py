@@ -1,4 +1,4 @@
-"""The rules for actors that fail: restart them after a while, continue without them, or raise their error."""
+"""The rules for failed actors: restart them after a delay, continue without them, or raise their error."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class FailureRules:
     restart: bool = False
     ignore: bool = False  # continue without actors that are not restarted
     max_restarts: int = 1000  # of all actors together
-    tolerance: int = 3  # failures in a row of one actor that are followed by a restart
-    delay_s: float = 1.0  # before the second restart in a row; it doubles with each further one
+    tolerance: int = 3  # number of failures in a row of one actor that lead to restarts
+    delay_s: float = 1.0  # delay before the second restart in a row; it doubles with each further one
     timeout_s: float = float("inf")  # time without an answer after which an actor has hung
-    start_timeout_s: float = 600.0  # the same while it starts
+    start_timeout_s: float = 600.0  # the same during its start
 
     @classmethod
     def of(cls, config: TrainerConfig) -> FailureRules:
@@ -42,7 +42,7 @@ class FailureRules:
 
 
 class Failures:
-    """Counts failures of actors called `name` and decides what follows each; `advice` is the fix for one that hangs."""
+    """Counts failures of actors called `name` and decides what to do; `advice` is the fix for one that hangs."""
 
     def __init__(self, rules: FailureRules, name: str, advice: str = "") -> None:
         self.rules, self.name, self._advice = rules, name, advice
@@ -51,7 +51,7 @@ class Failures:
         self.in_a_row: dict[int, int] = {}  # index -> failures since the last success
 
     def succeeded(self, index: int) -> None:
-        """The actor works: its next failure is the first in a row."""
+        """Resets the actor's count of failures in a row."""
         self.in_a_row.pop(index, None)
 
     def failed(self, index: int, error: Exception) -> float | None:
@@ -72,7 +72,7 @@ class Failures:
         return None
 
     def unavailable(self, indices: Sequence[int] = ()) -> WorkerError:
-        """The error where these actors, or all of them, cannot be called; its cause is their last error."""
+        """The error of calling these actors, or any, that are not available; its cause is their last error."""
         last = sorted(self.last.items())
         error = WorkerError(
             f"{self.name.capitalize()}s that cannot be called." if indices else f"No {self.name} is left.",
@@ -111,7 +111,7 @@ class Failures:
 
 def _in_one_line(error: Exception) -> str:
     first, *others = str(error).splitlines() or [""]
-    # Where and what an error of rollax names; the traceback that shows it is often far above.
+    # The parts of a rollax error, because its traceback is often far above.
     lines = (" ".join(line.split()) for line in others)
     named = [line for line in lines if line.startswith(("where:", "got:", "expected:"))]
     return f"{type(error).__name__}: {first}" + (f" ({'; '.join(named)})" if isinstance(error, RollaxError) else "")

@@ -1,4 +1,4 @@
-"""`ActorPool`: calls under way in several actors, time limits, and the restart of actors that fail."""
+"""`ActorPool`: pending calls of several actors, time limits, and restarts of failed actors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollax.processes.failures import Failures, log
 
 _FOREVER = float("inf")
 _STOP_S = 5.0  # how long actors may take to stop before their processes are killed
-_EARLY_S = 0.01  # a wait may return a little before its time
+_EARLY_S = 0.01  # a wait may return slightly before its timeout
 
 
 @dataclass(eq=False, slots=True)
@@ -26,12 +26,12 @@ class Call:
     method: str
     arguments: tuple[Any, ...] = ()
     raises: bool = False  # an exception of the method is the outcome of the call, not a failure of the actor
-    collected: bool = True  # `ActorPool.ready` returns the call once it is over
+    collected: bool = True  # whether `ActorPool.ready` returns the call
     over: bool = False  # the method has returned or raised, or the actor has failed
     lost: bool = False  # the actor has failed
     value: Any = None
     error: Exception | None = None
-    state: Any = None  # of the actor that it was sent to
+    state: Any = None  # the actor that it was sent to
 
     def __str__(self) -> str:
         return f"{self.method}({', '.join(map(repr, self.arguments))})"
@@ -43,17 +43,17 @@ class Actor:
 
     index: int
     handle: Any  # for `Actors`
-    state: Any  # notes of the pool's owner; each restart begins with a new one
-    started: bool  # it is made and has not failed since
+    state: Any  # state for the pool's owner; each restart begins with a new one
+    started: bool  # whether it is made and has not failed since
     since: float  # `time.monotonic()` of its last answer, or of the first call after a pause
-    calls: dict[Any, Call] = field(default_factory=dict)  # under way, by reference
-    made: Any = None  # what its `make` returned
+    calls: dict[Any, Call] = field(default_factory=dict)  # pending, by reference
+    made: Any = None  # the result of its `make`
 
 
 @dataclass(slots=True)
 class _Restart:
     due: float
-    calls: list[Call] = field(default_factory=list)  # to be sent then
+    calls: list[Call] = field(default_factory=list)  # to be sent after the restart
 
 
 class ActorPool:
@@ -63,10 +63,10 @@ class ActorPool:
 
     Args:
         failures: decides whether a failed actor is restarted or left out, or its error is raised.
-        makes: actors have a method `make`, called after each start; they count as started once it has returned.
-        remakes: an actor whose method raises is made again in its process; without it, in a new process.
+        makes: actors have a method `make`, called after each start; they count as started when it has returned.
+        remakes: an actor whose method raises is made again in its process; otherwise in a new process.
         stop: name of the method that is called before a process ends; empty for none.
-        state: makes the state of an actor that starts, see `Actor`.
+        state: makes the state of a starting actor, see `Actor`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ActorPool:
         self._makes, self._remakes, self._stop, self._state = makes, remakes, stop, state
         self.make_arguments: tuple[Any, ...] = ()  # of the next calls of `make`
         self._making_all = False
-        self._over: list[Call] = []  # to be returned by `ready`
+        self._over: list[Call] = []  # will be returned by `ready`
         self._restarts: dict[int, _Restart] = {}
         self._starts = dict.fromkeys(indices, 0)
         self.count = len(self._starts)  # actors at first
@@ -103,33 +103,33 @@ class ActorPool:
 
     @property
     def indices(self) -> list[int]:
-        """The indices of the actors that run or wait for a restart."""
+        """The indices of the actors that are running or wait for a restart."""
         return sorted({*self._live, *self._restarts})
 
     @property
     def healthy(self) -> int:
-        """Actors that are made and have not failed since."""
+        """The number of actors that are made and have not failed since."""
         return sum(actor.started for actor in self._live.values())
 
     @property
     def references(self) -> list[Any]:
-        """References to the calls under way, for a wait on several pools."""
+        """References to the pending calls, for a wait on several pools."""
         return [reference for actor in self._live.values() for reference in actor.calls]
 
     @property
     def pending(self) -> list[Call]:
-        """The calls that `ready` is still to return."""
+        """The calls that `ready` has not returned yet."""
         under_way = (actor.calls.values() for actor in self._live.values())
         held = (restart.calls for restart in self._restarts.values())
         return [call for calls in chain(under_way, held, [self._over]) for call in calls if call.collected]
 
     def health(self) -> dict[str, Any]:
-        """How many actors are healthy, how many restarts there were, and the last error of each that ever failed."""
+        """The numbers of healthy actors and of restarts, and the last error of each actor that has failed."""
         errors = {str(index): f"{type(error).__name__}: {error}" for index, error in sorted(self.failures.last.items())}
         return {"healthy": self.healthy, "restarts": self.failures.restarts, "last_errors": errors}
 
     def send(self, index: int, method: str, *arguments: Any, raises: bool = False, collected: bool = True) -> Call:
-        """Sends a call to an actor, after its restart if one is due; a call to an actor that is left out is lost."""
+        """Sends a call to an actor, after its restart if one is due; calls to actors that are left out are lost."""
         call = Call(index, method, arguments, raises, collected)
         if index in self._restarts:
             self._restarts[index].calls.append(call)
@@ -140,11 +140,11 @@ class ActorPool:
         return call
 
     def ready(self, timeout_s: float = _FOREVER, others_s: float = 0.0) -> list[Call]:
-        """The calls of `send` that are over. Waits for one of them, as long as any is pending.
+        """The finished calls of `send`. Waits for one of them while any is pending.
 
         Args:
-            timeout_s: how long to wait for the first.
-            others_s: how long to wait for the others, once one is over.
+            timeout_s: timeout for the first call.
+            others_s: timeout for the others, after one has finished.
         Raises:
             WorkerError: no actor is left.
             Exception: the error of an actor that is neither restarted nor left out.
@@ -158,7 +158,7 @@ class ActorPool:
         return over
 
     def forget(self) -> None:
-        """Drops the pending calls: `ready` returns none of them, and those that wait for a restart are not made."""
+        """Drops the pending calls: `ready` does not return them, and those that wait for a restart are not sent."""
         for call in self.pending:
             call.collected = False
         for restart in self._restarts.values():
@@ -166,7 +166,7 @@ class ActorPool:
         self._over = []
 
     def call_all(self, method: str, *arguments: Any, raises: bool = False) -> dict[int, Any]:
-        """Index -> what a method of each actor returned; waits for all. An actor that fails meanwhile is missing.
+        """Index -> result of a method of each actor; waits for all. Actors that fail meanwhile are left out.
 
         With `raises`, an exception of the method is raised here; otherwise it is a failure of the actor.
         """
@@ -175,18 +175,18 @@ class ActorPool:
     def call_each(
         self, method: str, arguments_of: Mapping[int, tuple[Any, ...]], *, raises: bool = False
     ) -> dict[int, Any]:
-        """The same for some actors, each with its own arguments."""
+        """As `call_all`, for some actors, each with its own arguments."""
         there = sorted(index for index in arguments_of if index in self._live and index not in self._restarts)
         calls = [self.send(index, method, *arguments_of[index], raises=raises, collected=False) for index in there]
         self._finish(calls)
         return {call.index: call.value for call in calls if not call.lost}
 
     def make_all(self) -> dict[int, Any]:
-        """Waits until all actors are made; returns what their `make` returned.
+        """Waits until all actors are made; returns the results of their `make`.
 
         Raises:
-            Exception: what `make` of an actor raised, that it did not start in time, or that its process is gone and
-                is neither restarted nor left out; all actors are stopped then.
+            Exception: `make` of an actor raised, it did not start in time, or its process ended and it is neither
+                restarted nor left out. All actors are then stopped.
         """
         self._making_all = True
         try:
@@ -205,7 +205,7 @@ class ActorPool:
         stopping: dict[Any, int] = {}
         for index, actor in live.items():
             if self._stop and actor.started:
-                with suppress(WorkerError):  # it cannot be called any more
+                with suppress(WorkerError):  # it can no longer be called
                     stopping[self._actors.call(actor.handle, self._stop)] = index
         if stopping:
             over = self._actors.wait(list(stopping), len(stopping), _STOP_S)
@@ -217,11 +217,11 @@ class ActorPool:
             self._actors.kill(actor.handle)
 
     def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:
-        """The arguments of a call as it is sent."""
+        """The sent arguments of a call."""
         return call.arguments
 
     def _start(self, index: int) -> None:
-        """Starts an actor; one that runs already is made again."""
+        """Starts an actor; a running one is made again."""
         actor = self._live.get(index)
         if actor is None:
             handle = self._actors.start(index, self._starts[index])
@@ -246,7 +246,7 @@ class ActorPool:
                 self._dispatch(self._live[index], call)
 
     def _finish(self, calls: list[Call]) -> None:
-        """Waits for these calls; raises what the first of them raised."""
+        """Waits for these calls; raises the error of the first that raised."""
         while not all(call.over for call in calls):
             self._take(_FOREVER)
         for call in calls:
@@ -254,7 +254,7 @@ class ActorPool:
                 raise call.error
 
     def _take(self, timeout_s: float, others_s: float = 0.0) -> None:
-        """Waits for any call, records the outcomes, and handles failures and restarts."""
+        """Waits for calls, records their outcomes, and handles failures and restarts."""
         self._restart_those_due()
         due = [restart.due for restart in self._restarts.values()]
         wake_up = min([_FOREVER, *map(self._deadline, self._live.values()), *due])
@@ -264,9 +264,9 @@ class ActorPool:
             over = self._wait(list(actor_of), len(actor_of), min(others_s, wake_up - time.monotonic()))
         for reference, outcome in zip(over, self._actors.outcomes(over), strict=True):
             actor = actor_of[reference]
-            if self._live.get(actor.index) is actor and reference in actor.calls:  # else another of its calls failed
+            if self._live.get(actor.index) is actor and reference in actor.calls:  # otherwise another call failed
                 self._record(actor, reference, outcome)
-        # Tested after the answers are recorded: an actor whose answer has arrived has not hung.
+        # Tested after the answers are recorded, because an actor whose answer has arrived has not hung.
         now = time.monotonic()
         for actor in list(self._live.values()) if now + _EARLY_S >= wake_up else ():
             if now + _EARLY_S >= self._deadline(actor):
@@ -291,7 +291,7 @@ class ActorPool:
 
     def _record(self, actor: Actor, reference: Any, outcome: Any) -> None:
         call = actor.calls[reference]
-        if call.over:  # an interrupt has cut short the recording
+        if call.over:  # after an interrupt during the recording
             del actor.calls[reference]
             return
         if isinstance(outcome, ProcessLostError):
@@ -312,7 +312,7 @@ class ActorPool:
                 actor.made = outcome
         actor.started, actor.since = True, time.monotonic()
         self._end(call)
-        del actor.calls[reference]  # last, so that an interrupt leaves each call either under way or over
+        del actor.calls[reference]  # last, so that an interrupt leaves each call either pending or finished
 
     def _end(self, call: Call, *, lost: bool = False) -> None:
         call.over, call.lost = True, lost

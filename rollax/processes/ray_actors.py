@@ -1,4 +1,4 @@
-"""Actors of Ray."""
+"""Ray actors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rollax.processes.actors import ProcessLostError
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 TORCH_DEVICE = "ROLLAX_TORCH_DEVICE"
 """The environment variable with the device of policies in PyTorch, in a process that reserves no GPU."""
-_GPU_SHARE = 0.9  # of the memory that an actor reserves on a GPU; the rest is for what JAX does not count
+_GPU_SHARE = 0.9  # of the GPU memory that an actor reserves; the rest is for allocations outside of JAX
 
 
 class RayActors:
-    """`Actors` as Ray runs them.
+    """`Actors` in Ray.
 
-    A method of several returns (`ray.method(num_returns=...)`) returns here the first value and references to the
-    others, which stay where they are. `kill` ends only actors that are `owned`.
+    A method with several returns (`ray.method(num_returns=...)`) returns the first value and references to the others,
+    which are not fetched. `kill` ends only actors that are `owned`.
     """
 
     def __init__(self, ray: Any, start: Callable[[int, int], Any], *, owned: bool = True) -> None:
@@ -48,7 +48,7 @@ class RayActors:
         firsts = [_first(reference) for reference in references]
         try:
             outcomes = self._ray.get(firsts)
-        except Exception:  # get them one by one to see which call raised
+        except Exception:  # get them one by one to find the call that raised
             outcomes = [self._outcome(first) for first in firsts]
         return [
             (outcome, *reference[1:])
@@ -87,7 +87,7 @@ def actor_class(
     resources: Mapping[str, float] | None = None,
     near: bool = False,
 ) -> Any:
-    """The Ray actor class of a class that computes: its processes have one thread, and a GPU only if they reserve one.
+    """The Ray actor class of a computing class: its processes have one thread, and a GPU only if they reserve one.
 
     With `near`, actors start on the node of this process, if there is room.
     """
@@ -101,7 +101,7 @@ def actor_class(
 
 
 def process_settings(num_gpus: float) -> dict[str, str]:
-    """The environment variables of a process that computes in one thread, and on the CPU unless it reserves a GPU."""
+    """The environment variables of a process with one computing thread, on the CPU unless it reserves a GPU."""
     settings = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     if num_gpus == 0:
         return {**settings, "JAX_PLATFORMS": "cpu", TORCH_DEVICE: "cpu"}
@@ -109,15 +109,15 @@ def process_settings(num_gpus: float) -> dict[str, str]:
 
 
 def stored(ray: Any, arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """References to an actor's arguments in Ray's object store; raises ConfigError where one cannot be pickled."""
+    """References to an actor's arguments in Ray's object store; raises ConfigError if one cannot be pickled."""
     references = {}
     for name, value in arguments.items():
         try:
             references[name] = ray.put(value)
         except Exception as error:
-            why = error.__cause__ or error  # Ray wraps it in a page of advice
+            why = error.__cause__ or error  # Ray wraps the error in long advice
             raise ConfigError(
-                "A value that cannot travel to another process.",
+                "A value that cannot be sent to another process.",
                 where=f"{name}, with {where}",
                 got=f"{type(why).__name__}: {why}",
                 expected="an environment, policies and callbacks that cloudpickle can store",
@@ -133,8 +133,8 @@ def _first(reference: Any) -> Any:
 def _unpicklable(error: Exception) -> WorkerError:
     *_, last = str(error).strip().splitlines() or [repr(error)]
     return WorkerError(
-        "An actor raised an exception that cannot travel to this process.",
+        "An actor raised an exception that cannot be sent to this process.",
         got=last,
         expected="an exception that can be pickled and unpickled",
-        fix="fix the cause shown above; an exception can travel if str(error) is the only argument it is made from",
+        fix="fix the cause shown above; an exception can be sent if str(error) is the only argument of its constructor",
     )

@@ -22,7 +22,7 @@ ProgressMode = Literal["auto", "lines", "none"]
 
 
 def cells(result: Mapping[str, Any], left: float | None, thousands: str = "") -> dict[str, str]:
-    """Returns the texts to show of a result, by column; an unknown number is a dash. `left`: seconds to the end."""
+    """Returns the texts of a result by column; an unknown number is a dash. `left`: seconds to the end."""
     numbers = {
         "iteration": (number_in(result, "training_iteration"), 0),
         "steps": (number_in(result, "timesteps_total"), 0),
@@ -64,7 +64,7 @@ class PlainDisplay(Display):
         print("  ".join(f"{name} {text}" for name, text in cells(result, left).items()), flush=True)
 
     def stopping(self) -> None:
-        # A signal handler may interrupt a print, so it uses an unbuffered write.
+        # Unbuffered, because a signal handler may interrupt a print.
         os.write(2, b"Stopping after this iteration; once more to stop at once.\n")
 
 
@@ -131,7 +131,7 @@ class LiveDisplay(TableDisplay):
         from rich.live import Live
 
         super().__init__(title, rows)
-        # Twice a second is often enough, at no measurable cost for the training thread.
+        # Twice a second is enough, and has no measurable cost for the training thread.
         self._live = Live(self, console=console, refresh_per_second=2, vertical_overflow="crop")
 
     def __enter__(self) -> LiveDisplay:
@@ -176,7 +176,7 @@ class NotebookDisplay(TableDisplay):
 
 
 def where_time_went(result: Mapping[str, Any]) -> str:
-    """Returns a line on the last iteration: seconds by activity, and the load of workers and learner."""
+    """Returns a line about the last iteration: seconds by activity, and the load of workers and learner."""
     names = ("sample", "wait", "learn", "learner_wait", "broadcast")
     spent = [(name, number_in(result, "timers", f"{name}_s")) for name in names]
     parts = [f"{name.replace('_', ' ')} {seconds:.2f} s" for name, seconds in spent if seconds]
@@ -190,7 +190,7 @@ def where_time_went(result: Mapping[str, Any]) -> str:
 
 
 def make_display(title: str, progress: ProgressMode) -> Display:
-    """Returns the display of this mode; "auto" chooses by the standard output."""
+    """Returns the display of this mode; "auto" depends on the standard output."""
     if progress not in get_args(ProgressMode):
         raise ConfigError(
             "An unknown progress display.",

@@ -1,4 +1,4 @@
-"""`EventLog`: the scalars of a run as TensorBoard reads them."""
+"""`EventLog`: the scalars of a run for TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _FLUSH_S = 10.0
 
 
 class EventLog:
-    """A new events file in a folder. It is written by the caller's thread, which sees every error of the disk.
+    """A new events file in a folder. It is written in the calling thread, so that errors of the disk are raised there.
 
-    Raises OSError where the file cannot be written to, here and in all methods.
+    The constructor and all methods raise OSError if the file cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -24,7 +24,7 @@ class EventLog:
         self._flushed = time.monotonic()
 
     def add(self, scalars: Mapping[str, float], step: int) -> None:
-        """Adds numbers by name, at a step; they are in the file 10 s later at the latest, if more are added by then."""
+        """Adds numbers by name, at a step; a call at least 10 s after the last write also writes them to the file."""
         from tensorboardX.proto import event_pb2, summary_pb2
         from tensorboardX.summary import scalar
 
@@ -43,7 +43,7 @@ class EventLog:
 
 @contextmanager
 def _without_torch() -> Iterator[None]:
-    """Imports tensorboardX without PyTorch, which it would load (2 s) only to recognize tensors in images."""
+    """Imports tensorboardX without PyTorch, which would be loaded (2 s) only to recognize tensors in images."""
     absent = "torch" not in sys.modules
     if absent:
         sys.modules["torch"] = None  # type: ignore[assignment]  # so `import torch` raises ImportError

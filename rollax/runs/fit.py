@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rollax.evaluation.metrics import TrainResult
 
 EVALUATION_INTERVAL = 10
-"""Iterations between the evaluations that a greedy goal needs, where the config sets no interval."""
+"""Iterations between evaluations for a greedy goal, if the config sets no interval."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,10 @@ def fit(
     evaluate: bool = True,
     progress: ProgressMode = "auto",
 ) -> FitResult:
-    """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments. `run` names the algorithm."""
+    """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments.
+
+    `run` is the algorithm's name.
+    """
     _check_at_least(0, checkpoint_frequency=checkpoint_frequency)
     _check_at_least(1, keep_checkpoints=keep_checkpoints)
     conditions = _checked_conditions(trainer, stop)
@@ -83,7 +86,7 @@ def fit(
             while True:
                 result = trainer.train()
                 if folder:
-                    folder.append(result)  # before it is shown
+                    folder.append(result)  # before the result is shown
                     trainer.recorded_in = folder.path.resolve(), trainer.iteration
                 display.update(result, left.estimate(result))
                 if folder:
@@ -160,7 +163,7 @@ def _run_folder(
 
 
 def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | None) -> None:
-    """Adds a greedy evaluation to the last result, where there is an environment, unless Ctrl-C interrupts it."""
+    """Adds a greedy evaluation to the last result, if there is an environment, unless Ctrl-C interrupts it."""
     if trainer.config.env is None:  # learning from recorded data
         return
     try:

@@ -26,8 +26,8 @@ class Interrupted(KeyboardInterrupt):
 class StopRequest:
     """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
 
-    A second signal raises `Interrupted`. `announce` are called in the signal handler and must not block. A signal
-    that C code handles, in a program that embeds Python, stays with it: Python could not put its handler back.
+    A second signal raises `Interrupted`. `announce` are called in the signal handler and must not block. Signal
+    handlers of C code, in a program that embeds Python, are kept, because Python could not restore them.
     """
 
     def __init__(self, *announce: Callable[[], None]) -> None:
@@ -57,17 +57,17 @@ class StopRequest:
 
 @contextmanager
 def no_lost_interrupts() -> Iterator[None]:
-    """Sends a signal again whose KeyboardInterrupt Python drops.
+    """Raises the signal of a dropped KeyboardInterrupt again.
 
-    It drops exceptions of `__del__` and of callbacks of the garbage collector. JAX has such a callback, which is often
-    the first Python code after long C code, and so the one that a signal interrupts.
+    Python drops exceptions in `__del__` and in callbacks of the garbage collector. JAX has such a callback, which is
+    often the first Python code after long C code, so that signals often interrupt it.
     """
     before = sys.unraisablehook
 
     def hook(dropped: Any) -> None:
         if isinstance(dropped.exc_value, KeyboardInterrupt):
             number = dropped.exc_value.number if isinstance(dropped.exc_value, Interrupted) else signal.SIGINT
-            _thread.start_new_thread(_send_again, (number,))  # `threading` may hold a lock that the signal interrupted
+            _thread.start_new_thread(_send_again, (number,))  # `threading` may hold a lock at the signal
         else:
             before(dropped)
 

@@ -64,7 +64,7 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the result lines of a file, which may have none, and the number of unreadable lines."""
+    """Returns the result lines of a file, possibly none, and the number of unreadable lines."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
@@ -100,7 +100,7 @@ def curve(results: Sequence[Mapping[str, Any]], quantity: str) -> tuple[list[flo
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, title: str = "") -> None:
     """Draws the training reward of each run (label -> result lines) and its greedy evaluations.
 
-    The picture has the format of the suffix of `out`; ConfigError where there is none of that name.
+    The suffix of `out` is the image format; ConfigError for an unknown one.
     """
     with written_to(out, 8, 5, dpi=120) as figure:
         axes = figure.add_subplot()

@@ -42,8 +42,8 @@ class RunFolder:
     """The record of a run on disk, a context manager around training.
 
     `experiment` is the content of `config.json`, with the keys run, env, config and stop; `best_by` the key of
-    `WHERE_IN_RESULT` that determines the best model, None for none. With `goes_on_after`, an iteration, a run in the
-    folder goes on there, and its later results are dropped; otherwise a folder that is not empty is a ConfigError.
+    `WHERE_IN_RESULT` that determines the best model, None for none. With `goes_on_after`, an iteration, the run in the
+    folder is continued after it, and later results are dropped; otherwise a folder that is not empty is a ConfigError.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class RunFolder:
         _make(path)
         with _named_errors(path / "config.json"):
             (path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
-        with _named_errors(path / RESULTS_NAME):  # last: nothing would close it if the rest failed
+        with _named_errors(path / RESULTS_NAME):  # opened last, because nothing would close it if the rest failed
             self._results: IO[bytes] = (path / RESULTS_NAME).open("ab")
             self._last_line = self._results.tell()
 
@@ -79,7 +79,7 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         for file in (self._results, self._events):
-            with suppress(OSError):  # of what `append` or `log_scalars` has failed to write
+            with suppress(OSError):  # first error of `append` or `log_scalars`
                 if file is not None:
                     file.close()
         self._draw_curve()
@@ -112,7 +112,7 @@ class RunFolder:
         """Writes the numbers of `result` to the TensorBoard log, over environment steps."""
         with _named_errors(self.path / "events.out.tfevents.*"):
             if self._events is None:
-                self._events = EventLog(self.path)  # not earlier: the import would delay the first result
+                self._events = EventLog(self.path)  # not earlier, as the import would delay the first result
             self._events.add(dict(flat_scalars(result)), int(number_in(result, "timesteps_total") or 0))
 
     def save(self, trainer: Trainer) -> None:
@@ -129,7 +129,7 @@ class RunFolder:
         score = number_in(result, *WHERE_IN_RESULT[self._best_by]) if looks else None
         if score is None or score <= self._best_score:
             return
-        # The newest is the best: a run that is killed in between leaves two checkpoints.
+        # The newest is the best, because a run that is killed in between leaves two checkpoints.
         self._best, self._best_score = _saved(trainer, self.path / BEST), score
         _keep_newest(self.path / BEST, 1)
 
@@ -138,7 +138,7 @@ class RunFolder:
         return {"out": self.path, "checkpoint": self._checkpoint, "best_checkpoint": self._best, "best_score": score}
 
     def _draw_curve(self) -> None:
-        """Draws the learning curve, if there is a result to draw; a failure must not hide how training ended."""
+        """Draws the learning curve, if there are results; a failure is only logged, so that training ends normally."""
         try:
             results, _ = read_results(self.path)
             draw_curves({"training episodes": results}, self.path / CURVE, self._title)
@@ -149,7 +149,7 @@ class RunFolder:
 
 
 def check_empty(path: Path, where: str, go_on: str) -> None:
-    """Refuses a file, or a folder that is not empty; `go_on` is the command that continues the run in it."""
+    """Refuses a file, or a folder that is not empty; `go_on` is the command that continues its run."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     found, more = "is not empty" if path.is_dir() else "is a file", ""
@@ -171,7 +171,7 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
 
 
 def _forget_results_after(folder: Path, iteration: int) -> None:
-    """Drops the result lines of later iterations, and a last one that was not written to its end."""
+    """Drops the result lines of later iterations, and an incomplete last line."""
     kept = [r for r in read_lines(folder / RESULTS_NAME)[0] if (number_in(r, "training_iteration") or 0) <= iteration]
     temporary = folder / f"{RESULTS_NAME}.new"
     with _named_errors(temporary):

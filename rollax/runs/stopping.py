@@ -19,7 +19,7 @@ _LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
 def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> dict[str, float]:
     """Returns the conditions that are set, goals before limits; None means not set.
 
-    `where` is the section, or the option of each condition, for the ConfigError of an unknown condition or wrong value.
+    `where` is the section, or the option of each condition, in the ConfigError for an unknown condition or wrong value.
     """
     if not isinstance(values, Mapping):
         expected = 'a dict, as {"timesteps_total": 10_000}'

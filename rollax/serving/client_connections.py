@@ -16,7 +16,7 @@ import msgspec
 from rollax.errors import ConfigError, RequestError, not_installed
 
 MAX_ANSWER = 1 << 30
-"""Bytes of the largest answer that is read; the weights of a policy may be large."""
+"""Maximum bytes of an answer; the weights of a policy can be large."""
 _CHUNK = 1 << 16
 _CONNECTING_S = 10.0
 _PAGES = {"hello": "/v1", "health": "/v1/health", "statistics": "/v1/statistics"}

@@ -102,7 +102,7 @@ class _OnlyId(msgspec.Struct):
 VERBS: dict[type[Request], str] = {
     _message(verb, base): verb for verb, base in (*REQUESTS.items(), *((verb, _Query) for verb in QUERIES))
 }
-"""Class of a message of the stream -> its verb."""
+"""Class of a stream message -> its verb."""
 
 _Message: Any = functools.reduce(operator.or_, VERBS)
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)

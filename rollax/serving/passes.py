@@ -13,7 +13,7 @@ from rollax import trees
 from rollax.serving.acting import Actor, AgentMemory
 
 _FILLS_A_PASS = 16
-"""Rows of a request from which on it does not wait for others to share its forward pass."""
+"""Number of rows from which on a request does not wait for others to share its forward pass."""
 
 
 class Part:
@@ -43,7 +43,7 @@ class Part:
 
 
 OnDone = Callable[[Exception | None], None]
-"""Called once the actions of all parts are chosen, or with the error of the forward pass."""
+"""Called when the actions of all parts are chosen, or with the error of the forward pass."""
 
 _Request = tuple[list[Part], OnDone]
 _Parts = dict[Actor, list[Part]]

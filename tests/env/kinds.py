@@ -80,7 +80,7 @@ KINDS: dict[str, Kind] = {
     "old multi-agent": Kind(copies(OldParty), old_party_story),
 }
 EXTERNAL = {"external": Kind(ResetClocks, old_clock_story)}
-"""They cannot begin anew in the middle of an episode, and say of an end that it is a cut or not, but never both."""
+"""They cannot be reset in the middle of an episode, and an end is either truncated or terminated."""
 PROCESSES = {f"processes {name}": Kind(asynchronous(mode), clock_story) for name, mode in MODES.items()}
 
 

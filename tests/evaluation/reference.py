@@ -49,7 +49,7 @@ class History:
     index: int
     rows: list[Row] = field(default_factory=list)
     episodes: list[tuple[float, int, dict[Hashable, list[float]]]] = field(default_factory=list)
-    """The finished ones: reward, length, and the rewards of each agent's trajectories."""
+    """Finished episodes: reward, length, and the returns of each agent's trajectories."""
 
     def __post_init__(self) -> None:
         self.episode, self.t = -1, 0

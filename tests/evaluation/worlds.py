@@ -90,8 +90,11 @@ class Line(gym.Env):
 
 
 Script = Sequence[Mapping[Hashable, str]]
-"""One episode. First the agents of the reset (any letters); then for each step agent -> what it gets:
-o an observation, r a reward, T and C termination and truncation. In the last step `__all__` has T or C or both."""
+"""One episode.
+
+First the agents of the reset (any letters); then for each step agent -> letters: o for an observation, r for a reward,
+T and C for termination and truncation. In the last step `__all__` has T or C or both.
+"""
 
 
 class Scripted(MultiAgentEnv):

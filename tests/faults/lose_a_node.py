@@ -14,7 +14,7 @@ from rollax.algorithms.registry import get_trainer_class
 from tests.faults.worlds import ALGORITHMS, Obedient, Orders, config_for
 
 LONG = 150.0
-"""Seconds after which it gives up."""
+"""Timeout in seconds."""
 
 
 def main() -> None:

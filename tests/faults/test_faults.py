@@ -142,7 +142,7 @@ def test_without_restarts_the_original_error_is_raised(make, orders):
         error.lock = threading.Lock()
         raise error
 
-    with pytest.raises(WorkerError, match=r"(?s)exception that cannot travel.*ValueError: held"):
+    with pytest.raises(WorkerError, match=r"(?s)exception that cannot be sent.*ValueError: held"):
         trainer.workers.foreach_worker(unpicklable)
     assert processes_of(trainer) == before  # these errors were not failures of the workers
 
@@ -188,7 +188,7 @@ def test_a_config_that_cannot_be_pickled(make, orders):
     lock = threading.Lock()
     config = config_for(orders, **ALGORITHMS["PPO"])
     with pytest.raises(
-        ConfigError, match=r"(?s)cannot travel to another process.*env_creator.*cannot pickle '_thread.lock'"
+        ConfigError, match=r"(?s)cannot be sent to another process.*env_creator.*cannot pickle '_thread.lock'"
     ):
         PPOTrainer(lambda context: (lock, Obedient(context))[1], config)
 

@@ -60,7 +60,7 @@ def ray(monkeypatch):
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(None, "timed out"), (b"", "is no Ray cluster"), (b"HTTP/1.1 400 Bad Request\r\n", "is no Ray cluster")],
+    [(None, "timed out"), (b"", "is not a Ray cluster"), (b"HTTP/1.1 400 Bad Request\r\n", "is not a Ray cluster")],
 )
 def test_listening_addresses_without_a_cluster(ray, monkeypatch, answer, why):
     monkeypatch.setattr(cluster, "_ANSWERS_WITHIN_S", 0.3)

@@ -32,7 +32,7 @@ class Assembler:
         self._open: dict[Ids, _Open] = {}
         self._skip = skip
         self.left_out = 0
-        """Trajectories of which no step is left."""
+        """Trajectories without remaining steps."""
 
     def __contains__(self, key: Ids) -> bool:
         """Whether there is an unfinished trajectory of this key."""

@@ -39,11 +39,11 @@ class RandomPlayer:
     def __init__(self, env: BaseEnv, seed: int, spaces_of: SpacesOf | None = None) -> None:
         self.env = env
         self.steps = 0
-        """Of all sub-environments together."""
+        """Steps of all sub-environments together."""
         self.ended: Counter[int] = Counter()
-        """Sub-environment -> how many episodes have ended."""
+        """Sub-environment -> number of ended episodes."""
         self.agents: dict[Hashable, None] = {}
-        """Every agent seen, in the order of appearance."""
+        """All agents so far, in the order of appearance."""
         self.starts_by_itself = False
         self._seed = seed
         self._spaces_of = spaces_of

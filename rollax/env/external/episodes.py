@@ -18,7 +18,7 @@ from rollax.env.external.queue import EventQueue
 from rollax.errors import EnvError, MultiAgentError
 
 OnActions = Callable[[dict[Hashable, dict[Hashable, Any]] | EnvError], None]
-"""Receives actions by episode id and agent, or the error of a request that is not answered any more."""
+"""Receives actions by episode id and agent, or the error of a request that will not be answered."""
 
 _FIRST_EPISODES, _FULL_CHECKS = 8, 1000
 _REMEMBERED = 1000

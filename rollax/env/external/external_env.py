@@ -18,12 +18,12 @@ class _External:
     """Base of both classes: episodes, `run()` and stopping."""
 
     patience = 5.0
-    """Seconds without news after which the environment is finished, once `run()` has returned."""
+    """Seconds without events after which the environment is finished, once `run()` has returned."""
     possible_agents: Iterable[Hashable] | None = None
-    """Every agent id that may ever appear; None leaves it open."""
+    """All agent ids that may appear; None allows any."""
 
     samples_in_background = False
-    """Whether it is sampled in a thread of its own by default, so that actions do not wait for learning."""
+    """Whether it is sampled in a background thread by default, so that actions do not wait for learning."""
 
     _external_episodes: ExternalEpisodes
 

@@ -11,7 +11,7 @@ from rollax.env.external.episode import Call, Event, ExternalEpisode, Trajectory
 from rollax.errors import EnvError
 
 MOST_QUEUED = 1000
-"""Events that wait for a poll before those who log actions have to wait too."""
+"""Number of waiting events from which on logging an action blocks."""
 _LONGEST_GATHERING = 0.005
 
 

@@ -32,10 +32,10 @@ class MultiAgentEnv:
 
     observation_space: Space | None = None
     action_space: Space | None = None
-    """Of every agent; None if agents differ, or the policies have their own."""
+    """Spaces of every agent; None if agents differ, or the policies have their own."""
     observation_spaces: Mapping[Any, Space] | None = None
     action_spaces: Mapping[Any, Space] | None = None
-    """By agent id, if agents differ; a policy without spaces takes those of the agents it acts for."""
+    """Spaces by agent id, if agents differ; a policy without spaces gets those of its agents."""
     possible_agents: Sequence[Hashable] | None = None
     """Every id that may appear; None allows any."""
 

@@ -18,7 +18,7 @@ from rollax.env.rows import Rows
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, action_for
 
 LONG = 60.0
-"""Seconds after which a test gives up."""
+"""Timeout of tests in seconds."""
 
 
 class Scripted(ExternalEnv):

@@ -16,7 +16,7 @@ from rollax import EnvContext, MultiAgentEnv
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
 
 GO_ON, RAISE, DIE, HANG, END = range(5)
-"""The actions, which are also the numbers that agent "a" of the parties takes."""
+"""The actions, also those of agent "a" of the parties."""
 
 
 class EventLog:

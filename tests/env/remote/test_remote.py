@@ -335,8 +335,8 @@ def test_environments_that_cannot_be_made():
 def test_environments_that_cannot_be_pickled():
     """A lock in the creator or in the environment is refused."""
     lock = threading.Lock()
-    refused(ConfigError, remote, lambda context: lock and Clock(), 1, says="cannot travel...pickle")
-    refused(ConfigError, to_base_env, Locked(lock), None, 1, True, says="cannot travel...pickle")
+    refused(ConfigError, remote, lambda context: lock and Clock(), 1, says="cannot be sent...pickle")
+    refused(ConfigError, to_base_env, Locked(lock), None, 1, True, says="cannot be sent...pickle")
 
 
 class Locked(Clock):
