@@ -1,4 +1,4 @@
-"""Hand-written tables of the documentation agree with the code."""
+"""Tables of the documentation that are not written by a program agree with the code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALWAYS = {"terminateds", "truncateds", "eps_id"}
 
 
 class Pair(MultiAgentEnv):
-    """Two agents for a group of QMIX."""
+    """Two agents that see nothing, to be a group of QMIX."""
 
     observation_space = action_space = gym.spaces.Discrete(2)
     possible_agents = ("left", "right")
@@ -57,12 +57,12 @@ def names(cell: str) -> set[str]:
 
 
 def columns_in_docs() -> dict[str, list[set[str]]]:
-    """Algorithm -> columns that its policy requests, that postprocessing adds, and that its loss reads."""
+    """Algorithm -> the columns that its policy asks for, that postprocessing adds, and that its loss reads."""
     rows = table(DOCS / "batches.md", "| algorithm | `batch_columns` |")
     return {name: [names(cell) for cell in row[1:]] for row in rows for name in row[0].split(", ")}
 
 
-def test_columns_that_policies_request():
+def test_the_columns_that_policies_ask_for():
     declared = {name: get_trainer_class(name).policy_class.batch_columns for name in ALGORITHMS}
     assert {name: asked for name, (asked, *_) in columns_in_docs().items()} == declared
 
@@ -93,7 +93,7 @@ def test_every_column_of_a_batch_is_described():
     content = (DOCS / "batches.md").read_text(encoding="utf-8")
     described = {name for cell in re.findall(r"^\| (`.*?) \|", content, re.MULTILINE) for name in names(cell)}
     constants = {value for name, value in vars(SampleBatch).items() if name.isupper()}
-    # Columns for internal use.
+    # What only goes from one part of the library to another.
     internal = {"seq_lens", "td_error"}
     assert constants - internal <= described
 
@@ -102,7 +102,7 @@ def test_the_attributes_of_an_episode():
     rows = table(DOCS / "callbacks.md", "| attribute |")
     described = {match for row in rows for match in re.findall(r"^`(\w+)", row[0])}
     episode = Episode(0, 0, {"reward": np.zeros(1), "length": np.zeros(1, np.int64)})
-    own = {"finished", "noted_metrics"}  # an internal reference to its table
+    own = {"finished", "noted_metrics"}  # for the table that holds it
     assert described == {name for name in dir(episode) if not name.startswith("_")} - own
 
 
@@ -134,7 +134,7 @@ def test_the_keys_of_other_libraries_are_those_that_errors_name(title, configs):
 
 
 def hint(config: type[TrainerConfig], name: str) -> str | None:
-    """The error for a key that a config does not have, without the list of all keys; None if it has the key."""
+    """What is said of a key that a config does not have, a list of all keys left out; None where it has it."""
     try:
         config(**{name: 1})
     except ConfigError as error:

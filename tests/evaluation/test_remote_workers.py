@@ -65,7 +65,7 @@ class TestRequests:
             workers.request(1, SAMPLE)
         assert stand_in.asked(1) == [(0, (("stored", 0),)), (0, (("stored", 1),))]
 
-    def test_an_update_is_stored_once_however_many_take_it(self, pool):
+    def test_an_update_is_stored_once_for_all_workers(self, pool):
         weights = {"a": {"w": np.zeros(2_500_000, np.float32)}}  # 10 MB
         workers, stand_in = pool(8)
         for version in (1, 2, 3):

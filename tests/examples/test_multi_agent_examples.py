@@ -253,7 +253,7 @@ class TestLifts:
 
 
 @pytest.mark.long
-def test_two_trainers_train_one_policy_each_and_hold_the_same_weights():
+def test_two_trainers_train_one_policy_each_and_have_the_same_weights():
     ppo_config = two_trainers.config("ppo_policy", train_batch_size=128, num_envs_per_worker=1)
     dqn_config = two_trainers.config("dqn_policy", timesteps_per_iteration=64, learning_starts=32)
     ppo, dqn = PPOTrainer(two_trainers.TwoCarts, ppo_config), DQNTrainer(two_trainers.TwoCarts, dqn_config)

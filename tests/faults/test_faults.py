@@ -130,7 +130,7 @@ def test_a_worker_that_always_raises_ends_the_run_with_its_error(make, orders):
 
 @pytest.mark.long
 def test_without_restarts_the_original_error_is_raised(make, orders):
-    trainer = make(recreate_failed_workers=False, num_cpus_per_worker=0.5)  # as the error of too many CPUs tells
+    trainer = make(recreate_failed_workers=False, num_cpus_per_worker=0.5)  # as the error about CPUs advises
     trainer.train()
     before = processes_of(trainer)
     with pytest.raises(ZeroDivisionError) as raised:

@@ -192,7 +192,7 @@ class TestLoggedActions:
         ppo.train_while(log)
 
     @pytest.mark.long
-    def test_dqn_learns_from_them_alone(self, dqn):
+    def test_dqn_learns_from_them(self, dqn):
         def log():
             dqn.backend.start_episode("logged", True)
             for step in range(20):

@@ -141,7 +141,7 @@ def test_reset(kind, result):
 @pytest.mark.parametrize("kind", [Columns, Native])
 @pytest.mark.parametrize("at", [1, LATER])
 @pytest.mark.parametrize("x", [[[1.0], [1.0, 2.0], [3.0]], (x for x in "abc"), 3, np.zeros((3, 2), complex)])
-def test_columns_that_are_none(kind, at, x):
+def test_values_that_are_not_columns(kind, at, x):
     """Also ragged lists and generators, at any step."""
     says = f"bservation...{kind.__name__}, sub-environment 0...key 'x'...got:"
     refused(EnvError, play, to_base_env(kind(at, obs={**OBS, "x": x})), at, says=says)
