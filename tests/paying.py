@@ -33,7 +33,7 @@ def paying_env():
         def step(self, action):
             self.steps, self.total = self.steps + 1, self.total + 1
             fails = self.config.get("fails_at") == self.total
-            if fails and not os.path.exists(self.config["mended"]):
+            if fails and not os.path.exists(self.config["fixed"]):
                 raise RuntimeError("the simulator is gone")
             pay = self.config.get("pay", 1.0)
             if callable(pay):

@@ -164,18 +164,18 @@ class TestCheckpoints:
         saved = donor.save(str(tmp_path / "saved"))
         # The third iteration learns at step 64: with 1e-2 - 64/128 of 8e-3, and a quarter of 0.4
         schedules = {"lr_schedule": [[0, 1e-2], [128, 2e-3]], "entropy_coeff_schedule": [[0, 0.0], [256, 0.4]]}
-        heir = make(clip_param=0.3, kl_coeff=0.4, kl_target=1e9, **schedules)
-        heir.train()
-        heir.restore(saved)
-        one, other = (trial.trainer.get_policy() for trial in (donor, heir))
+        copied = make(clip_param=0.3, kl_coeff=0.4, kl_target=1e9, **schedules)
+        copied.train()
+        copied.restore(saved)
+        one, other = (trial.trainer.get_policy() for trial in (donor, copied))
         for name, weights in one.get_weights().items():
             np.testing.assert_array_equal(weights, other.get_weights()[name])
         before, after = one.get_state(), other.get_state()
         assert before["optimizer"].keys() == after["optimizer"].keys()
         for name, array in before["optimizer"].items():
             np.testing.assert_array_equal(array, after["optimizer"][name])
-        result = heir.train()
-        assert heir.iteration == result["training_iteration"] == 3
+        result = copied.train()
+        assert copied.iteration == result["training_iteration"] == 3
         assert result["timesteps_total"] == 96
         coefficients = other.coefficients()
         assert coefficients["lr"] == result["info"]["learner"]["default_policy"]["cur_lr"] == pytest.approx(6e-3)
@@ -187,9 +187,9 @@ class TestCheckpoints:
     def test_the_last_evaluation_stays_in_the_results(self, make, tmp_path):
         donor = make(evaluation_interval=1, evaluation_num_episodes=1)
         donor.train()
-        heir = make(evaluation_interval=3)
-        heir.restore(donor.save(str(tmp_path / "saved")))
-        assert heir.train()["evaluation"]["episode_rewards"] == [EPISODE]
+        copied = make(evaluation_interval=3)
+        copied.restore(donor.save(str(tmp_path / "saved")))
+        assert copied.train()["evaluation"]["episode_rewards"] == [EPISODE]
 
     def test_the_newest_checkpoint_in_the_folder_is_used(self, make, tmp_path):
         trial = make()

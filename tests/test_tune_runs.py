@@ -109,14 +109,14 @@ def test_the_best_checkpoint_is_a_policy(grid):
 
 @pytest.mark.long
 def test_an_error_is_reported_and_a_restored_search_continues(small_cluster, tmp_path):
-    mended = tmp_path / "mended"
+    fixed = tmp_path / "fixed"
     # 32 steps per iteration: it fails in the third one.
-    config = {"env": paying_env(), "env_config": {"fails_at": 70, "mended": str(mended)}}
+    config = {"env": paying_env(), "env_config": {"fails_at": 70, "fixed": str(fixed)}}
     each = tune.CheckpointConfig(checkpoint_frequency=1)
     results = fit(config, 4, tmp_path, checkpoint=each)
     assert results[0].metrics["training_iteration"] == 2
     assert "the simulator is gone" in str(results[0].error)
-    mended.touch()
+    fixed.touch()
     restored = quietly(lambda: tune.Tuner.restore(results.experiment_path, trainable("PPO"), resume_errored=True).fit())
     history = restored[0].metrics_dataframe
     assert history["training_iteration"].tolist() == [1, 2, 3, 4]

@@ -239,13 +239,13 @@ import sys, numpy as np
 from tests.data.test_describe import SPACES, some
 from rollax import DatasetWriter
 writer = DatasetWriter(sys.argv[1], *SPACES, max_file_size=1 << 14)
-told = False
+printed = False
 for seed in range(10**9):
     for one in some(20, seed):
         one.episode_id = f"{seed}:{one.episode_id}"
         writer.write(one)
-    if len(writer.paths) >= 3 and not told:
-        told = True
+    if len(writer.paths) >= 3 and not printed:
+        printed = True
         print("three", flush=True)
 """
 

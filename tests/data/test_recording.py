@@ -172,8 +172,8 @@ def test_observations_before_the_filter(tmp_path):
     raw, _, _ = played(lambda context: env(3), tmp_path / "raw")
     _, written, reader = played(lambda context: env(3), tmp_path / "filtered", observation_filter="MeanStdFilter")
     seen = np.concatenate([one["obs"] for one in sampled_trajectories(raw["default_policy"])])
-    told = np.concatenate([one.columns["obs"] for one in written["default_policy"]])
-    assert {row.tobytes() for row in told} >= {row.tobytes() for row in seen if row[0] == 0}
+    observations = np.concatenate([one.columns["obs"] for one in written["default_policy"]])
+    assert {row.tobytes() for row in observations} >= {row.tobytes() for row in seen if row[0] == 0}
     assert reader.header["filters"]["default_policy"]["count"] > 0
 
 

@@ -4,6 +4,6 @@ from rollax.env import checks
 
 
 @pytest.fixture(autouse=True)
-def nothing_said_yet(monkeypatch):
+def reset_logged_warnings(monkeypatch):
     """Warnings that are logged once per process are logged once in each test."""
     monkeypatch.setattr(checks, "_said", set())

@@ -19,7 +19,7 @@ DICT = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
 NATIVE = {name for name in WRAPS if name.startswith("native")}
 EPISODE = 20
 LATER = 30  # after the first episode, in which all values are checked
-MUCH_LATER = 40  # the last step of an episode
+END_OF_EPISODE = 40  # the last step of an episode
 
 
 class Faulty(gym.Env):
@@ -150,7 +150,7 @@ def test_float64_is_cast_and_warns_once(wrap, caplog):
 
 @kinds()
 @pytest.mark.parametrize("value", [[np.nan, 1], [1, np.inf], [np.inf, -np.inf]])
-@pytest.mark.parametrize("at", [1, MUCH_LATER])
+@pytest.mark.parametrize("at", [1, END_OF_EPISODE])
 def test_nan_observation(wrap, value, at):
     says = f"A NaN or infinite observation...{SECOND}finite numbers"
     refused(EnvError, play, faulty(wrap, OBS, np.array(value, np.float32), at), at + 20, says=says)
@@ -191,7 +191,7 @@ def test_no_reward(wrap):
 
 @kinds()
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.float32(np.inf)])
-@pytest.mark.parametrize("at", [1, MUCH_LATER])
+@pytest.mark.parametrize("at", [1, END_OF_EPISODE])
 def test_nan_reward(wrap, value, at):
     says = f"A NaN or infinite reward...{SECOND}got:      {float(value)}...finite float"
     refused(EnvError, play, faulty(wrap, REWARD, value, at), at + 20, says=says)
@@ -201,7 +201,7 @@ def test_nan_reward(wrap, value, at):
 @pytest.mark.parametrize("value", [1e39, -1e300])
 def test_reward_that_float32_cannot_hold(wrap, value):
     says = f"A reward that float32 cannot hold...{SECOND}got:      {float(value)}...3.4e+38"
-    refused(EnvError, play, faulty(wrap, REWARD, value, MUCH_LATER), MUCH_LATER + 20, says=says)
+    refused(EnvError, play, faulty(wrap, REWARD, value, END_OF_EPISODE), END_OF_EPISODE + 20, says=says)
 
 
 @kinds(*NATIVE)

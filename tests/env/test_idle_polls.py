@@ -19,7 +19,7 @@ from tests.env.refused import refused
 OBS, ACTIONS, ALL = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), "__all__"
 ZERO = np.zeros(2, np.float32)
 MOST = 100
-OVER, GOES_ON = {"a": True, ALL: False}, {ALL: False}
+OVER, CONTINUES = {"a": True, ALL: False}, {ALL: False}
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ class Reports(MultiAgentEnv):
         return {"a": ZERO}, {}
 
     def step(self, actions):
-        return {"a": ZERO}, {"a": 0.0}, OVER, GOES_ON, {}
+        return {"a": ZERO}, {"a": 0.0}, OVER, CONTINUES, {}
 
 
 class Rewards(BaseEnv):
@@ -54,7 +54,7 @@ class Rewards(BaseEnv):
     num_envs, observation_space, action_space = 2, OBS, ACTIONS
 
     def poll(self):
-        flags = {0: GOES_ON, 1: GOES_ON}
+        flags = {0: CONTINUES, 1: CONTINUES}
         return {0: {"a": ZERO}, 1: {}}, {0: {"a": 0.0}, 1: {"a": 0.0}}, flags, flags, {}, {}
 
     def send_actions(self, actions):
@@ -165,7 +165,7 @@ class Pauses(Reports):
 
     def step(self, actions):
         self.count += 1
-        return {"a": ZERO}, {}, GOES_ON if self.count % (MOST - 9) == 0 else OVER, GOES_ON, {}
+        return {"a": ZERO}, {}, CONTINUES if self.count % (MOST - 9) == 0 else OVER, CONTINUES, {}
 
 
 def test_shorter_pauses_are_accepted():
@@ -177,7 +177,7 @@ class OneStep(Reports):
     """Every episode is one step long."""
 
     def step(self, actions):
-        return {"a": ZERO}, {"a": 1.0}, {ALL: True}, GOES_ON, {}
+        return {"a": ZERO}, {"a": 1.0}, {ALL: True}, CONTINUES, {}
 
 
 class OneStepColumns(Columns):

@@ -16,8 +16,8 @@ KEYS = {"train_batch_size": 60, "seed": 0}
 
 
 @pytest.fixture
-def diary(tmp_path):
-    return EventLog(tmp_path / "diary")
+def event_log(tmp_path):
+    return EventLog(tmp_path / "event_log")
 
 
 class Lazy(gym.Env):
@@ -27,12 +27,12 @@ class Lazy(gym.Env):
 
     def __init__(self, context: EnvContext) -> None:
         self.context, self.simulator = context, None
-        context["diary"].note("made", context.vector_index)
+        context["event_log"].note("made", context.vector_index)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         if self.simulator is None:
-            self.context["diary"].note("simulator", self.context.vector_index)
+            self.context["event_log"].note("simulator", self.context.vector_index)
             self.simulator = object()
         self.count = 0
         return np.zeros(3, np.float32), {}
@@ -68,45 +68,45 @@ class Spaceless(Lazy):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("cls", "num_envs"), [(Lazy, 3), (LazyAgents, 1)])
-def test_a_trainer_makes_only_environments_that_it_steps(cls, num_envs, diary):
-    config = {**KEYS, "env_config": {"diary": diary}, "num_envs_per_worker": num_envs}
+def test_a_trainer_makes_only_environments_that_it_steps(cls, num_envs, event_log):
+    config = {**KEYS, "env_config": {"event_log": event_log}, "num_envs_per_worker": num_envs}
     with PGTrainer(env=cls, config=config) as trainer:
-        assert (diary.count("made"), diary.count("simulator")) == (num_envs, 0)
+        assert (event_log.count("made"), event_log.count("simulator")) == (num_envs, 0)
         trainer.train()
-        assert (diary.count("made"), diary.count("simulator")) == (num_envs, num_envs)
+        assert (event_log.count("made"), event_log.count("simulator")) == (num_envs, num_envs)
         trainer.evaluate(num_episodes=2)
-        evaluating = diary.count("made") - num_envs
+        evaluating = event_log.count("made") - num_envs
         assert evaluating <= num_envs
         trainer.train()
         trainer.evaluate(num_episodes=2)
-        assert (diary.count("made"), diary.count("simulator")) == (num_envs + evaluating,) * 2
-    assert [diary.count("made", index) for index in range(3, 6)] == [0, 0, 0]
+        assert (event_log.count("made"), event_log.count("simulator")) == (num_envs + evaluating,) * 2
+    assert [event_log.count("made", index) for index in range(3, 6)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("cls", [LazyAgents])
 @pytest.mark.long
-def test_remote_environments_are_made_only_in_their_processes(cls, diary, small_ray):
+def test_remote_environments_are_made_only_in_their_processes(cls, event_log, small_ray):
     config = TrainerConfig(
-        env_config={"diary": diary},
+        env_config={"event_log": event_log},
         num_envs_per_worker=2,
         rollout_fragment_length=10,
         remote_worker_envs=True,
         remote_env_batch_wait_ms=1e9,
     )
     worker = RolloutWorker(cls, AlwaysZero, config=config)
-    assert (diary.count("made"), diary.count("simulator")) == (2, 0)
+    assert (event_log.count("made"), event_log.count("simulator")) == (2, 0)
     assert worker.sample().env_steps == 20
-    assert (diary.count("made"), diary.count("simulator")) == (2, 2)
+    assert (event_log.count("made"), event_log.count("simulator")) == (2, 2)
     worker.stop()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("remote", "num_envs"), [(False, 2), (True, 1)])
-def test_spaces_of_the_config_replace_unknown_ones(diary, remote, num_envs, request):
+def test_spaces_of_the_config_replace_unknown_ones(event_log, remote, num_envs, request):
     if remote:
         request.getfixturevalue("small_ray")
     config = TrainerConfig(
-        env_config={"diary": diary},
+        env_config={"event_log": event_log},
         observation_space=OBS_SPACE,
         action_space=ACTION_SPACE,
         num_envs_per_worker=num_envs,
@@ -114,21 +114,21 @@ def test_spaces_of_the_config_replace_unknown_ones(diary, remote, num_envs, requ
         **({"remote_worker_envs": True, "remote_env_batch_wait_ms": 1e9} if remote else {}),
     )
     worker = RolloutWorker(Spaceless, AlwaysZero, config=config)
-    assert diary.count("simulator") == 0
+    assert event_log.count("simulator") == 0
     assert worker.sample().env_steps == 10 * num_envs
     assert worker.env.observation_space == OBS_SPACE
-    assert diary.count("made") == num_envs
+    assert event_log.count("made") == num_envs
     worker.stop()
 
 
-def test_without_spaces_it_is_refused_before_a_simulator_is_made(diary):
-    config = TrainerConfig(env_config={"diary": diary}, observation_space=OBS_SPACE)
+def test_without_spaces_it_is_refused_before_a_simulator_is_made(event_log):
+    config = TrainerConfig(env_config={"event_log": event_log}, observation_space=OBS_SPACE)
     with pytest.raises(SpaceError, match=r"(?s)No Gymnasium space.*Spaceless, sub-environment 0, action_space"):
         RolloutWorker(Spaceless, AlwaysZero, config=config)
-    assert diary.count("simulator") == 0
+    assert event_log.count("simulator") == 0
 
 
-def test_spaces_of_the_config_that_contradict_the_env_are_refused(diary):
-    config = TrainerConfig(env_config={"diary": diary}, observation_space=gym.spaces.Box(0, 1, (2,)))
+def test_spaces_of_the_config_that_contradict_the_env_are_refused(event_log):
+    config = TrainerConfig(env_config={"event_log": event_log}, observation_space=gym.spaces.Box(0, 1, (2,)))
     with pytest.raises(PolicyError, match="observation_space is not the environment's"):
         RolloutWorker(Lazy, AlwaysZero, config=config)

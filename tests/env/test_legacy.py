@@ -38,7 +38,7 @@ def test_a_wrapper_with_arbitrary_arguments_is_not_adapted():
     assert not is_legacy(Wrapper(Clock()))
 
 
-class HalfMoved(Clock):
+class OldMethods(Clock):
     """A `gymnasium.Env` with the methods of the old interface."""
 
     def reset(self):  # type: ignore[override]
@@ -49,7 +49,7 @@ class HalfMoved(Clock):
         return obs, reward, terminated, info
 
 
-class NewButUnseeded(Clock):
+class WithoutSeed(Clock):
     """The current interface without the seed."""
 
     def reset(self):  # type: ignore[override]
@@ -64,7 +64,7 @@ class InBetween(Clock):
         return (obs, info) if return_info else obs
 
 
-@pytest.mark.parametrize("cls", [HalfMoved, NewButUnseeded, InBetween])
+@pytest.mark.parametrize("cls", [OldMethods, WithoutSeed, InBetween])
 def test_the_interface_in_between(cls):
     base = to_base_env(cls(), lambda index: cls(), 2)
     rows = play(base, 20)

@@ -12,7 +12,7 @@ from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVector, Party, RowClocks
 
 
-class Gymless:
+class OldGymSpace:
     """A space of the package gym, Gymnasium's predecessor."""
 
     __module__ = "gym.spaces.box"
@@ -32,7 +32,7 @@ def bounds_of_another_shape() -> spaces.Box:
 
 BAD = {
     "missing": (None, "No Gymnasium space...got:      None"),
-    "not Gymnasium's": (Gymless(), "No Gymnasium space...Gymless...gymnasium.spaces"),
+    "not Gymnasium's": (OldGymSpace(), "No Gymnasium space...OldGymSpace...gymnasium.spaces"),
     "a dict by agent": ({"a": OBS_SPACE}, "No Gymnasium space...'a': Box"),
     "text": (spaces.Text(5), "An unsupported space...Text...Box, Discrete"),
     "inside": (

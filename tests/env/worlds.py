@@ -140,8 +140,8 @@ class Party(MultiAgentEnv):
         over, kind = self.random.random() < 0.2 or len(ended) == len(AGENTS), self.random.integers(3)
         terms[ALL], truncs[ALL] = bool(over and kind != 1), bool(over and kind != 0)
         if not over and not obs.keys() - ended:
-            somebody = min(set(AGENTS) - ended)
-            obs[somebody] = self._obs(somebody, actions.get(somebody, 0))
+            actor = min(set(AGENTS) - ended)
+            obs[actor] = self._obs(actor, actions.get(actor, 0))
         self.alive = (self.alive | obs.keys()) - ended
         self.waiting = obs.keys() - ended
         return obs, rewards, terms, truncs, {agent: {"count": self.count} for agent in obs}

@@ -33,7 +33,7 @@ def request(count=3, **settings):
     return Candidates(seed=5, generation=2, indices=np.arange(count), noise_stdev=0.1, **settings)
 
 
-def played_alone(theta, task, *, offset=0.0, sign=False):
+def play_stepwise(theta, task, *, offset=0.0, sign=False):
     """The return of one episode, played step by step, and its observations."""
     index, side, episode = task
     vector = (theta + np.float32((0.1, -0.1)[side]) * direction(5, 2, index, len(theta))).reshape(3, 2)
@@ -55,13 +55,13 @@ def test_returns_of_each_candidate():
     assert result.indices.tolist() == [0, 1, 2]
     assert result.generation == 2
     tasks = [(index, side, episode) for index in range(3) for side in range(2) for episode in range(2)]
-    alone = [played_alone(theta, task) for task in tasks]
-    expected = np.array([total for total, _ in alone]).reshape(3, 2, 2)
+    stepwise = [play_stepwise(theta, task) for task in tasks]
+    expected = np.array([total for total, _ in stepwise]).reshape(3, 2, 2)
     np.testing.assert_allclose(result.returns, expected.mean(axis=2), rtol=1e-5)
     np.testing.assert_allclose([episode.reward for episode in result.episodes], expected.ravel(), rtol=1e-5)
-    assert [episode.length for episode in result.episodes] == [len(seen) for _, seen in alone]
-    assert result.lengths.tolist() == np.array([len(seen) for _, seen in alone]).reshape(3, 4).sum(axis=1).tolist()
-    for state, (_, seen) in zip(result.filters, alone, strict=True):
+    assert [episode.length for episode in result.episodes] == [len(seen) for _, seen in stepwise]
+    assert result.lengths.tolist() == np.array([len(seen) for _, seen in stepwise]).reshape(3, 4).sum(axis=1).tolist()
+    for state, (_, seen) in zip(result.filters, stepwise, strict=True):
         assert state["count"] == len(seen)
         np.testing.assert_allclose(state["mean"], seen.mean(axis=0), rtol=1e-5)
         np.testing.assert_allclose(state["squares"], seen.var(axis=0) * len(seen), rtol=1e-4, atol=1e-10)
@@ -72,10 +72,10 @@ def test_shaped_rewards_do_not_change_the_metrics():
     theta = worker.get_policy().get_vector()
     # All rewards are negative: an offset of 2 changes the signs of some.
     result = worker.play_candidates(request(2, sign_rewards=True, reward_offset=2.0))
-    expected = [[played_alone(theta, (k, side, 0), sign=True, offset=2.0)[0] for side in range(2)] for k in range(2)]
+    expected = [[play_stepwise(theta, (k, side, 0), sign=True, offset=2.0)[0] for side in range(2)] for k in range(2)]
     np.testing.assert_allclose(result.returns, expected, rtol=1e-6)
     assert result.returns.min() < 0 < result.returns.max()
-    np.testing.assert_allclose(result.episodes[3].reward, played_alone(theta, (1, 1, 0))[0], rtol=1e-5)
+    np.testing.assert_allclose(result.episodes[3].reward, play_stepwise(theta, (1, 1, 0))[0], rtol=1e-5)
     clipped = worker_of(num_envs_per_worker=3, clip_rewards=0.5).play_candidates(request(2))
     assert (clipped.returns >= -0.5 * result.lengths.max()).all()
     # Clipped after the offset: each reward is 0.5, not -0.5 + 100.

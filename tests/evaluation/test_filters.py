@@ -160,10 +160,10 @@ class TestMerging:
             assert_same_state(state, states[0], rtol=1e-12)
 
     def test_a_delta_has_the_observations_since_the_last_one_without_merged_ones(self):
-        first, second, elsewhere = polls(5, 4, 9)
+        first, second, merged = polls(5, 4, 9)
         made = filter_after(first)
         assert made.take_delta()["count"] == 5
-        made.merge(filter_after(elsewhere).take_delta())
+        made.merge(filter_after(merged).take_delta())
         made(second)
         delta = made.take_delta()
         assert delta["count"] == 4
@@ -178,12 +178,12 @@ class TestMerging:
         assert_same_state(made.state(), before)
 
     def test_sync_keeps_observations_that_the_driver_does_not_have_yet(self):
-        known, not_yet = polls(5, 4)
+        known, unknown = polls(5, 4)
         made = filter_after(known)
         made.take_delta()
-        made(not_yet)
+        made(unknown)
         made.sync(filter_after(known).state())
-        assert_same_state(made.state(), filter_after(known, not_yet).state(), rtol=1e-12)
+        assert_same_state(made.state(), filter_after(known, unknown).state(), rtol=1e-12)
         assert made.take_delta()["count"] == 4
 
 

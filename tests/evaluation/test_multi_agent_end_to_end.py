@@ -12,7 +12,7 @@ from rollax.algorithms.ppo import PPOPolicy
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Scripted
 
 # Agents join late (c), leave early (b), return (b), take turns (a waits), are rewarded after the last action (b).
-LIVELY = [
+SCRIPT = [
     {"a": "o", "b": "o"},
     {"a": "or", "b": "T", "c": "o"},
     {"b": "o", "c": "r"},
@@ -62,7 +62,7 @@ class TestPolicies:
 
         config = {"num_envs_per_worker": 4, "rollout_fragment_length": 12}
         specs = {"x": Encode, "y": Encode}
-        worker = RolloutWorker(scripted(LIVELY), specs, policy_mapping_fn=mapping, config=config)
+        worker = RolloutWorker(scripted(SCRIPT), specs, policy_mapping_fn=mapping, config=config)
         acted: dict[tuple, set] = {}
         for _ in range(4):
             for policy_id, batch in worker.sample().items():
@@ -126,7 +126,7 @@ class TestPolicies:
             "lr": 0.1,
             "seed": 0,
         }
-        with PPOTrainer(env=scripted(LIVELY), config=config) as trainer:
+        with PPOTrainer(env=scripted(SCRIPT), config=config) as trainer:
             before = trainer.worker.get_weights()
             result = trainer.train()
             after = trainer.worker.get_weights()
@@ -169,7 +169,7 @@ class TestTrajectories:
     def test_trajectories_are_complete_with_late_rewards(self):
         """Expected steps and rewards are those of the script."""
         config = {"rollout_fragment_length": 6, "batch_mode": "complete_episodes"}
-        worker = RolloutWorker(scripted(LIVELY), Encode, config=config)
+        worker = RolloutWorker(scripted(SCRIPT), Encode, config=config)
         batch = worker.sampler.sample()[0]["default_policy"]
         (env,) = worker.env.get_sub_environments()
         found = []

@@ -19,7 +19,7 @@ MODES = pytest.mark.parametrize("mode", [TRUNCATE, COMPLETE])
 # What each agent gets at each step: o observation, r reward, T termination, C truncation.
 TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]
 # b's rewards come late; a ends, returns, ends without a last observation; b ends and returns; c joins late.
-COMING_AND_GOING = [
+AGENTS_JOIN_AND_LEAVE = [
     {"a": "o", "b": "o"},
     {"a": "or"},
     {"a": "or", "b": "r"},
@@ -35,7 +35,7 @@ COMING_AND_GOING = [
 ]
 SEEN_AT_THE_END = [{"a": "o"}, {"a": "or"}, {"a": "or", "b": "o", ALL: "T"}]
 BOTH_FLAGS = [{"b": "", "a": ""}, {"b": "orTC", "a": "or"}, {"a": "or", ALL: "TC"}]
-SCRIPTS = [TURNS, COMING_AND_GOING, SEEN_AT_THE_END, BOTH_FLAGS]
+SCRIPTS = [TURNS, AGENTS_JOIN_AND_LEAVE, SEEN_AT_THE_END, BOTH_FLAGS]
 # No agent acts for a while, which is allowed only in a BaseEnv, whose other sub-environments continue.
 WAITING = [
     [{"a": "o"}, {"a": "r"}, {"a": "r"}, {"a": "or"}, {"a": "r"}, {"a": "r", ALL: "C"}],
@@ -109,7 +109,7 @@ class TestMultiAgent:
         audit(make_worker(lambda _: base, rollout_fragment_length=2), TRUNCATE)
 
     def test_the_dict_view_gets_the_actions_of_all_policies_in_one_call(self):
-        base = Asynchronous([Scripted([COMING_AND_GOING])])
+        base = Asynchronous([Scripted([AGENTS_JOIN_AND_LEAVE])])
         calls, send = [], base.send_actions
 
         def send_actions(actions):

@@ -135,14 +135,14 @@ def test_restoring_continues_exactly(make, num_workers, tmp_path):
     trainer = make(num_workers)
     numbers(trainer, 2)
     path = trainer.save(tmp_path, exact=True)
-    going_on = numbers(trainer, 2)
+    continued = numbers(trainer, 2)
     restored = make(num_workers)
     restored.restore(path)
-    assert_same(numbers(restored, 2), going_on)
+    assert_same(numbers(restored, 2), continued)
     used = make(num_workers)
     numbers(used, 1)
     used.restore(path)
-    assert_same(numbers(used, 2), going_on)
+    assert_same(numbers(used, 2), continued)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])

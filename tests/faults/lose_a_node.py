@@ -11,7 +11,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from rollax.algorithms.registry import get_trainer_class
-from tests.faults.worlds import ALGORITHMS, Obedient, Orders, config_for
+from tests.faults.worlds import ALGORITHMS, FailsOnOrder, Orders, config_for
 
 LONG = 150.0
 """Timeout in seconds."""
@@ -52,7 +52,7 @@ def play(cluster: Any, nodes: list[Any], folder: Path) -> None:
 
 def make(algorithm: str, folder: Path, **settings: Any) -> Any:
     config = config_for(Orders(folder), **{**ALGORITHMS[algorithm], **settings})
-    return get_trainer_class(algorithm)(Obedient, config)
+    return get_trainer_class(algorithm)(FailsOnOrder, config)
 
 
 def places(trainer: Any) -> list[str]:

@@ -13,14 +13,14 @@ import pytest
 from rollax import ConfigError, EnvError, PPOTrainer, Trainer, WorkerError
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import RemoteTraceback
-from tests.faults.worlds import ALGORITHMS, Obedient, Orders, config_for
+from tests.faults.worlds import ALGORITHMS, FailsOnOrder, Orders, config_for
 
 pytestmark = pytest.mark.usefixtures("small_ray")
 
 FAULTS = {
     "hang": "WorkerError: A rollout worker has hung.\n  where:    rollout worker 1, sample_fragment(",
-    "forget": "KeyError: 'which state?'",
-    "dream": "NonFiniteError:",
+    "policy_raises": "KeyError: 'which state?'",
+    "policy_nan": "NonFiniteError:",
 }
 
 
@@ -36,7 +36,7 @@ def make(orders):
 
     def make_one(algorithm="PPO", **changes):
         config = config_for(orders, **ALGORITHMS[algorithm], **changes)
-        made.append(get_trainer_class(algorithm)(Obedient, config))
+        made.append(get_trainer_class(algorithm)(FailsOnOrder, config))
         return made[-1]
 
     yield make_one
@@ -190,7 +190,7 @@ def test_a_config_that_cannot_be_pickled(make, orders):
     with pytest.raises(
         ConfigError, match=r"(?s)cannot be sent to another process.*env_creator.*cannot pickle '_thread.lock'"
     ):
-        PPOTrainer(lambda context: (lock, Obedient(context))[1], config)
+        PPOTrainer(lambda context: (lock, FailsOnOrder(context))[1], config)
 
 
 @pytest.mark.parametrize(

@@ -44,17 +44,17 @@ class Orders:
 
     def note(self, *words: Any) -> None:
         """Writes a line into the log."""
-        with (self.folder / "diary").open("a") as file:
+        with (self.folder / "log").open("a") as file:
             file.write(" ".join(map(str, words)) + "\n")
 
     def noted(self, word: str) -> list[str]:
         """The rest of each line that begins with the word."""
-        diary = self.folder / "diary"
-        lines = diary.read_text().splitlines() if diary.exists() else []
+        log = self.folder / "log"
+        lines = log.read_text().splitlines() if log.exists() else []
         return [line.partition(" ")[2] for line in lines if line.split(" ")[0] == word]
 
 
-class Obedient(gym.Env):
+class FailsOnOrder(gym.Env):
     """Episodes of five steps with the reward 1; the observation is [worker index, steps].
 
     Executes the orders `raise`, `hang`, `die` in a step, and `refuse` in its constructor.
@@ -91,7 +91,7 @@ class Obedient(gym.Env):
 
 
 class Counting(Policy):
-    """Its weights are the number of its updates. Executes `forget` (raises) and `dream` (NaN), by worker index."""
+    """Its weights are the number of its updates. Executes `policy_raises` and `policy_nan`, by worker index."""
 
     def __init__(self, observation_space: Any, action_space: Any, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -99,9 +99,9 @@ class Counting(Policy):
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
         orders, index = self.config.env_config["orders"], int(obs_batch[0, 0])
-        if orders.take("forget", index):
+        if orders.take("policy_raises", index):
             raise KeyError("which state?")
-        if orders.take("dream", index):
+        if orders.take("policy_nan", index):
             return np.full(len(obs_batch), np.nan), [], {}
         return np.zeros(len(obs_batch), np.int64), [], {}
 

@@ -130,7 +130,7 @@ class Counter:
     def __init__(self, index: int, restarts: int) -> None:
         self.place = index, restarts
 
-    def tell(self, word: str) -> tuple:
+    def echo(self, word: str) -> tuple:
         return (word, *self.place)
 
     def fail(self) -> None:
@@ -140,9 +140,9 @@ class Counter:
 def test_actors_of_this_process():
     failures = Failures(FailureRules(restart=True), "counter")
     counters = ActorPool(LocalActors(Counter), range(1, 3), failures)
-    assert counters.call_all("tell", "a") == {1: ("a", 1, 0), 2: ("a", 2, 0)}
+    assert counters.call_all("echo", "a") == {1: ("a", 1, 0), 2: ("a", 2, 0)}
     assert counters.call_each("fail", {2: ()}) == {}
-    assert counters.call_all("tell", "b") == {1: ("b", 1, 0), 2: ("b", 2, 1)}
+    assert counters.call_all("echo", "b") == {1: ("b", 1, 0), 2: ("b", 2, 1)}
     with pytest.raises(BrokenError):
         counters.call_all("fail", raises=True)
     assert counters.health()["restarts"] == 1

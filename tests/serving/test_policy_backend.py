@@ -100,7 +100,7 @@ class SingleEpisode:
 @pytest.mark.long
 def test_state_is_kept_per_episode(recurrent):
     backend = PolicyBackend({"default_policy": recurrent})
-    alone = {name: SingleEpisode(recurrent) for name in "abc"}
+    single = {name: SingleEpisode(recurrent) for name in "abc"}
 
     async def play() -> None:
         for name in "abc":
@@ -114,13 +114,13 @@ def test_state_is_kept_per_episode(recurrent):
             actions = {key: value for future in futures for key, value in (await future).actions.items()}
             assert list(actions) == list(names)
             for name in names:
-                np.testing.assert_allclose(actions[name], alone[name].act(obs[name]), rtol=1e-5)
+                np.testing.assert_allclose(actions[name], single[name].act(obs[name]), rtol=1e-5)
                 backend.log_returns(name, 0.5 * step, None)
-                alone[name].reward += 0.5 * step
+                single[name].reward += 0.5 * step
             if step in (1, 3):
                 seen, taken = observations(1)[0], CONTINUOUS.low
                 backend.log_action("a", seen, taken)
-                alone["a"].log(seen, taken)
+                single["a"].log(seen, taken)
         backend.end_episode("a", observations(1)[0], False)
         backend.start_episode("a", True)
         first = observations(1)[0]
@@ -133,7 +133,7 @@ def test_state_is_kept_per_episode(recurrent):
 
 
 def test_a_logged_action_comes_before_the_next_request(recurrent):
-    backend, alone = PolicyBackend({"default_policy": recurrent}), SingleEpisode(recurrent)
+    backend, single = PolicyBackend({"default_policy": recurrent}), SingleEpisode(recurrent)
 
     async def play() -> None:
         backend.start_episode("e", True)
@@ -141,10 +141,10 @@ def test_a_logged_action_comes_before_the_next_request(recurrent):
         for obs, reward in zip(seen[:2], (3.0, -2.0), strict=True):
             backend.log_action("e", obs, taken)
             backend.log_returns("e", reward, None)
-            alone.log(obs, taken)
-            alone.reward = reward
+            single.log(obs, taken)
+            single.reward = reward
         got = await ask(backend, {"e": seen[2]})
-        np.testing.assert_allclose(got.actions["e"], alone.act(seen[2]), rtol=1e-5)
+        np.testing.assert_allclose(got.actions["e"], single.act(seen[2]), rtol=1e-5)
 
     serve(backend, play)
 
@@ -200,7 +200,7 @@ def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
     backend = PolicyBackend(
         two, lambda agent, episode: "second" if agent.startswith("s") else "first", multi_agent=True
     )
-    alone = {name: SingleEpisode(recurrent) for name in ("s1", "s2")}
+    single = {name: SingleEpisode(recurrent) for name in ("s1", "s2")}
 
     async def play() -> None:
         backend.start_episode("e", True)
@@ -210,12 +210,12 @@ def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
             assert list(got) == agents
             for agent in agents:
                 expected = (
-                    two["first"].compute_single_action(obs[agent]) if agent == "f" else alone[agent].act(obs[agent])
+                    two["first"].compute_single_action(obs[agent]) if agent == "f" else single[agent].act(obs[agent])
                 )
                 np.testing.assert_allclose(got[agent], expected, rtol=1e-5)
             backend.log_returns("e", dict.fromkeys(agents, 1.0), None)
             for agent in set(agents) - {"f"}:
-                alone[agent].reward += 1.0
+                single[agent].reward += 1.0
         backend.end_agents("e", {"s1": None}, False)
         obs = observations(1)[0]
         got = (await ask(backend, {"e": {"s1": obs}})).actions["e"]["s1"]
@@ -375,9 +375,9 @@ class TestWeights:
     @pytest.mark.parametrize("kind", ["plain", "recurrent"])
     def test_a_loaded_policy_acts_as_the_original(self, request, kind):
         policy = request.getfixturevalue(kind)
-        elsewhere = policy_from_bytes(policy_to_bytes(policy, 3))
-        assert elsewhere.policy.name == "default_policy"
-        there, here = SingleEpisode(elsewhere), SingleEpisode(policy)
+        loaded = policy_from_bytes(policy_to_bytes(policy, 3))
+        assert loaded.policy.name == "default_policy"
+        there, here = SingleEpisode(loaded), SingleEpisode(policy)
         for obs in observations(4):
             np.testing.assert_allclose(there.act(obs), here.act(obs), rtol=1e-6)
 
@@ -392,14 +392,14 @@ class TestWeights:
 
     def test_newer_weights_are_adopted(self, plain):
         newer = runner(seed=2)
-        elsewhere = policy_from_bytes(policy_to_bytes(plain, 3))
+        loaded = policy_from_bytes(policy_to_bytes(plain, 3))
         newer.policy.timestep = 77
-        assert update_policy(elsewhere, policy_to_bytes(newer, 4)) == 4
-        assert elsewhere.policy.timestep == 77
+        assert update_policy(loaded, policy_to_bytes(newer, 4)) == 4
+        assert loaded.policy.timestep == 77
         seen = list(observations(16))
-        np.testing.assert_array_equal(elsewhere.compute_actions(seen)[0], newer.compute_actions(seen)[0])
+        np.testing.assert_array_equal(loaded.compute_actions(seen)[0], newer.compute_actions(seen)[0])
         with pytest.raises(CheckpointError, match="another policy"):
-            update_policy(elsewhere, policy_to_bytes(runner(policy_id="other"), 5))
+            update_policy(loaded, policy_to_bytes(runner(policy_id="other"), 5))
 
     def test_settings_of_the_environment_are_not_sent(self, plain):
         policy = runner(env_config={"password": "secret"})

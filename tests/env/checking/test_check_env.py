@@ -354,12 +354,12 @@ class TestPictures:
             assert "render() gives no picture: NoneType" in report.findings[0].message
 
     def test_render_raises(self):
-        class Torn(Film):
+        class RenderRaises(Film):
             def render(self):
                 raise ZeroDivisionError("torn")
 
         for settings in ({}, {"render_mode": "rgb_array"}):
-            report = check_env(Torn, settings)
+            report = check_env(RenderRaises, settings)
             assert names(report) == [("warning", "no pictures")]
             assert "ZeroDivisionError('torn')" in report.findings[0].message
 

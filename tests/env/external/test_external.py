@@ -392,11 +392,11 @@ class TestSpaces:
         base.stop()
 
     def test_a_missing_call_of_super_is_refused(self):
-        class Forgetful(ExternalEnv):
+        class WithoutSuper(ExternalEnv):
             def __init__(self):
                 pass
 
-        refused(EnvError, to_base_env, Forgetful(), says="not set up...Forgetful.__init__...super().__init__")
+        refused(EnvError, to_base_env, WithoutSuper(), says="not set up...WithoutSuper.__init__...super().__init__")
 
 
 def test_a_reward_before_the_first_action_warns_once(caplog):

@@ -52,7 +52,7 @@ class _Episode:
         self.env, self.random, self.place = env, random, (thread, number)
         self.single, self.agents = agents is None, agents or "x"
         self.trajectories: dict[tuple, list[list]] = {}
-        self.births: dict[str, int] = dict.fromkeys(self.agents, 0)
+        self.starts: dict[str, int] = dict.fromkeys(self.agents, 0)
         self.alive: dict[str, list[list]] = {}
         self.count = 0
 
@@ -76,7 +76,7 @@ class _Episode:
             self.reward()
             if not self.single and step and self.random.random() < 0.4 and self.alive:
                 self.end_one()
-        if not self.births["x"] and not any(self.births.values()):
+        if not self.starts["x"] and not any(self.starts.values()):
             self.act({self.agents[0]: self.observe(self.agents[0])})
         cut = bool(self.random.random() < 0.5)
         last = {agent: self.observe(agent) for agent in self.alive if self.single or self.random.random() < 0.7}
@@ -94,9 +94,9 @@ class _Episode:
             actions = {"x": answer} if self.single else answer
         for agent, action in actions.items():
             if agent not in self.alive:
-                self.births[agent] += 1
+                self.starts[agent] += 1
                 self.alive[agent] = []
-                self.trajectories[(*self.place, agent, self.births[agent])] = self.alive[agent]
+                self.trajectories[(*self.place, agent, self.starts[agent])] = self.alive[agent]
             self.alive[agent].append([obs[agent], action, 0.0, False, False, None, logged])
 
     def reward(self) -> None:

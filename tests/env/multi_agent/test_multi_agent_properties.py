@@ -37,18 +37,18 @@ def scripts(draw, all_act: bool) -> list[dict]:
         all_act: all living agents act at every step, as in PettingZoo's parallel API.
     """
     alive = set(draw(st.sets(st.sampled_from(AGENTS), min_size=1)))
-    goes_on = ["o", "or", "or"] if all_act else ["", "r", "o", "or", "or"]
-    does_what = st.sampled_from([*goes_on, "T", "rC", "oT", "rTC", "orC"])
+    continues = ["o", "or", "or"] if all_act else ["", "r", "o", "or", "or"]
+    events = st.sampled_from([*continues, "T", "rC", "oT", "rTC", "orC"])
     episode: list[dict] = [dict.fromkeys(sorted(alive), "o")]
     for _ in range(draw(st.integers(0, 7))):
-        step = {agent: draw(does_what if agent in alive else FIRST_DOES) for agent in AGENTS}
+        step = {agent: draw(events if agent in alive else FIRST_DOES) for agent in AGENTS}
         ended = {agent for agent, does in step.items() if "T" in does or "C" in does}
         acting = {agent for agent, does in step.items() if "o" in does} - ended
         alive = (alive | acting) - ended
         if not acting:
-            somebody = draw(st.sampled_from(AGENTS))
-            step[somebody] = "or" if somebody in alive else "o"
-            alive.add(somebody)
+            actor = draw(st.sampled_from(AGENTS))
+            step[actor] = "or" if actor in alive else "o"
+            alive.add(actor)
         episode.append({agent: does for agent, does in step.items() if does})
     last = {agent: draw(st.sampled_from(["", "r", "o", "or", "T", "orC", "orTC"])) for agent in sorted(alive)}
     return [*episode, {**last, ALL: draw(st.sampled_from(["T", "C", "TC"]))}]
@@ -140,7 +140,7 @@ class Regrouped:
         parts: tuple[dict, ...] = ({}, {}, {}, {}, {})
         for flags, out in ((terms, parts[3]), (truncs, parts[4])):
             out[ALL] = flags.get(ALL, False)
-        lived = set(self.alive)
+        alive_before = set(self.alive)
         for unit, members in self.units.items():
             if any(member in actions for member in members):
                 parts[0][unit] = self._action(unit, members)
@@ -152,7 +152,7 @@ class Regrouped:
             elif agent in obs:
                 self.alive.add(agent)
         for unit, members in self.units.items():
-            was, is_ = lived.intersection(members), self.alive.intersection(members)
+            was, is_ = alive_before.intersection(members), self.alive.intersection(members)
             paid = [rewards[member] for member in members if member in was and member in rewards]
             if paid:
                 parts[2][unit] = sum(paid)

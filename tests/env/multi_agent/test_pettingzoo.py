@@ -306,7 +306,7 @@ def test_rollax_does_not_load_pettingzoo():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-class Lingering(pettingzoo.ParallelEnv):
+class KeepsEndedAgents(pettingzoo.ParallelEnv):
     """Keeps its agents in `agents` after their end, which PettingZoo's own test refuses."""
 
     metadata = {"name": "lingering"}
@@ -331,5 +331,5 @@ class Lingering(pettingzoo.ParallelEnv):
 
 def test_an_episode_ends_with_its_agents_even_if_they_stay_in_agents():
     config = PPOConfig(model={"fcnet_hiddens": [4]}, num_envs_per_worker=2)
-    episodes = RolloutWorker(Lingering, PPOPolicy, config=config).evaluate(4)
+    episodes = RolloutWorker(KeepsEndedAgents, PPOPolicy, config=config).evaluate(4)
     assert [(one.length, one.reward) for one in episodes] == [(3, 6.0)] * 4

@@ -126,22 +126,22 @@ class TestExport:
         assert truncateds == {"a": False, "b": True, "c": False}
 
     def test_a_reward_beside_a_first_observation_is_not_counted(self):
-        class Gifts(Turns):
+        class FirstRewards(Turns):
             def step(self, actions):
                 obs, _, *rest = super().step(actions)
                 return obs, dict.fromkeys((*actions, *obs), 5.0), *rest
 
-        env = to_pettingzoo(Gifts(False))
+        env = to_pettingzoo(FirstRewards(False))
         env.reset()
         assert env.step({"a": 0})[1] == {"a": 5.0, "b": 0.0}
 
     def test_an_agent_that_ends_as_it_appears_is_left_out(self):
-        class Flash(Turns):
+        class EndsAtOnce(Turns):
             def step(self, actions):
                 obs, rewards, terminateds, *rest = super().step(actions)
                 return obs | {"c": np.zeros(3, np.float32)}, rewards, terminateds | {"c": True}, *rest
 
-        env = to_pettingzoo(Flash(False))
+        env = to_pettingzoo(EndsAtOnce(False))
         env.reset()
         for part in env.step({"a": 0}):
             assert set(part) == {"a", "b"}

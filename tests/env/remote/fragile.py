@@ -43,7 +43,7 @@ class EventLog:
 class Fragile(gym.Env):
     """One agent whose actions cause the failures.
 
-    The observation is [steps taken, vector index, a random number]. Keys of the config: "diary", an EventLog;
+    The observation is [steps taken, vector index, a random number]. Keys of the config: "event_log", an EventLog;
     "bad_resets", how many raise at first; "bad_makes", how many raise after the first one; "slow_resets", indices whose
     resets take 0.3 s.
     """
@@ -51,16 +51,16 @@ class Fragile(gym.Env):
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
     def __init__(self, context: EnvContext) -> None:
-        self.context, self.diary = context, context["diary"]
+        self.context, self.event_log = context, context["event_log"]
         self.index = context.vector_index
-        self.diary.note("made", self.index, os.getpid())
-        if 1 < self.diary.count("made") <= 1 + context.get("bad_makes", 0):
+        self.event_log.note("made", self.index, os.getpid())
+        if 1 < self.event_log.count("made") <= 1 + context.get("bad_makes", 0):
             raise RuntimeError("no license")
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.diary.note("reset", self.index, seed)
-        if self.diary.count("reset", self.index) <= self.context.get("bad_resets", 0):
+        self.event_log.note("reset", self.index, seed)
+        if self.event_log.count("reset", self.index) <= self.context.get("bad_resets", 0):
             raise ValueError("no level")
         if self.index in self.context.get("slow_resets", ()):
             time.sleep(0.3)
@@ -68,7 +68,7 @@ class Fragile(gym.Env):
         return self._obs(), {}
 
     def step(self, action):
-        self.diary.note("step", self.index, action)
+        self.event_log.note("step", self.index, action)
         if action == RAISE:
             raise ValueError("a door fell off")
         if action == DIE:
@@ -86,7 +86,7 @@ class Fragile(gym.Env):
         sys.exit(3)
 
     def close(self):
-        self.diary.note("closed", self.index)
+        self.event_log.note("closed", self.index)
 
 
 class FragileParty(MultiAgentEnv):

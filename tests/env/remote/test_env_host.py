@@ -20,12 +20,12 @@ from tests.jaxenv.worlds import JaxClock
 
 
 @pytest.fixture
-def diary(tmp_path):
-    return EventLog(tmp_path / "diary")
+def event_log(tmp_path):
+    return EventLog(tmp_path / "event_log")
 
 
-def host_of(cls, diary, **config) -> EnvHost:
-    return EnvHost(3, lambda index: cls(EnvContext({"diary": diary, **config}, vector_index=index)))
+def host_of(cls, event_log, **config) -> EnvHost:
+    return EnvHost(3, lambda index: cls(EnvContext({"event_log": event_log, **config}, vector_index=index)))
 
 
 def test_facts():
@@ -77,8 +77,8 @@ def test_spaces():
         EnvHost(0, lambda index: Clock()).make(expected=others)
 
 
-def test_errors_of_the_environment_have_the_action_and_the_cause(diary):
-    host = host_of(Fragile, diary)
+def test_errors_of_the_environment_have_the_action_and_the_cause(event_log):
+    host = host_of(Fragile, event_log)
     host.make()
     obs, _ = host.reset(5)
     assert obs[1] == 3
@@ -88,19 +88,19 @@ def test_errors_of_the_environment_have_the_action_and_the_cause(diary):
     assert str(raised.value.__cause__) == "a door fell off"
 
 
-def test_the_old_environment_is_closed_before_another_is_made(diary):
-    host = host_of(Fragile, diary, bad_makes=1)
+def test_the_old_environment_is_closed_before_another_is_made(event_log):
+    host = host_of(Fragile, event_log, bad_makes=1)
     host.make()
     with pytest.raises(EnvError, match="RuntimeError in its creator: no license"):
         host.make()
-    assert diary.count("closed", 3) == 1
+    assert event_log.count("closed", 3) == 1
     host.make()
     np.testing.assert_array_equal(host.reset(7)[0], host.reset(7)[0])
     host.close()
-    assert diary.count("closed", 3) == 2
+    assert event_log.count("closed", 3) == 2
 
 
-def test_an_existing_env_is_used_once(diary):
+def test_an_existing_env_is_used_once(event_log):
     first = Clock()
     host = EnvHost(0, lambda index: Clock(), existing=first)
     host.make()

@@ -40,7 +40,7 @@ def lockstep(small_ray):
         env.stop()
 
 
-class Behaving(Fragile):
+class Programmable(Fragile):
     """Returns given results, after given delays."""
 
     def behave(self, results=None, *, step_s=0.0, reset_s=0.0):
@@ -61,7 +61,7 @@ class Behaving(Fragile):
 
 @pytest.fixture(scope="module")
 def only_trio(small_ray, tmp_path_factory):
-    env = remote(Behaving, 3, 100.0, config={"diary": EventLog(tmp_path_factory.mktemp("trio") / "diary")})
+    env = remote(Programmable, 3, 100.0, config={"event_log": EventLog(tmp_path_factory.mktemp("trio") / "event_log")})
     yield env
     env.stop()
 
@@ -80,8 +80,8 @@ def wait(env, seconds, monkeypatch):
 
 
 @pytest.fixture
-def diary(tmp_path):
-    return EventLog(tmp_path / "diary")
+def event_log(tmp_path):
+    return EventLog(tmp_path / "event_log")
 
 
 def remote(env, num_envs, wait_ms=0.0, *, config=None, worker_index=2, **settings) -> BaseEnv:
@@ -250,13 +250,15 @@ def test_the_context_has_the_indices(trio):
         (2, 1, True),
         (2, 2, True),
     ]
-    assert contexts[0]["diary"].count("made") == 3
+    assert contexts[0]["event_log"].count("made") == 3
 
 
 def test_each_has_a_process_without_jax_and_with_one_thread(trio):
-    told = [sub_env.facts("jax", "rollax.evaluation", key="OMP_NUM_THREADS") for sub_env in trio.get_sub_environments()]
-    assert len({os.getpid(), *(pid for pid, _, _ in told)}) == 4
-    assert [facts[1:] for facts in told] == [([False, False], "1")] * 3
+    found = [
+        sub_env.facts("jax", "rollax.evaluation", key="OMP_NUM_THREADS") for sub_env in trio.get_sub_environments()
+    ]
+    assert len({os.getpid(), *(pid for pid, _, _ in found)}) == 4
+    assert [facts[1:] for facts in found] == [([False, False], "1")] * 3
 
 
 def test_ids_registered_in_this_process_only():
@@ -279,14 +281,14 @@ def test_ids_registered_in_this_process_only():
         del gym.registry["rollax-tests/Local-v0"], gym.registry["rollax-tests/Stuck-v0"]
 
 
-def test_an_existing_env_is_one_of_the_sub_environments(diary):
-    first = Fragile(EnvContext({"diary": diary}))
-    others = lambda index: Fragile(EnvContext({"diary": diary}, vector_index=index))  # noqa: E731
+def test_an_existing_env_is_one_of_the_sub_environments(event_log):
+    first = Fragile(EnvContext({"event_log": event_log}))
+    others = lambda index: Fragile(EnvContext({"event_log": event_log}, vector_index=index))  # noqa: E731
     env = to_base_env(first, others, 2, remote_envs=True, remote_env_batch_wait_ms=LOCKSTEP)
     assert env.reset_rows(np.arange(2)).obs[:, 1].tolist() == [0, 1]
-    assert diary.count("made") == 2
+    assert event_log.count("made") == 2
     env.stop()
-    assert diary.count("closed") == 2
+    assert event_log.count("closed") == 2
 
 
 def test_frames_are_drawn_remotely():

@@ -22,17 +22,17 @@ LOCKSTEP = 1e9
 
 
 @pytest.fixture
-def diary(tmp_path):
-    return EventLog(tmp_path / "diary")
+def event_log(tmp_path):
+    return EventLog(tmp_path / "event_log")
 
 
 @pytest.fixture
-def make(diary):
+def make(event_log):
     """Makes remote sub-environments as a worker does."""
     made = []
 
     def make_one(cls=Fragile, num_envs=3, *, wait_ms=LOCKSTEP, config=None, **settings):
-        context = EnvContext({"diary": diary, **(config or {})})
+        context = EnvContext({"event_log": event_log, **(config or {})})
         settings |= {"remote_envs": True, "remote_env_batch_wait_ms": wait_ms}
         made.append(make_base_env(cls, context, num_envs, **settings))
         return made[-1]
@@ -52,7 +52,7 @@ def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
 
 @pytest.mark.long
 @BOTH
-def test_a_dead_one_is_recreated_and_the_others_continue(make, diary, cls, caplog):
+def test_a_dead_one_is_recreated_and_the_others_continue(make, event_log, cls, caplog):
     env = make(cls, 2)
     rows = act(env, env.reset_rows(np.arange(2), [7, 8]))
     assert not len(rows.dropped_envs)
@@ -65,8 +65,8 @@ def test_a_dead_one_is_recreated_and_the_others_continue(make, diary, cls, caplo
     assert {obs[0] for obs in started.obs} == {0}
     both = act(env, Rows.concat(rows, started))
     assert [int(obs[0]) for obs in both.obs[:: len(both) // 2]] == [1, 3]  # the number of steps since the reset
-    assert diary.count("made", 0) == 2
-    assert diary.count("made") == 3
+    assert event_log.count("made", 0) == 2
+    assert event_log.count("made") == 3
     assert "Sub-environment 0 failed" in caplog.text
     assert "The process of a sub-environment is gone" in caplog.text
 
@@ -78,13 +78,13 @@ class DiesDrawing(Fragile):
     render_mode = "rgb_array"
 
     def render(self):
-        if self.count == 2 and self.diary.count("made", self.index) == 1:
+        if self.count == 2 and self.event_log.count("made", self.index) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return np.zeros((8, 8, 3), np.uint8)
 
 
 @pytest.mark.long
-def test_an_episode_is_lost_if_its_process_dies_while_drawing(make, diary, tmp_path):
+def test_an_episode_is_lost_if_its_process_dies_while_drawing(make, event_log, tmp_path):
     creator = record_env(DiesDrawing, tmp_path / "videos", episodes=lambda episode: True)
     env = make(creator, 1)
     rows = act(env, env.reset_rows(np.arange(1)))
@@ -96,7 +96,7 @@ def test_an_episode_is_lost_if_its_process_dies_while_drawing(make, diary, tmp_p
 
 
 @pytest.mark.long
-def test_a_recreated_one_has_its_own_reproducible_seeds(make, diary):
+def test_a_recreated_one_has_its_own_reproducible_seeds(make, event_log):
     def after_a_death():
         env = make(num_envs=1)
         rows = env.reset_rows(np.arange(1), [7])
@@ -106,7 +106,7 @@ def test_a_recreated_one_has_its_own_reproducible_seeds(make, diary):
     first, again = after_a_death(), after_a_death()
     assert first == again
     assert first[0] != first[1]
-    assert diary.count("reset", 0, None) == 0
+    assert event_log.count("reset", 0, None) == 0
 
 
 @pytest.mark.long
@@ -148,7 +148,7 @@ def test_an_error_is_raised_with_its_traceback(make):
 
 @BOTH
 @pytest.mark.long
-def test_a_raising_one_is_recreated_if_configured(make, diary, cls, caplog):
+def test_a_raising_one_is_recreated_if_configured(make, event_log, cls, caplog):
     env = make(cls, 2, restart_failed_sub_environments=True)
     rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
     assert rows.dropped_envs.tolist() == [0]
@@ -158,17 +158,17 @@ def test_a_raising_one_is_recreated_if_configured(make, diary, cls, caplog):
     started = env.reset_rows(rows.dropped_envs)
     rows = act(env, Rows.concat(rows, started))
     assert {*rows.env_index.tolist()} == {0, 1}
-    assert diary.count("made", 0) == 2
-    assert diary.count("closed", 0) == 1
+    assert event_log.count("made", 0) == 2
+    assert event_log.count("closed", 0) == 1
     assert 'raise ValueError("a door fell off")' in caplog.text
 
 
 @pytest.mark.long
-def test_a_failed_reset_is_repeated(make, diary):
+def test_a_failed_reset_is_repeated(make, event_log):
     env = make(num_envs=1, config={"bad_resets": 2}, restart_failed_sub_environments=True)
     assert env.reset_rows(np.arange(1), [5]).obs[0, 0] == 0
-    assert diary.count("made") == 3
-    assert diary.count("reset", 0, 5) == 3
+    assert event_log.count("made") == 3
+    assert event_log.count("reset", 0, 5) == 3
     env.stop()
     other = make(num_envs=1, wait_ms=0, config={"bad_resets": 5}, restart_failed_sub_environments=True)
     assert other.reset_rows(np.arange(1), [5]) is None
@@ -178,7 +178,7 @@ def test_a_failed_reset_is_repeated(make, diary):
 
 
 @pytest.mark.long
-def test_the_number_of_failures_in_a_row_is_limited(make, diary, monkeypatch):
+def test_the_number_of_failures_in_a_row_is_limited(make, event_log, monkeypatch):
     monkeypatch.setattr(EnvFailures, "MOST_IN_A_ROW", 2)
     env = make(num_envs=1, restart_failed_sub_environments=True)
     rows = env.reset_rows(np.arange(1))
@@ -188,7 +188,7 @@ def test_the_number_of_failures_in_a_row_is_limited(make, diary, monkeypatch):
     with pytest.raises(EnvError, match=r"(?s)failed 3 times in a row.*ValueError in step") as raised:
         act(env, rows, {0: RAISE})
     assert "a door fell off" in str(raised.value.__cause__.__cause__)
-    assert diary.count("made") == 5
+    assert event_log.count("made") == 5
 
 
 @pytest.mark.long
@@ -213,7 +213,7 @@ def test_the_others_are_polled_while_it_is_recreated(make, caplog, monkeypatch):
 
 
 @pytest.mark.long
-def test_stop_ends_processes_that_do_not_answer(make, diary, monkeypatch):
+def test_stop_ends_processes_that_do_not_answer(make, event_log, monkeypatch):
     monkeypatch.setattr("rollax.processes.pool._STOP_S", 0.2)
     env = make(num_envs=2, wait_ms=0)
     env.reset_rows(np.arange(2))
@@ -224,5 +224,5 @@ def test_stop_ends_processes_that_do_not_answer(make, diary, monkeypatch):
         env.send_rows(rows, None, np.where(rows.env_index == 0, HANG, GO_ON))
     env.stop()
     env.stop()
-    assert diary.count("closed", 0) == 0
-    assert diary.count("closed", 1) == 1
+    assert event_log.count("closed", 0) == 0
+    assert event_log.count("closed", 1) == 1

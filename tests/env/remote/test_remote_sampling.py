@@ -72,20 +72,20 @@ def test_without_waiting_a_trainer_learns_and_evaluates(small_ray):
         assert trainer.evaluate(num_episodes=2)["episodes"] == 2
 
 
-class Doomed(Fragile):
+class DiesOnce(Fragile):
     """Episodes of 4 steps; the first process of sub-environment 1 dies in its 6th."""
 
     def step(self, action):
-        steps = self.diary.count("step", self.index) + 1
+        steps = self.event_log.count("step", self.index) + 1
         return super().step(DIE if (self.index, steps) == (1, 6) else END if self.count == 3 else GO_ON)
 
 
 @pytest.mark.parametrize("wait_ms", [0, LOCKSTEP])
 @pytest.mark.long
 def test_lost_episodes_are_not_learned_from(small_ray, tmp_path, wait_ms):
-    diary = EventLog(tmp_path / "diary")
+    event_log = EventLog(tmp_path / "event_log")
     config = TrainerConfig(
-        env_config={"diary": diary},
+        env_config={"event_log": event_log},
         num_envs_per_worker=2,
         rollout_fragment_length=8,
         batch_mode="complete_episodes",
@@ -93,8 +93,8 @@ def test_lost_episodes_are_not_learned_from(small_ray, tmp_path, wait_ms):
         remote_env_batch_wait_ms=wait_ms,
         seed=0,
     )
-    worker = RolloutWorker(Doomed, AlwaysZero, config=config)
-    while diary.count("made") < 3:
+    worker = RolloutWorker(DiesOnce, AlwaysZero, config=config)
+    while event_log.count("made") < 3:
         batch = worker.sample()
         assert {*np.unique(batch["eps_id"], return_counts=True)[1].tolist()} == {4}
         assert {episode.length for episode in worker.get_metrics()} == {4}

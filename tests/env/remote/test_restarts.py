@@ -24,12 +24,12 @@ def no_pauses(monkeypatch):
 
 
 @pytest.fixture
-def diary(tmp_path):
-    return EventLog(tmp_path / "diary")
+def event_log(tmp_path):
+    return EventLog(tmp_path / "event_log")
 
 
-def make(cls, diary, num_envs=3, *, restart=True, **config):
-    context = EnvContext({"diary": diary, **config})
+def make(cls, event_log, num_envs=3, *, restart=True, **config):
+    context = EnvContext({"event_log": event_log, **config})
     return make_base_env(env_creator(cls), context, num_envs, restart_failed_sub_environments=restart)
 
 
@@ -42,8 +42,8 @@ def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
 
 
 @BOTH
-def test_a_raising_one_is_recreated_and_the_others_continue(cls, diary, caplog):
-    env = make(cls, diary)
+def test_a_raising_one_is_recreated_and_the_others_continue(cls, event_log, caplog):
+    env = make(cls, event_log)
     rows = act(env, env.reset_rows(np.arange(3), [7, 8, 9]))
     assert not len(rows.dropped_envs)
     rows = act(env, rows, {1: RAISE, 2: END})
@@ -56,16 +56,16 @@ def test_a_raising_one_is_recreated_and_the_others_continue(cls, diary, caplog):
     counts = dict(zip(rows.env_index.tolist(), (int(obs[0]) for obs in rows.obs), strict=True))
     assert counts == {0: 3, 1: 1, 2: 1}
     assert not len(rows.dropped_envs)
-    assert [diary.count("made", index) for index in range(3)] == [1, 2, 1]
-    assert diary.count("closed", 1) == 1
+    assert [event_log.count("made", index) for index in range(3)] == [1, 2, 1]
+    assert event_log.count("closed", 1) == 1
     assert "Sub-environment 1 failed" in caplog.text
     assert 'raise ValueError("a door fell off")' in caplog.text
     env.stop()
 
 
 @BOTH
-def test_all_can_fail_at_once(cls, diary):
-    env = make(cls, diary)
+def test_all_can_fail_at_once(cls, event_log):
+    env = make(cls, event_log)
     rows = act(env, env.reset_rows(np.arange(3)), dict.fromkeys(range(3), RAISE))
     assert len(rows) == 0
     assert rows.dropped_envs.tolist() == [0, 1, 2]
@@ -75,8 +75,8 @@ def test_all_can_fail_at_once(cls, diary):
 
 
 @BOTH
-def test_the_dict_view_reports_a_lost_episode_as_truncated_without_an_agent(cls, diary):
-    env = make(cls, diary, num_envs=2)
+def test_the_dict_view_reports_a_lost_episode_as_truncated_without_an_agent(cls, event_log):
+    env = make(cls, event_log, num_envs=2)
     begun = env.try_reset()
     assert begun is not None
     agents = list(begun[0][0])
@@ -90,16 +90,16 @@ def test_the_dict_view_reports_a_lost_episode_as_truncated_without_an_agent(cls,
 
 
 @BOTH
-def test_a_lost_episode_must_be_reset(cls, diary):
-    env = make(cls, diary)
+def test_a_lost_episode_must_be_reset(cls, event_log):
+    env = make(cls, event_log)
     rows = act(env, env.reset_rows(np.arange(3)), {1: RAISE})
     with pytest.raises(EnvError, match="over or not begun"):
         act(env, rows)
 
 
 @BOTH
-def test_without_the_config_key_the_error_is_raised(cls, diary):
-    env = make(cls, diary, restart=False)
+def test_without_the_config_key_the_error_is_raised(cls, event_log):
+    env = make(cls, event_log, restart=False)
     rows = env.reset_rows(np.arange(3))
     with pytest.raises(EnvError, match=r"(?s)ValueError in step.*sub-environment 1") as raised:
         act(env, rows, {1: RAISE})
@@ -107,18 +107,18 @@ def test_without_the_config_key_the_error_is_raised(cls, diary):
 
 
 @BOTH
-def test_a_failed_reset_or_creator_is_repeated(cls, diary):
-    env = make(cls, diary, 1, bad_resets=2, bad_makes=1)
+def test_a_failed_reset_or_creator_is_repeated(cls, event_log):
+    env = make(cls, event_log, 1, bad_resets=2, bad_makes=1)
     rows = env.reset_rows(np.arange(1), [5])
     assert rows.obs[0][0] == 0
-    assert diary.count("made") == 4  # the first, one that raised, and one after each bad reset
-    assert diary.count("reset", 0, 5) == 3
+    assert event_log.count("made") == 4  # the first, one that raised, and one after each bad reset
+    assert event_log.count("reset", 0, 5) == 3
 
 
 @BOTH
-def test_a_recreated_one_has_its_own_reproducible_seeds(cls, diary):
+def test_a_recreated_one_has_its_own_reproducible_seeds(cls, event_log):
     def after_a_failure():
-        env = make(cls, diary, 1)
+        env = make(cls, event_log, 1)
         rows = env.reset_rows(np.arange(1), [7])
         started = env.reset_rows(act(env, rows, {0: RAISE}).dropped_envs)
         return rows.obs[0][2], started.obs[0][2]
@@ -126,15 +126,15 @@ def test_a_recreated_one_has_its_own_reproducible_seeds(cls, diary):
     first, again = after_a_failure(), after_a_failure()
     assert first == again
     assert first[0] != first[1]
-    assert diary.count("reset", 0, None) == 0
+    assert event_log.count("reset", 0, None) == 0
 
 
 @BOTH
-def test_the_number_of_failures_in_a_row_is_limited(cls, diary, monkeypatch):
+def test_the_number_of_failures_in_a_row_is_limited(cls, event_log, monkeypatch):
     """The end of an episode, or many steps, reset the count."""
     monkeypatch.setattr(EnvFailures, "MOST_IN_A_ROW", 2)
     monkeypatch.setattr(EnvFailures, "STEPS_TO_GET_WELL", 10)
-    env = make(cls, diary, 2)
+    env = make(cls, event_log, 2)
     rows = env.reset_rows(np.arange(2))
 
     def play(*actions):
@@ -148,7 +148,7 @@ def test_the_number_of_failures_in_a_row_is_limited(cls, diary, monkeypatch):
     with pytest.raises(EnvError, match=r"(?s)failed 3 times in a row.*ValueError in step") as raised:
         play(RAISE)
     assert isinstance(raised.value.__cause__.__cause__, ValueError)
-    assert diary.count("made", 0) == 1
+    assert event_log.count("made", 0) == 1
 
 
 def test_pauses_become_longer(monkeypatch):
@@ -160,15 +160,15 @@ def test_pauses_become_longer(monkeypatch):
     assert failures.failed(2, error) == 0
 
 
-def test_a_recreated_one_must_have_the_same_spaces(diary, monkeypatch):
+def test_a_recreated_one_must_have_the_same_spaces(event_log, monkeypatch):
     class Changing(Fragile):
         def __init__(self, context):
             super().__init__(context)
-            if self.diary.count("made") > 2:
+            if self.event_log.count("made") > 2:
                 self.observation_space = Clock.action_space
 
     monkeypatch.setattr(EnvFailures, "MOST_IN_A_ROW", 2)
-    env = make(Changing, diary, 2)
+    env = make(Changing, event_log, 2)
     rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
     with pytest.raises(EnvError, match="failed 3 times") as raised:
         env.reset_rows(rows.dropped_envs)
@@ -204,7 +204,7 @@ def test_a_vector_env_can_report_lost_sub_environments():
 
 
 @BOTH
-def test_workers_continue_sampling(cls, diary):
+def test_workers_continue_sampling(cls, event_log):
     """Lost episodes are in no batch: each episode lasts 4 steps, or is lost in its second."""
 
     class Unlucky(cls):
@@ -214,7 +214,7 @@ def test_workers_continue_sampling(cls, diary):
             return super().step(action if cls is Fragile else dict.fromkeys(actions, action))
 
     config = TrainerConfig(
-        env_config={"diary": diary},
+        env_config={"event_log": event_log},
         num_envs_per_worker=3,
         rollout_fragment_length=20,
         batch_mode="complete_episodes",
@@ -226,7 +226,7 @@ def test_workers_continue_sampling(cls, diary):
     lengths = np.unique(batch["eps_id"], return_counts=True)[1]
     assert {*lengths.tolist()} == {4 if cls is Fragile else 8}
     assert {episode.length for episode in worker.get_metrics()} == {4}
-    assert diary.count("made") > 6
+    assert event_log.count("made") > 6
     worker.stop()
 
 

@@ -149,12 +149,12 @@ def test_nested_observations():
 
 
 def test_an_end_without_its_final_observation():
-    class Forgetful(DummyVecEnv):
+    class WithoutFinalObs(DummyVecEnv):
         def step_wait(self):
             *others, infos = super().step_wait()
             return *others, [{key: info[key] for key in info if key != "terminal_observation"} for info in infos]
 
-    base = to_base_env(Forgetful([Line]))
+    base = to_base_env(WithoutFinalObs([Line]))
     rows = base.reset_rows(np.arange(1))
     for _ in range(2):
         base.send_rows(rows, None, np.array([0]))
