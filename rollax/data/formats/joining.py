@@ -167,7 +167,8 @@ def with_last_obs(
     Args:
         columns: columns of T rows.
         last: the observation after the last row; None: unknown.
-        ends: (terminated, truncated). ids: episode, agent and policy.
+        ends: (terminated, truncated).
+        ids: episode, agent and policy.
         continues: whether earlier steps are missing.
     """
     obs, left_out = columns[SampleBatch.OBS], None
