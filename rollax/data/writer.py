@@ -128,8 +128,8 @@ class DatasetWriter:
         """Adds a copy of a trajectory; those of an episode must be adjacent.
 
         Raises:
-            DatasetError: a column is missing, is not an array, has another length, has objects or has a taken name; an
-                id is not a string; the header is not JSON; or the disk fails.
+            DatasetError: a column is missing, is no array, has another length, holds objects or has a name that is
+                taken; an id that is no text; a header that is no JSON; or the disk fails.
         """
         _check_ids(trajectory)
         _check_lengths(trajectory)

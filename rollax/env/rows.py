@@ -48,10 +48,10 @@ class Rows:
         trains: [N] False if the trajectory is not trained on, the same in all rows of an episode; None: all are.
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. The whole episode is
             dropped and has no row here; the sampler resets these sub-environments like those of `ended_envs`.
-        name: name of the environment in error messages.
-        in_order: row i belongs to the only agent of sub-environment i, on slot i. Such rows are sampled faster.
-        given_logps: row -> log-probability of the given action under the earlier version of the policy that chose it.
-            Such an action is not off-policy.
+        name: of the environment, in error messages.
+        in_order: row i is that of sub-environment i, of its only agent, on slot i. It is faster to sample from.
+        given_logps: row -> log-probability of the given action under an earlier version of the policy, which has chosen
+            it. Such an action is not off-policy.
     """
 
     env_index: np.ndarray
@@ -180,10 +180,10 @@ class Rows:
         return self.env_index, self.slots
 
     def replaced(self, started: Rows) -> Rows | None:
-        """The rows with those of `started` in place of the ended trajectories; None if that is not possible.
+        """Rows to act on, with those of `started` in the places of the ended trajectories; None where they do not fit.
 
-        It is possible if these rows are in order, and `started` begins exactly the ended episodes. The `obs` of the
-        result are those of these rows.
+        They fit where these rows are in order, and `started` begins exactly the episodes that have ended. The `obs` of
+        the result are those of these rows.
         """
         fits = self.in_order and not (self.given_actions or len(self.dropped_envs)) and self.trains is None
         if not (fits and len(started) == len(self.ended_envs)):

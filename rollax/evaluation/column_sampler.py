@@ -234,7 +234,7 @@ class ColumnSampler(Sampler):
         return self._take_in(rows, policies, NO_ENVS, None)
 
     def _join(self, rows: Rows, observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> None:
-        """Prepares the next actions of running and new trajectories."""
+        """Prepares the turns of those who go on, together with those who begin."""
         replaced = rows.replaced(started) if len(self._ids) == 1 else None
         if replaced is not None:
             (others,), (new,) = observed, begun

@@ -61,10 +61,7 @@ def fit(
     evaluate: bool = True,
     progress: ProgressMode = "auto",
 ) -> FitResult:
-    """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments.
-
-    `run` is the algorithm's name.
-    """
+    """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments. `run` names the algorithm."""
     _check_at_least(0, checkpoint_frequency=checkpoint_frequency)
     _check_at_least(1, keep_checkpoints=keep_checkpoints)
     conditions = _checked_conditions(trainer, stop)

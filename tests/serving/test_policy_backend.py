@@ -244,7 +244,7 @@ def test_actions_are_random_only_with_explore(plain):
     assert len(drawn[True]) > 1
 
 
-def test_a_failed_pass_fails_only_its_requests():
+def test_a_failed_pass_fails_its_requests_and_no_others():
     broken = runner()
     backend = PolicyBackend({"default_policy": broken})
     weights = broken.policy.get_weights()
