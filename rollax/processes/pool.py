@@ -26,12 +26,12 @@ class Call:
     method: str
     arguments: tuple[Any, ...] = ()
     raises: bool = False  # an exception of the method is the outcome of the call, not a failure of the actor
-    collected: bool = True  # whether `ActorPool.ready` returns the call
+    collected: bool = True  # whether `ActorPool.ready` returns the call when it is over
     over: bool = False  # the method has returned or raised, or the actor has failed
     lost: bool = False  # the actor has failed
     value: Any = None
     error: Exception | None = None
-    state: Any = None  # the actor that it was sent to
+    state: Any = None  # state of the actor that it was sent to
 
     def __str__(self) -> str:
         return f"{self.method}({', '.join(map(repr, self.arguments))})"
