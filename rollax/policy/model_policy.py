@@ -252,7 +252,7 @@ class ModelPolicy(Policy):
         self.memory.check(memory, f"policy {self.name!r}")
         if SampleBatch.CRITIC_OBS in memory:
             return {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
-        return {SampleBatch.OBS: obs_batch, **(memory if self.memory.present else {})}
+        return {SampleBatch.OBS: obs_batch, **self.memory.of(memory)}
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
         """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""

@@ -95,6 +95,13 @@ class RecurrentColumns:
                     fix="pass what the step before returned, or nothing at the start of a trajectory",
                 )
 
+    def of(self, stored: Columns) -> dict[str, Any]:
+        """The columns that are inputs of the model: in `state_in`, an exploration state may follow the model's."""
+        columns = {name: stored[name] for name in self.columns}
+        if self.present:
+            columns[SampleBatch.STATE_IN] = columns[SampleBatch.STATE_IN][: len(self.initial_state)]
+        return columns
+
     def check(self, memory: Columns, where: str) -> None:
         """Raises PolicyError if the model has memory and its columns are missing."""
         missing = [name for name in self.columns if name not in memory]
@@ -114,7 +121,7 @@ class RecurrentColumns:
         """
         if batch.seq_lens is not None:
             return self._as_padded(columns, batch), len(batch.seq_lens)
-        memory = {name: batch[name] for name in self.columns}
+        memory = self.of(batch)
         bounds = {name: batch[name] for name in _TRAJECTORY if name in batch}
         padded = SampleBatch({**columns, **memory, **bounds}).sequences(self.max_seq_len)
         cut = partial(_by_sequence, length=self.max_seq_len)
@@ -133,7 +140,7 @@ class RecurrentColumns:
         return {
             **{name: trees.tree_map(cut, column) for name, column in {**columns, **inputs}.items()},
             SampleBatch.SEQ_LENS: lengths,
-            SampleBatch.STATE_IN: batch.get(SampleBatch.STATE_IN, initial),
+            SampleBatch.STATE_IN: batch.get(SampleBatch.STATE_IN, initial)[: len(initial)],
         }
 
 

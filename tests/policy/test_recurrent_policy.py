@@ -11,11 +11,12 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import SampleBatch
+from rollax import RolloutWorker, SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
+from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise
 from rollax.policy.recurrent_columns import RecurrentColumns
 from tests.models.test_recurrent import Recurrent
 
@@ -314,6 +315,23 @@ def test_custom_models_with_memory_learn(model):
     weights = policy.get_weights()["weights"]
     policy.learn_on_batch(batch)
     assert np.abs(policy.get_weights()["weights"] - weights).max() > 1e-3
+
+
+class Wandering(PPOPolicy):
+    """A policy of one's own, with memory and noise that has a state too."""
+
+    def make_exploration(self):
+        return OrnsteinUhlenbeckNoise(super().make_exploration(), (1,), lambda timestep: 0.1)
+
+
+def test_models_get_the_memory_without_the_state_of_the_noise():
+    config = {"rollout_fragment_length": 12, "sgd_minibatch_size": 8, "model": {"custom_model": Remembering}}
+    worker = RolloutWorker("Pendulum-v1", Wandering, config={"train_batch_size": 12, "seed": 0, **config})
+    policy, batch = worker.get_policy(), worker.sample()
+    assert [part.shape for part in policy.get_initial_state()] == [(2, 2), (), (1,)]
+    before = policy.get_weights()["head.kernel"]
+    policy.learn_on_batch(batch)
+    assert np.abs(policy.get_weights()["head.kernel"] - before).max() > 0
 
 
 def test_previous_actions_and_rewards_of_other_rows_are_refused():
