@@ -50,6 +50,15 @@ class PolicyBackend(Backend):
         explore: bool = False,
         version: int = 0,
     ) -> None:
+        for name, value in (("explore", explore), ("multi_agent", multi_agent)):
+            if not isinstance(value, bool):
+                raise ConfigError(
+                    f"{name} has a wrong value.",
+                    where=f"{name} of PolicyBackend",
+                    got=value,
+                    expected="True or False",
+                    fix=f"pass one of them, or leave {name} out",
+                )
         if len(runners) > 1 and (mapping is None or not multi_agent):
             raise ConfigError(
                 "Several policies for a single agent.",

@@ -244,6 +244,12 @@ def test_actions_are_random_only_with_explore(plain):
     assert len(drawn[True]) > 1
 
 
+@pytest.mark.parametrize("name", ["explore", "multi_agent"])
+def test_switches_are_booleans(plain, name):
+    with pytest.raises(ConfigError, match=rf"{name} of PolicyBackend(.|\n)*got: +no\n(.|\n)*True or False"):
+        PolicyBackend({"default_policy": plain}, **{name: "no"})
+
+
 def test_a_failed_pass_fails_its_requests_and_no_others():
     broken = runner()
     backend = PolicyBackend({"default_policy": broken})
