@@ -40,6 +40,7 @@ from rollax.errors import ConfigError, DatasetError, nearest
 from rollax.trees import Tree
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
+ActionsOf = Literal["policy", "environment"]
 _ALWAYS = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
 _ROWS_AT_ONCE = 1 << 14
 _BYTES_AT_ONCE = 1 << 24
@@ -62,7 +63,7 @@ class DatasetWriter:
         compression: compression of the columns.
         max_file_size: bytes after which a file is completed, and another begun.
     Raises:
-        ConfigError: an unknown compression, or spaces of different policies.
+        ConfigError: an unknown compression or scale of actions, or spaces of different policies.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class DatasetWriter:
         action_spaces: Mapping[str, Space] | Space,
         *,
         header: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
-        actions_of: Literal["policy", "environment"] = "environment",
+        actions_of: ActionsOf = "environment",
         prefix: str = "part",
         compression: Compression = "zstd",
         max_file_size: int = 64 << 20,
@@ -92,13 +93,14 @@ class DatasetWriter:
                 got=f"{sorted(seen)} and {sorted(acted)}",
                 expected="both spaces of each policy",
             )
-        if compression not in get_args(Compression):
-            raise ConfigError(
-                "An unknown compression.",
-                where="compression of DatasetWriter",
-                got=compression,
-                fix=nearest(compression, get_args(Compression)),
-            )
+        for name, value, known in (("compression", compression, Compression), ("actions_of", actions_of, ActionsOf)):
+            if value not in get_args(known):
+                raise ConfigError(
+                    f"An unknown {name}.",
+                    where=f"{name} of DatasetWriter",
+                    got=value,
+                    fix=nearest(str(value), get_args(known)),
+                )
         self._spaces = {
             policy_id: {
                 "observation_space": space_to_json(seen[policy_id]),
@@ -129,9 +131,10 @@ class DatasetWriter:
 
         Raises:
             DatasetError: a column is missing, is no array, has another length, holds objects or has a name that is
-                taken; an id that is no text; a header that is no JSON; or the disk fails.
+                taken; an id that is no text; a flag that is none; a header that is no JSON; or the disk fails.
         """
         _check_ids(trajectory)
+        _check_flags(trajectory)
         _check_lengths(trajectory)
         if trajectory.episode_id != self._last_episode:
             self._end_episode()
@@ -362,6 +365,19 @@ def _check_ids(trajectory: RecordedTrajectory) -> None:
                 fix=f"give {str(value)!r}",
             )
     id_to_text(trajectory.agent_id)
+
+
+def _check_flags(trajectory: RecordedTrajectory) -> None:
+    for name in (TERMINATED, TRUNCATED, CONTINUES):
+        value = getattr(trajectory, name)
+        if np.ndim(value) or value not in (False, True):
+            raise DatasetError(
+                f"{name} of a trajectory is neither true nor false.",
+                where=trajectory.where or f"episode {trajectory.episode_id}",
+                got=value,
+                expected="True or False, for its last step" if name != CONTINUES else "True or False",
+                fix=f"give bool({name}[-1]) of the flags of all steps" if np.ndim(value) else "give True or False",
+            )
 
 
 def _check_lengths(trajectory: RecordedTrajectory) -> None:

@@ -43,6 +43,16 @@ def test_an_episode_id_that_is_not_a_string(tmp_path):
         written(tmp_path, [one])
 
 
+@pytest.mark.parametrize("name", ["terminated", "truncated", "continues"])
+@pytest.mark.parametrize("value", [np.array([False, True]), [True], "no", None])
+def test_flags_that_are_none(tmp_path, name, value):
+    good, wrong = some(2)
+    setattr(wrong, name, value)
+    with pytest.raises(DatasetError, match=rf"{name} of a trajectory is neither true nor false"):
+        written(tmp_path, [good, wrong])
+    assert len(list(open_dataset(tmp_path).trajectories())) == 1
+
+
 @pytest.mark.parametrize("agent", [np.int64(7), ("red", np.int32(7)), np.uint8(7)])
 def test_agent_ids_of_numpy(tmp_path, agent):
     (one,) = some(1)
@@ -96,6 +106,8 @@ def test_arrays_that_the_caller_reuses(tmp_path):
 def test_wrong_arguments():
     with pytest.raises(ConfigError, match=r"unknown compression(.|\n)*got: +zst(.|\n)*zstd"):
         DatasetWriter("unused", BOX, TWO, compression="zst")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"unknown actions_of(.|\n)*got: +env\n(.|\n)*environment"):
+        DatasetWriter("unused", BOX, TWO, actions_of="env")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"different policies(.|\n)*\['a'\] and \['b'\]"):
         DatasetWriter("unused", {"a": BOX}, {"b": TWO})
 
