@@ -17,6 +17,15 @@ SAMPLER = "sampler"
 """The name of fresh experience among the sources of `input`."""
 
 
+OF_FRESH_EXPERIENCE = frozenset(
+    (
+        *("rollout_fragment_length", "batch_mode", "sample_async", "num_workers"),
+        *("buffer_size", "learning_starts", "training_intensity", "output"),
+    )
+)
+"""Keys without effect where the environment is never stepped; not refused: `input` may be added to any run."""
+
+
 def _takes_settings(source: Any) -> bool:
     """Whether a source has a path or a function; a reader takes no settings."""
     if isinstance(source, list | tuple):

@@ -50,7 +50,7 @@ class WorkerSet:
             with undone_on_failure(self.stop):
                 self.remote.make_all()
         self._process = os.getpid()
-        self._records = config.output is not None
+        self._records = samples and config.output is not None
         if self._records:
             _RECORDING.add(self)
 

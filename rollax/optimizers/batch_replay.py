@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollax.config import TrainerConfig
-from rollax.config.data_input import missing_input
+from rollax.config.data_input import OF_FRESH_EXPERIENCE, missing_input
 from rollax.errors import ConfigError
 from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
@@ -63,6 +63,8 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
                 expected="one policy or more",
                 fix="name the policies to train, or leave policies_to_train out to train all",
             )
+        if not self.config.steps_the_env and (unused := sorted(OF_FRESH_EXPERIENCE & self.config.model_fields_set)):
+            log.warning("Recorded data alone: %s have no effect, as the environment is not stepped.", ", ".join(unused))
         self.data = RecordedData(self.config, local_worker, self.policies, self.buffers_of)
         fresh = self.config.weights_of_sources()[1]
         self.drawn_from = {

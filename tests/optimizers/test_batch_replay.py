@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import gymnasium as gym
@@ -83,6 +84,19 @@ class TestAlone:
             assert result["episode_reward_mean"] is None
             assert trainer.evaluate(2)["episode_reward_mean"] == 4.0
             assert line.steps == 8
+
+    def test_keys_of_fresh_experience_are_named_as_without_effect(self, line, tmp_path, caplog):
+        given = {"learning_starts": 5, "batch_mode": "complete_episodes", "output": str(tmp_path / "out")}
+        trainer = DQNTrainer(line, {**TINY, **given, "input": reader()})
+        assert "batch_mode, learning_starts, output have no effect" in caplog.text
+        del trainer
+        gc.collect()
+        assert "were dropped without stop()" not in caplog.text
+        assert not (tmp_path / "out").exists()
+        caplog.clear()
+        DQNTrainer(line, {**TINY, "input": reader()}).stop()
+        DQNTrainer(line, {**TINY, **given, "input": reader(), "then_online": True}).stop()
+        assert "no effect" not in caplog.text
 
     @pytest.mark.long
     def test_without_an_environment_spaces_come_from_the_data(self):
