@@ -62,8 +62,7 @@ def fit(
     progress: ProgressMode = "auto",
 ) -> FitResult:
     """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments. `run` names the algorithm."""
-    _check_at_least(0, checkpoint_frequency=checkpoint_frequency)
-    _check_at_least(1, keep_checkpoints=keep_checkpoints)
+    _check_checkpoints(out, checkpoint_frequency, keep_checkpoints)
     conditions = _checked_conditions(trainer, stop)
     path = None if out is None else Path(out)
     display, left = make_display(title_of(run, trainer.config.env, path), progress), TimeLeft(conditions)
@@ -136,6 +135,19 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
                 fix=f"raise it; for as much again: {now + conditions[name]:.10g}",
             )
     return conditions
+
+
+def _check_checkpoints(out: str | Path | None, checkpoint_frequency: int, keep_checkpoints: int | None) -> None:
+    _check_at_least(0, checkpoint_frequency=checkpoint_frequency)
+    _check_at_least(1, keep_checkpoints=keep_checkpoints)
+    if out is None and (checkpoint_frequency or keep_checkpoints):
+        raise ConfigError(
+            "Checkpoints without a run folder that they are written into.",
+            where="fit(out=...)",
+            got=f"None, with checkpoint_frequency={checkpoint_frequency}, keep_checkpoints={keep_checkpoints}",
+            expected="a folder, new or empty",
+            fix="name one, or leave checkpoint_frequency and keep_checkpoints out",
+        )
 
 
 def _check_at_least(lowest: int, **given: int | None) -> None:

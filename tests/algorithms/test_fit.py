@@ -134,6 +134,8 @@ def test_the_limit_of_steps_holds_within_iterations():
         ({"checkpoint_frequency": -1}, r"fit\(checkpoint_frequency=...\)"),
         ({"keep_checkpoints": 0}, r"fit\(keep_checkpoints=...\)(.|\n)*at least 1"),
         ({"progress": "bar"}, r"fit\(progress=...\)(.|\n)*'auto', 'lines', 'none'"),
+        ({"out": None, "checkpoint_frequency": 1}, r"fit\(out=...\)(.|\n)*checkpoint_frequency=1"),
+        ({"out": None, "keep_checkpoints": 1}, r"fit\(out=...\)(.|\n)*keep_checkpoints=1"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_made(call, message, tmp_path):
