@@ -111,6 +111,8 @@ class ModelPolicy(Policy):
     def loss(self, model: Any, out: Outputs, batch: Columns, mask: Any, coefficients: Columns) -> tuple[Any, dict]:
         """`(loss, statistics)` of one minibatch.
 
+        Two more statistics take the place of others with their names: `total_loss`, this loss, and `cur_lr`.
+
         Args:
             model: the model in training mode.
             out: its outputs for the minibatch, from one forward pass; see `forward`.
