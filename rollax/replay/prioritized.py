@@ -49,7 +49,7 @@ class PrioritizedReplay(UniformReplay):
         where: str = "replay buffer",
     ) -> None:
         check_range("alpha", alpha, alpha >= 0, "at least 0", where)
-        check_range("eps", eps, eps > 0, "more than 0", where)
+        check_range("eps", eps, eps > 0 and eps**alpha > 0, "more than 0, and so its power α", where)
         self.alpha, self.eps = alpha, eps
         self._errors_given = SampleBatch.PRIORITIES in columns
         self._largest = 1.0
@@ -147,15 +147,18 @@ class PrioritizedReplay(UniformReplay):
 
     def _priorities(self, errors: NDArray[np.float64]) -> NDArray[np.float64]:
         """[K] p_i."""
-        if not np.isfinite(errors).all():
+        priorities = np.abs(errors) + self.eps
+        with np.errstate(over="ignore"):
+            fits = np.isfinite(priorities**self.alpha * self.capacity) & np.isfinite(priorities)  # NaN to the 0 is 1
+        if not fits.all():
             raise NonFiniteError(
-                "An error for a priority is not a finite number.",
+                "An error for a priority is not a finite number, or too large to the power α.",
                 where=self.where,
-                got=errors[~np.isfinite(errors)][0],
-                expected="finite numbers",
+                got=errors[~fits][0],
+                expected=f"finite numbers, also to the power {self.alpha:g}",
                 fix="lower the learning rate, or scale the rewards: an update has diverged",
             )
-        return np.abs(errors) + self.eps
+        return priorities
 
     def _set(self, slots: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         if len(slots):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -127,15 +129,18 @@ def test_initial_priorities():
     np.testing.assert_allclose(shares(buffer), np.array([1, 2, 5]) / 8, atol=2e-4)
 
 
-def test_nan_errors_are_refused():
-    buffer = with_errors([1, 2])
+@pytest.mark.parametrize(("alpha", "error"), [(0.6, np.nan), (0.0, np.inf), (10.0, 1e31)])  # 1e310 is no float64
+def test_errors_without_a_finite_priority_are_refused(alpha: float, error: float):
+    buffer = with_errors([1, 2], alpha=alpha)
     before = shares(buffer)
-    with pytest.raises(NonFiniteError, match="nan"):
-        buffer.update_priorities(np.array([0, 1]), np.array([1.0, np.nan]))
+    with pytest.raises(NonFiniteError, match=re.escape(str(np.float64(error)))):
+        buffer.update_priorities(np.array([0, 1]), np.array([1.0, error]))
     assert (shares(buffer) == before).all()
 
 
-@pytest.mark.parametrize("settings", [{"alpha": -0.1}, {"eps": 0.0}, {"n_step": 0}, {"gamma": 1.1}])
+@pytest.mark.parametrize(
+    "settings", [{"alpha": -0.1}, {"eps": 0.0}, {"eps": 1e-40, "alpha": 10.0}, {"n_step": 0}, {"gamma": 1.1}]
+)
 def test_settings_out_of_range(settings: dict[str, float]):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         PrioritizedReplay(10, **settings)
