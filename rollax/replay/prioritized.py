@@ -148,13 +148,14 @@ class PrioritizedReplay(UniformReplay):
     def _priorities(self, errors: NDArray[np.float64]) -> NDArray[np.float64]:
         """[K] p_i."""
         priorities = np.abs(errors) + self.eps
+        largest = priorities.max(initial=0.0)  # NaN if one is
         with np.errstate(over="ignore"):
-            fits = np.isfinite(priorities**self.alpha * self.capacity) & np.isfinite(priorities)  # NaN to the 0 is 1
-        if not fits.all():
+            fits = np.isfinite(largest) and np.isfinite(largest**self.alpha * self.capacity)
+        if not fits:
             raise NonFiniteError(
                 "An error for a priority is not a finite number, or too large to the power α.",
                 where=self.where,
-                got=errors[~fits][0],
+                got=errors[np.argmax(priorities)],
                 expected=f"finite numbers, also to the power {self.alpha:g}",
                 fix="lower the learning rate, or scale the rewards: an update has diverged",
             )
