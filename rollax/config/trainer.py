@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
@@ -277,7 +278,9 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _plain_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+    def _plain_values(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, os.PathLike):
+            return os.fspath(value)
         if isinstance(value, np.generic):
             value = value.item()
         # pydantic would take true for 1, which in a config is a slip.

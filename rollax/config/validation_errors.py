@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from rollax.config.rules import union_members
+from rollax.config.rules import SCHEDULE, union_members
 from rollax.config.synonyms import ADVICE, counterpart
 from rollax.errors import ConfigError, nearest
 
@@ -27,6 +27,9 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
     if first[0].field is None:
         return _unknown_key(config_class, first[0], where, also)
     field, value = first[0].field, first[0].value
+    scheduled = first[0].name + SCHEDULE
+    if scheduled in first[0].owner.model_fields and (callable(value) or isinstance(value, list | tuple)):
+        also = f"; a schedule is given as {scheduled}: [[timestep, value], ...]{also}"
     expected = " or ".join(dict.fromkeys(mistake.expected for mistake in first))
     if NoneType in union_members(field.annotation) and not keys[0].endswith("]"):
         expected += " or None"

@@ -1,5 +1,6 @@
 import copy
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,6 +60,9 @@ class TestAccepts:
         given = {"lr": "1e-3", "train_batch_size": np.int64(400), "gamma": np.float32(0.5), "evaluation_interval": 7.0}
         config = resolve(given)
         assert (config.lr, config.train_batch_size, config.gamma, config.evaluation_interval) == (1e-3, 400, 0.5, 7)
+
+    def test_paths(self):
+        assert resolve(output=Path("runs") / "data").output == str(Path("runs/data"))
 
     def test_config_of_the_class_is_itself(self):
         config = SomeConfig(lr=0.1)
@@ -166,6 +170,11 @@ class TestRefuses:
     def test_2_says_what_the_field_is(self):
         message = refusal({"gamma": 2})
         assert "gamma: γ, the discount of rewards per step (default 0.99)" in message
+
+    @pytest.mark.parametrize("value", [[[0, 1e-3], [100, 1e-4]], lambda remaining: 1e-3 * remaining])
+    def test_2_says_where_a_schedule_goes(self, value):
+        assert "a schedule is given as lr_schedule: [[timestep, value], ...]" in refusal(lr=value)
+        assert "a schedule is given" not in refusal(gamma=value)
 
     def test_several_mistakes_are_all_named(self):
         message = refusal({"gamma": 2, "horizn": 3, "lr": -1})
