@@ -391,7 +391,8 @@ class PolicySpec(NamedTuple):
             "No policy spec.",
             where=f"multiagent.policies[{policy_id!r}]",
             got=spec,
-            expected="a Policy class, None, (class or None, observation_space, action_space, config), or a PolicySpec",
+            expected="a Policy class, None, (class or None, observation_space, action_space, config), or a PolicySpec; "
+            "the config is a dict of the keys that differ",
             fix="write None for the algorithm's own policy in the environment's spaces",
         )
 

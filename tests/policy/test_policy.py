@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import Policy, PolicySpec, SampleBatch
+from rollax import Policy, PolicySpec, PPOConfig, SampleBatch
 from rollax.errors import PolicyError
 from rollax.policy.policy import accepted, call_accepted
 
@@ -114,3 +114,8 @@ def test_other_values_are_refused_as_specs(given):
         PolicyError, match=r"No policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*fix:"
     ):
         PolicySpec.of(given, "p")
+
+
+def test_a_config_object_in_a_spec_is_named():
+    with pytest.raises(PolicyError, match="the config is a dict of the keys that differ"):
+        PolicySpec.of(PolicySpec(config=PPOConfig(gamma=0.5)), "p")  # type: ignore[arg-type]
