@@ -45,7 +45,7 @@ def test_an_episode_id_that_is_not_a_string(tmp_path):
 
 @pytest.mark.parametrize("name", ["terminated", "truncated", "continues"])
 @pytest.mark.parametrize("value", [np.array([False, True]), [True], "no", None])
-def test_flags_that_are_none(tmp_path, name, value):
+def test_flags_that_are_no_booleans(tmp_path, name, value):
     good, wrong = some(2)
     setattr(wrong, name, value)
     with pytest.raises(DatasetError, match=rf"{name} of a trajectory is neither true nor false"):

@@ -325,7 +325,7 @@ class Wandering(PPOPolicy):
 
 
 def test_models_get_the_memory_without_the_state_of_the_noise():
-    config = {"rollout_fragment_length": 12, "sgd_minibatch_size": 8, "model": {"custom_model": Remembering}}
+    config = {"rollout_fragment_length": 12, "sgd_minibatch_size": 8, "model": {"custom_model": Recurrent}}
     worker = RolloutWorker("Pendulum-v1", Wandering, config={"train_batch_size": 12, "seed": 0, **config})
     policy, batch = worker.get_policy(), worker.sample()
     assert [part.shape for part in policy.get_initial_state()] == [(2, 2), (), (1,)]
