@@ -119,6 +119,7 @@ from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
 from rollax.evaluation.sampler import Sampler as Sampler
 from rollax.export.export_policy import export_policy as export_policy
 from rollax.jaxenv.jax_env import JaxEnv as JaxEnv
+from rollax.jaxenv.jax_env import MultiAgentJaxEnv as MultiAgentJaxEnv
 from rollax.jaxenv.jax_env import Outcome as Outcome
 from rollax.jaxenv.jax_env import TimeLimit as TimeLimit
 from rollax.models.outputs import Outputs as Outputs

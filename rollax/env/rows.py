@@ -49,7 +49,8 @@ class Rows:
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. The whole episode is
             dropped and has no row here; the sampler resets these sub-environments like those of `ended_envs`.
         name: of the environment, in error messages.
-        in_order: row i is that of sub-environment i, of its only agent, on slot i. It is faster to sample from.
+        in_order: all slots have a row, row i is on slot i, and where `agents` is None also that of sub-environment i.
+            All agents of a sub-environment begin and end at once. It is faster to sample from.
         given_logps: row -> log-probability of the given action under an earlier version of the policy, which has chosen
             it. Such an action is not off-policy.
     """
@@ -176,17 +177,17 @@ class Rows:
             return self.env_index[rows], self.slots[rows]
         if self.in_order:
             everyone = slice(len(self.slots))
-            return everyone, everyone
+            return everyone if self.agents is None else self.env_index, everyone
         return self.env_index, self.slots
 
     def replaced(self, started: Rows) -> Rows | None:
         """Rows to act on, with those of `started` in the places of the ended trajectories; None where they do not fit.
 
-        They fit where these rows are in order, and `started` begins exactly the episodes that have ended. The `obs` of
-        the result are those of these rows.
+        They fit where these rows are in order, and `started` begins exactly the trajectories that have ended. The `obs`
+        of the result are those of these rows.
         """
         fits = self.in_order and not (self.given_actions or len(self.dropped_envs)) and self.trains is None
-        if not (fits and len(started) == len(self.ended_envs)):
+        if not (fits and len(started) == np.count_nonzero(self.terminateds | self.truncateds)):
             return None
         no, yes = np.zeros(len(self), bool), np.ones(len(self), bool)
 
@@ -197,7 +198,7 @@ class Rows:
             return both
 
         columns = self.env_index, self.slots, self.obs, self.rewards, no, no, no, yes, NO_ENVS
-        return Rows(*columns, infos=infos, name=self.name, in_order=True)
+        return Rows(*columns, agents=self.agents, infos=infos, name=self.name, in_order=True)
 
     @classmethod
     def concat(cls, first: Rows, second: Rows) -> Rows:

@@ -13,7 +13,7 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.evaluation.long_episodes import LongEpisodes
-from rollax.evaluation.policy_rows import PolicyRows, picked
+from rollax.evaluation.policy_rows import PolicyRows, picked, turns_replaced
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.slots import SlotMemory, SlotTable
 from rollax.evaluation.trajectories import Inputs, Trajectories
@@ -235,12 +235,10 @@ class ColumnSampler(Sampler):
 
     def _join(self, rows: Rows, observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> None:
         """Prepares the turns of those who go on, together with those who begin."""
-        replaced = rows.replaced(started) if len(self._ids) == 1 else None
-        if replaced is not None:
-            (others,), (new,) = observed, begun
-            obs = trees.tree_map(np.copy, others.obs)
-            trees.put(obs, started.slots, new.obs)
-            self._rows, self._turns = replaced, [PolicyRows(new.policy_id, None, obs)]
+        replaced = rows.replaced(started)
+        joined = None if replaced is None else turns_replaced(observed, started, begun)
+        if replaced is not None and joined is not None:
+            self._rows, self._turns = replaced, joined
             return
         turns = {turn.policy_id: turn for turn in self._turns_of(rows, observed)}
         for turn in self._turns_of(started, begun):

@@ -11,6 +11,7 @@ from jax import lax
 
 from rollax import trees
 from rollax.env import checks
+from rollax.env.rows import DEFAULT_AGENT
 from rollax.evaluation.candidates import CandidatePlayer
 from rollax.evaluation.compiled_filter import CompiledFilter
 from rollax.evaluation.compiled_sampler import CompiledSampler
@@ -47,7 +48,7 @@ class CompiledCandidates(CandidatePlayer):
     def __init__(self, sampler: Sampler, runner: PolicyRunner, worker_index: int) -> None:
         super().__init__(sampler, runner, worker_index)
         self._jax_env = cast(JaxBaseEnv, self._env)
-        self._filter = CompiledFilter(runner.filter, self._jax_env.functions.env.observation_space)
+        self._filter = CompiledFilter(runner.filter, self._policy.observation_space)
         self._everyone = np.arange(self._jax_env.num_envs)
         self._play_block = jax.jit(self._traced_steps)
         self._parts = jax.jit(_parts)
@@ -60,8 +61,8 @@ class CompiledCandidates(CandidatePlayer):
         # After outputs that are not finite, observations may be neither, and are not to blame.
         acted = played.acted & (failing.cumsum() - failing == 0)[:, None]
         steps, slots = acted.nonzero()
-        where = lambda row: f"{self._jax_env.name}, sub-environment {slots[row]}"  # noqa: E731
-        obs = self._jax_env.checked(trees.index(played.obs, acted), len(slots), where)
+        where = lambda row: self._jax_env.where(int(slots[row]), DEFAULT_AGENT)  # noqa: E731
+        obs = self._jax_env.checked(self._policy.observation_space, trees.index(played.obs, acted), len(slots), where)
         self._policy.check_masks(obs)
         finite = played.finite[acted]
         if not finite.all():
@@ -105,11 +106,12 @@ class CompiledCandidates(CandidatePlayer):
 
         def step(carry: tuple[Running, jax.Array], noise: Any) -> tuple[tuple[Running, jax.Array], _Played]:
             running, plays = carry
-            actions, finite = self._acting.act_on_block(params, extra, self._filter(moments, running.obs))
+            obs = running.obs[DEFAULT_AGENT]
+            actions, finite = self._acting.act_on_block(params, extra, self._filter(moments, obs))
             actions = actions if noise is None else actions + noise
-            after, outcome = functions.advance(running, action_map(actions))
+            after, outcome = functions.advance(running, {DEFAULT_AGENT: action_map(actions)})
             over = plays & (outcome.terminated | outcome.truncated)
-            return (after, plays & ~over), _Played(running.obs, outcome.reward, plays, over, finite)
+            return (after, plays & ~over), _Played(obs, outcome.reward[:, 0], plays, over, finite)
 
         (running, _), played = lax.scan(step, (running, plays), noise, length=_STEPS)
         return running, played

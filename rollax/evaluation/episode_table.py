@@ -62,6 +62,8 @@ class EpisodeTable(Table):
         self._ended: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         self._custom_metrics: dict[int, dict[str, float]] = {}
         self._finished: list[np.ndarray] = []
+        self.policies: Mapping[Hashable, str] = {}
+        """The policies of agents that have them in every episode, before they appear."""
         self.past: dict[int, Episode] = {}
         """The episodes that finished since it was last emptied, by id."""
         self.left: np.ndarray | None = None
@@ -72,6 +74,7 @@ class EpisodeTable(Table):
         episode = self._running.get(env_index)
         if episode is None:
             episode = Episode(int(self["id"][env_index]), env_index, self, only_policy=self._only_policy)
+            episode.policies.update(self.policies)
             self._running[env_index] = episode
         return episode
 

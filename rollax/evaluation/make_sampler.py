@@ -54,7 +54,7 @@ def make_sampler(
     if by_trajectory or joins_rows:
         for runner in worker.runners.values():
             runner.store(BY_TRAJECTORY)
-    sampler_class = _sampler_class(worker, env, record=record, several_rows=by_trajectory or joins_rows)
+    sampler_class = _sampler_class(worker, env, record=record)
     sampler = sampler_class(
         env,
         worker.runners,
@@ -105,12 +105,10 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) 
     return BackgroundSampling(worker.rollout, env.interrupt, turns, most, too_old)
 
 
-def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool, several_rows: bool) -> type[Sampler]:
+def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
     given = worker.config.sampler
     if given is None:
-        return (
-            _compiled_sampler(worker, env, several_rows=several_rows) if record and worker.env.in_jax else ColumnSampler
-        )
+        return _compiled_sampler(worker, env) if record and worker.env.in_jax else ColumnSampler
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
     raise ConfigError(
@@ -122,10 +120,10 @@ def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool, several
     )
 
 
-def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, several_rows: bool) -> type[Sampler]:
+def _compiled_sampler(worker: RolloutWorker, env: BaseEnv) -> type[Sampler]:
     from rollax.evaluation.compiled_sampler import CompiledSampler, only_stepwise  # imports JAX
 
-    reason = only_stepwise(worker, several_rows=several_rows)
+    reason = only_stepwise(worker)
     if not reason:
         return CompiledSampler
     log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)

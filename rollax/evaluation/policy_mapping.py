@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from rollax.errors import ConfigError, PolicyError
+
+_TIMES_ASKED = 20
 
 
 def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> PolicyMapping | None:
@@ -59,6 +61,35 @@ class PolicyMapping:
             expected=f"one of {self._policy_ids}",
             fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
         )
+
+
+def fixed_policies(
+    policy_of: Callable[..., str] | None, agents: Sequence[Hashable], policy_ids: Sequence[str]
+) -> dict[Hashable, str] | None:
+    """Agent -> its policy in every episode; None where a mapping takes the episode or is seen to differ.
+
+    A random mapping of the agent alone shows when it is asked repeatedly; see `check_unchanged` for those that do not.
+    """
+    if policy_of is None:
+        return dict.fromkeys(agents, policy_ids[0])
+    if getattr(policy_of, "takes_episode", True):
+        return None
+    asked = [{agent: policy_of(agent, None) for agent in agents} for _ in range(_TIMES_ASKED)]
+    return asked[0] if all(mapped == asked[0] for mapped in asked) else None
+
+
+def check_unchanged(mapped: Mapping[Hashable, str], policy_of: Callable[..., str] | None) -> None:
+    """Raises PolicyError where a mapping no longer returns what `fixed_policies` did."""
+    for agent, policy_id in mapped.items():
+        now = policy_id if policy_of is None else policy_of(agent, None)
+        if now != policy_id:
+            raise PolicyError(
+                "A policy mapping that changes, in an environment that is sampled in compiled calls.",
+                where=f"policy_mapping_fn, agent {agent!r}",
+                got=f"{now!r}, and {policy_id!r} before",
+                expected="the same policy in every episode",
+                fix="let it take (agent_id, episode): then it is called in each episode, which is sampled step by step",
+            )
 
 
 def _takes_episode(function: Callable[..., str]) -> bool:

@@ -48,3 +48,24 @@ class PolicyRows(NamedTuple):
 def picked(column: Any, rows: np.ndarray | None) -> Any:
     """Some rows of a column; None for all."""
     return column if rows is None or column is None else column[rows]
+
+
+def turns_replaced(observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> list[PolicyRows] | None:
+    """The turns of rows in order, with what `begun` observes in the places of trajectories that have ended.
+
+    None where another policy acts for the agent now.
+    """
+    turns = {turn.policy_id: turn for turn in observed}
+    for policy_id, selection, new_obs, _ in begun:
+        slots = picked(started.slots, selection)
+        if policy_id not in turns:
+            return None
+        places, mine = slots, turns[policy_id].selection
+        if mine is not None:
+            places = np.searchsorted(mine, slots)
+            if not np.array_equal(np.take(mine, places, mode="clip"), slots):
+                return None
+        obs = trees.tree_map(np.copy, turns[policy_id].obs)
+        trees.put(obs, places, new_obs)
+        turns[policy_id] = PolicyRows(policy_id, mine, obs)
+    return list(turns.values())

@@ -7,22 +7,29 @@ from typing import Any
 
 import jax
 import numpy as np
+from gymnasium import Space
 
 from rollax import runtime, trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies
-from rollax.env.observations import ObservationChecks
+from rollax.env.multi_agent.multi_agent_env import common_space
+from rollax.env.observations import as_columns, check_bounds
 from rollax.env.rows import Rows
 from rollax.env.vector.vector_base_env import Answers
-from rollax.jaxenv.sub_environments import Running, SubEnvironments, replaced
+from rollax.jaxenv.jax_env import Outcome
+from rollax.jaxenv.sub_environments import ByAgent, Running, SubEnvironments, joined, replaced
 
 
 class JaxBaseEnv(BaseEnv):
     """`num_envs_per_worker` copies of an environment in JAX; each poll is one compiled step of all of them.
 
+    The rows of the agents of a sub-environment are side by side: k agents of sub-environment i have the slots k i to
+    k i + k - 1.
+
     Attributes:
         running: the running episodes; None before the first reset. `CompiledSampler` steps them without polls.
+        agents: the ids of all agents.
     """
 
     in_jax = True
@@ -33,34 +40,53 @@ class JaxBaseEnv(BaseEnv):
         self.name = repr(env)
         self.num_envs = copies.num_envs
         self.functions = SubEnvironments(env, self.name)
-        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.agents = self.functions.agents
+        self.possible_agents = self.agents if self.functions.several else None
+        self.observation_spaces = self.functions.observation_spaces
+        self.action_spaces = self.functions.action_spaces
+        self.observation_space = common_space(self.observation_spaces)
+        self.action_space = common_space(self.action_spaces)
         self.running: Running | None = None
         self._everyone = np.arange(self.num_envs)
-        self._no = np.zeros(self.num_envs, bool)
-        self._answers = Answers(self._everyone, self.name)
-        self._checks = ObservationChecks(env.observation_space, self.num_envs)
+        self._slots = self._slots_of(self._everyone)
+        self._no = np.zeros(len(self._slots), bool)
+        self._answers = {agent: Answers(self._everyone, self.name) for agent in self.agents}
+        self._first_episodes = checks.FirstEpisodes(self.num_envs)
         self._begin = jax.jit(self.functions.begin)
         self._restart = jax.jit(self.functions.restart)
-        self._advance = jax.jit(self.functions.advance)
+        self._advance = jax.jit(self._traced_step)
+        self._observed = jax.jit(self._traced_rows)
         self._replaced = jax.jit(replaced)
 
     def poll_rows(self) -> Rows:
-        self.running, outcome = self._advance(self.running, self._answers.take())
-        obs = self.checked(outcome.obs, self.num_envs, self._where)
-        rewards = checks.reward_column(np.asarray(outcome.reward), self._where)
-        terminateds, truncateds = np.asarray(outcome.terminated), np.asarray(outcome.truncated)
+        actions = {agent: answers.take() for agent, answers in self._answers.items()}
+        self.running, outcome = self._advance(self.running, actions)
+        obs = self._columns(outcome.obs, self._everyone)
+        rewards = checks.reward_column(np.asarray(outcome.reward).ravel(), self._where)
+        terminateds, truncateds = (
+            np.repeat(np.asarray(flag), len(self.agents)) for flag in (outcome.terminated, outcome.truncated)
+        )
         waits = ~(terminateds | truncateds)
-        ended = (~waits).nonzero()[0]
-        self._answers.expect(waits.nonzero()[0] if len(ended) else self._everyone)
+        ended = (~waits[:: len(self.agents)]).nonzero()[0]
+        self._expect(np.setdiff1d(self._everyone, ended, assume_unique=True) if len(ended) else self._everyone)
         self.ended(ended)
-        columns = self._everyone, self._everyone, obs, rewards, terminateds, truncateds, self._no, waits, ended
+        envs, agents = self._envs_of(self._slots), self._agents_of(self._everyone)
+        columns = envs, self._slots, obs, rewards, terminateds, truncateds, self._no, waits, ended, agents
         return Rows(*columns, in_order=True)
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        self._answers.put(rows, selection, actions)
+        if len(self.agents) == 1:
+            self._answers[self.agents[0]].put(rows, selection, actions)
+            return
+        chosen = np.arange(len(rows)) if selection is None else selection
+        numbers = rows.slots[chosen] % len(self.agents)
+        for number, answers in enumerate(self._answers.values()):
+            mine = (numbers == number).nonzero()[0]
+            if len(mine):
+                answers.put(rows, chosen[mine], trees.index(actions, mine))
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
-        chosen = self._no.copy()
+        chosen = np.zeros(self.num_envs, bool)
         chosen[env_index] = True
         if self.running is None or seeds is not None:
             # Of those without a seed, a random one.
@@ -73,23 +99,30 @@ class JaxBaseEnv(BaseEnv):
         else:
             self.running = self._restart(self.running, chosen)
         assert self.running is not None
-        self._answers.expect(env_index)
-        obs = trees.index(jax.tree.map(np.asarray, self.running.obs), env_index)
-        obs = self.checked(obs, len(env_index), lambda row: self._where(int(env_index[row])))
-        return Rows.starting(env_index, env_index, obs)
+        self._expect(env_index)
+        obs, slots = self._columns(self._observed(self.running.obs), env_index), self._slots_of(env_index)
+        return Rows.starting(self._envs_of(slots), slots, obs, agents=self._agents_of(env_index))
 
-    def checked(self, obs: Any, rows: int, where: Callable[[int], str]) -> trees.Tree:
-        """Columns of observations in NumPy, in the dtypes of the space; `where` describes a row in errors.
+    def checked(self, space: Space, obs: Any, rows: int, where: Callable[[int], str]) -> trees.Tree:
+        """Columns of observations in NumPy, in the dtypes of their space; `where` describes a row in errors.
 
         Raises:
             EnvError: a NaN, or an infinite number that the space does not allow.
         """
-        return self._checks.columns(jax.tree.map(np.asarray, obs), rows, where)
+        columns = as_columns(space, jax.tree.map(np.asarray, obs), rows, where)
+        if self._first_episodes.indices:
+            check_bounds(space, columns, where)
+        return columns
 
     def ended(self, env_index: np.ndarray) -> None:
         """Notes sub-environments whose episode has ended: observations of the first ones are checked in full."""
-        if self._checks.first_episodes.indices:
-            self._checks.first_episodes.polled(env_index.tolist())
+        if self._first_episodes.indices:
+            self._first_episodes.polled(env_index.tolist())
+
+    def where(self, env_index: int, agent: str) -> str:
+        """An agent of a sub-environment, in errors."""
+        of_agent = f", agent {agent!r}" if self.functions.several else ""
+        return f"{self.name}, sub-environment {env_index}{of_agent}"
 
     def get_sub_environments(self) -> list[Any]:
         return [self.functions.env] * self.num_envs
@@ -100,5 +133,40 @@ class JaxBaseEnv(BaseEnv):
         state = jax.tree.map(lambda leaf: np.asarray(leaf)[env_id or 0], self.running.state)
         return self.functions.env.render(state)
 
-    def _where(self, row: int) -> str:
-        return f"{self.name}, sub-environment {row}"
+    def _traced_step(self, running: Running, actions: ByAgent) -> tuple[Running, Outcome]:
+        running, outcome = self.functions.advance(running, actions)
+        return running, outcome._replace(obs=self._traced_rows(outcome.obs))
+
+    def _traced_rows(self, obs: ByAgent) -> Any:
+        """The rows of all agents; unchanged where their spaces differ."""
+        return obs if self.observation_space is None else joined(obs, self.agents)
+
+    def _columns(self, obs: Any, env_index: np.ndarray) -> Any:
+        """The observations in some sub-environments as in `Rows`, out of what `_traced_rows` returned for all."""
+        slots = self._slots_of(env_index)
+        if self.observation_space is not None:
+            columns = obs if len(env_index) == self.num_envs else trees.index(obs, slots)
+            return self.checked(self.observation_space, columns, len(slots), lambda row: self._where(int(slots[row])))
+        by_agent = []
+        for agent, space in self.observation_spaces.items():
+            columns = trees.index(obs[agent], env_index)
+            where = lambda row, agent=agent: self.where(int(env_index[row]), agent)  # noqa: E731
+            by_agent.append(trees.unstack(self.checked(space, columns, len(env_index), where)))
+        return [one for together in zip(*by_agent, strict=True) for one in together]
+
+    def _expect(self, env_index: np.ndarray) -> None:
+        for answers in self._answers.values():
+            answers.expect(env_index)
+
+    def _slots_of(self, env_index: np.ndarray) -> np.ndarray:
+        count = len(self.agents)
+        return env_index if count == 1 else (env_index[:, None] * count + np.arange(count)).ravel()
+
+    def _envs_of(self, slots: np.ndarray) -> np.ndarray:
+        return slots if len(self.agents) == 1 else slots // len(self.agents)
+
+    def _agents_of(self, env_index: np.ndarray) -> list[str] | None:
+        return list(self.agents) * len(env_index) if self.functions.several else None
+
+    def _where(self, slot: int) -> str:
+        return self.where(slot // len(self.agents), self.agents[slot % len(self.agents)])

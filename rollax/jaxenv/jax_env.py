@@ -1,9 +1,9 @@
-"""`JaxEnv`: an environment as two pure functions that JAX compiles, and `TimeLimit`, which truncates its episodes."""
+"""`JaxEnv`: an environment as two pure functions that JAX compiles, `MultiAgentJaxEnv`, and `TimeLimit`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +19,8 @@ class Outcome(NamedTuple):
 
     Args:
         state: the next state, in the structure, shapes and dtypes of the state that `reset` returns.
-        obs: the observation of that state, also where the episode has ended.
-        reward: [] of the step.
+        obs: the observation of that state, also where the episode has ended; by agent where there are several.
+        reward: [] of the step; by agent where there are several.
         terminated: [] bool, the episode ended in a terminal state.
         truncated: [] bool, the episode was cut off; its last observation is bootstrapped.
     """
@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 
 
 class JaxEnv(ABC):
-    """A single-agent environment in JAX. Its methods are pure functions: JAX traces and vectorizes them.
+    """An environment of one agent in JAX. Its methods are pure functions: JAX traces and vectorizes them.
 
     All that changes is in `state`, a tree of arrays; attributes of the environment are constants. Nothing is reset
     here: rollax begins the next episode of a sub-environment after its last observation.
@@ -61,11 +61,27 @@ class JaxEnv(ABC):
         return None
 
 
+class MultiAgentJaxEnv(JaxEnv):
+    """An environment of several agents in JAX. All of them act at every step, from the first to the last of an episode.
+
+    Observations, actions and rewards are dicts by agent id; an episode ends for all agents at once.
+
+    Attributes:
+        agents: the ids of all agents.
+        observation_space, action_space: of every agent.
+        observation_spaces, action_spaces: by agent id, in place of these two where agents differ.
+    """
+
+    agents: tuple[str, ...]
+    observation_spaces: Mapping[str, Space]
+    action_spaces: Mapping[str, Space]
+
+
 class TimeLimit(JaxEnv):
-    """Truncates episodes after a number of steps.
+    """Truncates episodes after a number of steps. All other attributes are those of the environment.
 
     Args:
-        env: the environment.
+        env: the environment, of one agent or of several.
         max_episode_steps: 1 or more.
     Raises:
         ConfigError: no positive whole number.
@@ -81,7 +97,11 @@ class TimeLimit(JaxEnv):
                 fix="leave the limit out for episodes that end by themselves",
             )
         self.env, self.max_episode_steps = env, max_episode_steps
-        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
 
     def __repr__(self) -> str:
         return f"TimeLimit({self.env!r}, {self.max_episode_steps})"
@@ -99,6 +119,13 @@ class TimeLimit(JaxEnv):
 
     def render(self, state: Any) -> np.ndarray | None:
         return self.env.render(state[0])
+
+
+def agents_of(env: JaxEnv) -> tuple[str, ...] | None:
+    """The ids of the agents; None where there is one, without an id."""
+    while isinstance(env, TimeLimit):
+        env = env.env
+    return tuple(getattr(env, "agents", ())) if isinstance(env, MultiAgentJaxEnv) else None
 
 
 def limited(make: Callable[..., JaxEnv], limit: int | None) -> Callable[..., JaxEnv]:

@@ -113,7 +113,7 @@ class PgxEnv(JaxEnv):
                 where=f"PgxEnv({env.id})",
                 got=f"{env.num_players} players",
                 expected="1",
-                fix="use PettingZoo's version of the game: rollax has no environments in JAX of several agents",
+                fix="use PettingZoo's version of the game: in environments in JAX, agents do not take turns",
             )
         self.env = env
         state = jax.eval_shape(env.init, jax.random.key(0))

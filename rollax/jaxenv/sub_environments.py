@@ -1,7 +1,9 @@
-"""N copies of a `JaxEnv` as pure functions of all of them at once, for the sampler that compiles them with a policy."""
+"""N copies of a `JaxEnv` as pure functions of all of them at once, for the sampler that compiles them with policies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +12,15 @@ import numpy as np
 from gymnasium import spaces
 from jax import lax
 
+from rollax.env.multi_agent.multi_agent_env import space_of
+from rollax.env.rows import ALL, DEFAULT_AGENT
 from rollax.errors import EnvError
-from rollax.jaxenv.jax_env import JaxEnv, Outcome
+from rollax.jaxenv.jax_env import JaxEnv, Outcome, agents_of
 from rollax.spaces import Path, check_space, path_text, walk
 from rollax.trees import Tree
+
+ByAgent = Mapping[str, Tree]
+"""Agent id -> its observations or actions, [N, ...]."""
 
 
 class Running(NamedTuple):
@@ -21,14 +28,14 @@ class Running(NamedTuple):
 
     Args:
         state: of the environments.
-        obs: what they observe.
+        obs: what they observe, by agent.
         key: one random key each, the same from one seeded reset to the next.
         draws: [N] uint32, how often each key was used: the k-th reset or step gets `fold_in(key, k)`, so that the
             numbers of a sub-environment do not depend on how many others there are.
     """
 
     state: Any
-    obs: Any
+    obs: ByAgent
     key: jax.Array
     draws: jax.Array
 
@@ -36,9 +43,15 @@ class Running(NamedTuple):
 class SubEnvironments:
     """The functions `begin`, `restart` and `advance` of all sub-environments, which callers compile.
 
+    Observations and actions are by agent here, also where there is one agent.
+
     Args:
         env: the environment, the same for all.
         name: of the environment, in errors.
+    Attributes:
+        agents: their ids.
+        several: whether the environment itself has observations, actions and rewards by agent.
+        observation_spaces, action_spaces: by agent.
     Raises:
         SpaceError: a missing or unsupported space.
         EnvError: `reset` or `step` does not return what it must, as far as shapes and dtypes show it.
@@ -46,8 +59,13 @@ class SubEnvironments:
 
     def __init__(self, env: JaxEnv, name: str) -> None:
         self.env, self.name = env, name
-        for kind in ("observation_space", "action_space"):
-            check_space(getattr(env, kind, None), f"{name}.{kind}")
+        agents = agents_of(env)
+        self.several, self.agents = agents is not None, (DEFAULT_AGENT,) if agents is None else agents
+        self._check_agents()
+        self.observation_spaces, self.action_spaces = (
+            {agent: self._space_of(agent, kind) for agent in self.agents}
+            for kind in ("observation_space", "action_space")
+        )
         self._check()
 
     def begin(self, seeds: jax.Array) -> Running:
@@ -62,35 +80,57 @@ class SubEnvironments:
 
         return lax.cond(over.any(), begun, lambda running: running, running)
 
-    def advance(self, running: Running, actions: Tree) -> tuple[Running, Outcome]:
-        """Steps all by [N, ...] actions. Nothing is reset; `obs` of the outcome is that of `Running`."""
+    def advance(self, running: Running, actions: ByAgent) -> tuple[Running, Outcome]:
+        """Steps all by [N, ...] actions of each agent. Nothing is reset; `obs` of the outcome is that of `Running`.
+
+        Its `reward` is [N, agents].
+        """
         return jax.vmap(self._step)(running, actions)
 
     def _episode(self, key: jax.Array, draws: jax.Array) -> Running:
         state, obs = self.env.reset(jax.random.fold_in(key, draws))
         return Running(_arrays(state), self._observed(obs), key, draws + 1)
 
-    def _step(self, running: Running, action: Tree) -> tuple[Running, Outcome]:
-        action = walk(_to_dtype, self.env.action_space, action)
-        outcome = self.env.step(running.state, action, jax.random.fold_in(running.key, running.draws))
+    def _step(self, running: Running, actions: ByAgent) -> tuple[Running, Outcome]:
+        actions = {agent: walk(_to_dtype, space, actions[agent]) for agent, space in self.action_spaces.items()}
+        key = jax.random.fold_in(running.key, running.draws)
+        outcome = self.env.step(running.state, actions if self.several else actions[DEFAULT_AGENT], key)
+        rewards = self._by_agent(outcome.reward)
         outcome = Outcome(
             _arrays(outcome.state),
             self._observed(outcome.obs),
-            jnp.asarray(outcome.reward, jnp.float32),
+            jnp.stack([jnp.asarray(rewards[agent], jnp.float32) for agent in self.agents]),
             jnp.asarray(outcome.terminated),
             jnp.asarray(outcome.truncated),
         )
         return Running(outcome.state, outcome.obs, running.key, running.draws + 1), outcome
 
-    def _observed(self, obs: Any) -> Tree:
-        return walk(_to_dtype, self.env.observation_space, obs)
+    def _by_agent(self, part: Any) -> Any:
+        return part if self.several else {DEFAULT_AGENT: part}
+
+    def _observed(self, obs: Any) -> ByAgent:
+        obs = self._by_agent(obs)
+        return {agent: walk(_to_dtype, space, obs[agent]) for agent, space in self.observation_spaces.items()}
+
+    def _space_of(self, agent: str, kind: str) -> spaces.Space:
+        space = space_of(self.env, kind, agent)
+        check_space(space, f"{self.name}.{kind}" + (f", agent {agent!r}" if self.several else ""))
+        assert space is not None
+        return space
+
+    def _check_agents(self) -> None:
+        agents = self.agents
+        if not agents or len({*agents}) < len(agents) or not all(isinstance(a, str) and a != ALL for a in agents):
+            expected = "a tuple of different strings, one for each agent"
+            raise self._refuse("Agents without ids of their own.", "agents", agents, expected)
 
     def _check(self) -> None:
         """Raises EnvError for a wrong shape or dtype, by tracing one reset and one step."""
         key = jax.eval_shape(jax.random.key, 0)
         state, obs = self._traced("reset", self.env.reset, key, expected="(state, obs)")
         self._check_obs(obs, "reset()")
-        action = walk(_empty, self.env.action_space)
+        actions = {agent: walk(_empty, space) for agent, space in self.action_spaces.items()}
+        action = actions if self.several else actions[DEFAULT_AGENT]
         outcome = self._traced("step", self.env.step, _arrays_like(state), action, key, expected="an Outcome")
         if not isinstance(outcome, Outcome):
             raise self._refuse("step() did not return an Outcome.", "step()", type(outcome).__name__, "rollax.Outcome")
@@ -98,12 +138,18 @@ class SubEnvironments:
         before, after = (jax.tree.map(_described, _arrays_like(part)) for part in (state, outcome.state))
         if before != after:
             raise self._refuse("step() returned another state than reset().", "step(), state", after, before)
-        for part in ("reward", "terminated", "truncated"):
-            value = _arrays_like(getattr(outcome, part))
-            kinds = "fiu" if part == "reward" else "b"
-            if value.shape != () or value.dtype.kind not in kinds:
-                expected = "a real number" if part == "reward" else "a boolean"
-                raise self._refuse(f"A {part} that is not {expected}.", f"step(), {part}", _described(value), expected)
+        self._check_ids(outcome.reward, "step(), reward")
+        for agent, reward in self._by_agent(outcome.reward).items():
+            self._check_number("reward", reward, f"step(), reward{self._of(agent)}", "fiu", "a real number")
+        for part in ("terminated", "truncated"):
+            self._check_number(part, getattr(outcome, part), f"step(), {part}", "b", "a boolean")
+
+    def _check_number(self, part: str, value: Any, where: str, kinds: str, expected: str) -> None:
+        value = _arrays_like(value)
+        if not hasattr(value, "shape"):
+            raise self._refuse(f"A {part} that is not {expected}.", where, value, expected)
+        if value.shape != () or value.dtype.kind not in kinds:
+            raise self._refuse(f"A {part} that is not {expected}.", where, _described(value), expected)
 
     def _traced(self, call: str, function: Any, *args: Any, expected: str) -> Any:
         try:
@@ -120,23 +166,51 @@ class SubEnvironments:
             raise self._refuse(f"{call}() did not return {expected}.", f"{call}()", type(result).__name__, expected)
         return result
 
+    def _check_ids(self, part: Any, where: str) -> None:
+        if self.several and not (isinstance(part, dict) and part.keys() == {*self.agents}):
+            got = list(part) if isinstance(part, dict) else part
+            raise self._refuse("Not a dict by agent.", where, got, f"a dict with the keys {list(self.agents)}")
+
     def _check_obs(self, obs: Any, call: str) -> None:
+        self._check_ids(obs, f"{call}, obs")
+        for agent, part in self._by_agent(obs).items():
+            self._check_obs_of(part, self.observation_spaces[agent], f"{call}, obs{self._of(agent)}")
+
+    def _check_obs_of(self, obs: Any, space: spaces.Space, where: str) -> None:
         def check(leaf: spaces.Space, path: Path, part: Any) -> None:
             part = _arrays_like(part)
             assert leaf.dtype is not None
             if part.shape != (leaf.shape or ()) or not np.can_cast(part.dtype, leaf.dtype, "same_kind"):
-                where = f"{call}, obs{path_text(path)}"
                 expected = f"shape {leaf.shape}, {leaf.dtype}, of {leaf}"
-                raise self._refuse("An observation outside of its space.", where, _described(part), expected)
+                got = _described(part)
+                raise self._refuse("An observation outside of its space.", where + path_text(path), got, expected)
 
         try:
-            walk(check, self.env.observation_space, obs)
+            walk(check, space, obs)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            space = self.env.observation_space
-            raise self._refuse("An observation of another structure.", f"{call}, obs", obs, space) from error
+            raise self._refuse("An observation of another structure.", where, obs, space) from error
+
+    def _of(self, agent: str) -> str:
+        return f" of {agent!r}" if self.several else ""
 
     def _refuse(self, what: str, where: str, got: Any, expected: Any) -> EnvError:
         return EnvError(what, where=f"{self.name}.{where}", got=got, expected=expected, fix="correct the environment")
+
+
+def joined(by_agent: ByAgent, agents: Sequence[str]) -> Tree:
+    """The rows [N k, ...] of k agents with equal spaces, those of a sub-environment side by side; traced by JAX."""
+
+    def rows(*parts: jax.Array) -> jax.Array:
+        return jnp.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
+
+    return jax.tree.map(rows, *(by_agent[agent] for agent in agents))
+
+
+def split(rows: Tree, agents: Sequence[str]) -> dict[str, Tree]:
+    """By agent, out of the rows of `joined`; traced by JAX."""
+
+    apart = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(-1, len(agents), *leaf.shape[1:]), 1, 0), rows)
+    return {agent: jax.tree.map(itemgetter(place), apart) for place, agent in enumerate(agents)}
 
 
 def replaced(rows: Any, chosen: jax.Array, new: Any) -> Any:

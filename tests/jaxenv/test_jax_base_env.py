@@ -10,9 +10,10 @@ from gymnasium import spaces
 from rollax import ConfigError, EnvError, JaxEnv, Outcome, SpaceError, TimeLimit, check_env, to_base_env
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext, env_creator
+from rollax.env.rows import DEFAULT_AGENT
 from rollax.jaxenv.classic_control import CartPole
 from tests.env.drive import drive
-from tests.jaxenv.worlds import Both, JaxClock, jax_clock_story, jax_clocks
+from tests.jaxenv.worlds import Both, JaxClock, JaxClocks, Unlike, jax_clock_story, jax_clocks
 
 POLLS = 20
 
@@ -22,13 +23,14 @@ def seeds_for(num_envs: int) -> list[int]:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("env", [JaxClock, JaxClocks])
 @pytest.mark.parametrize("view", ["rows", "dicts"])
 @pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (4, 3)])
-def test_each_sub_environment_tells_its_story(view, num_envs, split):
-    stories = drive(jax_clocks(num_envs), view, POLLS, seeds_for(num_envs), split)
+def test_each_sub_environment_tells_its_story(env, view, num_envs, split):
+    stories = drive(jax_clocks(num_envs, env), view, POLLS, seeds_for(num_envs), split)
     for story, seed in zip(stories, seeds_for(num_envs), strict=True):
         assert len(story) > POLLS / 2
-        for told, happened in zip(story, jax_clock_story(seed, len(story)), strict=True):
+        for told, happened in zip(story, jax_clock_story(seed, len(story), env), strict=True):
             assert told == happened
 
 
@@ -43,10 +45,10 @@ def test_a_new_reset_with_the_same_seeds_is_a_new_beginning_and_without_seeds_an
 def test_one_begins_anew_from_a_seed_and_the_others_go_on():
     env = jax_clocks(3)
     env.reset_rows(np.arange(3), seeds_for(3))
-    before = env.running.obs
+    before = env.running.obs[DEFAULT_AGENT]
     first = env.reset_rows(np.array([1]), [5])
     assert tuple(first.obs[0].tolist()) == jax_clock_story(5, 1)[0].events[0].obs
-    np.testing.assert_array_equal(np.delete(env.running.obs, 1, axis=0), np.delete(before, 1, axis=0))
+    np.testing.assert_array_equal(np.delete(env.running.obs[DEFAULT_AGENT], 1, axis=0), np.delete(before, 1, axis=0))
 
 
 def test_nested_observations_and_actions_have_the_dtypes_of_their_spaces():
@@ -58,6 +60,19 @@ def test_nested_observations_and_actions_have_the_dtypes_of_their_spaces():
     np.testing.assert_array_equal(obs["seen"][0], move)
     assert obs["seen"][1].tolist() == [3, 1]
     assert obs["seen"][1].dtype == obs["count"].dtype == np.int64
+
+
+def test_agents_with_different_spaces():
+    env = to_base_env(Unlike(), num_envs=2)
+    assert (env.observation_space, env.action_space, list(env.possible_agents)) == (None, None, ["mover", "turner"])
+    rows = env.reset_rows(np.arange(2), [0, 1])
+    assert rows.agents == ["mover", "turner", "mover", "turner"]
+    env.send_rows(rows, np.array([0, 2]), np.array([[1.5, -1], [3, 2]], np.float32))
+    env.send_rows(rows, np.array([1, 3]), np.array([2, 1]))
+    rows = env.poll_rows()
+    assert [rows.obs[row] for row in (0, 2)] == [(2, 1), (1, 1)]
+    assert [rows.obs[row]["seen"].tolist() for row in (1, 3)] == [[1.5, -1], [3, 2]]
+    assert rows.rewards.tolist() == [2, 0.5, 1, 5]
 
 
 def test_frames():
@@ -136,6 +151,33 @@ def test_other_mistakes_are_refused_when_it_is_made():
     class NoSpace(JaxClock):
         action_space = None
 
+    class Nobody(JaxClocks):
+        agents = ()
+
+    class Twins(JaxClocks):
+        agents = ("a", "a")
+
+    class OneMissing(JaxClocks):
+        def reset(self, key):
+            state, obs = super().reset(key)
+            return state, {"a": obs["a"]}
+
+    class OneReward(JaxClocks):
+        def step(self, state, actions, key):
+            return super().step(state, actions, key)._replace(reward=1.0)
+
+    class OneSpace(Unlike):
+        action_spaces = {"mover": spaces.Discrete(2)}
+
+    for agents in (Nobody, Twins):
+        with pytest.raises(EnvError, match="Agents without ids of their own"):
+            to_base_env(agents())
+    with pytest.raises(EnvError, match=r"Not a dict by agent[\s\S]*reset\(\), obs[\s\S]*\['c', 'a', 'b'\]"):
+        to_base_env(OneMissing())
+    with pytest.raises(EnvError, match=r"Not a dict by agent[\s\S]*step\(\), reward"):
+        to_base_env(OneReward())
+    with pytest.raises(SpaceError, match="action_space, agent 'turner'"):
+        to_base_env(OneSpace())
     with pytest.raises(EnvError, match=r"step\(\) cannot be compiled[\s\S]*TracerBoolConversionError"):
         to_base_env(Branches())
     with pytest.raises(EnvError, match="did not return an Outcome"):
@@ -163,6 +205,17 @@ class TestTimeLimit:
                 if over:
                     break
         assert ends == {(False, False), (True, False), (False, True), (True, True)}
+
+    def test_of_several_agents(self):
+        env = to_base_env(TimeLimit(Unlike(), 2), num_envs=2)
+        rows = env.reset_rows(np.arange(2))
+        for step in (1, 2):
+            env.send_rows(rows, np.array([0, 2]), np.zeros((2, 2), np.float32))
+            env.send_rows(rows, np.array([1, 3]), np.zeros(2, np.int64))
+            rows = env.poll_rows()
+            assert rows.truncateds.tolist() == [step == 2] * 4
+            assert not rows.terminateds.any()
+        assert rows.ended_envs.tolist() == [0, 1]
 
     @pytest.mark.parametrize("steps", [0, -1, 2.0, True, None])
     def test_a_limit_that_is_none(self, steps):
@@ -197,8 +250,9 @@ class TestNames:
 
 
 @pytest.mark.long
-def test_check_env():
-    check_env(lambda context: JaxClock())
+@pytest.mark.parametrize("env", [JaxClock, JaxClocks, Unlike])
+def test_check_env(env):
+    check_env(lambda context: env())
 
 
 def test_observations_of_whole_numbers_become_those_of_the_space():

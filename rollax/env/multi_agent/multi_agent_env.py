@@ -293,7 +293,7 @@ def spaces_of_agents(env: Any, kind: str) -> tuple[Space | None, Mapping[Hashabl
     return space, by_agent
 
 
-def common_space(spaces: Mapping[Hashable, Space]) -> Space | None:
+def common_space(spaces: Mapping[Any, Space]) -> Space | None:
     """The common space of all agents, or None if they differ."""
     first, *others = spaces.values()
     return first if all(same_space(first, other) for other in others) else None
