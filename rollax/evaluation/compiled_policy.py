@@ -107,7 +107,7 @@ class CompiledPolicy:
         """What a compiled call begins with."""
         return Acting(self.inputs, self._filter.moments())
 
-    def draw_noise(self, steps: int) -> np.ndarray:
+    def draw_noise(self, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The random numbers of the actions of a number of steps."""
         return self.policy.draw_noise(steps, self._rows)
 

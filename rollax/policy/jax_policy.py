@@ -166,7 +166,7 @@ class JaxPolicy(ModelPolicy):
                 noise = trees.pad(noise, size)
             params = self.exploration.acting_params(params, self.acting_rng)
             # The model's own streams are the same in every process, because they are part of the weights.
-            noise_seed = self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None
+            noise_seed = self._draw_noise_seed()
         actions, states, fetches = self._acting.actions(params, self.extra, columns, noise, rows, noise_seed)
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
@@ -176,13 +176,21 @@ class JaxPolicy(ModelPolicy):
         if type(self).compute_actions is not JaxPolicy.compute_actions:
             return "compute_actions of its own"
         perturbs = type(self.exploration).acting_params is not Exploration.acting_params
-        return "noise in its parameters" if self._noisy or perturbs else ""
+        return "noise in its parameters" if perturbs else ""
 
-    def draw_noise(self, calls: int, rows: int) -> np.ndarray:
-        """[calls, rows, K] the random numbers that as many calls of `compute_actions` with exploration would draw."""
+    def _draw_noise_seed(self) -> np.uint32 | None:
+        return self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None
+
+    def draw_noise(self, calls: int, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """What as many calls of `compute_actions` with exploration would draw.
+
+        [calls, rows, K] random numbers, and [calls] seeds of a noisy model, None of any other.
+        """
         size = acting_bucket(rows)
-        drawn = [self.exploration.noise(self.acting_rng, size, self.timestep) for _ in range(calls)]
-        return np.stack(drawn)[:, :rows]
+        draw = self.exploration.noise
+        drawn = [(draw(self.acting_rng, size, self.timestep), self._draw_noise_seed()) for _ in range(calls)]
+        noise, seeds = zip(*drawn, strict=True)
+        return np.stack(noise)[:, :rows], np.stack(seeds) if self._noisy else None
 
     def traced_actions(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, *, explore: bool
@@ -195,10 +203,11 @@ class JaxPolicy(ModelPolicy):
         """
         state, parts = columns.get(SampleBatch.STATE_IN, ()), len(self.memory.initial_state)
         exploring: Sequence[Any] = state[parts:]
+        noise, seed = noise if explore else (None, None)
         if explore:
             noise, exploring = self.exploration.advance(noise, exploring)
         inputs = {**columns, SampleBatch.STATE_IN: state[:parts]}
-        actions, packed, states = self._acting.traced_actions(params, extra, inputs, noise, None, explore=explore)
+        actions, packed, states = self._acting.traced_actions(params, extra, inputs, noise, seed, explore=explore)
         return actions, packed, (*states, *exploring)
 
     def unpacked(self, packed: np.ndarray) -> dict[str, np.ndarray]:

@@ -94,6 +94,7 @@ CASES = {
         {"model": GRU, "clip_rewards": 2.5, "explore": False},
     ),
     "dqn": (JaxClock, DQNPolicy, DQNConfig, {}),
+    "dqn, noisy": (JaxClock, DQNPolicy, DQNConfig, {"noisy": True}),
     "sac": ("jax:Pendulum-v1", SACPolicy, SACConfig, SHORT),
     "ddpg, walk": ("jax:Pendulum-v1", DDPGPolicy, DDPGConfig, {**SHORT, "noise_scale": 1.0, "random_steps": 0}),
     "ddpg": (
@@ -340,7 +341,7 @@ STEPWISE = {
     "complete_episodes": {"batch_mode": "complete_episodes"},
     "callback on_episode_start": {"callbacks": Starts},
     "compute_actions of its own": {"policy": Own},
-    "noise in its parameters": {"policy": DQNPolicy, "config": DQNConfig, "noisy": True},
+    "noise in its parameters": {"policy": DQNPolicy, "config": DQNConfig, "exploration": "ParameterNoise"},
     "'sample_async'": {"sample_async": True},
     "differs between episodes": {"env": JaxClocks, **PAIR, "mapping": Drawing()},
     "policy_mapping_fn": {"env": JaxClocks, **PAIR, "mapping": Drawing().alone},
