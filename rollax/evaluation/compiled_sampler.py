@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rollax.sampling")
 
+_EVALUATION_STEPS = 64
+"""Steps of one compiled call of an evaluation."""
+
 
 class _Carry(NamedTuple):
     """What goes from one step to the next: the episodes, and what each policy acts on."""
@@ -75,7 +78,8 @@ class CompiledSampler(Sampler):
         return fragments, played.over.size
 
     def step(self) -> None:
-        rows = self._play(1)
+        # Exploring draws random numbers at each step that is played, so none may be played in vain.
+        rows = self._play(1 if self.explore else _EVALUATION_STEPS)
         for i, one in self._policies.items():
             one.policy.unpacked(rows.columns[i].packed)  # raises where the model's outputs are not finite
         self._record(rows)
@@ -102,9 +106,24 @@ class CompiledSampler(Sampler):
         (self.env.running, acting), rows = self._roll(params, extra, carry, noise, **settings)
         for i, one in policies.items():
             one.inputs = acting[i].inputs
-        rows = self._on_host(jax.tree.map(np.array, rows), learning)  # copies, which others may change
+        rows = self._needed(jax.tree.map(np.array, rows))  # copies, which others may change
+        rows = self._on_host(rows, learning)
         self.env.ended((rows.terminateds | rows.truncateds).any(axis=1).nonzero()[0])
         return rows
+
+    def _needed(self, rows: _Rows) -> _Rows:
+        """The steps until the last episode that counts has ended; fresh ones begin after it."""
+        left, over = self.episodes.left, rows.terminateds | rows.truncateds
+        ended = np.zeros(over.shape[1], bool) if left is None else (over.cumsum(axis=1) >= left[:, None]).all(axis=0)
+        if not ended[:-1].any():
+            return rows
+        steps, needed = len(ended), int(ended.argmax()) + 1
+
+        def first(column: np.ndarray) -> np.ndarray:
+            return column.reshape(-1, steps, *column.shape[1:])[:, :needed].reshape(-1, *column.shape[1:])
+
+        outcomes = (column[..., :needed] for column in rows[:3])
+        return _Rows(*outcomes, columns=jax.tree.map(first, rows.columns))
 
     def _on_host(self, rows: _Rows, learning: frozenset[str]) -> _Rows:
         """Checks rows and gives them the dtypes of the host."""

@@ -108,7 +108,7 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) 
 def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
     given = worker.config.sampler
     if given is None:
-        return _compiled_sampler(worker, env) if record and worker.env.in_jax else ColumnSampler
+        return _compiled_sampler(worker, env, record=record) if worker.env.in_jax else ColumnSampler
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
     raise ConfigError(
@@ -120,13 +120,14 @@ def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type
     )
 
 
-def _compiled_sampler(worker: RolloutWorker, env: BaseEnv) -> type[Sampler]:
+def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
     from rollax.evaluation.compiled_sampler import CompiledSampler, only_stepwise  # imports JAX
 
     reason = only_stepwise(worker)
     if not reason:
         return CompiledSampler
-    log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)
+    if record:
+        log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)
     return ColumnSampler
 
 

@@ -61,9 +61,9 @@ class Counts(nnx.Module):
         return Outputs(policy, policy[:, 0], (number + obs.shape[1], 0.5 * seen + obs.mean(axis=1, keepdims=True)))
 
 
-def make(env=JaxClock, policy=PPOPolicy, config=PPOConfig, mapping=None, **settings) -> RolloutWorker:
+def make(env=JaxClock, policy=PPOPolicy, config=PPOConfig, mapping=None, record=True, **settings) -> RolloutWorker:
     settings = {"num_envs_per_worker": 3, "rollout_fragment_length": 9, "seed": 2, "model": MODEL, **settings}
-    return RolloutWorker(env, policy, policy_mapping_fn=mapping, config=config(**settings))
+    return RolloutWorker(env, policy, policy_mapping_fn=mapping, config=config(**settings), record=record)
 
 
 def segments_of(batch) -> list:
@@ -75,6 +75,7 @@ def segments_of(batch) -> list:
     return sorted(batch.segments(), key=content)
 
 
+LONG = "jax:Pendulum-v1"  # 200 steps
 SHORT = {"env_config": {"max_episode_steps": 5}}
 CASES = {
     "ppo": (JaxClock, PPOPolicy, PPOConfig, {}),
@@ -248,6 +249,25 @@ def test_evaluation_plays_whole_episodes_and_fresh_ones_begin_afterwards():
     assert not set(second["eps_id"]) & set(first["eps_id"])  # those that ran are dropped
     assert set(other["eps_id"]) & set(first["eps_id"])
     assert {episode.length for episode in worker.get_metrics()} <= {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    "case", [{}, {"env": JaxClocks, **PAIR, "model": GRU}, {"env": LONG}], ids=["one", "two", "long"]
+)
+@pytest.mark.parametrize("record", [True, False])
+def test_evaluation_plays_the_episodes_of_single_steps(case, record):
+    workers = [
+        make(**case, explore=False, record=record, observation_filter="MeanStdFilter", **sampler)
+        for sampler in ({}, {"sampler": ColumnSampler})
+    ]
+    assert type(workers[0].sampler) is CompiledSampler
+    for episodes in (1, 7, 5):
+        ours, theirs = (sorted(map(numbers_of, worker.evaluate(episodes))) for worker in workers)
+        assert len(ours) == episodes
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine == pytest.approx(other, rel=1e-4)
+        begun = [worker.sampler.episodes["begun"].tolist() for worker in workers]
+        assert begun[0] == begun[1]
 
 
 @pytest.mark.long
