@@ -113,7 +113,8 @@ class SteppedInTurn(VectorEnv):
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         where = self._where(index)
-        result = self._restarts.reset(self.envs, index, where, seed, options=options)
+        given = {} if options is None else {"options": options}  # an env's `reset` may take a seed only
+        result = self._restarts.reset(self.envs, index, where, seed, **given)
         self._steps[index] = self.envs[index].step
         return checks.check_reset(result, f"{where}, reset()")
 
