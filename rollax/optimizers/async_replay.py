@@ -56,8 +56,9 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
         config: TrainerConfig | Mapping[str, Any] | None = None,
+        **keys: Any,
     ) -> None:
-        super().__init__(local_worker, remote_workers, config)
+        super().__init__(local_worker, remote_workers, config, **keys)
         own = self.config
         self._steps_per_sync = own.max_weight_sync_delay * max(len(self.remote), 1)
         self._requested = 0  # updates whose draws are made or requested

@@ -46,8 +46,9 @@ class AsyncSamplesOptimizer(Optimizer):
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
         config: TrainerConfig | Mapping[str, Any] | None = None,
+        **keys: Any,
     ) -> None:
-        super().__init__(local_worker, remote_workers, config)
+        super().__init__(local_worker, remote_workers, config, **keys)
         self._recent: deque[Rollout] = deque(maxlen=self.config.replay_buffer_num_slots)
         self._rng = np.random.default_rng(self.config.seed)  # chooses what is replayed
         self._gathered: list[Rollout] = []

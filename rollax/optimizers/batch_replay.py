@@ -51,8 +51,9 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
         config: TrainerConfig | Mapping[str, Any] | None = None,
+        **keys: Any,
     ) -> None:
-        super().__init__(local_worker, remote_workers, config)
+        super().__init__(local_worker, remote_workers, config, **keys)
         if self.config.input is None:
             raise missing_input(type(self).__name__)
         if not self.policies:

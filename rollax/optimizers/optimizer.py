@@ -100,7 +100,9 @@ class Optimizer(ABC):
     Args:
         local_worker: holds the policies that learn; without remote workers it also samples.
         remote_workers: the workers that sample: a `RemoteWorkers`, or Ray actors of `RolloutWorker.as_remote()`.
-        config: an object of the optimizer's `config_class`, or a dict of its keys; None: the local worker's config.
+        config: an object of the optimizer's `config_class`, or a dict of its keys; None: the local worker's config, or
+            the defaults where that is of another class and there are `keys`.
+        keys: keys that replace those of `config`, such as `train_batch_size=500`.
     Attributes:
         policies: policy id -> policy to train.
         env_steps, agent_steps: steps learned from so far.
@@ -108,7 +110,7 @@ class Optimizer(ABC):
         stop_at: steps after which the run ends; an iteration ends there too.
         waits: if false, a step ends with a WaitEndedError instead of waiting for external clients.
     Raises:
-        ConfigError: the config is not of the optimizer's `config_class`.
+        ConfigError: the config is not of the optimizer's `config_class`, or a key is unknown or has a wrong value.
         PolicyError: a policy to train cannot learn from the samples of this optimizer.
     """
 
@@ -131,11 +133,13 @@ class Optimizer(ABC):
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
         config: TrainerConfig | Mapping[str, Any] | None = None,
+        **keys: Any,
     ) -> None:
-        config = local_worker.config if config is None else config
+        if config is None and (not keys or isinstance(local_worker.config, self.config_class)):
+            config = local_worker.config
         if isinstance(config, TrainerConfig) and not isinstance(config, self.config_class):
             raise self._without_its_fields(type(config))
-        self.config: Any = resolve_config(self.config_class, config)
+        self.config: Any = resolve_config(self.config_class, config, **keys)
         self.local_worker = local_worker
         self.remote = RemoteWorkers.of(remote_workers)
         learning = self.config.multiagent.policies_to_train

@@ -37,8 +37,9 @@ class ReplayOptimizer(Optimizer):
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
         config: TrainerConfig | Mapping[str, Any] | None = None,
+        **keys: Any,
     ) -> None:
-        super().__init__(local_worker, remote_workers, config)
+        super().__init__(local_worker, remote_workers, config, **keys)
         self.num_updates = 0
         self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
 

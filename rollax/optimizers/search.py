@@ -50,8 +50,9 @@ class SearchOptimizer(Optimizer):
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
         config: TrainerConfig | Mapping[str, Any] | None = None,
+        **keys: Any,
     ) -> None:
-        super().__init__(local_worker, remote_workers, config)
+        super().__init__(local_worker, remote_workers, config, **keys)
         if self.config.output is not None:
             raise ConfigError(
                 "Episodes of candidates are not written.",

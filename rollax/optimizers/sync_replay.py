@@ -49,8 +49,9 @@ class SyncReplayOptimizer(ReplayOptimizer):
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
         config: TrainerConfig | Mapping[str, Any] | None = None,
+        **keys: Any,
     ) -> None:
-        super().__init__(local_worker, remote_workers, config)
+        super().__init__(local_worker, remote_workers, config, **keys)
         self.buffers = {i: self.buffers_of(policy)(self.config.buffer_size) for i, policy in self.policies.items()}
         self.drawn_from: Mapping[str, UniformReplay | MixedReplay] = self.buffers
         self._rng = np.random.default_rng(self.config.seed)

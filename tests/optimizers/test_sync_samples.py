@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rollax import RolloutWorker, SyncSamplesOptimizer
+from rollax import AsyncSamplesOptimizer, RolloutWorker, SyncSamplesOptimizer
 from rollax.algorithms.ppo import PPOPolicy
-from rollax.errors import PolicyError
+from rollax.config import TrainerConfig
+from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.optimizers.optimizer import WaitEndedError
 from rollax.processes.failures import FailureRules
@@ -77,6 +78,20 @@ def test_kept_episodes_and_lags_are_bounded(monkeypatch):
     assert optimizer.take_episodes() == []
     _, queue = optimizer.timings.take()
     assert (queue["policy_lag_mean"], queue["policy_lag_max"]) == (5, 9)  # of 1, 2, ... 9
+
+
+def test_keywords_replace_keys_of_the_config():
+    worker = FragmentWorker()
+    worker.config = TrainerConfig(seed=3)
+    config = SyncSamplesOptimizer(worker, (), train_batch_size=40).config
+    assert (config.train_batch_size, config.seed) == (40, 3)
+    config = SyncSamplesOptimizer(worker, (), {"train_batch_size": 30, "seed": 4}, train_batch_size=50).config
+    assert (config.train_batch_size, config.seed) == (50, 4)
+    optimizer = AsyncSamplesOptimizer(worker, (), train_batch_size=500)  # whose keys the config of the worker lacks
+    assert (optimizer.config.train_batch_size, optimizer.config.learner_queue_size) == (500, 4)
+    optimizer.stop()
+    with pytest.raises(ConfigError, match=r"'batch_size'(.|\n)*train_batch_size"):
+        SyncSamplesOptimizer(worker, (), batch_size=40)
 
 
 def test_learns_with_a_real_worker():
