@@ -22,7 +22,7 @@ from rollax.jaxenv.sub_environments import ByAgent, joined, replaced, split
 from rollax.policy.jax_policy import JaxPolicy
 
 
-class Acting(NamedTuple):
+class PolicyCarry(NamedTuple):
     """What goes from one step to the next: what the policy acts on, [N k, ...], and the filter's statistics."""
 
     inputs: Inputs
@@ -103,9 +103,9 @@ class CompiledPolicy:
         obs = self.runner.filter(rows.observations(slots.ravel(), self.policy.observation_space), learns)
         self.inputs = {SampleBatch.OBS: jax.tree.map(jnp.asarray, obs), **self._memory.initial}
 
-    def acting(self) -> Acting:
+    def carry(self) -> PolicyCarry:
         """What a compiled call begins with."""
-        return Acting(self.inputs, self._filter.moments())
+        return PolicyCarry(self.inputs, self._filter.moments())
 
     def draw_noise(self, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The random numbers of the actions of a number of steps."""
@@ -119,19 +119,19 @@ class CompiledPolicy:
         return decisions, split(self.runner.action_map(decisions.actions), self.agents)
 
     def observe(
-        self, acting: Acting, decided: Decisions, outcome: Outcome, begun: ByAgent, over: jax.Array, learns: bool
-    ) -> tuple[Acting, PolicyColumns]:
+        self, carry: PolicyCarry, decided: Decisions, outcome: Outcome, begun: ByAgent, over: jax.Array, learns: bool
+    ) -> tuple[PolicyCarry, PolicyColumns]:
         """What it acts on after a step, and what the step adds to the fragment.
 
         Args:
-            acting: what it has acted on.
+            carry: what it has acted on.
             decided: what it has decided.
             outcome: of the step.
             begun: the observations after new episodes have begun.
             over: [N] where they have.
             learns: whether the filter does.
         """
-        inputs, moments = acting
+        inputs, moments = carry
         following, first = joined(outcome.obs, self.agents), joined(begun, self.agents)
         rewards, over = outcome.reward[:, self.places].reshape(-1), jnp.repeat(over, len(self.agents))
         if learns:
@@ -143,7 +143,7 @@ class CompiledPolicy:
         first_inputs = {SampleBatch.OBS: self._filter(moments, first), **self._memory.initial}
         unfiltered = (following, first) if self._filter.active else None
         row = PolicyColumns(inputs, decided.actions, decided.packed, new_inputs, unfiltered)
-        return Acting(replaced(new_inputs, over, first_inputs), moments), row
+        return PolicyCarry(replaced(new_inputs, over, first_inputs), moments), row
 
     # On the host.
 

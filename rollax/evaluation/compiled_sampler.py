@@ -13,8 +13,8 @@ from jax import lax
 from rollax.batch import Fragment, SampleBatch
 from rollax.env import checks
 from rollax.evaluation.callbacks import overrides
-from rollax.evaluation.compiled_policy import Acting, CompiledPolicy, Played, PolicyColumns
-from rollax.evaluation.policy_mapping import check_unchanged, fixed_policies
+from rollax.evaluation.compiled_policy import CompiledPolicy, Played, PolicyCarry, PolicyColumns
+from rollax.evaluation.policy_mapping import check_unchanged, differs_between_episodes, policies_of_agents
 from rollax.evaluation.sampler import Sampler
 from rollax.jaxenv.jax_base_env import JaxBaseEnv
 from rollax.jaxenv.sub_environments import Running
@@ -33,7 +33,7 @@ class _Carry(NamedTuple):
     """What goes from one step to the next: the episodes, and what each policy acts on."""
 
     running: Running
-    acting: dict[str, Acting]
+    policies: dict[str, PolicyCarry]
 
 
 class _Rows(NamedTuple):
@@ -57,10 +57,8 @@ class CompiledSampler(Sampler):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         ids, agents, shape = list(self.runners), self.env.agents, (self.env.num_envs, len(self.env.agents))
-        mapped = fixed_policies(self.policy_of, agents, ids)
-        assert mapped is not None
-        self._mapped = mapped
-        self.episodes.policies = {} if self.policy_of is None else mapped
+        self._mapped = mapped = policies_of_agents(self.policy_of, agents, ids)
+        self.episodes.policies = mapped if len(ids) > 1 else {}
         self._numbers = np.array([ids.index(mapped[agent]) for agent in agents])
         agents_of = {i: [agent for agent in agents if mapped[agent] == i] for i in ids}
         self._policies = {i: CompiledPolicy(self.runners[i], self.env, mine) for i, mine in agents_of.items() if mine}
@@ -91,7 +89,7 @@ class CompiledSampler(Sampler):
 
     def _play(self, steps: int) -> _Rows:
         """Plays a number of steps; until the caller has recorded them, an interruption makes fresh episodes begin."""
-        check_unchanged(self._mapped, self.policy_of)
+        check_unchanged(self._mapped, policies_of_agents(self.policy_of, self.env.agents, list(self.runners)))
         policies = self._policies
         learning = frozenset(i for i, one in policies.items() if self.record and one.runner.learns)
         if not self._begun:
@@ -101,11 +99,11 @@ class CompiledSampler(Sampler):
         params = {i: one.policy.params for i, one in policies.items()}
         extra = {i: one.policy.extra for i, one in policies.items()}
         assert self.env.running is not None
-        carry = _Carry(self.env.running, {i: one.acting() for i, one in policies.items()})
+        carry = _Carry(self.env.running, {i: one.carry() for i, one in policies.items()})
         settings = {"steps": steps, "explore": self.explore, "learning": learning}
-        (self.env.running, acting), rows = self._roll(params, extra, carry, noise, **settings)
+        (self.env.running, carries), rows = self._roll(params, extra, carry, noise, **settings)
         for i, one in policies.items():
-            one.inputs = acting[i].inputs
+            one.inputs = carries[i].inputs
         rows = self._needed(jax.tree.map(np.array, rows))  # copies, which others may change
         rows = self._on_host(rows, learning)
         self.env.ended((rows.terminateds | rows.truncateds).any(axis=1).nonzero()[0])
@@ -191,17 +189,17 @@ class CompiledSampler(Sampler):
             decided, actions = {}, {}
             for i, one in policies.items():
                 own_noise = None if noise is None else noise[i]
-                decided[i], own = one.act(params[i], extra[i], carry.acting[i].inputs, own_noise, explore)
+                decided[i], own = one.act(params[i], extra[i], carry.policies[i].inputs, own_noise, explore)
                 actions |= own
             running, outcome = functions.advance(carry.running, actions)
             over = outcome.terminated | outcome.truncated
             running = functions.restart(running, over)
-            acting, columns = {}, {}
+            carries, columns = {}, {}
             for i, one in policies.items():
-                acting[i], columns[i] = one.observe(
-                    carry.acting[i], decided[i], outcome, running.obs, over, i in learning
+                carries[i], columns[i] = one.observe(
+                    carry.policies[i], decided[i], outcome, running.obs, over, i in learning
                 )
-            return _Carry(running, acting), _Rows(outcome.reward, outcome.terminated, outcome.truncated, columns)
+            return _Carry(running, carries), _Rows(outcome.reward, outcome.terminated, outcome.truncated, columns)
 
         carry, rows = lax.scan(step, carry, noise, length=steps)
         rewards, terminateds, truncateds = (jnp.moveaxis(column, 0, -1) for column in rows[:3])
@@ -232,10 +230,11 @@ def only_stepwise(worker: RolloutWorker) -> str:
     """Why the fragments of a worker cannot be sampled by `CompiledSampler`; empty if they can."""
     assert isinstance(worker.env, JaxBaseEnv)
     config, runners, callbacks = worker.config, worker.runners.values(), worker.callbacks
-    fixed = fixed_policies(worker.policy_of, worker.env.agents, list(worker.runners))
+    policy_of = worker.policy_of if len(runners) > 1 else None
+    differs = policy_of is not None and differs_between_episodes(policy_of, worker.env.agents)
     reasons = (
         (bool(config.sample_async), "config key 'sample_async'"),
-        (fixed is None, "a policy_mapping_fn that differs between episodes"),
+        (differs, "a policy_mapping_fn that differs between episodes"),
         (any(SampleBatch.INFOS in (runner.columns or ()) for runner in runners), "a policy that reads 'infos'"),
         (config.batch_mode == "complete_episodes", "config key 'batch_mode', complete_episodes"),
         (config.output is not None, "config key 'output'"),

@@ -63,30 +63,30 @@ class PolicyMapping:
         )
 
 
-def fixed_policies(
+def differs_between_episodes(policy_of: PolicyMapping, agents: Sequence[Hashable]) -> bool:
+    """Whether a mapping takes the episode, or is seen to draw lots: not always the same when it is asked repeatedly."""
+    if policy_of.takes_episode:
+        return True
+    return any(len({policy_of(agent, None) for _ in range(_TIMES_ASKED)}) > 1 for agent in agents)
+
+
+def policies_of_agents(
     policy_of: Callable[..., str] | None, agents: Sequence[Hashable], policy_ids: Sequence[str]
-) -> dict[Hashable, str] | None:
-    """Agent -> its policy in every episode; None where a mapping takes the episode or is seen to differ.
-
-    A random mapping of the agent alone shows when it is asked repeatedly; see `check_unchanged` for those that do not.
-    """
-    if policy_of is None:
+) -> dict[Hashable, str]:
+    """Agent -> its policy: the only one, or that of a mapping which does not take the episode."""
+    if policy_of is None or len(policy_ids) == 1:
         return dict.fromkeys(agents, policy_ids[0])
-    if getattr(policy_of, "takes_episode", True):
-        return None
-    asked = [{agent: policy_of(agent, None) for agent in agents} for _ in range(_TIMES_ASKED)]
-    return asked[0] if all(mapped == asked[0] for mapped in asked) else None
+    return {agent: policy_of(agent, None) for agent in agents}
 
 
-def check_unchanged(mapped: Mapping[Hashable, str], policy_of: Callable[..., str] | None) -> None:
-    """Raises PolicyError where a mapping no longer returns what `fixed_policies` did."""
-    for agent, policy_id in mapped.items():
-        now = policy_id if policy_of is None else policy_of(agent, None)
-        if now != policy_id:
+def check_unchanged(before: Mapping[Hashable, str], now: Mapping[Hashable, str]) -> None:
+    """Raises PolicyError where a mapping returns another policy than before for an agent."""
+    for agent, policy_id in before.items():
+        if now[agent] != policy_id:
             raise PolicyError(
                 "A policy mapping that changes, in an environment that is sampled in compiled calls.",
                 where=f"policy_mapping_fn, agent {agent!r}",
-                got=f"{now!r}, and {policy_id!r} before",
+                got=f"{now[agent]!r}, and {policy_id!r} before",
                 expected="the same policy in every episode",
                 fix="let it take (agent_id, episode): then it is called in each episode, which is sampled step by step",
             )

@@ -50,7 +50,8 @@ class JaxBaseEnv(BaseEnv):
         self._everyone = np.arange(self.num_envs)
         self._slots = self._slots_of(self._everyone)
         self._no = np.zeros(len(self._slots), bool)
-        self._answers = {agent: Answers(self._everyone, self.name) for agent in self.agents}
+        of_agent = ", agent {!r}" if self.functions.several else ""
+        self._answers = {agent: Answers(self._everyone, self.name + of_agent.format(agent)) for agent in self.agents}
         self._first_episodes = checks.FirstEpisodes(self.num_envs)
         self._begin = jax.jit(self.functions.begin)
         self._restart = jax.jit(self.functions.restart)

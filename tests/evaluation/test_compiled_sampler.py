@@ -409,6 +409,12 @@ def test_a_mapping_that_changes_later_is_refused():
         worker.sample()
 
 
+def test_with_one_policy_no_mapping_can_differ():
+    worker = make(JaxClocks, mapping=lambda agent_id, episode: "default_policy")
+    assert type(worker.sampler) is CompiledSampler
+    assert worker.sample().env_steps == 27
+
+
 def test_episodes_name_the_policies_of_their_agents():
     class Named(Callbacks):
         def on_episode_end(self, *, worker, base_env, episode):
