@@ -95,6 +95,7 @@ _BUILT_IN = (
     _base_env(JAX_ENV_CLASS, "rollax.jaxenv.jax_base_env:JaxBaseEnv"),
     EnvAdapter("brax.envs.base.Env", "rollax.jaxenv.libraries:from_brax"),
     EnvAdapter("gymnax.environments.environment.Environment", "rollax.jaxenv.libraries:GymnaxEnv"),
+    EnvAdapter("jaxmarl.environments.multi_agent_env.MultiAgentEnv", "rollax.jaxenv.libraries:from_jaxmarl"),
     EnvAdapter("pgx.core.Env", "rollax.jaxenv.libraries:PgxEnv"),
     EnvAdapter("ray.rllib.env.multi_agent_env.MultiAgentEnv", "rollax.env.rllib_env:RLlibEnv"),
     EnvAdapter("stable_baselines3.common.vec_env.VecEnv", "rollax.env.vector.sb3_vec_env:SB3VectorEnv"),

@@ -1,10 +1,11 @@
-"""Environments of brax, gymnax and pgx as `JaxEnv`s: the forms without automatic reset, with the real last observation.
+"""Environments of other libraries as `JaxEnv`s: the forms without automatic reset, with the real last observation.
 
 A library is imported when the first of its environments is made.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ from gymnasium import Space, spaces
 
 from rollax.errors import ConfigError, EnvError, nearest, not_installed
 from rollax.importing import JAX_ENV
-from rollax.jaxenv.jax_env import JaxEnv, Outcome, TimeLimit, limited
+from rollax.jaxenv.jax_env import JaxEnv, MultiAgentJaxEnv, Outcome, TimeLimit, limited
 from rollax.spaces import ACTION_MASK, Path, walk
 
 _Named = tuple[Callable[..., JaxEnv], Callable[..., Any]]
@@ -142,9 +143,63 @@ class PgxEnv(JaxEnv):
         return {"observation": state.observation, ACTION_MASK: state.legal_action_mask}
 
 
+class JaxMarlEnv(MultiAgentJaxEnv):
+    """An environment of jaxmarl. Observations have no bounds, because those that it declares are not always right.
+
+    Where it names available actions, an observation is a Dict of `observation` and `action_mask`.
+
+    Args:
+        env: a `jaxmarl.environments.multi_agent_env.MultiAgentEnv`, which does not end by time.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.agents = env, tuple(env.agents)
+        self.action_spaces = {agent: _action_space(env.action_space(agent)) for agent in self.agents}
+        obs, state = jax.eval_shape(env.reset, jax.random.key(0))
+        self._masked = all(isinstance(space, spaces.Discrete) for space in self.action_spaces.values())
+        try:
+            jax.eval_shape(env.get_avail_actions, state)
+        except NotImplementedError:
+            self._masked = False
+        self.observation_spaces = {agent: self._space_of(agent, obs[agent]) for agent in self.agents}
+
+    def __repr__(self) -> str:
+        return f"JaxMarlEnv({type(self.env).__name__})"
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        obs, state = self.env.reset(key)
+        return state, self._seen(obs, state)
+
+    def step(self, state: Any, actions: Any, key: jax.Array) -> Outcome:
+        obs, state, rewards, dones, _ = self.env.step_env(key, state, actions)
+        return Outcome(
+            state, self._seen(obs, state), {agent: rewards[agent] for agent in self.agents}, dones["__all__"]
+        )
+
+    def _space_of(self, agent: str, obs: Any) -> Space:
+        action_space = self.action_spaces[agent]
+        if not self._masked or not isinstance(action_space, spaces.Discrete):
+            return _unbounded(obs)
+        return spaces.Dict({"observation": _unbounded(obs), ACTION_MASK: spaces.MultiBinary(int(action_space.n))})
+
+    def _seen(self, obs: Any, state: Any) -> dict[str, Any]:
+        if not self._masked:
+            return {agent: obs[agent] for agent in self.agents}
+        legal = self.env.get_avail_actions(state)
+        masks = {agent: jnp.asarray(legal[agent], jnp.int8) for agent in self.agents}
+        return {agent: {"observation": obs[agent], ACTION_MASK: masks[agent]} for agent in self.agents}
+
+
 def from_brax(env: Any) -> JaxEnv:
     """An environment of brax, truncated after as many steps as by `brax.envs.create`."""
     return TimeLimit(BraxEnv(env), _BRAX_STEPS)
+
+
+def from_jaxmarl(env: Any, *limit: int | None) -> JaxEnv:
+    """An environment of jaxmarl, truncated after as many steps as it has itself, unless there is another `limit`."""
+    own = _limit_taken_from(env)
+    steps = limit[0] if limit else own
+    return JaxMarlEnv(env) if steps is None else TimeLimit(JaxMarlEnv(env), steps)
 
 
 def brax(name: str) -> _Named:
@@ -173,6 +228,22 @@ def gymnax(name: str) -> _Named:
     return make, type(library.make(name)[1])
 
 
+def jaxmarl(name: str) -> _Named:
+    """`jax:jaxmarl/MPE_simple_spread_v3`; settings are those of the class."""
+    try:
+        with contextlib.redirect_stdout(None):  # it prints what it does not find
+            library = importlib.import_module("jaxmarl")
+    except ImportError as error:
+        raise _not_extra("jaxmarl", str(error), "0.2 or newer", "pip install jaxmarl") from error
+    _check_name("jaxmarl", name, library.registered_envs)
+
+    def make(**settings: Any) -> JaxEnv:
+        limit = [settings.pop("max_episode_steps")] if "max_episode_steps" in settings else []
+        return from_jaxmarl(library.make(name, **settings), *limit)
+
+    return make, type(library.make(name))
+
+
 def pgx(name: str) -> _Named:
     """`jax:pgx/minatar-breakout`; settings are those of the class, such as `sticky_action_prob`."""
     library = _module("pgx")
@@ -195,6 +266,23 @@ def _unbounded(shapes: Any) -> Space:
     return spaces.Dict({key: _unbounded(part) for key, part in shapes.items()})
 
 
+def _action_space(space: Any) -> Space:
+    """Gymnasium's space of one that jaxmarl has."""
+    if hasattr(space, "n"):
+        return spaces.Discrete(int(space.n))
+    low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
+    return spaces.Box(low, high)
+
+
+def _limit_taken_from(env: Any) -> int | None:
+    """The steps after which an environment of jaxmarl would report an end; afterwards it never does for that reason."""
+    inner = getattr(env, "_env", env)  # SMAX with enemies has SMAX inside
+    limit = getattr(inner, "max_steps", None)
+    if limit is not None:
+        inner.max_steps = np.iinfo(np.int32).max
+    return limit
+
+
 def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
@@ -205,9 +293,12 @@ def _module(name: str) -> Any:
 
 
 def _no_gymnax(got: str) -> ConfigError:
-    # It is not in the extra, because it excludes the newest Gymnasium.
-    fix = "pip install 'gymnax>=1.0'"
-    return ConfigError("No gymnax 1.0.", where="env", got=got, expected="the package gymnax, 1.0 or newer", fix=fix)
+    return _not_extra("gymnax", got, "1.0 or newer", "pip install 'gymnax>=1.0'")
+
+
+def _not_extra(package: str, got: str, expected: str, fix: str) -> ConfigError:
+    """The error of a package that is in no extra, because it excludes the newest Gymnasium."""
+    return ConfigError(f"No {package}.", where="env", got=got, expected=f"the package {package}, {expected}", fix=fix)
 
 
 def _check_name(library: str, name: str, known: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ _OWN = {
     "CartPole-v1": ("rollax.jaxenv.classic_control:CartPole", 500),
     "Pendulum-v1": ("rollax.jaxenv.classic_control:Pendulum", 200),
 }
-_LIBRARIES = ("brax", "gymnax", "pgx")
+_LIBRARIES = ("brax", "gymnax", "jaxmarl", "pgx")
 
 
 def jax_ids() -> list[str]:
