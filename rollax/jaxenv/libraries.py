@@ -5,7 +5,6 @@ A library is imported when the first of its environments is made.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 from collections.abc import Callable, Iterable
@@ -231,10 +230,9 @@ def gymnax(name: str) -> _Named:
 def jaxmarl(name: str) -> _Named:
     """`jax:jaxmarl/MPE_simple_spread_v3`; settings are those of the class."""
     try:
-        with contextlib.redirect_stdout(None):  # it prints what it does not find
-            library = importlib.import_module("jaxmarl")
+        library = importlib.import_module("jaxmarl")
     except ImportError as error:
-        raise _not_extra("jaxmarl", str(error), "0.2 or newer", "pip install jaxmarl") from error
+        raise _not_in_extra("jaxmarl", "0.2", str(error), "pip install jaxmarl") from error
     _check_name("jaxmarl", name, library.registered_envs)
 
     def make(**settings: Any) -> JaxEnv:
@@ -293,12 +291,13 @@ def _module(name: str) -> Any:
 
 
 def _no_gymnax(got: str) -> ConfigError:
-    return _not_extra("gymnax", got, "1.0 or newer", "pip install 'gymnax>=1.0'")
+    return _not_in_extra("gymnax", "1.0", got, "pip install 'gymnax>=1.0'")
 
 
-def _not_extra(package: str, got: str, expected: str, fix: str) -> ConfigError:
+def _not_in_extra(package: str, version: str, got: str, fix: str) -> ConfigError:
     """The error of a package that is in no extra, because it excludes the newest Gymnasium."""
-    return ConfigError(f"No {package}.", where="env", got=got, expected=f"the package {package}, {expected}", fix=fix)
+    expected = f"the package {package}, {version} or newer"
+    return ConfigError(f"No {package} {version}.", where="env", got=got, expected=expected, fix=fix)
 
 
 def _check_name(library: str, name: str, known: Iterable[str]) -> None:

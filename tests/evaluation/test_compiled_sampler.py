@@ -15,16 +15,11 @@ from rollax import (
     EnvError,
     NonFiniteError,
     Outputs,
-    PolicyError,
-    PolicySpec,
     PPOConfig,
     PPOTrainer,
-    RolloutWorker,
     SACConfig,
-    SampleBatch,
     record_env,
     to_base_env,
-    trees,
 )
 from rollax.algorithms.a3c import A2CPolicy
 from rollax.algorithms.ddpg import DDPGPolicy
@@ -33,13 +28,9 @@ from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.sac import SACPolicy
 from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.compiled_sampler import CompiledSampler
-from tests.env.worlds import ACTION_SPACE, OBS_SPACE
+from tests.evaluation.compiled import GRU, LSTM, MODEL, PAIR, TWO, Drawing, assert_equal, compare, make, numbers_of
 from tests.evaluation.worlds import Weighted
-from tests.jaxenv.worlds import Both, JaxClock, JaxClocks, Unlike, by_name, meeting
-
-MODEL = {"fcnet_hiddens": (4,)}
-MEMORY = {**MODEL, "lstm_cell_size": 3, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}
-LSTM, GRU = {**MEMORY, "use_lstm": True}, {**MEMORY, "use_gru": True}
+from tests.jaxenv.worlds import Both, JaxClock, JaxClocks, meeting
 
 
 class Counts(nnx.Module):
@@ -59,20 +50,6 @@ class Counts(nnx.Module):
         shifted = self.layer(obs[:, -1] + seen[:, 0] + prev_actions.reshape(len(number), -1)[:, -1:])
         policy = jnp.repeat(shifted, obs.shape[1], axis=0)
         return Outputs(policy, policy[:, 0], (number + obs.shape[1], 0.5 * seen + obs.mean(axis=1, keepdims=True)))
-
-
-def make(env=JaxClock, policy=PPOPolicy, config=PPOConfig, mapping=None, record=True, **settings) -> RolloutWorker:
-    settings = {"num_envs_per_worker": 3, "rollout_fragment_length": 9, "seed": 2, "model": MODEL, **settings}
-    return RolloutWorker(env, policy, policy_mapping_fn=mapping, config=config(**settings), record=record)
-
-
-def segments_of(batch) -> list:
-    """The segments of a fragment in an order that does not depend on how trajectories are numbered."""
-
-    def content(segment) -> list:
-        return [np.round(leaf, 2).tolist() for leaf in trees.leaves(segment["obs"])]
-
-    return sorted(batch.segments(), key=content)
 
 
 LONG = "jax:Pendulum-v1"  # 200 steps
@@ -107,118 +84,10 @@ CASES = {
 }
 
 
-PAIR = {"policy": {"own": PPOPolicy, "other": PPOPolicy}, "mapping": lambda agent: "own" if agent == "a" else "other"}
-EACH = {
-    "policy": {"turner": PPOPolicy, "mover": PPOPolicy, "nobody": PolicySpec(PPOPolicy, OBS_SPACE, ACTION_SPACE)},
-    "mapping": by_name,
-}
-
-
-class ByTrajectory(PPOPolicy):
-    """Adds what the other agents did at the same steps."""
-
-    def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
-        others = {agent: batch for agent, (_, batch) in other_agent_batches.items()}
-        first, last = sample_batch["t"][[0, -1]]
-        sample_batch["theirs"] = sum(
-            batch["actions"][(first <= batch["t"]) & (batch["t"] <= last)] for batch in others.values()
-        )
-        assert episode.policy_for(sample_batch["agent_id"][0]) in ("default_policy", "own")
-        return super().postprocess_trajectory(sample_batch)
-
-
-SEVERAL_AGENTS = {
-    "one policy": {},
-    "one policy, filter, lstm": {"observation_filter": "MeanStdFilter", "model": LSTM, "clip_rewards": 99.5},
-    "one policy, dqn": {"policy": DQNPolicy, "config": DQNConfig},
-    "two policies": PAIR,
-    "two policies, filter, gru, greedy": {
-        **PAIR,
-        "observation_filter": "MeanStdFilter",
-        "model": GRU,
-        "explore": False,
-        "multiagent": {
-            "policies": dict.fromkeys(PAIR["policy"]),
-            "policy_mapping_fn": PAIR["mapping"],
-            "policies_to_train": ["own"],
-        },
-    },
-    "different spaces": {"env": Unlike, **EACH},
-    "different spaces, filter": {"env": Unlike, **EACH, "observation_filter": "MeanStdFilter"},
-    "centralized critic": {"centralized_critic": True},
-    "different spaces, centralized critic": {"env": Unlike, **EACH, "centralized_critic": True},
-    "by trajectory": {"policy": ByTrajectory},
-    "by trajectory, two policies": {**PAIR, "policy": {"own": ByTrajectory, "other": PPOPolicy}},
-}
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_fragments_are_those_of_single_steps(case):
     env, policy, config, settings = case
     compare(env=env, policy=policy, config=config, **settings)
-
-
-@pytest.mark.parametrize("settings", SEVERAL_AGENTS.values(), ids=SEVERAL_AGENTS.keys())
-def test_fragments_of_several_agents_are_those_of_single_steps(settings):
-    compare(**{"env": JaxClocks, **settings})
-
-
-def compare(**settings) -> None:
-    """Over three fragments and one after a fresh start: rows, flags, what came after each segment, metrics, state."""
-    compiled, stepped = make(**settings), make(**settings, sampler=ColumnSampler)
-    assert type(compiled.sampler) is CompiledSampler
-    agents = len(compiled.env.possible_agents or [""])
-    numbers = set()  # of the episodes and trajectories: one of ours for each one of theirs
-    for fragment in range(4):
-        if fragment == 3:
-            compiled.restart_episodes()
-            stepped.restart_episodes()
-        ours, theirs = by_policy(compiled), by_policy(stepped)
-        assert ours.keys() == theirs.keys()
-        assert sum(map(len, ours.values())) == 27 * agents
-        for policy_id, batch in ours.items():
-            assert batch.keys() == theirs[policy_id].keys()
-            for mine, other in zip(segments_of(batch), segments_of(theirs[policy_id]), strict=True):
-                for name in mine.keys() - {"eps_id", "trajectory_id"}:
-                    assert_equal(mine[name], other[name], name)
-                assert mine.after.keys() == other.after.keys()
-                for name in mine.after:
-                    assert_equal(mine.after[name], other.after[name], f"{name} after")
-                for name in {"eps_id", "trajectory_id"} & mine.keys():
-                    numbers |= {(name, a, b) for a, b in zip(mine[name].tolist(), other[name].tolist(), strict=True)}
-    assert len(numbers) == len({(name, a) for name, a, _ in numbers}) == len({(name, b) for name, _, b in numbers}) > 6
-    ended = [sorted(map(numbers_of, worker.get_metrics())) for worker in (compiled, stepped)]
-    assert len(ended[0]) == len(ended[1]) > 3
-    for mine, other in zip(*ended, strict=True):
-        assert mine == pytest.approx(other, rel=1e-4)
-    for policy_id, mine in compiled.get_filters().items():
-        for name, value in mine.items():
-            other = stepped.get_filters()[policy_id][name]
-            np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5, err_msg=name)
-    states = [worker.get_sampling_state() for worker in (compiled, stepped)]
-    np.testing.assert_array_equal(*(state.pop("episodes_begun") for state in states))
-    assert str(states[0]) == str(states[1])
-
-
-def by_policy(worker) -> dict:
-    """A fragment of each policy."""
-    batch = worker.sample()
-    assert batch.env_steps == 27
-    return {"default_policy": batch} if isinstance(batch, SampleBatch) else dict(batch.items())
-
-
-def numbers_of(episode) -> tuple:
-    rewards = sorted((policy_id, sorted(all_)) for policy_id, all_ in episode.policy_rewards.items())
-    return episode.length, episode.env_index, episode.reward, *(one for _, all_ in rewards for one in all_)
-
-
-def assert_equal(mine, other, name) -> None:
-    for a, b in zip(trees.leaves(mine), trees.leaves(other), strict=True):
-        assert a.dtype == b.dtype, name
-        if a.dtype == object:
-            assert a.tolist() == b.tolist(), name
-            continue
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.long
@@ -344,19 +213,6 @@ class Own(PPOPolicy):
         return super().compute_actions(obs_batch, **others)
 
 
-class Drawing:
-    """A mapping that draws lots in each episode, or at each call."""
-
-    def __init__(self):
-        self.random, self.drawn = np.random.default_rng(0), {}
-
-    def __call__(self, agent_id, episode):
-        return self.drawn.setdefault((episode.episode_id, agent_id), self.alone(agent_id))
-
-    def alone(self, agent_id):
-        return ["own", "other"][self.random.integers(2)]
-
-
 STEPWISE = {
     "complete_episodes": {"batch_mode": "complete_episodes"},
     "callback on_episode_start": {"callbacks": Starts},
@@ -378,56 +234,6 @@ def test_what_is_sampled_step_by_step_is_said(reason, settings, caplog):
     assert isinstance(worker.sampler, ColumnSampler)
     assert worker.sample().env_steps >= 27
     worker.stop()
-
-
-def test_a_mapping_of_episodes():
-    """An agent has one policy during an episode; what it does there, and what follows, are its own."""
-    mapping = Drawing()
-    worker, policies = make(JaxClocks, PAIR["policy"], mapping=mapping), {}
-    for runner in worker.runners.values():
-        runner.store(frozenset({"agent_id"}))
-    for _ in range(4):
-        for policy_id, batch in worker.sample().items():
-            agents = batch["agent_id"].tolist()
-            for key in zip(batch["eps_id"].tolist(), agents, strict=True):
-                policies.setdefault(key, set()).add(policy_id)
-            paid = batch.following("obs")[:, 0] + batch["actions"] / 10 + [ord(agent) for agent in agents]
-            np.testing.assert_allclose(batch["rewards"], paid, rtol=1e-6)
-            np.testing.assert_array_equal(
-                batch.following("obs")[:, 1], batch["actions"] + [10 * ord(a) for a in agents]
-            )
-    assert {key: {policy_id} for key, policy_id in mapping.drawn.items() if key in policies} == policies
-    assert set().union(*policies.values()) == {"own", "other"}
-
-
-def test_a_mapping_that_changes_later_is_refused():
-    owner = "own"
-    worker = make(JaxClocks, PAIR["policy"], mapping=lambda agent: owner)
-    worker.sample()
-    owner = "other"
-    with pytest.raises(PolicyError, match=r"mapping that changes[\s\S]*'other', and 'own' before[\s\S]*episode"):
-        worker.sample()
-
-
-def test_with_one_policy_no_mapping_can_differ():
-    worker = make(JaxClocks, mapping=lambda agent_id, episode: "default_policy")
-    assert type(worker.sampler) is CompiledSampler
-    assert worker.sample().env_steps == 27
-
-
-def test_episodes_name_the_policies_of_their_agents():
-    class Named(Callbacks):
-        def on_episode_end(self, *, worker, base_env, episode):
-            assert {agent: episode.policy_for(agent) for agent in "abc"} == {"a": "own", "b": "other", "c": "other"}
-            episode.custom_metrics["named"] = 1
-
-    worker = make(JaxClocks, **PAIR, callbacks=Named)
-    assert type(worker.sampler) is CompiledSampler
-    worker.sample()
-    assert all(one.custom_metrics == {"named": 1} for one in worker.get_metrics())
-
-
-TWO = {"multiagent": {"policies": {"ann": None, "bob": None}, "policy_mapping_fn": by_name}}
 
 
 @pytest.mark.long
@@ -479,26 +285,3 @@ def test_a_trainer_learns_and_evaluates():
             result = trainer.train()
         assert result["episode_reward_mean"] > first["episode_reward_mean"] + 20
         assert trainer.evaluate(5)["episode_reward_mean"] > 40
-
-
-@pytest.mark.parametrize("multiagent", [{}, TWO], ids=["one policy", "two policies"])
-def test_several_agents_learn(multiagent):
-    """Who walks at random meets after 13 steps; who has learned it, after 3."""
-    config = {
-        **multiagent,
-        "num_envs_per_worker": 32,
-        "train_batch_size": 1024,
-        "sgd_minibatch_size": 128,
-        "num_sgd_iter": 6,
-        "lr": 5e-3,
-        "seed": 0,
-        "model": {"fcnet_hiddens": (32,)},
-        "evaluation_config": {"explore": True},  # who act alike may pass each other for ever
-    }
-    with PPOTrainer(meeting, config) as trainer:
-        for _ in range(8):
-            result = trainer.train()
-        assert type(trainer.workers.local.sampler) is CompiledSampler
-        assert result["episode_len_mean"] < 5
-        assert result["episode_reward_mean"] == pytest.approx(2 * np.mean(list(result["policy_reward_mean"].values())))
-        assert trainer.evaluate(20)["episode_len_mean"] < 5
