@@ -54,7 +54,7 @@ def main() -> None:
         remote.publish(update)
         for index in remote.indices:
             remote.request(index, "sample_fragment")
-        while remote.requests_under_way:
+        while remote.requests_in_flight:
             remote.collect()
 
     numbers = sum(part.size for weights in workers.local.get_weights().values() for part in weights.values())

@@ -145,8 +145,8 @@ def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mappi
         if missing:
             raise ConfigError("A stored config without a key.", where=f"config of {path}", expected=missing)
         new, old = getattr(config, name), stored[name]
-        begins_anew = not (new and old) or any(getattr(config, switch) != stored[switch] for switch in switches)
-        if name in given and new != old and not begins_anew:
+        starts_over = not (new and old) or any(getattr(config, switch) != stored[switch] for switch in switches)
+        if name in given and new != old and not starts_over:
             raise ConfigError(
                 f"{name} has no effect: it is an initial value, and the checkpoint holds the present one.",
                 where=f"config key '{name}' ({type(config).__name__}), for {path}",

@@ -37,7 +37,7 @@ def env_name(env: Any) -> str:
     return spec_id or type(getattr(env, "as_written", getattr(env, "unwrapped", env))).__name__
 
 
-def say_once(topic: str, subject: str, message: str) -> None:
+def warn_once(topic: str, subject: str, message: str) -> None:
     """Logs a warning once for each topic and subject."""
     if _collections:
         _collections[-1].setdefault((topic, subject), message)
@@ -48,7 +48,7 @@ def say_once(topic: str, subject: str, message: str) -> None:
 
 @contextmanager
 def collect_warnings() -> Iterator[dict[tuple[str, str], str]]:
-    """Collects the warnings of `say_once`, `(topic, subject)` -> message, instead of logging them once."""
+    """Collects the warnings of `warn_once`, `(topic, subject)` -> message, instead of logging them once."""
     warnings: dict[tuple[str, str], str] = {}
     _collections.append(warnings)
     try:

@@ -95,7 +95,7 @@ class EnvCopies:
         (env,) = self.existing
         if self.restart_failed:
             name = type(env).__name__
-            checks.say_once(
+            checks.warn_once(
                 "restarts", name, f"{name} brings its own sub-environments: one that fails cannot be recreated."
             )
         return env

@@ -307,7 +307,7 @@ class DictRows:
         self._check_declared(env_id, starting)
         for agent in starting:
             if not is_nothing(rewards.get(agent)):
-                checks.say_once(
+                checks.warn_once(
                     "first reward",
                     self.name,
                     f"{self.name}, sub-environment {env_id}, agent {agent!r}: a reward of {rewards[agent]} beside the "

@@ -32,7 +32,7 @@ class DMEnvironment(gym.Env):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         if seed is not None:
-            checks.say_once(
+            checks.warn_once(
                 "seed",
                 self.name,
                 f"{self.name} takes no seed at a reset: pass it to the constructor, for instance in env_config.",
@@ -52,7 +52,7 @@ class DMEnvironment(gym.Env):
             )
         last, discount = step.step_type == _LAST, step.discount
         if not last and discount is not None and np.ndim(discount) == 0 and discount != 1:
-            checks.say_once(
+            checks.warn_once(
                 "discount",
                 self.name,
                 f"{self.name}: discount {discount} in the middle of an episode is ignored; the config's gamma counts.",

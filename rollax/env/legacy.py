@@ -18,7 +18,7 @@ from rollax.errors import EnvError
 def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
     """The same environment with the current interface; logged once per class."""
     name = type(env).__name__
-    checks.say_once(
+    checks.warn_once(
         "legacy",
         name,
         f"{name} has the old Gym interface (reset() -> obs, step() -> 4 values); it is adapted: done counts as "

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax import trees
-from rollax.env.checks import FirstEpisodes, Where, all_finite, outline, say_once
+from rollax.env.checks import FirstEpisodes, Where, all_finite, outline, warn_once
 from rollax.errors import EnvError
 from rollax.spaces import Path, bounds, of_each, path_text, stack, walk, zeros
 
@@ -101,7 +101,7 @@ def check_bounds(space: spaces.Space, columns: trees.Tree, where: Where) -> None
             message = (
                 f"{where(row)}{path_text(path)}: an observation outside of its space {leaf}: {shown}. Logged once."
             )
-            say_once("bounds", str(leaf), message)
+            warn_once("bounds", str(leaf), message)
 
     walk(check, space, columns)
 
@@ -186,7 +186,7 @@ def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, sile
         )
     if "f" in kinds and not silent:
         said = f"observations of dtype {array.dtype} are cast to {space.dtype}. Logged once."
-        say_once("dtype", str(space), f"{where(0)}{path_text(path)}: {said}")
+        warn_once("dtype", str(space), f"{where(0)}{path_text(path)}: {said}")
     return cast
 
 

@@ -140,14 +140,14 @@ class _Columns:
         columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: zeros(action_space, 1)}
         return cls([Fragment(columns, [0], {SampleBatch.OBS: obs})])
 
-    def take(self, places: np.ndarray, known: np.ndarray, went_on: np.ndarray) -> trees.Tree:
+    def take(self, places: np.ndarray, known: np.ndarray, continued: np.ndarray) -> trees.Tree:
         """Columns [N, K, ...] of the rows at `places` [N, K].
 
-        They are zeros where not `known`, and the next observation where `went_on` and the row is its segment's last.
+        They are zeros where not `known`, and the next observation where `continued` and the row is its segment's last.
         """
         rows, missing = np.where(known, places, 0).ravel(), ~known.ravel()
         obs, actions = trees.index(self.obs, rows), trees.index(self.actions, rows)
-        later = np.flatnonzero((known & went_on).ravel() & (self.segment_ended[rows] >= 0))
+        later = np.flatnonzero((known & continued).ravel() & (self.segment_ended[rows] >= 0))
         if len(later):
             trees.put(obs, later, trees.index(self.next_obs, self.segment_ended[rows[later]]))
 

@@ -32,7 +32,7 @@ class ColumnSampler(Sampler):
         super().__init__(*args, **settings)
         self._ids = list(self.runners)
         self._target = self.fragment_length * self.env.num_envs
-        self._under_way = False  # true during a call, and after an interrupted one
+        self._in_call = False  # true during a call, and after an interrupted one
         self._long_episodes = LongEpisodes("batch_mode='complete_episodes' waits for the ends of episodes.")
         self._clear()
 
@@ -59,7 +59,7 @@ class ColumnSampler(Sampler):
                 if self.complete_episodes:
                     self._long_episodes.after_poll(lambda: self.episodes["length"])
         cut = self._cut()
-        self._under_way = False
+        self._in_call = False
         return cut
 
     def step(self) -> None:
@@ -67,25 +67,25 @@ class ColumnSampler(Sampler):
         if self._rows is None:
             self._begin()
         self._act_and_observe()
-        self._under_way = False
+        self._in_call = False
 
     def restart(self) -> None:
         if self.recorder is not None:
             # After an interruption, the state may be inconsistent.
-            self.recorder.restart() if self._under_way else self.recorder.cut_running()
-        self._under_way = True
+            self.recorder.restart() if self._in_call else self.recorder.cut_running()
+        self._in_call = True
         self._clear()
         self.episodes.drop_running()
-        self._under_way = False
+        self._in_call = False
 
     def _enter(self) -> None:
-        if self._under_way:
+        if self._in_call:
             log.warning(
                 "Sampling was interrupted. The running episodes are dropped%s; fresh ones begin.",
                 f", and {self._steps} steps that no batch holds yet" if self._steps else "",
             )
             self.restart()
-        self._under_way = True
+        self._in_call = True
 
     def _is_full(self) -> bool:
         return (self.episodes.finished_steps if self.complete_episodes else self._steps) >= self._target

@@ -84,7 +84,7 @@ class RemoteWorkers(ActorPool):
         return any(actor.made is True for actor in self._live.values())
 
     @property
-    def requests_under_way(self) -> int:
+    def requests_in_flight(self) -> int:
         """The number of requests whose reply is not collected yet."""
         there = self.indices
         return sum(not call.lost or call.index in there for call in self.pending)

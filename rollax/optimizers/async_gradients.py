@@ -22,7 +22,7 @@ class AsyncGradientsOptimizer(Optimizer):
             self._broadcast()
             self._apply(self._awaited(self.local_worker.sample_gradients))
             return dict(self.stats)
-        if not self.remote.requests_under_way:
+        if not self.remote.requests_in_flight:
             self._broadcast()
         for index in self.remote.short_of(1):  # all at first; later those whose request an interrupt has dropped
             self.remote.request(index, "sample_gradients")

@@ -196,13 +196,13 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     def _count_asked(self) -> None:
         """Recounts the updates drawn for: an interrupted step may have dropped draws, or not counted them."""
         self.shards.take_lost_draws()
-        draws = self.shards.draws_under_way + len(self._waiting) + len(self._learner)
+        draws = self.shards.draws_in_flight + len(self._waiting) + len(self._learner)
         self._requested = self.num_updates + self.config.updates_per_draw * draws
 
     def _wait(self) -> None:
         """Waits until a worker, a shard or the learner has something to pass on."""
         self._learner.check()
-        if self._is_behind() and not self.shards.draws_under_way:
+        if self._is_behind() and not self.shards.draws_in_flight:
             self._learner.wait_for_update(_POLL_S)  # makes room for another draw
             return
         with self.timings.measured("wait_s"):
@@ -239,7 +239,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
 
     def _request_fragments(self) -> None:
         """Requests more from workers that have replied, unless the learner or the shards have to catch up first."""
-        if self._is_behind() or self.shards.adds_under_way >= _ADDS_AHEAD * self.shards.count:
+        if self._is_behind() or self.shards.adds_in_flight >= _ADDS_AHEAD * self.shards.count:
             return
         paused, self._paused = self._paused, []
         for index in paused:
@@ -249,7 +249,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         """Requests a draw; False if nothing is stored yet."""
         requested = self.shards.request_draw(self.config.updates_per_draw)
         self._requested += self.config.updates_per_draw * requested
-        if not requested and not self.shards.adds_under_way:
+        if not requested and not self.shards.adds_in_flight:
             self._due.skip(self._requested)
         return requested
 
@@ -258,7 +258,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         return self._due.updates - self._requested >= self.config.updates_per_draw
 
     def _has_room(self) -> bool:
-        return len(self._learner) + len(self._waiting) + self.shards.draws_under_way < self.config.learner_queue_size
+        return len(self._learner) + len(self._waiting) + self.shards.draws_in_flight < self.config.learner_queue_size
 
     def _is_behind(self) -> bool:
         return self._is_due() and not self._has_room()

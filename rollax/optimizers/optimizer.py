@@ -294,7 +294,7 @@ class Optimizer(ABC):
                 self.remote.request(index, "sample_fragment")
         of_worker: dict[int, list[Rollout]] = {index: [] for index in self.remote.indices}
         with self.timings.measured("wait_s"):
-            while self.remote.requests_under_way:
+            while self.remote.requests_in_flight:
                 for index, rollout in self.remote.collect():
                     of_worker[index].append(rollout)
         # A worker that is left out returns fewer; one with requests of an interrupted step returns more.

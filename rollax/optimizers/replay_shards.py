@@ -55,12 +55,12 @@ class ReplayShards(ActorPool):
         super().__init__(actors, range(1, count + 1), failures, state=_Shard)
 
     @property
-    def adds_under_way(self) -> int:
+    def adds_in_flight(self) -> int:
         """Fragments that no shard has stored yet."""
         return sum(call.method == "add" for call in self.pending)
 
     @property
-    def draws_under_way(self) -> int:
+    def draws_in_flight(self) -> int:
         """Draws that are not collected yet."""
         return sum(call.method == "draw" for call in self.pending) + len(self._arrived)
 

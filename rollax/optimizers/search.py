@@ -142,7 +142,7 @@ class SearchOptimizer(Optimizer):
         while True:
             for index in self.remote.short_of(1)[: len(shares)]:
                 self.remote.request(index, "play_candidates", self.request(shares.popleft()))
-            if not self.remote.requests_under_way:
+            if not self.remote.requests_in_flight:
                 return results
             replies = [reply.value for reply in self.remote.collect()]
             # An interrupted step may have left requests for older parameters.

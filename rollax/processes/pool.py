@@ -119,9 +119,9 @@ class ActorPool:
     @property
     def pending(self) -> list[Call]:
         """The calls that `ready` has not returned yet."""
-        under_way = (actor.calls.values() for actor in self._live.values())
+        in_flight = (actor.calls.values() for actor in self._live.values())
         held = (restart.calls for restart in self._restarts.values())
-        return [call for calls in chain(under_way, held, [self._over]) for call in calls if call.collected]
+        return [call for calls in chain(in_flight, held, [self._over]) for call in calls if call.collected]
 
     def health(self) -> dict[str, Any]:
         """The numbers of healthy actors and of restarts, and the last error of each actor that has failed."""

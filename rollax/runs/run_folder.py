@@ -42,8 +42,9 @@ class RunFolder:
     """The record of a run on disk, a context manager around training.
 
     `experiment` is the content of `config.json`, with the keys run, env, config and stop; `best_by` the key of
-    `WHERE_IN_RESULT` that determines the best model, None for none. With `goes_on_after`, an iteration, the run in the
-    folder is continued after it, and later results are dropped; otherwise a folder that is not empty is a ConfigError.
+    `WHERE_IN_RESULT` that determines the best model, None for none. With `continues_after`, an iteration, the run in
+    the folder is continued after it, and later results are dropped; otherwise a folder that is not empty is a
+    ConfigError.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class RunFolder:
         best_by: str | None,
         keep_checkpoints: int | None,
         *,
-        goes_on_after: int | None = None,
+        continues_after: int | None = None,
     ) -> None:
-        if goes_on_after is None:
+        if continues_after is None:
             check_empty(path, "fit(out=...)", "from_checkpoint(...).fit(...)")
         elif (path / RESULTS_NAME).exists():
-            _forget_results_after(path, goes_on_after)
+            _remove_results_after(path, continues_after)
         # Environments may change the working directory.
         self.path = path = Path(os.path.abspath(path))
         self._checkpoint: Path | None = None
@@ -170,7 +171,7 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
     )
 
 
-def _forget_results_after(folder: Path, iteration: int) -> None:
+def _remove_results_after(folder: Path, iteration: int) -> None:
     """Drops the result lines of later iterations, and an incomplete last line."""
     kept = [r for r in read_lines(folder / RESULTS_NAME)[0] if (number_in(r, "training_iteration") or 0) <= iteration]
     temporary = folder / f"{RESULTS_NAME}.new"

@@ -74,7 +74,7 @@ def learn_until_signal(
     config = trainer.config.to_json()
     config.pop("env")
     experiment = {"run": run_name(type(trainer)), "env": None, "config": config, "stop": {}}
-    run = RunFolder(folder, experiment, None, KEPT_CHECKPOINTS, goes_on_after=trainer.iteration)
+    run = RunFolder(folder, experiment, None, KEPT_CHECKPOINTS, continues_after=trainer.iteration)
     saved, failures = trainer.iteration, 0
     with run, StopRequest(trainer.stop_waiting) as request:
         last_save = time.monotonic()

@@ -31,12 +31,12 @@ class Moment(NamedTuple):
     ended: bool
 
 
-Story = list[Moment]
+Trace = list[Moment]
 
 
 def drive(
     env: BaseEnv, view: str, polls: int, seeds: Sequence[int] | None = None, split: int = 1, at_least: int = 0
-) -> list[Story]:
+) -> list[Trace]:
     """The histories of all sub-environments.
 
     Args:
@@ -47,20 +47,20 @@ def drive(
         split: number of parts in which the actions are sent.
         at_least: minimum number of moments in each history, for environments that return when they are ready.
     """
-    stories: list[Story] = [[] for _ in range(env.num_envs)]
-    steps = (_drive_rows if view == "rows" else _drive_dicts)(env, stories, seeds, split)
+    traces: list[Trace] = [[] for _ in range(env.num_envs)]
+    steps = (_drive_rows if view == "rows" else _drive_dicts)(env, traces, seeds, split)
     for poll, _ in enumerate(steps):
-        if poll >= polls and min(map(len, stories)) >= at_least:
+        if poll >= polls and min(map(len, traces)) >= at_least:
             break
-    return stories
+    return traces
 
 
-def _drive_rows(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None, split: int) -> Iterator[None]:
-    """Adds the results of each poll to `stories`; yields before every poll but the first."""
+def _drive_rows(env: BaseEnv, traces: list[Trace], seeds: Sequence[int] | None, split: int) -> Iterator[None]:
+    """Adds the results of each poll to `traces`; yields before every poll but the first."""
     rows = env.reset_rows(np.arange(env.num_envs), seeds)
     if rows is None:
         rows = env.poll_rows()
-    _record_rows(rows, stories)
+    _record_rows(rows, traces)
     while True:
         yield
         acting = np.flatnonzero(rows.acts)
@@ -75,13 +75,13 @@ def _drive_rows(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None,
         rows = env.poll_rows()
         # The rows of an end are read after the reset that follows, as the sampler does it.
         started = env.reset_rows(rows.ended_envs) if len(rows.ended_envs) else None
-        _record_rows(rows, stories)
+        _record_rows(rows, traces)
         if started is not None:
-            _record_rows(started, stories)
+            _record_rows(started, traces)
             rows = Rows.concat(rows, started)
 
 
-def _record_rows(rows: Rows, stories: list[Story]) -> None:
+def _record_rows(rows: Rows, traces: list[Trace]) -> None:
     infos, ended = rows.info_list(), set(rows.ended_envs.tolist())
     for index in sorted({*rows.env_index.tolist(), *ended}):
         events = []
@@ -100,17 +100,17 @@ def _record_rows(rows: Rows, stories: list[Story]) -> None:
                     plain(infos[row]),
                 )
             )
-        stories[index].append(Moment(sorted(events, key=lambda event: event.agent), index in ended))
+        traces[index].append(Moment(sorted(events, key=lambda event: event.agent), index in ended))
 
 
-def _drive_dicts(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None, split: int) -> Iterator[None]:
-    """Adds the results of each poll to `stories`; yields before every poll but the first."""
+def _drive_dicts(env: BaseEnv, traces: list[Trace], seeds: Sequence[int] | None, split: int) -> Iterator[None]:
+    """Adds the results of each poll to `traces`; yields before every poll but the first."""
     readers = [DictReader() for _ in range(env.num_envs)]
     waiting: dict[int, dict] = {}
 
     def record(index: int, *news: dict) -> None:
         moment = readers[index].read(*news)
-        stories[index].append(moment)
+        traces[index].append(moment)
         waiting[index] = {event.agent: event.obs for event in moment.events if event.waits}
 
     def poll() -> list[int]:
@@ -172,24 +172,24 @@ class DictReader:
         return Moment(events, over)
 
 
-def clock_story(seed: int, moments: int) -> Story:
+def clock_trace(seed: int, moments: int) -> Trace:
     """The history of one clock."""
-    return _story(_OneAgent(Clock()), seed, moments)
+    return _trace(_OneAgent(Clock()), seed, moments)
 
 
-def party_story(seed: int, moments: int) -> Story:
+def party_trace(seed: int, moments: int) -> Trace:
     """The history of one party."""
-    return _story(Party(), seed, moments)
+    return _trace(Party(), seed, moments)
 
 
-def old_clock_story(seed: int, moments: int) -> Story:
+def old_clock_trace(seed: int, moments: int) -> Trace:
     """The history of one clock, as far as the old interface can express it."""
-    return _story(_Old(_OneAgent(Clock())), seed, moments)
+    return _trace(_Old(_OneAgent(Clock())), seed, moments)
 
 
-def old_party_story(seed: int, moments: int) -> Story:
+def old_party_trace(seed: int, moments: int) -> Trace:
     """The history of one party, as far as the old interface can express it."""
-    return _story(_Old(Party()), seed, moments)
+    return _trace(_Old(Party()), seed, moments)
 
 
 class _OneAgent:
@@ -219,17 +219,17 @@ class _Old(_OneAgent):
         return obs, rewards, {agent: flag and not truncs[agent] for agent, flag in terms.items()}, truncs, infos
 
 
-def _story(env: Any, seed: int, moments: int) -> Story:
-    story: Story = []
+def _trace(env: Any, seed: int, moments: int) -> Trace:
+    trace: Trace = []
     reader, first_seed = DictReader(), seed
-    while len(story) < moments:
+    while len(trace) < moments:
         obs, infos = env.reset(seed=first_seed)
         first_seed = None
-        story.append(reader.read(obs, {}, {}, {}, infos))
-        while not story[-1].ended:
-            actions = {event.agent: action_for(np.array(event.obs)) for event in story[-1].events if event.waits}
-            story.append(reader.read(*env.step(actions)))
-    return story[:moments]
+        trace.append(reader.read(obs, {}, {}, {}, infos))
+        while not trace[-1].ended:
+            actions = {event.agent: action_for(np.array(event.obs)) for event in trace[-1].events if event.waits}
+            trace.append(reader.read(*env.step(actions)))
+    return trace[:moments]
 
 
 def plain(info: dict) -> dict:

@@ -9,15 +9,15 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rollax import BaseEnv, EnvContext, to_base_env
 from rollax.env.registry import env_creator
-from tests.env.drive import Story, clock_story, old_clock_story, old_party_story, party_story
+from tests.env.drive import Trace, clock_trace, old_clock_trace, old_party_trace, party_trace
 from tests.env.external.worlds import ResetClocks
 from tests.env.multi_agent.pettingzoo_worlds import (
     Dance,
     Queue,
     dance_in_turns,
-    dance_in_turns_story,
-    dance_story,
-    queue_story,
+    dance_in_turns_trace,
+    dance_trace,
+    queue_trace,
 )
 from tests.env.old_worlds import OldClock, OldParty, OldVector
 from tests.env.worlds import (
@@ -36,12 +36,12 @@ class Kind(NamedTuple):
 
     Args:
         make: returns an environment with a given number of sub-environments.
-        story: returns the expected history of a sub-environment, by its seed and the number of moments.
+        trace: returns the expected history of a sub-environment, by its seed and the number of moments.
         refuses: whether rollax checks that every waiting agent gets exactly one action.
     """
 
     make: Callable[[int], BaseEnv]
-    story: Callable[[int, int], Story]
+    trace: Callable[[int, int], Trace]
     refuses: bool = True
 
 
@@ -61,27 +61,27 @@ def asynchronous(mode: AutoresetMode) -> Callable[[int], BaseEnv]:
 
 MODES = {mode.name: mode for mode in AutoresetMode}
 KINDS: dict[str, Kind] = {
-    "id": Kind(copies(CLOCK_ID), clock_story),
-    "class": Kind(copies(Clock), clock_story),
-    "creator": Kind(copies(lambda context: Clock(dict(context))), clock_story),
-    "vector of lists": Kind(lambda n: to_base_env(ListVector(n)), clock_story),
-    "vector of arrays": Kind(lambda n: to_base_env(ArrayVector(n)), clock_story),
-    **{f"native {name}": Kind(synchronous(mode), clock_story) for name, mode in MODES.items()},
-    **{f"native {name} in place": Kind(synchronous(mode, copy=False), clock_story) for name, mode in MODES.items()},
-    "columnar view": Kind(lambda n: to_base_env(RowClocks(n)), clock_story, refuses=False),
-    "multi-agent": Kind(copies(Party), party_story),
-    "dict view": Kind(lambda n: to_base_env(DictParties(n)), party_story, refuses=False),
-    "restarting dict view": Kind(lambda n: to_base_env(DictParties(n, True)), party_story, refuses=False),
-    "PettingZoo parallel": Kind(copies(Dance), dance_story),
-    "PettingZoo AEC": Kind(copies(Queue), queue_story),
-    "PettingZoo parallel as AEC": Kind(copies(dance_in_turns), dance_in_turns_story),
-    "old single": Kind(copies(OldClock), old_clock_story),
-    "old vector": Kind(lambda n: to_base_env(OldVector(n)), old_clock_story),
-    "old multi-agent": Kind(copies(OldParty), old_party_story),
+    "id": Kind(copies(CLOCK_ID), clock_trace),
+    "class": Kind(copies(Clock), clock_trace),
+    "creator": Kind(copies(lambda context: Clock(dict(context))), clock_trace),
+    "vector of lists": Kind(lambda n: to_base_env(ListVector(n)), clock_trace),
+    "vector of arrays": Kind(lambda n: to_base_env(ArrayVector(n)), clock_trace),
+    **{f"native {name}": Kind(synchronous(mode), clock_trace) for name, mode in MODES.items()},
+    **{f"native {name} in place": Kind(synchronous(mode, copy=False), clock_trace) for name, mode in MODES.items()},
+    "columnar view": Kind(lambda n: to_base_env(RowClocks(n)), clock_trace, refuses=False),
+    "multi-agent": Kind(copies(Party), party_trace),
+    "dict view": Kind(lambda n: to_base_env(DictParties(n)), party_trace, refuses=False),
+    "restarting dict view": Kind(lambda n: to_base_env(DictParties(n, True)), party_trace, refuses=False),
+    "PettingZoo parallel": Kind(copies(Dance), dance_trace),
+    "PettingZoo AEC": Kind(copies(Queue), queue_trace),
+    "PettingZoo parallel as AEC": Kind(copies(dance_in_turns), dance_in_turns_trace),
+    "old single": Kind(copies(OldClock), old_clock_trace),
+    "old vector": Kind(lambda n: to_base_env(OldVector(n)), old_clock_trace),
+    "old multi-agent": Kind(copies(OldParty), old_party_trace),
 }
-EXTERNAL = {"external": Kind(ResetClocks, old_clock_story)}
+EXTERNAL = {"external": Kind(ResetClocks, old_clock_trace)}
 """They cannot be reset in the middle of an episode, and an end is either truncated or terminated."""
-PROCESSES = {f"processes {name}": Kind(asynchronous(mode), clock_story) for name, mode in MODES.items()}
+PROCESSES = {f"processes {name}": Kind(asynchronous(mode), clock_trace) for name, mode in MODES.items()}
 
 
 def remote(env: Any) -> Callable[[int], BaseEnv]:
@@ -91,7 +91,7 @@ def remote(env: Any) -> Callable[[int], BaseEnv]:
 
 
 REMOTE = {
-    "remote": Kind(remote(Clock), clock_story),
-    "remote multi-agent": Kind(remote(Party), party_story),
-    "remote old single": Kind(remote(OldClock), old_clock_story),
+    "remote": Kind(remote(Clock), clock_trace),
+    "remote multi-agent": Kind(remote(Party), party_trace),
+    "remote old single": Kind(remote(OldClock), old_clock_trace),
 }

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rollax.env.checks import FirstEpisodes, all_finite, say_once
+from rollax.env.checks import FirstEpisodes, all_finite, warn_once
 
 
 def test_first_episodes():
@@ -33,5 +33,5 @@ def test_all_finite(dtype):
 
 def test_logs_once_for_each_subject(caplog):
     for subject in ("a", "b", "a"):
-        say_once("topic", subject, f"said of {subject}")
+        warn_once("topic", subject, f"said of {subject}")
     assert [record.getMessage() for record in caplog.records] == ["said of a", "said of b"]

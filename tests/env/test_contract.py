@@ -28,11 +28,11 @@ def seeds_for(num_envs: int) -> list[int]:
 def test_episodes_of_each_sub_environment_are_correct(kind, view, num_envs, split):
     """First and final observations, rewards, flags, waiting and ended agents, and infos equal the bare env's."""
     env = kind.make(num_envs)
-    stories = drive(env, view, POLLS, seeds_for(num_envs), split)
-    for story, seed in zip(stories, seeds_for(num_envs), strict=True):
-        assert len(story) > POLLS / 2
-        assert any(moment.ended for moment in story)
-        for got, expected in zip(story, kind.story(seed, len(story)), strict=True):
+    traces = drive(env, view, POLLS, seeds_for(num_envs), split)
+    for trace, seed in zip(traces, seeds_for(num_envs), strict=True):
+        assert len(trace) > POLLS / 2
+        assert any(moment.ended for moment in trace)
+        for got, expected in zip(trace, kind.trace(seed, len(trace)), strict=True):
             assert got == expected
     env.stop()
 
@@ -41,8 +41,8 @@ def test_episodes_of_each_sub_environment_are_correct(kind, view, num_envs, spli
 def test_episodes_of_processes_are_correct_through_both_views(kind):
     env = kind.make(2)
     for view in ("rows", "dicts"):
-        for story, seed in zip(drive(env, view, 15, seeds_for(2)), seeds_for(2), strict=True):
-            assert story == kind.story(seed, len(story))
+        for trace, seed in zip(drive(env, view, 15, seeds_for(2)), seeds_for(2), strict=True):
+            assert trace == kind.trace(seed, len(trace))
     env.stop()
     assert env.env.closed
 
@@ -52,21 +52,21 @@ def test_episodes_of_processes_are_correct_through_both_views(kind):
 @pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (3, 1), (4, 3)])
 def test_episodes_of_external_environments_are_correct(kind, view, num_envs, split):
     env = kind.make(num_envs)
-    stories = drive(env, view, 3 * POLLS, seeds_for(num_envs), split)
+    traces = drive(env, view, 3 * POLLS, seeds_for(num_envs), split)
     env.stop()
-    for story, seed in zip(stories, seeds_for(num_envs), strict=True):
-        assert len(story) > POLLS / 2
-        assert any(moment.ended for moment in story)
-        for got, expected in zip(story, kind.story(seed, len(story)), strict=True):
+    for trace, seed in zip(traces, seeds_for(num_envs), strict=True):
+        assert len(trace) > POLLS / 2
+        assert any(moment.ended for moment in trace)
+        for got, expected in zip(trace, kind.trace(seed, len(trace)), strict=True):
             assert got == expected
 
 
 @EVERY_KIND
 def test_sub_environment_i_does_not_depend_on_their_number(kind):
     few, many, more = (drive(kind.make(n), "rows", 20, seeds_for(n)) for n in (1, 4, 8))
-    shortest = min(len(story) for story in (*few, *many, *more))
-    for index, story in enumerate(more):
-        assert story[:shortest] == (many[index][:shortest] if index < 4 else story[:shortest])
+    shortest = min(len(trace) for trace in (*few, *many, *more))
+    for index, trace in enumerate(more):
+        assert trace[:shortest] == (many[index][:shortest] if index < 4 else trace[:shortest])
     assert few[0][:shortest] == many[0][:shortest]
     assert many[0][:shortest] != many[1][:shortest]
 
@@ -105,7 +105,7 @@ def test_reset_of_one_after_all_actions_were_sent(name):
     env.send_actions({1: {agent: action_for(o) for agent, o in again[1].items()}})
     obs, rewards, *_ = env.poll()
     for index in range(3):
-        expected = kind.story(seeds_for(3)[index], 2)[1]
+        expected = kind.trace(seeds_for(3)[index], 2)[1]
         assert [event.reward for event in expected.events] == list(rewards[index].values())
         got = {agent: tuple(o.tolist()) for agent, o in obs[index].items()}
         assert got == {event.agent: event.obs for event in expected.events if event.obs}
@@ -171,8 +171,8 @@ def test_an_env_needs_only_reset_and_step():
             self.reset, self.step = self.clock.reset, self.clock.step
 
     env = to_base_env(Bare())
-    story = drive(env, "rows", 20, [5])[0]
-    assert story == KINDS["class"].story(5, len(story))
+    trace = drive(env, "rows", 20, [5])[0]
+    assert trace == KINDS["class"].trace(5, len(trace))
     assert env.try_render() is None
     env.stop()
 

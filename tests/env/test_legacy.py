@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from rollax import EnvError, MultiAgentEnv, VectorEnv, to_base_env
 from rollax.env.adapters import is_legacy
-from tests.env.drive import clock_story, drive
+from tests.env.drive import clock_trace, drive
 from tests.env.old_worlds import OldClock, OldParty, OldVector
 from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, ArrayVector, Clock, ListVector, Party
@@ -81,9 +81,9 @@ def test_the_interface_in_between(cls):
 
 @pytest.mark.parametrize("cls", [InBetween, SeedOnly])
 def test_a_seed_is_passed_where_reset_takes_one(cls):
-    story = drive(to_base_env(cls()), "rows", 10, [7])[0]
+    trace = drive(to_base_env(cls()), "rows", 10, [7])[0]
     got, expected = (
-        [[event.obs for event in moment.events] for moment in s] for s in (story, clock_story(7, len(story)))
+        [[event.obs for event in moment.events] for moment in s] for s in (trace, clock_trace(7, len(trace)))
     )
     assert got == expected
 

@@ -247,10 +247,10 @@ def test_an_exact_save_resumes_bit_for_bit(env, own, tmp_path):
     with PPOTrainer(env, {**config, "observation_filter": "MeanStdFilter"}) as trainer:
         trainer.train()
         path = trainer.save(tmp_path, exact=True)
-        went_on = [trainer.train() for _ in range(2)]
+        continued = [trainer.train() for _ in range(2)]
     with PPOTrainer.from_checkpoint(path, trust_code=callable(env)) as restored:
         resumed = [restored.train() for _ in range(2)]
-    for one, other in zip(went_on, resumed, strict=True):
+    for one, other in zip(continued, resumed, strict=True):
         assert one["info"]["learner"] == other["info"]["learner"]
         assert one["episode_reward_mean"] == other["episode_reward_mean"]
 

@@ -22,14 +22,14 @@ class TestRequests:
         assert workers.indices == [1, 2]
         for index in (1, 2, 1, 1, 2):
             workers.request(index, SAMPLE)
-        assert workers.requests_under_way == 5
+        assert workers.requests_in_flight == 5
         assert workers.collect() == [value(1, 0, 0)]
         assert clock.now == 1001
         clock.now += 1.5
         assert workers.collect() == [value(1, 0, 1)]
         clock.now = 1005.0
         assert sorted(workers.collect()) == [value(1, 0, 2), value(2, 0, 0)]
-        assert workers.requests_under_way == 1
+        assert workers.requests_in_flight == 1
         assert workers.collect() == [value(2, 0, 1)]
         assert workers.collect() == []
 
@@ -72,7 +72,7 @@ class TestRequests:
             workers.publish(Update(version, 0, weights, {}))
             for index in workers.indices:
                 workers.request(index, SAMPLE)
-            while workers.requests_under_way:
+            while workers.requests_in_flight:
                 workers.collect()
         assert [put.version for put in stand_in.puts] == [1, 2, 3]
         sent = [argument for call in stand_in.calls for argument in call.arguments]
@@ -89,9 +89,9 @@ class TestRequests:
         # Worker 2 and one request of worker 1 are answered, one of worker 1's is not, and worker 3 has failed again: it
         # has two requests to answer after its restart.
         assert len(workers) - workers.healthy == 1
-        assert workers.requests_under_way == 5
+        assert workers.requests_in_flight == 5
         workers.forget()
-        assert workers.requests_under_way == 0
+        assert workers.requests_in_flight == 0
         assert workers.collect() == []
         workers.request(2, SAMPLE)
         assert workers.collect() == [value(2, 0, 1)]
@@ -115,9 +115,9 @@ class TestCalls:
         workers.request(1, SAMPLE)
         workers.request(2, SAMPLE)
         workers.call_all("get_state")
-        assert workers.requests_under_way == 2
+        assert workers.requests_in_flight == 2
         assert workers.collect() == [value(1, 0, 0), value(2, 0, 0)]
-        assert workers.requests_under_way == 0
+        assert workers.requests_in_flight == 0
 
     def test_a_failed_worker_is_left_out_and_restarted(self, pool):
         script = {(2, 0, "get_state"): [Does(1, BrokenError("x"))]}
@@ -127,7 +127,7 @@ class TestCalls:
         workers.request(1, SAMPLE)
         assert workers.call_all("get_state") == {1: ("get_state", 1, 0, 0)}
         found = []
-        while workers.requests_under_way:
+        while workers.requests_in_flight:
             found += workers.collect()
         # Its earlier replies are kept, and the call is not repeated.
         assert sorted(found) == [value(1, 0, 0), value(2, 0, 0), value(2, 0, 1)]
@@ -195,7 +195,7 @@ class TestMaking:
         workers.make_all()
         assert workers.healthy == 3
         assert clock.now == 1030
-        assert workers.requests_under_way == 0
+        assert workers.requests_in_flight == 0
 
     def test_an_error_stops_all_at_once(self, pool, clock):
         error = EnvError("no display")
@@ -255,7 +255,7 @@ class TestStop:
         assert [call.index for call in stand_in.calls if call.method == "stop"] == [1, 2, 3]
         assert stand_in.killed == [(1, 0), (2, 0), (3, 0)]
         workers.stop()
-        assert (len(workers), workers.requests_under_way, workers.collect()) == (0, 0, [])
+        assert (len(workers), workers.requests_in_flight, workers.collect()) == (0, 0, [])
 
     def test_stop_after_ray_was_shut_down(self, pool, monkeypatch):
         def gone(*_: Any) -> Any:

@@ -49,7 +49,7 @@ def interrupted(make: Callable[..., RolloutWorker], first: int, stride: int, mod
             worker.sampler.sample()
         ended = not interrupts.at(line, worker.sampler.sample)
         if not ended:
-            if not worker.sampler._under_way:
+            if not worker.sampler._in_call:
                 # The interrupt came before the first or after the last statement, so running episodes would continue.
                 assert interrupts.place.rpartition(":")[0].endswith("sampler.py"), interrupts.place
                 worker.sampler.restart()

@@ -238,5 +238,5 @@ def test_restoring_drops_pending_requests(make, tmp_path):
     for index in trainer.workers.remote.indices:
         trainer.workers.remote.request(index, "sample_fragment")
     trainer.restore(path)
-    assert trainer.workers.remote.requests_under_way == 0
+    assert trainer.workers.remote.requests_in_flight == 0
     assert trainer.train()["timesteps_this_iter"] == 48

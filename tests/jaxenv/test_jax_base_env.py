@@ -13,7 +13,7 @@ from rollax.env.registry import EnvContext, env_creator
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.jaxenv.classic_control import CartPole
 from tests.env.drive import drive
-from tests.jaxenv.worlds import Both, JaxClock, JaxClocks, Unlike, jax_clock_story, jax_clocks
+from tests.jaxenv.worlds import Both, JaxClock, JaxClocks, Unlike, jax_clock_trace, jax_clocks
 
 POLLS = 20
 
@@ -26,11 +26,11 @@ def seeds_for(num_envs: int) -> list[int]:
 @pytest.mark.parametrize("env", [JaxClock, JaxClocks])
 @pytest.mark.parametrize("view", ["rows", "dicts"])
 @pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (4, 3)])
-def test_each_sub_environment_tells_its_story(env, view, num_envs, split):
-    stories = drive(jax_clocks(num_envs, env), view, POLLS, seeds_for(num_envs), split)
-    for story, seed in zip(stories, seeds_for(num_envs), strict=True):
-        assert len(story) > POLLS / 2
-        for told, happened in zip(story, jax_clock_story(seed, len(story), env), strict=True):
+def test_episodes_of_each_sub_environment_are_correct(env, view, num_envs, split):
+    traces = drive(jax_clocks(num_envs, env), view, POLLS, seeds_for(num_envs), split)
+    for trace, seed in zip(traces, seeds_for(num_envs), strict=True):
+        assert len(trace) > POLLS / 2
+        for told, happened in zip(trace, jax_clock_trace(seed, len(trace), env), strict=True):
             assert told == happened
 
 
@@ -47,7 +47,7 @@ def test_one_begins_anew_from_a_seed_and_the_others_go_on():
     env.reset_rows(np.arange(3), seeds_for(3))
     before = env.running.obs[DEFAULT_AGENT]
     first = env.reset_rows(np.array([1]), [5])
-    assert tuple(first.obs[0].tolist()) == jax_clock_story(5, 1)[0].events[0].obs
+    assert tuple(first.obs[0].tolist()) == jax_clock_trace(5, 1)[0].events[0].obs
     np.testing.assert_array_equal(np.delete(env.running.obs[DEFAULT_AGENT], 1, axis=0), np.delete(before, 1, axis=0))
 
 

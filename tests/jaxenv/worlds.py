@@ -1,4 +1,4 @@
-"""Clocks in JAX, of which every number follows from their seed and the actions, and their story in a bare loop."""
+"""Clocks in JAX, in which the seed and the actions determine every number, and their traces in a bare loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax import JaxEnv, MultiAgentJaxEnv, Outcome, TimeLimit, to_base_env
 from rollax.env.rows import DEFAULT_AGENT
-from tests.env.drive import Event, Moment, Story
+from tests.env.drive import Event, Moment, Trace
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, action_for
 
 
@@ -132,11 +132,11 @@ def jax_clocks(num_envs: int, env: type[JaxEnv] = JaxClock) -> Any:
     return to_base_env(env(), num_envs=num_envs)
 
 
-def jax_clock_story(seed: int, moments: int, env_class: type[JaxEnv] = JaxClock) -> Story:
+def jax_clock_trace(seed: int, moments: int, env_class: type[JaxEnv] = JaxClock) -> Trace:
     """What happens to clocks of this seed, one function call after another."""
     env, key, draws = env_class(), jax.random.key(np.uint32(seed)), 0
     several = isinstance(env, MultiAgentJaxEnv)
-    story: list[Moment] = []
+    trace: list[Moment] = []
 
     def by_agent(part: Any) -> dict:
         return dict(sorted(part.items())) if several else {DEFAULT_AGENT: part}
@@ -150,11 +150,11 @@ def jax_clock_story(seed: int, moments: int, env_class: type[JaxEnv] = JaxClock)
             )
             for agent, seen in by_agent(obs).items()
         ]
-        story.append(Moment(events, over))
+        trace.append(Moment(events, over))
 
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     state, actions = None, {}
-    while len(story) < moments:
+    while len(trace) < moments:
         draw, draws = jax.random.fold_in(key, np.uint32(draws)), draws + 1
         if state is None:
             state, obs = reset(draw)
@@ -164,4 +164,4 @@ def jax_clock_story(seed: int, moments: int, env_class: type[JaxEnv] = JaxClock)
             happened(obs, by_agent(rewards), *flags)
             state = None if any(flags) else state
         actions = {agent: jnp.int32(action_for(np.asarray(seen))) for agent, seen in by_agent(obs).items()}
-    return story
+    return trace

@@ -175,7 +175,7 @@ class TestState:
         optimizer.set_state(state)
         assert optimizer.num_updates == state["num_updates"] == optimizer._requested
         assert not optimizer._waiting
-        assert optimizer.shards.draws_under_way == 0
+        assert optimizer.shards.draws_in_flight == 0
         assert not learner_threads()
         steps(optimizer, 5)
 

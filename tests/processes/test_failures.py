@@ -23,7 +23,7 @@ class TestRestarts:
             workers.request(index, SAMPLE)
         workers.publish(update(2))
         found = []
-        while workers.requests_under_way:
+        while workers.requests_in_flight:
             found += workers.collect()
         assert sorted(found) == [value(1, 0, 0), value(2, 0, 0), value(2, 1, 0), value(2, 1, 1)]
         assert stand_in.generations == {1: 0, 2: 1}
@@ -49,7 +49,7 @@ class TestRestarts:
         assert workers.collect(2.5) == []  # two failures; the second restart waits until 1004
         workers.publish(update(7))
         workers.request(1, "sample_gradients")
-        assert (workers.requests_under_way, workers.healthy, len(workers), workers.indices) == (2, 1, 2, [1, 2])
+        assert (workers.requests_in_flight, workers.healthy, len(workers), workers.indices) == (2, 1, 2, [1, 2])
         assert workers.collect() == [value(1, 2, 0)]
         assert workers.collect() == [value(1, 2, 0, "sample_gradients")]
         assert stand_in.asked(1)[2:] == [(2, (("stored", 0),))]
@@ -85,7 +85,7 @@ class TestRestarts:
         for _ in range(7):
             workers.request(1, SAMPLE)
         found = []
-        while workers.requests_under_way:
+        while workers.requests_in_flight:
             found += workers.collect()
         assert [reply.value[2] for reply in found] == [*range(7)]
         assert workers.failures.restarts == 6
@@ -97,7 +97,7 @@ class TestRestarts:
         for index in (1, 2, 3):
             workers.request(index, SAMPLE)
         found = []
-        while workers.requests_under_way:
+        while workers.requests_in_flight:
             found += workers.collect()
         assert found == [value(1, 1, 0), value(2, 1, 0)]
         assert workers.indices == [1, 2]
@@ -114,7 +114,7 @@ class TestRestarts:
         assert stand_in.killed == [(1, 0)]
         assert str(workers.failures.last[1]) == "a"
         found = []
-        while workers.requests_under_way:
+        while workers.requests_in_flight:
             found += workers.collect()
         assert found == [value(1, 1, number) for number in range(3)]
 
@@ -126,7 +126,7 @@ class TestRestarts:
         workers.request(1, SAMPLE)
         clock.now += 3
         assert workers.collect(0.0) == []
-        assert workers.requests_under_way == 2
+        assert workers.requests_in_flight == 2
         assert workers.collect() == [value(1, 1, 0)]
         assert workers.collect() == [value(1, 1, 1)]
 
@@ -137,7 +137,7 @@ class TestRestarts:
         clock.now += 1
         with pytest.raises(BrokenError):
             workers.collect()
-        assert workers.requests_under_way == 2
+        assert workers.requests_in_flight == 2
         assert sorted(workers.collect()) == [value(1, 0, 0), value(3, 0, 0)]
 
 
@@ -161,12 +161,12 @@ class TestWithoutRestarts:
         for index in (1, 2, 2):
             workers.request(index, SAMPLE)
         assert workers.collect() == [value(1, 0, 0)]
-        assert workers.requests_under_way == 0
+        assert workers.requests_in_flight == 0
         assert (workers.indices, len(workers), workers.healthy) == ([1], 1, 1)
         assert "Rollout worker 2 failed (failure 1 in a row) and is not restarted" in caplog.text
         assert "BrokenError: x" in caplog.text
         workers.request(2, SAMPLE)  # requests to a missing worker are ignored
-        assert workers.requests_under_way == 0
+        assert workers.requests_in_flight == 0
         assert workers.call_all("get_state") == {1: ("get_state", 1, 0, 0)}
 
     @pytest.mark.parametrize("rules", [FailureRules(ignore=True), FailureRules(restart=True, max_restarts=0)])

@@ -33,7 +33,7 @@ def line(iteration):
 )
 def test_later_and_unfinished_results_are_dropped(tmp_path, left, kept):
     (tmp_path / "result.jsonl").write_text(left)
-    folder = RunFolder(tmp_path, EXPERIMENT, None, None, goes_on_after=2)
+    folder = RunFolder(tmp_path, EXPERIMENT, None, None, continues_after=2)
     with folder:
         folder.append({"training_iteration": 3})
     results, unread = read_lines(tmp_path / "result.jsonl")
@@ -70,13 +70,13 @@ def test_a_disk_too_full_to_begin_is_an_error(tmp_path, file):
     (tmp_path / "result.jsonl").write_text(line(1))
     (tmp_path / file).symlink_to("/dev/full")
     with pytest.raises(RollaxError, match=rf"{file}\n.*No space left on device"):
-        RunFolder(tmp_path, EXPERIMENT, None, None, goes_on_after=1)
+        RunFolder(tmp_path, EXPERIMENT, None, None, continues_after=1)
 
 
 def test_no_file_stays_open_after_an_error_at_the_start(tmp_path):
     (tmp_path / "config.json").mkdir()
     with pytest.raises(RollaxError, match="config.json"):
-        RunFolder(tmp_path, EXPERIMENT, None, None, goes_on_after=0)
+        RunFolder(tmp_path, EXPERIMENT, None, None, continues_after=0)
     assert not (tmp_path / "result.jsonl").exists()  # the only file that stays open during a run
 
 

@@ -121,9 +121,9 @@ class _Check:
         """Checks that the first sub-environment is reproducible, alone and together with another one."""
         if not self._comparable:
             return
-        story, num_envs = self._story(1)
+        trace, num_envs = self._trace(1)
         where = f"sub-environment 0, seed {self._seed}"
-        if difference := _first_difference(story, self._story(1)[0]):
+        if difference := _first_difference(trace, self._trace(1)[0]):
             self._find(
                 "warning",
                 "not repeatable",
@@ -131,8 +131,8 @@ class _Check:
                 "numbers from self.np_random, which reset(seed=seed) seeds.",
             )
         elif num_envs == 1 and self._creator is not None:
-            beside, count = self._story(2)
-            if count == 2 and (difference := _first_difference(story, beside)):
+            beside, count = self._trace(2)
+            if count == 2 and (difference := _first_difference(trace, beside)):
                 self._find(
                     "warning",
                     "shared state",
@@ -171,14 +171,14 @@ class _Check:
                 got = checks.outline(frame)
                 self._find("warning", "no pictures", f"render_mode is {_RGB!r}, and render() gives no picture: {got}")
 
-    def _story(self, num_envs: int) -> tuple[list[Moment], int]:
+    def _trace(self, num_envs: int) -> tuple[list[Moment], int]:
         """Returns the history of the first sub-environment, and the number of sub-environments."""
         with self._made(num_envs) as base:
             player = RandomPlayer(base, self._seed, self._spaces_of)
-            story = moments_of(player.begin(self._seeds(base)), 0)
+            trace = moments_of(player.begin(self._seeds(base)), 0)
             for _ in range(_COMPARED_POLLS):
-                story += moments_of(player.step(), 0)
-            return story, base.num_envs
+                trace += moments_of(player.step(), 0)
+            return trace, base.num_envs
 
     @contextmanager
     def _made(self, num_envs: int, context: EnvContext | None = None) -> Iterator[BaseEnv]:

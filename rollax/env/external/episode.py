@@ -113,7 +113,7 @@ class ExternalEpisode:
             )
         if lost:
             said = f"a reward of {next(iter(lost.values()))} before the first action is dropped. Logged once."
-            checks.say_once("first reward", self.name, f"{self.where}: {said}")
+            checks.warn_once("first reward", self.name, f"{self.where}: {said}")
         for agent, amount in rewards.items():
             if agent in self.trajectories:
                 self.trajectories[agent].reward += amount

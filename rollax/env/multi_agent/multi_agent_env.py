@@ -183,7 +183,7 @@ class _Grouped(MultiAgentEnv):
         members, name = self._members - self._alive, self._name
         unearned = {m: reward for m, reward in rewards.items() if m in members and not is_nothing(reward)}
         for member in [member for member in unearned if member in obs]:
-            checks.say_once(
+            checks.warn_once(
                 "first reward",
                 name,
                 f"{name}, agent {member!r}: a reward of {unearned.pop(member)} beside the first observation of a "

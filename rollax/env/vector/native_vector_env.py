@@ -169,7 +169,7 @@ class NativeVectorEnv(BaseEnv):
         if type(kind).__module__.startswith("ale_py."):
             return np.array(small)
         if any(parent.__module__.startswith("envpool.") for parent in type(kind).__mro__):
-            checks.say_once(
+            checks.warn_once(
                 "seed",
                 self.name,
                 f"{self.name} takes its seed when it is made, and none at a reset: pass it to envpool.make, together "
@@ -254,7 +254,7 @@ def _autoreset_mode(env: gym.vector.VectorEnv, name: str) -> AutoresetMode:
     # The attribute first, because metadata often belong to the class, and instances may differ.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or (env.metadata or {}).get("autoreset_mode")
     if mode is None:
-        checks.say_once("autoreset", name, f"{name} does not say how it resets: NEXT_STEP is assumed.")
+        checks.warn_once("autoreset", name, f"{name} does not say how it resets: NEXT_STEP is assumed.")
         return AutoresetMode.NEXT_STEP
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
 

@@ -23,7 +23,7 @@ from rollax import (
     check_env,
 )
 from rollax.env.checking.random_play import RandomActions
-from tests.env.drive import clock_story, old_clock_story
+from tests.env.drive import clock_trace, old_clock_trace
 from tests.env.kinds import KINDS
 from tests.env.old_worlds import OldClock, OldVector
 from tests.env.recording.films import Film
@@ -48,7 +48,7 @@ def test_every_kind_passes(kind):
     assert report.episodes >= 4
     assert report.steps >= report.episodes
     assert (report.observation_space, report.action_space) == (OBS_SPACE, ACTION_SPACE)
-    one_agent = KINDS[kind].story in (clock_story, old_clock_story)
+    one_agent = KINDS[kind].trace in (clock_trace, old_clock_trace)
     assert set(report.agents) == ({"agent0"} if one_agent else set("abcd"))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec_wrapper
 
-from tests.env.drive import DictReader, Story
+from tests.env.drive import DictReader, Trace
 from tests.env.worlds import ACTION_SPACE, AGENTS, ALL, OBS_SPACE, Party, action_for
 
 
@@ -122,36 +122,36 @@ def dance_in_turns(env_config: Any = None) -> AECEnv:
     return parallel_to_aec_wrapper(Dance())
 
 
-def dance_story(seed: int, moments: int) -> Story:
+def dance_trace(seed: int, moments: int) -> Trace:
     """The history of one dance, which ends when `agents` is empty."""
-    env, story, first_seed = Dance(), [], seed
-    while len(story) < moments:
+    env, trace, first_seed = Dance(), [], seed
+    while len(trace) < moments:
         obs, infos = env.reset(seed=first_seed)
         reader, first_seed = DictReader(), None
-        story.append(reader.read(obs, {}, {}, {}, infos))
+        trace.append(reader.read(obs, {}, {}, {}, infos))
         while env.agents:
             actions = {agent: action_for(obs[agent]) for agent in env.agents}
             obs, rewards, terms, truncs, infos = env.step(actions)
             flags = terms | {ALL: not env.agents}, truncs | {ALL: False}
-            story.append(reader.read(obs, rewards, *flags, infos))
+            trace.append(reader.read(obs, rewards, *flags, infos))
     env.close()
-    return story[:moments]
+    return trace[:moments]
 
 
-def queue_story(seed: int, moments: int) -> Story:
+def queue_trace(seed: int, moments: int) -> Trace:
     """The history of one queue."""
-    return _agent_iter_story(Queue(), seed, moments)
+    return _agent_iter_trace(Queue(), seed, moments)
 
 
-def dance_in_turns_story(seed: int, moments: int) -> Story:
+def dance_in_turns_trace(seed: int, moments: int) -> Trace:
     """The history of one dance in turns."""
-    return _agent_iter_story(dance_in_turns(), seed, moments)
+    return _agent_iter_trace(dance_in_turns(), seed, moments)
 
 
-def _agent_iter_story(env: AECEnv, seed: int, moments: int) -> Story:
+def _agent_iter_trace(env: AECEnv, seed: int, moments: int) -> Trace:
     """By the loop of PettingZoo's documentation: `agent_iter`, `last`, `step`; a moment ends with a live turn."""
-    story, first_seed = [], seed
-    while len(story) < moments:
+    trace, first_seed = [], seed
+    while len(trace) < moments:
         env.reset(seed=first_seed)
         reader, first_seed, begins = DictReader(), None, True
         news = obs, rewards, terms, truncs, infos = {}, {}, {}, {}, {}
@@ -160,11 +160,11 @@ def _agent_iter_story(env: AECEnv, seed: int, moments: int) -> Story:
             if terms[agent] or truncs[agent]:
                 env.step(None)
                 continue
-            story.append(reader.read(*news))
+            trace.append(reader.read(*news))
             begins = False
             env.step(action_for(obs[agent]))
             news = obs, rewards, terms, truncs, infos = {}, {}, {}, {}, {}
         assert not begins
-        story.append(reader.read(obs, rewards, terms | {ALL: True}, truncs, infos))
+        trace.append(reader.read(obs, rewards, terms | {ALL: True}, truncs, infos))
     env.close()
-    return story[:moments]
+    return trace[:moments]

@@ -19,7 +19,7 @@ from rollax import PolicySpec, RolloutWorker, to_base_env
 from rollax.batch import Fragment
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
 from tests.env.drive import drive
-from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_story, queue_story
+from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_trace, queue_trace
 from tests.evaluation.reference import Auditor, histories
 from tests.evaluation.worlds import ALL, Encode, Scripted, action_for
 
@@ -85,7 +85,7 @@ def run(make: Any, specs: Any, mapping: Any, log_of: Any, mode: str, fragment: i
         auditor.check(fragments)
         learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch in fragments.values())
         metrics += worker.get_metrics()
-    episodes = [episode for story in histories(logs) for episode in story.episodes]
+    episodes = [episode for trace in histories(logs) for episode in trace.episodes]
     assert sum(m.reward for m in metrics) == sum(reward for reward, _, _ in episodes)
     assert sorted(m.length for m in metrics) == sorted(length for _, length, _ in episodes)
     trajectories = sorted(sum(trajectories) for _, _, by_agent in episodes for trajectories in by_agent.values())
@@ -221,9 +221,9 @@ class TestRandomSchedules:
         )
 
     @given(seeds=st.lists(st.integers(0, 2**31), min_size=1, max_size=3), split=st.integers(1, 3))
-    @pytest.mark.parametrize(("cls", "story"), [(Dance, dance_story), (Queue, queue_story)])
-    def test_from_pettingzoo(self, cls, story, seeds, split):
+    @pytest.mark.parametrize(("cls", "trace"), [(Dance, dance_trace), (Queue, queue_trace)])
+    def test_from_pettingzoo(self, cls, trace, seeds, split):
         base = to_base_env(cls(), lambda index: cls(), len(seeds))
         for seed, logs in zip(seeds, drive(base, "rows", 25, seeds, split), strict=True):
-            assert logs == story(seed, len(logs))
+            assert logs == trace(seed, len(logs))
         base.stop()

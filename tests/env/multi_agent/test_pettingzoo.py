@@ -16,7 +16,7 @@ from rollax import EnvError, MultiAgentError, PPOConfig, RolloutWorker, to_base_
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.env.multi_agent.pettingzoo_env import from_pettingzoo
 from tests.env.drive import drive
-from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, queue_story
+from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, queue_trace
 from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, Party
 from tests.evaluation.worlds import Encode
@@ -243,8 +243,8 @@ def test_agents_can_share_one_array():
             self.array[:] = super().observe(agent)
             return self.array
 
-    (story,) = drive(to_base_env(Shares()), "rows", 40, [5])
-    assert story == queue_story(5, len(story))
+    (trace,) = drive(to_base_env(Shares()), "rows", 40, [5])
+    assert trace == queue_trace(5, len(trace))
 
 
 @pytest.mark.parametrize("cls", [Dance, Queue])

@@ -95,11 +95,11 @@ def remote(env, num_envs, wait_ms=0.0, *, config=None, worker_index=2, **setting
 @pytest.mark.parametrize(("view", "split"), [("rows", 1), ("rows", 3), ("dicts", 1)])
 def test_episodes_in_lockstep_are_correct(lockstep, name, view, split):
     seeds = seeds_for(lockstep[name].num_envs)
-    stories = drive(lockstep[name], view, 40, seeds, split)
-    for story, seed in zip(stories, seeds, strict=True):
-        assert len(story) > 20
-        assert any(moment.ended for moment in story)
-        assert story == REMOTE[name].story(seed, len(story))
+    traces = drive(lockstep[name], view, 40, seeds, split)
+    for trace, seed in zip(traces, seeds, strict=True):
+        assert len(trace) > 20
+        assert any(moment.ended for moment in trace)
+        assert trace == REMOTE[name].trace(seed, len(trace))
 
 
 @EVERY_KIND
@@ -120,9 +120,9 @@ def test_in_lockstep_all_step_at_every_poll(lockstep, name):
 def test_episodes_without_waiting_are_correct(lockstep, name, monkeypatch):
     wait(lockstep[name], 0.0, monkeypatch)
     for view in ("rows", "dicts"):
-        stories = drive(lockstep[name], view, 80, seeds_for(2), at_least=6)
-        for story, seed in zip(stories, seeds_for(2), strict=True):
-            assert story == REMOTE[name].story(seed, len(story))
+        traces = drive(lockstep[name], view, 80, seeds_for(2), at_least=6)
+        for trace, seed in zip(traces, seeds_for(2), strict=True):
+            assert trace == REMOTE[name].trace(seed, len(trace))
 
 
 @pytest.mark.long
@@ -179,9 +179,9 @@ def test_one_sub_environment(lockstep):
     env = kind.make(1)
     assert "begun" in answers.refused(env.poll_rows)
     assert "begun" in answers.refused(env.poll)
-    (story,), many = drive(env, "rows", 20, seeds_for(1)), drive(lockstep["remote"], "rows", 20, seeds_for(2))
-    shortest = min(len(story), len(many[0]))
-    assert story[:shortest] == many[0][:shortest]
+    (trace,), many = drive(env, "rows", 20, seeds_for(1)), drive(lockstep["remote"], "rows", 20, seeds_for(2))
+    shortest = min(len(trace), len(many[0]))
+    assert trace[:shortest] == many[0][:shortest]
     assert many[0][:5] != many[1][:5]
     answers.test_step_after_the_end(kind._replace(make=lambda num_envs: env))
     env.stop()
