@@ -238,9 +238,9 @@ def test_recorded_environments_run_in_their_own_processes(small_ray, tmp_path):
 def test_refused_actions(lockstep, name):
     same = REMOTE[name]._replace(make=lambda num_envs: lockstep[name])
     answers = test_contract.TestAnswers()
-    answers.test_missing_answer(same)
-    answers.test_answered_twice(same)
-    answers.test_answer_to_who_does_not_wait(same)
+    answers.test_missing_action(same)
+    answers.test_two_actions_for_one_agent(same)
+    answers.test_action_for_an_agent_that_does_not_wait(same)
 
 
 def test_the_context_has_the_indices(trio):
