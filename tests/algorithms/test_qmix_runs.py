@@ -112,7 +112,8 @@ def test_several_groups_with_one_policy():
         assert trainer.train()["policy_reward_mean"] == {"default_policy": 6.5}
 
 
-@pytest.mark.parametrize(("mixer", "model"), [("qmix", GRU), pytest.param(None, FLAT, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("mixer", "model"), [("qmix", GRU), (None, FLAT)])
 def test_restoring_continues_exactly(tmp_path, model, mixer):
     config = {**SMALL, "mixer": mixer, "model": model, "store_buffer_in_checkpoints": True}
     with QMIXTrainer(lifting, config) as trainer:
@@ -188,9 +189,8 @@ TWO_STEP = {
 }
 
 
-@pytest.mark.parametrize(
-    ("trainer_class", "reward"), [(QMIXTrainer, 8.0), pytest.param(VDNTrainer, 7.0, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("trainer_class", "reward"), [(QMIXTrainer, 8.0), (VDNTrainer, 7.0)])
 def test_two_step_game_under_full_exploration(trainer_class, reward):
     """QMIX can represent the values of state 2. The best sum of two values gives 6.5 for 8, less than 7 of state 1."""
     with trainer_class(two_step, {**TWO_STEP, "seed": 0}) as trainer:

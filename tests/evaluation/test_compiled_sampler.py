@@ -31,6 +31,7 @@ from rollax.evaluation.compiled_sampler import CompiledSampler
 from tests.evaluation.compiled import GRU, LSTM, MODEL, PAIR, TWO, Drawing, assert_equal, compare, make, numbers_of
 from tests.evaluation.worlds import Weighted
 from tests.jaxenv.worlds import Both, JaxClock, JaxClocks, meeting
+from tests.marks import long_except
 
 
 class Counts(nnx.Module):
@@ -84,7 +85,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("case", long_except(["ppo", "ppo, gru, nested, filter", "dqn", "ddpg, walk"], CASES))
 def test_fragments_are_those_of_single_steps(case):
     env, policy, config, settings = case
     compare(env=env, policy=policy, config=config, **settings)
@@ -121,7 +122,7 @@ def test_evaluation_plays_whole_episodes_and_fresh_ones_begin_afterwards():
 
 
 @pytest.mark.parametrize(
-    "case", [{}, {"env": JaxClocks, **PAIR, "model": GRU}, {"env": LONG}], ids=["one", "two", "long"]
+    "case", long_except(["one"], {"one": {}, "two": {"env": JaxClocks, **PAIR, "model": GRU}, "long": {"env": LONG}})
 )
 @pytest.mark.parametrize("record", [True, False])
 def test_evaluation_plays_the_episodes_of_single_steps(case, record):

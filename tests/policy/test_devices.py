@@ -147,7 +147,8 @@ def check(kinds: list[str]) -> None:
     check_stops_before_a_non_finite_step()
 
 
-@pytest.mark.parametrize("kinds", [["minibatches"], pytest.param([*KINDS], marks=pytest.mark.long)], ids=["one", "all"])
+@pytest.mark.long
+@pytest.mark.parametrize("kinds", [["minibatches"], [*KINDS]], ids=["one", "all"])
 def test_eight_devices_learn_the_same(kinds):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
     done = subprocess.run(
