@@ -196,7 +196,7 @@ def from_brax(env: Any) -> JaxEnv:
 
 def from_jaxmarl(env: Any, *limit: int | None) -> JaxEnv:
     """An environment of jaxmarl, truncated after as many steps as it has itself, unless there is another `limit`."""
-    own = _limit_taken_from(env)
+    env, own = _without_limit(env)
     steps = limit[0] if limit else own
     return JaxMarlEnv(env) if steps is None else TimeLimit(JaxMarlEnv(env), steps)
 
@@ -272,13 +272,23 @@ def _action_space(space: Any) -> Space:
     return spaces.Box(low, high)
 
 
-def _limit_taken_from(env: Any) -> int | None:
-    """The steps after which an environment of jaxmarl would report an end; afterwards it never does for that reason."""
-    inner = getattr(env, "_env", env)  # SMAX with enemies has SMAX inside
+def _without_limit(env: Any) -> tuple[Any, int | None]:
+    """A copy of an environment of jaxmarl that never ends by time, and the steps after which the original does."""
+    env = _copied(env)  # the caller's keeps its limit: a creator may return it again
+    inner = env
+    if "_env" in vars(env):  # SMAX with enemies has SMAX inside
+        inner = env._env = _copied(env._env)
     limit = getattr(inner, "max_steps", None)
     if limit is not None:
         inner.max_steps = np.iinfo(np.int32).max
-    return limit
+    return env, limit
+
+
+def _copied(env: Any) -> Any:
+    """A shallow copy, also of a class whose `__getattr__` reads attributes, which `copy.copy` cannot make."""
+    copied = object.__new__(type(env))
+    vars(copied).update(vars(env))
+    return copied
 
 
 def _module(name: str) -> Any:

@@ -116,8 +116,11 @@ class TestJaxMarl:
         assert set(batch["one"]["rewards"]) == {1}
 
     def test_an_environment_itself(self):
-        (env,) = to_base_env(MultiAgentEnv(7)).get_sub_environments()
-        assert env.max_episode_steps == 7
+        given = MultiAgentEnv(7)
+        for _ in range(2):  # a creator may return the same one for training and for evaluation
+            (env,) = to_base_env(given).get_sub_environments()
+            assert env.max_episode_steps == 7
+        assert given.max_steps == 7
 
     def test_an_unknown_name(self):
         with pytest.raises(ConfigError, match=r"unknown environment of jaxmarl[\s\S]*did you mean 'counts'"):
