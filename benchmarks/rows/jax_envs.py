@@ -14,7 +14,7 @@ _SIDES = {"jax:CartPole-v1": "rollax", "CartPole-v1": "Gymnasium, copies"}
 
 def jax_env_rows() -> tuple[Row, ...]:
     """Returns the benchmarks of sampling and training in compiled environments."""
-    return (_sampling(64, 128), _sampling(2048, 32), _training(), _replay(), _search())
+    return (_sampling(64, 128), _sampling(2048, 32), _agents(1), _agents(2), _training(), _replay(), _search())
 
 
 def _sampling(num_envs: int, fragment: int) -> Row:
@@ -35,6 +35,25 @@ def _sampling(num_envs: int, fragment: int) -> Row:
         notes="rollax plays a fragment in one compiled call. Step by step, the environment and the policy are two "
         "compiled calls for each step. The third side steps Gymnasium's native vector CartPole. Values and advantages "
         "are computed on all sides.",
+    )
+
+
+def _agents(num_policies: int) -> Row:
+    jax = own("rollax_jax_agents", *flags(num_envs=64, fragment=128, num_policies=num_policies))
+    policies = "one shared 64×64 tanh policy" if num_policies == 1 else "two 64×64 tanh policies"
+    return Row(
+        name=f"sampling_jax_agents_{num_policies}",
+        work=f"sampling a game of two agents in JAX, 64 sub-envs, {policies}, one process",
+        unit="env steps/s",
+        better="more",
+        sides=(
+            Side("rollax", jax),
+            Side("step by step", (*jax, "--stepwise")),
+            Side("in NumPy, copies", (*jax, "--numpy")),
+        ),
+        targets=(Against("step by step"), Against("in NumPy, copies", 2.0)),
+        notes="Two walkers on a line meet after about 13 steps. The third side steps copies of the same game as a "
+        "`MultiAgentEnv` in NumPy.",
     )
 
 
