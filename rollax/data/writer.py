@@ -131,7 +131,7 @@ class DatasetWriter:
 
         Raises:
             DatasetError: a column is missing, is no array, has another length, holds objects or has a name that is
-                taken; an id that is no text; a flag that is none; a header that is no JSON; or the disk fails.
+                taken; an id that is no string; a flag that is no boolean; a header that is no JSON; or the disk fails.
         """
         _check_ids(trajectory)
         _check_flags(trajectory)

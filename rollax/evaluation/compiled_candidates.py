@@ -22,11 +22,11 @@ from rollax.jaxenv.sub_environments import Running
 from rollax.policy.stacked_acting import BLOCK
 
 _STEPS = 64
-"""Steps of one compiled call: more of them are fewer calls, but a slot whose episode has ended rests for longer."""
+"""Steps of one compiled call: more steps need fewer calls, but slots whose episode has ended are idle for longer."""
 
 
 class _Played(NamedTuple):
-    """What happened in T steps of each slot, [T, slots, ...].
+    """The outcomes of T steps of each slot, [T, slots, ...].
 
     `acted` is false from the end of an episode on; the rest of such a row says nothing. `obs` is what was acted on.
     """
@@ -58,7 +58,7 @@ class CompiledCandidates(CandidatePlayer):
         """Plays some steps in each slot, and begins the next episodes."""
         played = self._play_steps()
         failing = (played.acted & ~played.finite).any(axis=1)
-        # After outputs that are not finite, observations may be neither, and are not to blame.
+        # Observations after non-finite outputs are not checked: they may be non-finite as a consequence.
         acted = played.acted & (failing.cumsum() - failing == 0)[:, None]
         steps, slots = acted.nonzero()
         where = lambda row: self._jax_env.where(int(slots[row]), DEFAULT_AGENT)  # noqa: E731
@@ -118,7 +118,7 @@ class CompiledCandidates(CandidatePlayer):
 
 
 def _parts(running: Running, plays: jax.Array, noise: Any) -> list[tuple[Running, jax.Array, Any]]:
-    """The rows of each block; the last slot fills up the last block, where it plays nothing."""
+    """The rows of each block; copies of the last slot, which are ignored, fill the last block."""
     count = len(plays)
     parts = []
     for first in range(0, count, BLOCK):
@@ -140,6 +140,6 @@ def _joined(played: list[tuple[Running, _Played]], before: Running) -> tuple[Run
 
 
 def make_candidate_player(sampler: Sampler, runner: PolicyRunner, worker_index: int) -> CandidatePlayer:
-    """What plays candidates for a sampler: in compiled calls where it samples so itself."""
+    """The player of candidates for a sampler; compiled if the sampler is."""
     player_class = CompiledCandidates if isinstance(sampler, CompiledSampler) else CandidatePlayer
     return player_class(sampler, runner, worker_index)

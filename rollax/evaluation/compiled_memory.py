@@ -1,4 +1,4 @@
-"""`CompiledMemory`: the memory of a policy inside a compiled loop, with the columns that the memory on the host has."""
+"""`CompiledMemory`: the memory of a policy inside a compiled loop, with the same columns as the memory on the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CompiledMemory:
         self.initial: Inputs = trees.tree_map(lambda row: jnp.repeat(jnp.asarray(row)[None], rows, axis=0), initial)
 
     def after(self, actions: trees.Tree, states: Sequence[Any], rewards: Any) -> Inputs:
-        """The columns after N decisions and the rewards that followed, where the trajectories go on."""
+        """The columns after N decisions and the rewards that followed, if the trajectories continue."""
         after = {
             SampleBatch.STATE_IN: tuple(states),
             SampleBatch.PREV_ACTIONS: self._runner.action_map.received(actions),
@@ -40,5 +40,5 @@ class CompiledMemory:
         return trees.tree_map(lambda column, part: part.astype(column.dtype), self.initial, after)
 
     def on_host(self, columns: Inputs) -> Inputs:
-        """The columns to store, out of others, in NumPy with the dtypes of the host: JAX has no int64."""
+        """Selects the columns to store, in NumPy with the dtypes of the host: JAX has no int64."""
         return trees.tree_map(lambda row, column: column.astype(row.dtype, copy=False), self._stored, columns)

@@ -23,14 +23,14 @@ from rollax.policy.jax_policy import JaxPolicy
 
 
 class PolicyCarry(NamedTuple):
-    """What goes from one step to the next: what the policy acts on, [N k, ...], and the filter's statistics."""
+    """The carry of a policy between steps: its next inputs, [N k, ...], and the statistics of its filter."""
 
     inputs: Inputs
     moments: Any
 
 
 class Decisions(NamedTuple):
-    """What a policy decides in its N k rows; see `JaxPolicy.traced_actions`."""
+    """The outputs of a policy for its N k rows; see `JaxPolicy.traced_actions`."""
 
     actions: Any
     packed: Any
@@ -38,7 +38,7 @@ class Decisions(NamedTuple):
 
 
 class PolicyColumns(NamedTuple):
-    """What one policy plays, [N k T, ...]: T rows of each of k agents in each of N sub-environments, in time order.
+    """The rows of one policy, [N k T, ...]: T of each of k agents in each of N sub-environments, in time order.
 
     `inputs` are what the policy acts on, filtered observations and its memory; `new_inputs` what it would act on next
     if no episode ended. With a filter, `unfiltered` has what it has seen: all new observations, and the first ones of
@@ -53,7 +53,7 @@ class PolicyColumns(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What happened in T steps of N sub-environments with A agents, in NumPy.
+    """The outcomes of T steps of N sub-environments with A agents, in NumPy.
 
     Args:
         rewards: [N, A, T] float64.
@@ -77,14 +77,14 @@ class Played(NamedTuple):
 
 
 class CompiledPolicy:
-    """The part of one policy in what `CompiledSampler` does.
+    """One policy of a `CompiledSampler`.
 
     Args:
-        runner: the policy.
+        runner: the runner of the policy.
         env: the environment.
-        agents: k agents that it acts for, in the order of the environment.
+        agents: the k agents of the policy, in the order of the environment.
     Attributes:
-        inputs: what the policy acts on next.
+        inputs: the inputs of the next forward pass.
         places: [k] the positions of its agents among all.
     """
 
@@ -98,13 +98,13 @@ class CompiledPolicy:
         self.inputs: Inputs = {}
 
     def begin(self, rows: Rows, learns: bool) -> None:
-        """Takes in the first observations of all sub-environments; `learns`: the filter does."""
+        """Takes the first observations of all sub-environments; `learns`: whether the filter learns from them."""
         slots = np.arange(self._env.num_envs)[:, None] * len(self._env.agents) + self.places
         obs = self.runner.filter(rows.observations(slots.ravel(), self.policy.observation_space), learns)
         self.inputs = {SampleBatch.OBS: jax.tree.map(jnp.asarray, obs), **self._memory.initial}
 
     def carry(self) -> PolicyCarry:
-        """What a compiled call begins with."""
+        """The carry at the start of a compiled call."""
         return PolicyCarry(self.inputs, self._filter.moments())
 
     def draw_noise(self, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -114,22 +114,22 @@ class CompiledPolicy:
     # Traced by JAX.
 
     def act(self, params: Any, extra: Any, inputs: Inputs, noise: Any, explore: bool) -> tuple[Decisions, ByAgent]:
-        """What it decides, and the actions by agent; `noise` is that of one step, None for greedy actions."""
+        """The outputs and the actions by agent; `noise` is that of one step, None for greedy actions."""
         decisions = Decisions(*self.policy.traced_actions(params, extra, inputs, noise, explore=explore))
         return decisions, split(self.runner.action_map(decisions.actions), self.agents)
 
     def observe(
         self, carry: PolicyCarry, decided: Decisions, outcome: Outcome, begun: ByAgent, over: jax.Array, learns: bool
     ) -> tuple[PolicyCarry, PolicyColumns]:
-        """What it acts on after a step, and what the step adds to the fragment.
+        """The carry after a step, and the rows of the step.
 
         Args:
-            carry: what it has acted on.
-            decided: what it has decided.
-            outcome: of the step.
+            carry: the carry before the step.
+            decided: its outputs in the step.
+            outcome: the outcome of the step.
             begun: the observations after new episodes have begun.
-            over: [N] where they have.
-            learns: whether the filter does.
+            over: [N] whether a new episode has begun.
+            learns: whether the filter learns.
         """
         inputs, moments = carry
         following, first = joined(outcome.obs, self.agents), joined(begun, self.agents)
@@ -148,7 +148,7 @@ class CompiledPolicy:
     # On the host.
 
     def on_host(self, columns: PolicyColumns, over: np.ndarray, learns: bool) -> PolicyColumns:
-        """Checks columns and gives them the dtypes of the host; its filter sees what the compiled one has seen.
+        """Checks columns and gives them the dtypes of the host; the filter on the host learns what the compiled one has.
 
         `over` is [N, T]: where episodes have ended.
         """
@@ -201,5 +201,5 @@ class CompiledPolicy:
         return Fragment(rows, ends, trees.index(columns.new_inputs, ends))
 
     def _of_agents(self, column: np.ndarray) -> np.ndarray:
-        """[N k T] of the rows, out of [N, T] of the sub-environments."""
+        """Repeats [N, T] values of sub-environments for each row, [N k T]."""
         return np.repeat(column, len(self.agents), axis=0).ravel()

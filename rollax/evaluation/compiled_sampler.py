@@ -30,14 +30,14 @@ _EVALUATION_STEPS = 64
 
 
 class _Carry(NamedTuple):
-    """What goes from one step to the next: the episodes, and what each policy acts on."""
+    """The carry between steps: the running episodes, and the carry of each policy."""
 
     running: Running
     policies: dict[str, PolicyCarry]
 
 
 class _Rows(NamedTuple):
-    """What T steps are: rewards [N, A, T], flags [N, T], and the columns of each policy."""
+    """The rows of T steps: rewards [N, A, T], flags [N, T], and the columns of each policy."""
 
     rewards: Any
     terminateds: Any
@@ -76,7 +76,7 @@ class CompiledSampler(Sampler):
         return fragments, played.over.size
 
     def step(self) -> None:
-        # Exploring draws random numbers at each step that is played, so none may be played in vain.
+        # With exploration each step draws random numbers, so that surplus steps would change later ones.
         rows = self._play(1 if self.explore else _EVALUATION_STEPS)
         for i, one in self._policies.items():
             one.policy.unpacked(rows.columns[i].packed)  # raises where the model's outputs are not finite
@@ -88,7 +88,7 @@ class CompiledSampler(Sampler):
         self.episodes.drop_running()
 
     def _play(self, steps: int) -> _Rows:
-        """Plays a number of steps; until the caller has recorded them, an interruption makes fresh episodes begin."""
+        """Plays a number of steps; an interruption before the caller has recorded them begins fresh episodes."""
         check_unchanged(self._mapped, policies_of_agents(self.policy_of, self.env.agents, list(self.runners)))
         policies = self._policies
         learning = frozenset(i for i, one in policies.items() if self.record and one.runner.learns)
@@ -104,13 +104,13 @@ class CompiledSampler(Sampler):
         (self.env.running, carries), rows = self._roll(params, extra, carry, noise, **settings)
         for i, one in policies.items():
             one.inputs = carries[i].inputs
-        rows = self._needed(jax.tree.map(np.array, rows))  # copies, which others may change
+        rows = self._needed(jax.tree.map(np.array, rows))  # copies, which callers may change
         rows = self._on_host(rows, learning)
         self.env.ended((rows.terminateds | rows.truncateds).any(axis=1).nonzero()[0])
         return rows
 
     def _needed(self, rows: _Rows) -> _Rows:
-        """The steps until the last episode that counts has ended; fresh ones begin after it."""
+        """The steps up to the end of the last episode that counts; fresh episodes begin after it."""
         left, over = self.episodes.left, rows.terminateds | rows.truncateds
         ended = np.zeros(over.shape[1], bool) if left is None else (over.cumsum(axis=1) >= left[:, None]).all(axis=0)
         if not ended[:-1].any():
@@ -155,7 +155,7 @@ class CompiledSampler(Sampler):
         over = rows.terminateds | rows.truncateds
         count, agents = rows.rewards.shape[:2]
         t = _steps_since(over, self.episodes["length"][:count])
-        number = np.cumsum(over, axis=1) - over  # of the episode among those of its sub-environment here
+        number = np.cumsum(over, axis=1) - over  # index of the episode in its sub-environment, within these steps
         ended = over.sum(axis=1)
         most = int(ended.max()) + 1
         rewards_of = _sums(number[:, None].repeat(agents, axis=1), most, rows.rewards)
@@ -212,7 +212,7 @@ def _by_row(column: jax.Array) -> jax.Array:
 
 
 def _sums(places: np.ndarray, most: int, values: np.ndarray | None = None) -> np.ndarray:
-    """[..., most] the sums of the values [..., T] that have the same place below `most`; of ones without values."""
+    """[..., most] the sums of the values [..., T] that have the same place below `most`; counts without values."""
     rows = np.arange(places.size // places.shape[-1]).reshape(*places.shape[:-1], 1)
     weights = None if values is None else values.ravel()
     sums = np.bincount((places + most * rows).ravel(), weights, most * rows.size)
@@ -220,7 +220,7 @@ def _sums(places: np.ndarray, most: int, values: np.ndarray | None = None) -> np
 
 
 def _steps_since(over: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """[N, T] the step in its episode, from [N, T] ends and the [N] steps that the first episodes have had before."""
+    """[N, T] the step in its episode, from [N, T] ends and the [N] earlier steps of the running episodes."""
     steps, first = np.arange(over.shape[1]), -lengths[:, None]
     begun = np.where(over[:, :-1], steps[1:], first)
     return steps - np.maximum.accumulate(np.hstack((first, begun)), axis=1)

@@ -1,4 +1,4 @@
-"""`JaxBaseEnv`: a `JaxEnv` as a `BaseEnv`, stepped from the host: for evaluation and what cannot be compiled."""
+"""`JaxBaseEnv`: a `JaxEnv` as a `BaseEnv`, stepped from the host: for sampling that cannot be compiled."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class JaxBaseEnv(BaseEnv):
         chosen = np.zeros(self.num_envs, bool)
         chosen[env_index] = True
         if self.running is None or seeds is not None:
-            # Of those without a seed, a random one.
+            # Sub-environments without a seed get a random one.
             numbers = np.random.SeedSequence().generate_state(self.num_envs)
             for index, seed in zip(env_index.tolist(), seeds or (), strict=False):
                 if seed is not None:
@@ -116,12 +116,12 @@ class JaxBaseEnv(BaseEnv):
         return columns
 
     def ended(self, env_index: np.ndarray) -> None:
-        """Notes sub-environments whose episode has ended: observations of the first ones are checked in full."""
+        """Records ended episodes: observations are checked in full in the first episode of each sub-environment."""
         if self._first_episodes.indices:
             self._first_episodes.polled(env_index.tolist())
 
     def where(self, env_index: int, agent: str) -> str:
-        """An agent of a sub-environment, in errors."""
+        """Describes an agent of a sub-environment in error messages."""
         of_agent = f", agent {agent!r}" if self.functions.several else ""
         return f"{self.name}, sub-environment {env_index}{of_agent}"
 
@@ -143,7 +143,7 @@ class JaxBaseEnv(BaseEnv):
         return obs if self.observation_space is None else joined(obs, self.agents)
 
     def _columns(self, obs: Any, env_index: np.ndarray) -> Any:
-        """The observations in some sub-environments as in `Rows`, out of what `_traced_rows` returned for all."""
+        """Checked observations of some sub-environments; `obs` is the result of `_traced_rows` for all."""
         slots = self._slots_of(env_index)
         if self.observation_space is not None:
             columns = obs if len(env_index) == self.num_envs else trees.index(obs, slots)

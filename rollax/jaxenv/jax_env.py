@@ -54,7 +54,7 @@ class JaxEnv(ABC):
 
     @abstractmethod
     def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
-        """The outcome of an action, a tree of arrays as the action space has it; `key` is new at each step."""
+        """The outcome of an action, which has the structure of the action space; `key` is new at each step."""
 
     def render(self, state: Any) -> np.ndarray | None:
         """[height, width, 3] uint8: a frame of one state, in NumPy; None if it cannot be drawn."""
@@ -68,8 +68,8 @@ class MultiAgentJaxEnv(JaxEnv):
 
     Attributes:
         agents: the ids of all agents.
-        observation_space, action_space: of every agent.
-        observation_spaces, action_spaces: by agent id, in place of these two where agents differ.
+        observation_space, action_space: the spaces of every agent, if they are equal.
+        observation_spaces, action_spaces: the spaces by agent id, if they differ.
     """
 
     agents: tuple[str, ...]
@@ -122,7 +122,7 @@ class TimeLimit(JaxEnv):
 
 
 def agents_of(env: JaxEnv) -> tuple[str, ...] | None:
-    """The ids of the agents; None where there is one, without an id."""
+    """The ids of the agents; None for an environment of one agent, which has no id."""
     while isinstance(env, TimeLimit):
         env = env.env
     return tuple(getattr(env, "agents", ())) if isinstance(env, MultiAgentJaxEnv) else None

@@ -21,7 +21,7 @@ from rollax.jaxenv.jax_env import JaxEnv, MultiAgentJaxEnv, Outcome, TimeLimit, 
 from rollax.spaces import ACTION_MASK, Path, walk
 
 _Named = tuple[Callable[..., JaxEnv], Callable[..., Any]]
-"""What makes an environment from the settings in `env_config`, and what these go to, which errors show."""
+"""Creator of an environment from the settings in `env_config`; callable with these settings, for errors."""
 
 _BRAX_STEPS = 1000
 
@@ -103,7 +103,7 @@ class PgxEnv(JaxEnv):
         EnvError: a game for several players.
     """
 
-    # They end by a timer alone, which pgx reports as `terminated`, and which the player does not see.
+    # Games that end only by a timer, which the player does not see and pgx reports as `terminated`.
     _ends_by_time = frozenset({"minatar-freeway"})
 
     def __init__(self, env: Any) -> None:
@@ -118,7 +118,7 @@ class PgxEnv(JaxEnv):
         self.env = env
         state = jax.eval_shape(env.init, jax.random.key(0))
         seen, legal = state.observation, state.legal_action_mask
-        # Of bytes, so that boards and frames are images for models, and small in replay buffers.
+        # As uint8, so that models treat boards and frames as images, and replay buffers stay small.
         observation = spaces.Box(0, 1, seen.shape, np.uint8) if seen.dtype == bool else _unbounded(seen)
         self.observation_space = spaces.Dict(
             {"observation": observation, ACTION_MASK: spaces.MultiBinary(legal.shape[0])}
@@ -143,12 +143,12 @@ class PgxEnv(JaxEnv):
 
 
 class JaxMarlEnv(MultiAgentJaxEnv):
-    """An environment of jaxmarl. Observations have no bounds, because those that it declares are not always right.
+    """An environment of jaxmarl. Observations have no bounds, because the declared ones are not always right.
 
-    Where it names available actions, an observation is a Dict of `observation` and `action_mask`.
+    If it reports available actions, an observation is a Dict of `observation` and `action_mask`.
 
     Args:
-        env: a `jaxmarl.environments.multi_agent_env.MultiAgentEnv`, which does not end by time.
+        env: a `jaxmarl.environments.multi_agent_env.MultiAgentEnv`, which has no time limit.
     """
 
     def __init__(self, env: Any) -> None:
@@ -195,7 +195,7 @@ def from_brax(env: Any) -> JaxEnv:
 
 
 def from_jaxmarl(env: Any, *limit: int | None) -> JaxEnv:
-    """An environment of jaxmarl, truncated after as many steps as it has itself, unless there is another `limit`."""
+    """An environment of jaxmarl, truncated after its own limit of steps, or after `limit`."""
     env, own = _without_limit(env)
     steps = limit[0] if limit else own
     return JaxMarlEnv(env) if steps is None else TimeLimit(JaxMarlEnv(env), steps)
@@ -251,21 +251,21 @@ def pgx(name: str) -> _Named:
 
 
 def _in_dtype(space: Space, path: Path, obs: Any) -> Space:
-    """The space, in the dtype of its observations if it declares whole numbers and they are none, as gymnax's Catch."""
+    """The space; in the dtype of the observations if only the declared one is an integer, as in gymnax's Catch."""
     if not isinstance(space, spaces.Box) or np.can_cast(obs.dtype, np.dtype(space.dtype), "same_kind"):
         return space
     return spaces.Box(space.low, space.high, dtype=obs.dtype)
 
 
 def _unbounded(shapes: Any) -> Space:
-    """The space of numbers without bounds, of arrays or dicts of arrays."""
+    """The unbounded space of an array, or of a dict of arrays."""
     if hasattr(shapes, "shape"):
         return spaces.Box(-np.inf, np.inf, shapes.shape, np.float32)
     return spaces.Dict({key: _unbounded(part) for key, part in shapes.items()})
 
 
 def _action_space(space: Any) -> Space:
-    """Gymnasium's space of one that jaxmarl has."""
+    """The Gymnasium space for a space of jaxmarl."""
     if hasattr(space, "n"):
         return spaces.Discrete(int(space.n))
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
@@ -273,8 +273,8 @@ def _action_space(space: Any) -> Space:
 
 
 def _without_limit(env: Any) -> tuple[Any, int | None]:
-    """A copy of an environment of jaxmarl that never ends by time, and the steps after which the original does."""
-    env = _copied(env)  # the caller's keeps its limit: a creator may return it again
+    """A copy of an environment of jaxmarl without its time limit, and the limit in steps."""
+    env = _copied(env)  # not in place: a creator may return the same object again
     inner = env
     if "_env" in vars(env):  # SMAX with enemies has SMAX inside
         inner = env._env = _copied(env._env)
@@ -285,7 +285,7 @@ def _without_limit(env: Any) -> tuple[Any, int | None]:
 
 
 def _copied(env: Any) -> Any:
-    """A shallow copy, also of a class whose `__getattr__` reads attributes, which `copy.copy` cannot make."""
+    """A shallow copy; `copy.copy` recurses for ever in a class whose `__getattr__` reads attributes."""
     copied = object.__new__(type(env))
     vars(copied).update(vars(env))
     return copied

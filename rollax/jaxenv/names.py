@@ -6,7 +6,7 @@ from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, nearest
 from rollax.importing import JAX_ENV, import_object
 
-# The class, and after how many steps it is truncated.
+# Class and number of steps after which episodes are truncated.
 _OWN = {
     "CartPole-v1": ("rollax.jaxenv.classic_control:CartPole", 500),
     "Pendulum-v1": ("rollax.jaxenv.classic_control:Pendulum", 200),
@@ -20,7 +20,7 @@ def jax_ids() -> list[str]:
 
 
 class JaxCreator:
-    """Makes the environment of a name; `env_config` holds its settings, and `max_episode_steps`.
+    """Makes the environment of a name; `env_config` has its settings and `max_episode_steps`.
 
     Args:
         env_id: the name with its prefix, "jax:CartPole-v1".

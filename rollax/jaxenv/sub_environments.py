@@ -69,11 +69,11 @@ class SubEnvironments:
         self._check()
 
     def begin(self, seeds: jax.Array) -> Running:
-        """Episodes that begin from [N] uint32 seeds."""
+        """Begins all episodes from [N] uint32 seeds."""
         return jax.vmap(lambda seed: self._episode(jax.random.key(seed), jnp.uint32(0)))(seeds)
 
     def restart(self, running: Running, over: jax.Array) -> Running:
-        """Begins new episodes where [N] `over`; the others go on."""
+        """Begins new episodes where [N] `over` is true; the others continue."""
 
         def begun(running: Running) -> Running:
             return replaced(running, over, jax.vmap(self._episode)(running.key, running.draws))
@@ -198,7 +198,7 @@ class SubEnvironments:
 
 
 def joined(by_agent: ByAgent, agents: Sequence[str]) -> Tree:
-    """The rows [N k, ...] of k agents with equal spaces, those of a sub-environment side by side; traced by JAX."""
+    """The rows [N k, ...] of k agents with equal spaces, adjacent for each sub-environment; traced by JAX."""
 
     def rows(*parts: jax.Array) -> jax.Array:
         return jnp.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
@@ -207,7 +207,7 @@ def joined(by_agent: ByAgent, agents: Sequence[str]) -> Tree:
 
 
 def split(rows: Tree, agents: Sequence[str]) -> dict[str, Tree]:
-    """By agent, out of the rows of `joined`; traced by JAX."""
+    """Splits the rows of `joined` by agent; traced by JAX."""
 
     apart = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(-1, len(agents), *leaf.shape[1:]), 1, 0), rows)
     return {agent: jax.tree.map(itemgetter(place), apart) for place, agent in enumerate(agents)}
@@ -223,7 +223,7 @@ def _arrays(tree: Any) -> Any:
 
 
 def _arrays_like(tree: Any) -> Any:
-    """Shapes and dtypes, also of Python's numbers."""
+    """Shapes and dtypes, also of Python numbers."""
     return jax.eval_shape(_arrays, tree)
 
 
