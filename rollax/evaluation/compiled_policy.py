@@ -148,7 +148,7 @@ class CompiledPolicy:
     # On the host.
 
     def on_host(self, columns: PolicyColumns, over: np.ndarray, learns: bool) -> PolicyColumns:
-        """Checks columns and gives them the dtypes of the host; the filter on the host learns what the compiled one has.
+        """Checks columns and converts them to the dtypes of the host; the host's filter follows the compiled one.
 
         `over` is [N, T]: where episodes have ended.
         """
