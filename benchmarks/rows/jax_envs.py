@@ -19,19 +19,13 @@ def jax_env_rows() -> tuple[Row, ...]:
 
 def _sampling(num_envs: int, fragment: int) -> Row:
     settings = flags(num_envs=num_envs, fragment=fragment)
-    jax = own("rollax_sampling", *settings, *flags(env="jax:CartPole-v1"))
-    native = own("rollax_sampling", *settings, *flags(env="CartPole-v1"), "--native")
-    return Row(
-        name=f"sampling_jax_{num_envs}",
-        work=f"sampling CartPole-v1 in JAX, {num_envs} sub-envs, 64×64 tanh actor and critic, one process",
-        unit="env steps/s",
-        better="more",
-        sides=(
-            Side("rollax", jax),
-            Side("step by step", (*jax, "--stepwise")),
-            Side("Gymnasium's vector environment", native),
+    return _compiled_sampling(
+        f"sampling_jax_{num_envs}",
+        f"sampling CartPole-v1 in JAX, {num_envs} sub-envs, 64×64 tanh actor and critic, one process",
+        own("rollax_sampling", *settings, *flags(env="jax:CartPole-v1")),
+        Side(
+            "Gymnasium's vector environment", own("rollax_sampling", *settings, *flags(env="CartPole-v1"), "--native")
         ),
-        targets=(Against("step by step"), Against("Gymnasium's vector environment", 2.0)),
         notes="rollax plays a fragment in one compiled call. Step by step, the environment and the policy are two "
         "compiled calls for each step. The third side steps Gymnasium's native vector CartPole. Values and advantages "
         "are computed on all sides.",
@@ -39,21 +33,28 @@ def _sampling(num_envs: int, fragment: int) -> Row:
 
 
 def _agents(num_policies: int) -> Row:
-    jax = own("rollax_jax_agents", *flags(num_envs=64, fragment=128, num_policies=num_policies))
+    compiled = own("rollax_jax_agents", *flags(num_envs=64, fragment=128, num_policies=num_policies))
     policies = "one shared 64×64 tanh policy" if num_policies == 1 else "two 64×64 tanh policies"
-    return Row(
-        name=f"sampling_jax_agents_{num_policies}",
-        work=f"sampling a game of two agents in JAX, 64 sub-envs, {policies}, one process",
-        unit="env steps/s",
-        better="more",
-        sides=(
-            Side("rollax", jax),
-            Side("step by step", (*jax, "--stepwise")),
-            Side("in NumPy, copies", (*jax, "--numpy")),
-        ),
-        targets=(Against("step by step"), Against("in NumPy, copies", 2.0)),
+    return _compiled_sampling(
+        f"sampling_jax_agents_{num_policies}",
+        f"sampling a game of two agents in JAX, 64 sub-envs, {policies}, one process",
+        compiled,
+        Side("in NumPy, copies", (*compiled, "--numpy")),
         notes="Two walkers on a line meet after about 13 steps. The third side steps copies of the same game as a "
         "`MultiAgentEnv` in NumPy.",
+    )
+
+
+def _compiled_sampling(name: str, work: str, compiled: tuple[str, ...], other: Side, *, notes: str) -> Row:
+    """Returns the rate of sampling in compiled calls, step by step, and in an environment outside of JAX."""
+    return Row(
+        name=name,
+        work=work,
+        unit="env steps/s",
+        better="more",
+        sides=(Side("rollax", compiled), Side("step by step", (*compiled, "--stepwise")), other),
+        targets=(Against("step by step"), Against(other.name, 2.0)),
+        notes=notes,
     )
 
 

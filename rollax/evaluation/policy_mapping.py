@@ -64,7 +64,7 @@ class PolicyMapping:
 
 
 def differs_between_episodes(policy_of: PolicyMapping, agents: Sequence[Hashable]) -> bool:
-    """Whether a mapping takes the episode, or is seen to draw lots: not always the same when it is asked repeatedly."""
+    """Whether a mapping takes the episode, or is random: repeated calls return different policies."""
     if policy_of.takes_episode:
         return True
     return any(len({policy_of(agent, None) for _ in range(_TIMES_ASKED)}) > 1 for agent in agents)
