@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-from rollax.env.adapters import EnvAdapter, register_env_adapter, registered_adapters
+from rollax.env.adapters import register_env_adapter, registered_adapters
 from rollax.errors import ConfigError
 from rollax.frozen import thawed
 from rollax.importing import JAX_ENV, REGISTERED, import_module, import_object
@@ -93,11 +94,11 @@ def registered_envs() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Registrations:
-    """Registrations that another process needs to make the same environments."""
+    """Registrations that another process may need to make the same environments, each pickled on its own."""
 
-    creators: Mapping[str, EnvCreator]
-    specs: Mapping[str, Any]
-    adapters: Mapping[str, EnvAdapter] = field(default_factory=dict)
+    creators: Mapping[str, bytes]
+    specs: Mapping[str, bytes]
+    adapters: Mapping[str, bytes]
 
 
 def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
@@ -107,31 +108,41 @@ def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
         entry_point = spec.entry_point
         if not (isinstance(entry_point, str) and entry_point.startswith(_REGISTERED_BY_THEIR_PACKAGE)):
             specs[env_id] = spec
-    return Registrations(*(_picklable(entries, pickled) for entries in (_creators, specs, registered_adapters())))
+    return Registrations(*(_pickled(entries, pickled) for entries in (_creators, specs, registered_adapters())))
 
 
 def register_all(registered: Registrations) -> None:
-    """Adds the registrations of another process; entries of this process are not changed."""
-    for name, creator in registered.creators.items():
-        _creators.setdefault(name, creator)
+    """Adds the registrations of another process; entries of this process are not changed.
+
+    Those that need a module that is not installed here are left out: few processes need all registrations.
+    """
+    for name, creator in _unpickled(registered.creators, _creators):
+        _creators[name] = creator
         REGISTERED.add(name)
-    for env_id, spec in registered.specs.items():
-        gym.registry.setdefault(env_id, spec)
-    for kind, adapter in registered.adapters.items():
-        if kind not in registered_adapters():
-            register_env_adapter(kind, adapter.adapter, adapter.recognizes)
+    for env_id, spec in _unpickled(registered.specs, gym.registry):
+        gym.registry[env_id] = spec
+    for kind, adapter in _unpickled(registered.adapters, registered_adapters()):
+        register_env_adapter(kind, adapter.adapter, adapter.recognizes)
 
 
-def _picklable(entries: Mapping[str, Any], pickled: Callable[[Any], bytes]) -> dict[str, Any]:
+def _pickled(entries: Mapping[str, Any], pickled: Callable[[Any], bytes]) -> dict[str, bytes]:
     kept = {}
     for name, entry in entries.items():
         try:
-            pickled(entry)
+            kept[name] = pickled(entry)
         except Exception as error:
             log.debug("%s cannot be pickled and is unknown in other processes: %s", name, error)
-        else:
-            kept[name] = entry
     return kept
+
+
+def _unpickled(entries: Mapping[str, bytes], existing: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, entry in entries.items():
+        if name in existing:
+            continue
+        try:
+            yield name, pickle.loads(entry)  # noqa: S301 (from the process that started this one)
+        except Exception as error:
+            log.debug("%s cannot be loaded and is unknown in this process: %s", name, error)
 
 
 def env_creator(env: Any) -> EnvCreator:

@@ -1,5 +1,6 @@
 """The table of environment kinds, and kinds that users add."""
 
+import pickle
 import subprocess
 import sys
 
@@ -92,7 +93,7 @@ def test_an_adapter_that_does_not_import():
 def test_adapters_are_registered_in_other_processes():
     register_env_adapter(KIND, MachineEnv)
     register_env_adapter("stays here", MachineEnv, recognizes=lambda env: False)
-    registered = registrations(lambda entry: b"" if entry.kind == KIND else 1 / 0)
+    registered = registrations(lambda entry: pickle.dumps(entry) if entry.kind == KIND else 1 / 0)
     adapters._registered.clear()
     register_all(registered)
     assert list(adapters.registered_adapters()) == [KIND]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, ExternalEnv, Policy, PPOTrainer, RolloutWorker, SampleBatch, register_env
+from rollax.env.registry import registered_envs
 from tests.env.kinds import KINDS, REMOTE, Kind
 from tests.env.worlds import Clock
 
@@ -36,10 +37,27 @@ class Tally(Policy):
         self.rows = weights["rows"]
 
 
+def clock_of(process_id: int) -> type[Clock]:
+    if os.getpid() != process_id:
+        raise ModuleNotFoundError("No module named 'of_the_driver'")
+    return Clock
+
+
+class CreatorOfOneProcess:
+    """A creator that other processes cannot unpickle, as if they lacked its module."""
+
+    def __call__(self, context: Any) -> Clock:
+        return Clock(dict(context))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return clock_of, (os.getpid(),)
+
+
 @pytest.fixture(scope="module")
 def actors(small_ray):
     """Two workers; their environment is registered in this process only."""
     register_env("clock of the test", lambda context: Clock(dict(context)))
+    register_env("clock of the driver", CreatorOfOneProcess())
     gym.register("rollax-tests/Unimportable-v0", entry_point=lambda: Clock())
     config = {"num_envs_per_worker": 3, "rollout_fragment_length": 10, "seed": 1}
     remote = RolloutWorker.as_remote(num_cpus=0)
@@ -89,6 +107,13 @@ def test_registrations_of_the_driver_exist_in_workers(small_ray, actors):
         return gym.make("rollax-tests/Unimportable-v0").reset(seed=1)[0].shape == (3,)
 
     assert small_ray.get(actors[0].apply.remote(play))
+
+
+def test_registrations_that_need_a_missing_module_are_left_out(small_ray, actors):
+    assert "clock of the driver" in registered_envs()
+    registered = small_ray.get(actors[0].apply.remote(lambda worker: registered_envs()))
+    assert "clock of the test" in registered
+    assert "clock of the driver" not in registered
 
 
 def sampled(kind: Kind) -> dict[str, Any]:

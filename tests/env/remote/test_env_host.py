@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -111,11 +113,13 @@ def test_an_existing_env_is_used_once(event_log):
 
 def test_registrations_of_another_process_are_adopted():
     spec = gym.spec("CartPole-v1")
-    registered = Registrations({"elsewhere": Clock}, {"rollax-tests/Other-v0": spec, "CartPole-v1": None})
+    creators = {"elsewhere": pickle.dumps(Clock), "of a missing module": b"cno_such_module\nMyEnv\n."}
+    specs = {"rollax-tests/Other-v0": pickle.dumps(spec), "CartPole-v1": pickle.dumps(None)}
     try:
-        EnvHost(0, lambda index: None, registered=registered)
-        assert gym.spec("rollax-tests/Other-v0") is spec
+        EnvHost(0, lambda index: None, registered=Registrations(creators, specs, {}))
+        assert gym.spec("rollax-tests/Other-v0") == spec
         assert gym.spec("CartPole-v1") is spec
+        assert "of a missing module" not in registry.registered_envs()
         assert env_creator("elsewhere") is Clock
     finally:
         del gym.registry["rollax-tests/Other-v0"], registry._creators["elsewhere"]
