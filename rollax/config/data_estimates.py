@@ -22,8 +22,8 @@ class OffPolicyEstimationFields(FieldGroup):
 
     off_policy_estimation_methods: tuple[Literal["is", "pdis", "wis", "wpdis", "dm", "dr"], ...] = Field(
         default=(),
-        description="estimates of each policy's value that every evaluation makes from recorded data, such as "
-        "['wis', 'dm']; see [estimates.md](estimates.md)",
+        description="methods by which each evaluation estimates the value of each policy from recorded data, such "
+        "as ['wis', 'dm']; see [estimates.md](estimates.md)",
     )
     off_policy_estimation_input: Any = Field(
         default=None,

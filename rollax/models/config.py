@@ -27,14 +27,14 @@ class ModelConfig(FrozenModel):
 
     fcnet_hiddens: tuple[PositiveInt, ...] = Field(
         default=(64, 64),
-        description="widths of the hidden layers over the encoded observation; (): none. An observation of images only "
-        "has none: conv_dense is its hidden layer",
+        description="widths of the hidden layers after the encoder; (): none. An observation of images only has none "
+        "either: conv_dense is its hidden layer",
     )
     fcnet_activation: Activation = Field(default="tanh", description="activation after each of fcnet_hiddens")
     vf_share_layers: bool = Field(
         default=False,
-        description="whether the value head uses the policy's hidden layers; false: it has separate layers, "
-        "convolutions included",
+        description="whether the value head uses the hidden layers of the policy; false: it has separate layers, "
+        "including convolutions",
     )
     conv_filters: tuple[ConvFilter, ...] | None = Field(
         default=None,
@@ -52,20 +52,23 @@ class ModelConfig(FrozenModel):
         "function of the observation",
     )
     use_lstm: bool = Field(default=False, description="an LSTM between the hidden layers and the heads")
-    use_gru: bool = Field(default=False, description="a GRU there instead")
+    use_gru: bool = Field(default=False, description="a GRU instead of the LSTM")
     lstm_cell_size: PositiveInt = Field(default=64, description="width of the state of the LSTM or GRU")
-    lstm_use_prev_action: bool = Field(default=False, description="the previous action is an input of the LSTM or GRU")
-    lstm_use_prev_reward: bool = Field(default=False, description="the previous reward is an input of the LSTM or GRU")
+    lstm_use_prev_action: bool = Field(
+        default=False, description="whether the previous action is an input of the LSTM or GRU"
+    )
+    lstm_use_prev_reward: bool = Field(
+        default=False, description="whether the previous reward is an input of the LSTM or GRU"
+    )
     max_seq_len: PositiveInt = Field(
         default=20,
-        description="largest number of rows in a training sequence of a model with memory; longer trajectories are "
-        "split",
+        description="with memory, largest number of rows in a training sequence; longer trajectories are split",
     )
     custom_model: Annotated[type | str | InstanceOf[StoredCode] | None, BeforeValidator(_checked_model)] = Field(
         default=None,
         description="an nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
         "**custom_model_config) and called as model(obs) -> Outputs(policy=[B, num_outputs], value=[B], aux={...}). "
-        "It replaces all of the above except max_seq_len. One with memory also has initial_state()",
+        "It replaces all of the above except max_seq_len. A model with memory also has a method initial_state()",
     )
     custom_model_config: dict[str, Any] = Field(default={}, description="further keyword arguments of custom_model")
 

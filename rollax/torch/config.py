@@ -20,11 +20,11 @@ class TorchFields(FieldGroup):
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         default="auto",
         description="where the model computes; auto: on a GPU of CUDA if there is one, else on the CPU. Remote workers "
-        "without a GPU of their own use the CPU",
+        "that reserve no GPU use the CPU",
     )
     torch_compile: bool = Field(
         default=False,
-        description="whether torch.compile compiles the loss, once for each of a few shapes; it needs a C++ compiler",
+        description="whether torch.compile compiles the loss, once for each of a few shapes; requires a C++ compiler",
     )
 
 
