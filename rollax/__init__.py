@@ -1,4 +1,4 @@
-"""Reinforcement learning: any environment in, trained policies out.
+"""Reinforcement learning: trains, evaluates, serves and exports policies.
 
 The public names are those of `__init__.pyi`. Each is imported on first use, so `import rollax` imports neither JAX nor
 Ray, and processes of environments stay small. `from rollax import *` leaves out names of extras that are not installed.

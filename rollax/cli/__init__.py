@@ -44,7 +44,7 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Reinforcement learning: any environment in, trained policies out."""
+    """Train, evaluate, serve and export reinforcement-learning policies."""
 
 
 def main() -> None:
