@@ -181,7 +181,7 @@ def config_table(config: type[BaseModel], others: Sequence[type[BaseModel]] = ()
 
     Fields that are the same in one of the `others`, or else in all algorithms, are left out.
     """
-    known = {} if config is TrainerConfig else {name: _row(name, field) for name, field in _COMMON.items()}
+    known = {} if issubclass(TrainerConfig, config) else {name: _row(name, field) for name, field in _COMMON.items()}
     for other in others:
         known |= {name: _row(name, field) for name, field in other.model_fields.items()}
     refused = never_in_effect(config)

@@ -18,15 +18,15 @@ class OutputFields(FieldGroup):
     output: str | None = Field(
         default=None,
         min_length=1,
-        description="folder for the experience of training, as Parquet files; see [offline.md](offline.md); None: "
-        "nothing is written",
+        description="folder into which the experience of training is written, as Parquet files; see "
+        "[offline.md](offline.md); None: nothing is written",
     )
     output_max_file_size: int = Field(
         default=64 << 20,
         ge=1,
-        description="bytes after which a file of experience is completed, and another begun",
+        description="size in bytes at which a file is completed and the next one begins",
     )
     output_compress: Literal["zstd", "snappy", "gzip", "none"] = Field(
-        default="zstd", description="compression of the files of experience"
+        default="zstd", description="compression of these files"
     )
     output_infos: bool = Field(default=False, description="whether info dicts are written too, as JSON")

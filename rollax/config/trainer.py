@@ -107,6 +107,7 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
             *("rollout_fragment_length", "batch_mode", "count_steps_by", "sample_async", "max_policy_lag"),
             *("evaluation_interval", "evaluation_num_episodes", "evaluation_config"),
             *("train_batch_size", "metrics_num_episodes_for_smoothing"),
+            *("timesteps_per_iteration", "min_time_s_per_iteration"),
         ): (),
     }
 
@@ -116,7 +117,9 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
         description="the environment: a Gymnasium id, a registered name, 'module:Class', an environment class, or a "
         "function of one EnvContext",
     )
-    env_config: dict[str, Any] = Field(default={}, description="settings for the environment, as an EnvContext")
+    env_config: dict[str, Any] = Field(
+        default={}, description="settings of the environment, which gets them as an EnvContext"
+    )
     observation_space: Space | None = Field(
         default=None, description="space of one agent's observations; None: the environment's"
     )
@@ -125,31 +128,31 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
     )
     clip_rewards: bool | PositiveFloat | None = Field(
         default=None,
-        description="a number c clips the rewards that are learned from to [-c, c]; true keeps only their sign; "
-        "results report the environment's own rewards",
+        description="a number c clips the rewards used for learning to [-c, c]; true keeps only their sign; results "
+        "report the rewards of the environment",
     )
     normalize_actions: bool = Field(
         default=True,
         description="scale actions from the policy's [-1, 1] to [low, high] where a Box action space has both bounds",
     )
     clip_actions: bool = Field(
-        default=True, description="clip actions to the bounds of a Box action space before the environment gets them"
+        default=True, description="clip actions to the bounds of a Box action space before they reach the environment"
     )
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = Field(
         default="NoFilter",
-        description="filter of observations before the policy; MeanStdFilter standardizes them by their running mean "
-        "and standard deviation",
+        description="MeanStdFilter standardizes observations by their running mean and standard deviation before the "
+        "policy sees them",
     )
 
     # Sampling
     remote_worker_envs: bool = Field(
         default=False,
-        description="whether each sub-environment runs in a Ray actor of its own, to be stepped in parallel",
+        description="whether each sub-environment runs in its own Ray actor, so that they step in parallel",
     )
     remote_env_batch_wait_ms: float = Field(
         default=0.0,
         ge=0,
-        description="milliseconds to wait for the other remote sub-environments once one is ready: 0 takes those that "
+        description="milliseconds to wait for further remote sub-environments once one is ready: 0 acts in those that "
         "are ready, a large number steps all in lockstep",
     )
     remote_env_timeout_s: float | None = Field(
@@ -160,49 +163,60 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
     )
     restart_failed_sub_environments: bool = Field(
         default=False,
-        description="whether a sub-environment that raises is recreated, its episode dropped; false raises the error",
+        description="whether a sub-environment that raises is recreated and its episode dropped; false: the error is "
+        "raised",
     )
     rollout_fragment_length: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         default="auto",
-        description="env steps of each sub-environment in one fragment; auto: as many as fill train_batch_size",
+        description="steps of each sub-environment in one fragment; auto: as many as fill train_batch_size",
     )
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
-        default="truncate_episodes", description="whether a fragment may end inside an episode"
+        default="truncate_episodes",
+        description="truncate_episodes: a fragment may end inside an episode; "
+        "complete_episodes: fragments contain whole episodes only",
     )
-    explore: bool = Field(default=True, description="whether actions are sampled from the policy's distribution")
+    explore: bool = Field(
+        default=True, description="whether actions explore, by sampling or noise; false: greedy actions"
+    )
     count_steps_by: Literal["env_steps", "agent_steps"] = Field(
-        default="env_steps", description="what train_batch_size and timesteps_total count"
+        default="env_steps", description="what counts as a step in train_batch_size, timesteps_total and schedules"
     )
     seed: int | None = Field(
-        default=None, ge=0, description="seed of environments, weights and sampling; None: another one for every run"
+        default=None, ge=0, description="seed of environments, weights and sampling; None: a different one in every run"
     )
     accept_off_policy_actions: bool = Field(
         default=False,
-        description="whether an on-policy algorithm learns from actions that the environment logged as if they were "
-        "its own; false refuses them",
+        description="whether an on-policy algorithm learns from actions that the environment logged, as if its policy "
+        "had chosen them; false: they are an error",
     )
     sample_async: bool | None = Field(
         default=None,
-        description="whether a separate thread samples while the trainer learns; experience that arrives faster than "
-        "it learns is dropped; None: only for a PolicyServerEnv, whose clients then do not wait for updates",
+        description="whether a separate thread samples while the trainer learns; samples that arrive faster than it "
+        "learns are dropped; None: only for a PolicyServerEnv, whose clients then do not wait for updates",
     )
     max_policy_lag: int | None = Field(
         default=2,
         ge=0,
-        description="largest age, in updates, of weights whose actions an on-policy algorithm learns from; older "
-        "actions, of a background thread or of clients with local inference, are dropped; None: no limit",
+        description="largest age, in updates, of the weights that chose an action for an on-policy algorithm to learn "
+        "from it; actions of older weights, from a background thread or from clients with local inference, are "
+        "dropped; None: no limit",
     )
     callbacks: Annotated[type | InstanceOf[StoredCode] | None, BeforeValidator(_checked_class)] = Field(
         default=None,
-        description="a class whose methods are called at episode start, step and end, sample end and train result",
+        description="a class whose methods are called at the start, step and end of episodes, and for each fragment "
+        "and result",
     )
     sampler: Annotated[type | InstanceOf[StoredCode] | None, BeforeValidator(_checked_class)] = Field(
         default=None,
-        description="the subclass of rollax.Sampler that steps the environments; None: rollax's own",
+        description="a subclass of rollax.Sampler that replaces the sampling loop; None: the default loop",
     )
 
     # Learning
     train_batch_size: int = Field(default=200, ge=1, description="steps that one update learns from")
+    timesteps_per_iteration: int = Field(
+        default=0, ge=0, le=10**9, description="minimum number of steps of one train(); 0: one step of the optimizer"
+    )
+    min_time_s_per_iteration: float = Field(default=0.0, ge=0, description="minimum number of seconds of one train()")
     gamma: float = Field(default=0.99, ge=0, le=1, description="γ, the discount of rewards per step")
     lr: float = Field(default=1e-3, ge=0, description="α, step size of the optimizer")
     lr_schedule: SchedulePoints | None = Field(
@@ -211,11 +225,12 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
     grad_clip: float | None = Field(
         default=None,
         gt=0,
-        description="bound on the global norm of the gradient; of each part's in an actor-critic; None: no bound",
+        description="bound on the global norm of the gradient; in SAC, TD3, DDPG, IQL and CQL on that of each network; "
+        "None: no bound",
     )
-    model: ModelConfig = Field(default=ModelConfig(), description="the network of every policy")
+    model: ModelConfig = Field(default=ModelConfig(), description="keys of the network of every policy")
     multiagent: MultiAgentConfig = Field(
-        default=MultiAgentConfig(), description="the policies, and which agent uses which"
+        default=MultiAgentConfig(), description="the policies, and which policy acts for which agent"
     )
 
     # Evaluation and reporting
@@ -229,7 +244,7 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
     metrics_num_episodes_for_smoothing: int = Field(
         default=100,
         ge=1,
-        description="number of last episodes that means, minima and maxima of a result are taken over; all of an "
+        description="number of latest episodes over which a result has means, minima and maxima; all episodes of an "
         "iteration if it has more",
     )
 

@@ -26,7 +26,6 @@ class WorkerFields(FieldGroup):
             *("num_workers", "num_cpus_per_worker", "num_gpus_per_worker", "custom_resources_per_worker"),
             *("num_cpus_for_driver", "num_gpus", "ray_address", "recreate_failed_workers", "ignore_worker_failures"),
             *(*_RESTARTS, "sample_timeout_s", "worker_start_timeout_s"),
-            *("timesteps_per_iteration", "min_time_s_per_iteration"),
         ): (),
     }
 
@@ -34,12 +33,12 @@ class WorkerFields(FieldGroup):
         default=0,
         ge=0,
         le=2**15 - 1,
-        description="processes that sample, as Ray actors; 0 samples in the trainer's own process, without Ray",
+        description="number of processes that sample, as Ray actors; 0: the trainer's process samples, without Ray",
     )
-    num_envs_per_worker: int = Field(default=1, ge=1, le=2**20, description="sub-environments that one process steps")
+    num_envs_per_worker: int = Field(default=1, ge=1, le=2**20, description="number of sub-environments in each worker")
     num_cpus_per_worker: float = Field(default=1.0, ge=0, description="CPUs that each worker reserves")
     num_gpus_per_worker: float = Field(
-        default=0.0, ge=0, description="GPUs that each worker reserves; with 0 it acts on the CPU"
+        default=0.0, ge=0, description="GPUs that each worker reserves; 0: it acts on the CPU"
     )
     custom_resources_per_worker: dict[str, PositiveFloat] = Field(
         default={}, description="further Ray resources that each worker reserves, by name"
@@ -50,40 +49,37 @@ class WorkerFields(FieldGroup):
     num_gpus: float = Field(default=0.0, ge=0, description="GPUs that Ray Tune reserves for the process that learns")
     ray_address: str | None = Field(
         default=None,
-        description="address of a running Ray cluster; None: RAY_ADDRESS, else a cluster on this machine, else a new "
-        "one for this run",
+        description="address of a running Ray cluster; None: the environment variable RAY_ADDRESS, else a cluster on "
+        "this machine, else a new one for this run",
     )
     recreate_failed_workers: bool = Field(
         default=True,
-        description="whether a worker that died, hung or raised is recreated, with its index and the current weights",
+        description="whether a worker that dies, hangs or raises is recreated, with its index and the current weights",
     )
     ignore_worker_failures: bool = Field(
-        default=False, description="whether the run continues without a worker that failed and is not recreated"
+        default=False, description="whether the run continues without a worker that fails and is not recreated"
     )
     max_num_worker_restarts: int = Field(
-        default=1000, ge=0, description="restarts of all workers together, over the whole run"
+        default=1000, ge=0, description="largest number of restarts of all workers together, over the whole run"
     )
     num_consecutive_worker_failures_tolerance: int = Field(
         default=3,
         ge=0,
-        description="consecutive failures of one worker, without a fragment between them, that are tolerated",
+        description="tolerated number of consecutive failures of one worker, without a fragment between them",
     )
     delay_between_worker_restarts_s: float = Field(
         default=1.0,
         ge=0,
-        description="seconds before the second consecutive restart; doubled for each further one, up to a minute",
+        description="seconds before the second consecutive restart of a worker; doubled for each further one, up to a "
+        "minute",
     )
     sample_timeout_s: float | None = Field(
         default=600.0,
         gt=0,
-        description="seconds without a fragment after which a worker counts as hung and is replaced; None: no limit",
+        description="seconds without a fragment after which a worker counts as hung and is restarted; None: no limit",
     )
     worker_start_timeout_s: float = Field(
         default=600.0,
         gt=0,
-        description="seconds that a worker may take to be placed on a node and to make its environments",
+        description="largest number of seconds until a worker is placed on a node and has created its environments",
     )
-    timesteps_per_iteration: int = Field(
-        default=0, ge=0, le=10**9, description="minimum number of steps of one train(); 0: one step of the optimizer"
-    )
-    min_time_s_per_iteration: float = Field(default=0.0, ge=0, description="minimum number of seconds of one train()")
