@@ -24,23 +24,23 @@ class AtariConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     frame_skip: int = Field(
-        4, ge=1, description="frames for which an action is repeated; the image is the maximum over the last two"
+        4, ge=1, description="number of frames for which an action is repeated; an image is the maximum of the last two"
     )
     screen_size: int | tuple[int, int] = Field(84, description="side of the square image, or (width, height)")
     grayscale: bool = Field(True, description="one channel instead of three")
-    stack: int = Field(4, ge=1, description="number of last images in an observation")
+    stack: int = Field(4, ge=1, description="number of latest images in an observation")
     noop_max: int = Field(30, ge=0, description="largest number of frames without an action at the start of an episode")
     fire_reset: bool = Field(True, description="press FIRE at the start of an episode, in games that require it")
-    terminal_on_life_loss: bool = Field(False, description="a lost life ends the episode")
+    terminal_on_life_loss: bool = Field(False, description="whether a lost life ends the episode")
     clip_rewards: bool = Field(
         False,
-        description="clip rewards to [-1, 1], also in the reported scores, which the trainer's clip_rewards does not "
-        "change",
+        description="clip rewards to [-1, 1], in the reported scores too; the trainer's clip_rewards does not change "
+        "those",
     )
     repeat_action_probability: float | None = Field(
-        None, ge=0, le=1, description="probability of sticky actions; None: that of the id"
+        None, ge=0, le=1, description="probability of sticky actions; None: that of the registered game"
     )
-    full_action_space: bool = Field(False, description="all 18 actions, not only those of the game")
+    full_action_space: bool = Field(False, description="use all 18 actions, not only those of the game")
     max_num_frames_per_episode: int = Field(108_000, ge=1, description="the time limit, in frames")
     mode: int | None = Field(None, description="variant of the game; single environments only")
     difficulty: int | None = Field(None, description="difficulty of the game; single environments only")
