@@ -32,21 +32,21 @@ class MultiAgentConfig(FrozenModel):
 
     policies: dict[str, Any] = Field(
         default={},
-        description="policy id -> None for the algorithm's own policy in the env's spaces, "
-        "or (class or None, observation space, action space, config changes)",
+        description="policy id -> None for the algorithm's policy in the environment's spaces, or a PolicySpec: "
+        "(class or None, observation space, action space, config changes)",
     )
     policy_mapping_fn: Callable[..., str] | None = Field(
         default=None,
-        description="(agent id) or (agent id, episode) -> policy id, called once per agent and episode; "
-        "optional with one policy",
+        description="a function of (agent id) or (agent id, episode) that returns a policy id, called once per agent "
+        "and episode; optional with one policy",
     )
     policies_to_train: tuple[str, ...] | None = Field(
         default=None, description="ids of the policies that learn; None: all policies"
     )
     shared_variables: dict[str, SharedParts] = Field(
         default={},
-        description="any name -> {'parts': names of variables or modules, 'policies': ids, by default all}: these "
-        "policies have the same arrays, whichever of them learns",
+        description="any name -> {'parts': names of variables or modules, 'policies': ids, by default all}; these "
+        "policies share these arrays, and an update of one policy changes them for all",
     )
 
     def check(self) -> None:
