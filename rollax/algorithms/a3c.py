@@ -82,7 +82,7 @@ class A2CConfig(A3CConfig):
         default=None,
         ge=1,
         description="rows on the device at once: the gradient of a batch is accumulated over parts of this size; None: "
-        "the whole batch",
+        "the whole batch at once",
     )
 
     def check(self) -> None:

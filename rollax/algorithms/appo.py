@@ -45,11 +45,11 @@ class APPOConfig(IMPALAConfig):
     }
     first_values = {"kl_coeff": ()}
 
-    clip_param: float = Field(default=0.4, ge=0, description="ε, how far the probability ratio may leave 1")
+    clip_param: float = Field(default=0.4, ge=0, description="ε: the probability ratio is clipped to [1 - ε, 1 + ε]")
     vtrace: bool = Field(
         default=True,
-        description="whether advantages are those of V-trace, computed where the policy learns; false: generalized "
-        "advantage estimates, computed where it acts",
+        description="true: advantages of V-trace, computed by the learner; false: generalized advantage estimates, "
+        "computed by the workers",
     )
     target_update_frequency: int = Field(
         default=1, ge=1, description="updates after which the target network becomes a copy of the online network"

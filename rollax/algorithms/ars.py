@@ -29,11 +29,11 @@ class ARSConfig(SearchFields):
 
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=()),
-        description="the policy's network: linear without a bias by default, beginning at 0. A model in the config "
-        "replaces the whole default, fcnet_hiddens included",
+        description="network of the policy: by default linear, without a bias, with initial weights 0. A model in the "
+        "config replaces the whole default, fcnet_hiddens included",
     )
     directions_used: int | None = Field(
-        default=None, ge=1, description="b, directions that a step uses, those with the best candidates; None: all N"
+        default=None, ge=1, description="b, number of directions with the best candidates that a step uses; None: all N"
     )
 
     def check(self) -> None:

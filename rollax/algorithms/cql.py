@@ -48,10 +48,11 @@ class CQLConfig(ConservativeFields, SACConfig):
     places = {("num_actions", "lagrangian", "lagrangian_thresh", "deterministic_backup"): ("policy",)}
 
     num_actions: int = Field(
-        default=10, ge=1, description="actions drawn from π(s), from π(s') and uniformly, for each row"
+        default=10, ge=1, description="number of actions sampled for each row from π(s), from π(s'), and uniformly"
     )
     lagrangian: bool = Field(
-        default=False, description="whether a factor of w adapts, so that w times the gap stays near lagrangian_thresh"
+        default=False,
+        description="whether w is multiplied by an adaptive factor that keeps w times the gap near lagrangian_thresh",
     )
     lagrangian_thresh: float = Field(default=5.0, description="τ, the threshold of w times the gap")
     deterministic_backup: bool = Field(default=True, description="whether targets omit the entropy")

@@ -62,16 +62,18 @@ class DDPGConfig(ActorCriticFields):
 
     exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"] = Field(
         default="OrnsteinUhlenbeckNoise",
-        description="noise added to actions, or perturbed parameters, whose actions have the distance noise_scale from "
-        "the unperturbed ones",
+        description="noise on actions (OrnsteinUhlenbeckNoise, GaussianNoise), or on parameters (ParameterNoise), "
+        "so that actions have the distance noise_scale from those without noise",
     )
     parameter_noise: float = Field(default=0.1, gt=0, description="initial σ of ParameterNoise; it adapts")
     policy_delay: int = Field(
-        default=1, ge=1, description="d, updates of the critics for each update of the actor and the target networks"
+        default=1, ge=1, description="d, updates of the critics per update of the actor and the target networks"
     )
     smooth_target_policy: bool = Field(default=False, description="whether noise is added to target actions")
-    target_noise: float = Field(default=0.2, ge=0, description="σ of that noise, in units of half an action's range")
-    target_noise_clip: float = Field(default=0.5, ge=0, description="c, bound on that noise")
+    target_noise: float = Field(
+        default=0.2, ge=0, description="σ of the noise on target actions, in units of half an action's range"
+    )
+    target_noise_clip: float = Field(default=0.5, ge=0, description="c, bound on the noise on target actions")
 
 
 class DDPGPolicy(JaxPolicy):

@@ -71,21 +71,24 @@ class DQNConfig(QLearningFields, ReplayFields):
     first_values = {"sigma0": (), "parameter_noise": ("exploration",)}
 
     dueling: bool = Field(default=True, description="whether state values and advantages have separate streams")
-    hiddens: tuple[PositiveInt, ...] = Field(default=(), description="widths of each stream's own hidden layers")
-    num_atoms: int = Field(default=1, ge=1, description="K, atoms of a distribution of returns; 1 learns the mean only")
+    hiddens: tuple[PositiveInt, ...] = Field(default=(), description="widths of the hidden layers of each stream")
+    num_atoms: int = Field(
+        default=1, ge=1, description="K, number of atoms of a distribution of returns; 1 learns only the mean"
+    )
     v_min: float = Field(default=-10.0, description="return of the first atom")
     v_max: float = Field(default=10.0, description="return of the last atom")
     distribution_error: Literal["divergence", "cross_entropy"] = Field(
         default="divergence",
-        description="error of a row in prioritized replay of distributions: the KL divergence of the target from the "
-        "prediction, or the cross-entropy, which adds the target's own entropy",
+        description="error of a row in prioritized replay with num_atoms > 1: divergence, the KL divergence of the "
+        "target from the prediction; cross_entropy, that plus the entropy of the target",
     )
-    noisy: bool = Field(default=False, description="whether the streams' layers are noisy; ε is then 0")
+    noisy: bool = Field(default=False, description="whether the layers of the streams are noisy; ε is then 0")
     sigma0: float = Field(default=0.5, gt=0, description="σ_0, initial scale of the noise of noisy layers")
     exploration: Literal["EpsilonGreedy", "SoftQ", "ParameterNoise"] = Field(
         default="EpsilonGreedy",
-        description="EpsilonGreedy takes any valid action with probability ε; SoftQ draws by exp(Q / temperature); "
-        "ParameterNoise acts greedily with perturbed parameters, at the distance from the greedy actions that ε has",
+        description="EpsilonGreedy takes a random valid action with probability ε; SoftQ samples in proportion to "
+        "exp(Q / temperature); ParameterNoise acts greedily with perturbed parameters, whose policy is as far from the "
+        "greedy one as ε-greedy",
     )
     temperature: float = Field(default=1.0, gt=0, description="τ of SoftQ")
     parameter_noise: float = Field(default=0.3, gt=0, description="initial σ of ParameterNoise; it adapts")

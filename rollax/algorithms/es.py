@@ -35,16 +35,16 @@ class ESConfig(SearchFields):
 
     shaping: Shaping = Field(
         default="centered_rank",
-        description="s: centered_rank, the ranks of all returns; sign, the sum of the signs of an episode's rewards in "
-        "the place of its return; centered_sign_rank, the ranks of those; identity, the returns",
+        description="weights of candidates: centered_rank, the ranks of their returns; identity, the returns; sign, "
+        "the sums of the signs of rewards; centered_sign_rank, the ranks of these sums",
     )
     l2_coeff: float = Field(default=0.005, ge=0, description="c, weight decay")
     action_noise_std: float = Field(
         default=0.01,
         ge=0,
-        description="standard deviation of the noise that is added to Box actions of candidates, in units of half an "
-        "action's range (of the action itself if it has no bounds, or without normalize_actions); none in evaluations, "
-        "without explore, and for a Box inside Dict or Tuple actions",
+        description="standard deviation of the noise on Box actions of candidates, in units of half an action's range "
+        "(of the action itself if it has no bounds, or without normalize_actions); no noise in evaluations, with "
+        "explore=False, and on a Box inside Dict or Tuple actions",
     )
 
 

@@ -53,13 +53,17 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
         ): ("policy",),
     }
 
-    num_sgd_iter: int = Field(default=1, ge=1, description="K, gradient steps on each train batch as a whole")
+    num_sgd_iter: int = Field(
+        default=1, ge=1, description="K, gradient steps on each train batch; each uses the whole batch"
+    )
     opt_type: Literal["adam", "rmsprop"] = Field(default="adam", description="the optimizer")
-    decay: float = Field(default=0.99, ge=0, lt=1, description="decay of RMSProp's mean of squares")
-    epsilon: float = Field(default=0.1, gt=0, description="ε of RMSProp, added to that mean")
-    vtrace_clip_rho_threshold: float = Field(default=1.0, gt=0, description="ρ̄, the limit of ratios in the targets")
+    decay: float = Field(default=0.99, ge=0, lt=1, description="decay of RMSProp's moving average of squared gradients")
+    epsilon: float = Field(default=0.1, gt=0, description="ε of RMSProp, added to that average")
+    vtrace_clip_rho_threshold: float = Field(
+        default=1.0, gt=0, description="ρ̄, upper bound of the ratios in value targets"
+    )
     vtrace_clip_pg_rho_threshold: float = Field(
-        default=1.0, gt=0, description="the limit of ratios in the policy gradient"
+        default=1.0, gt=0, description="upper bound of the ratios in the policy gradient"
     )
 
     def check(self) -> None:

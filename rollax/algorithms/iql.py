@@ -65,7 +65,7 @@ class IQLConfig(WeightedImitationFields, ActorCriticFields):
         default=0.7,
         gt=0,
         lt=1,
-        description="τ: at ½ the state value is that of the recorded policy, near 1 that of its best actions",
+        description="τ: with ½ the state value is that of the recorded policy, near 1 that of its best actions",
     )
 
 

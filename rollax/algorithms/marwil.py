@@ -79,13 +79,15 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
     first_values = {"moving_average_sqd_adv_norm_start": ()}
 
     bc_logstd_coeff: float = Field(
-        default=0.0, ge=0, description="weight of an entropy bonus, which keeps the standard deviations from collapsing"
+        default=0.0, ge=0, description="weight of an entropy bonus, which keeps standard deviations from shrinking to 0"
     )
     moving_average_sqd_adv_norm_start: float = Field(
-        default=100.0, gt=0, description="c², initial moving average of squared advantages, which scales them"
+        default=100.0,
+        gt=0,
+        description="initial value of c², the moving average of squared advantages, which scales advantages",
     )
     moving_average_sqd_adv_norm_update_rate: float = Field(
-        default=1e-8, ge=0, le=1, description="weight of an update in that moving average"
+        default=1e-8, ge=0, le=1, description="weight of one update in that moving average"
     )
 
 

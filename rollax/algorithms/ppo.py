@@ -48,7 +48,7 @@ class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
 
     sgd_minibatch_size: int = Field(default=128, ge=1, description="M, rows of one gradient step")
     num_sgd_iter: int = Field(default=10, ge=1, description="K, epochs over each train batch")
-    clip_param: float = Field(default=0.2, ge=0, description="ε, how far the probability ratio may leave 1")
+    clip_param: float = Field(default=0.2, ge=0, description="ε: the probability ratio is clipped to [1 - ε, 1 + ε]")
     clip_param_schedule: SchedulePoints | None = Field(
         default=None, description="[[timestep, ε], ...], linear in between; replaces clip_param"
     )

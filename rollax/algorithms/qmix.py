@@ -52,8 +52,8 @@ class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
 
     mixer: Literal["qmix", "vdn"] | None = Field(
         default="qmix",
-        description="how the members' values become a joint value: by a network that depends on the state (qmix), by "
-        "their sum (vdn), or not at all (None): each member learns independently",
+        description="how the members' values become a joint value: qmix, by a network that depends on the state; vdn, "
+        "by their sum; None, not at all: each member learns independently",
     )
     mixing_embed_dim: int = Field(default=32, ge=1, description="width of the mixing network's hidden layer")
     hypernet_hiddens: tuple[PositiveInt, ...] = Field(
@@ -61,15 +61,16 @@ class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
     )
     state_key: str | None = Field(
         default="state",
-        description="where members observe Dicts, the key of the global state, which only the mixer sees; without "
-        "such an entry the state is what all members observe",
+        description="key of the global state in Dict observations of members; only the mixer sees it. Without such an "
+        "entry the state is the observations of all members",
     )
     agent_ids: bool = Field(
         default=True,
-        description="whether a member sees its number in the group, so that one network can act differently for each",
+        description="whether the index of a member in the group is an input, so that one network can act differently "
+        "for each member",
     )
     zero_init_states: bool = Field(
-        default=False, description="whether sequences begin with a state of zeros, not with the one that was acted on"
+        default=False, description="whether sequences begin with a state of zeros instead of the state used when acting"
     )
 
 

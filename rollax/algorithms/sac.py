@@ -56,16 +56,18 @@ class SACConfig(ActorCriticFields):
     first_values = {"initial_alpha": ()}
 
     alpha_lr: float | None = Field(
-        default=None, ge=0, description="step size of the temperature; None: lr; 0: it stays at initial_alpha"
+        default=None, ge=0, description="step size of the temperature α; None: lr; 0: α stays at initial_alpha"
     )
     initial_alpha: float = Field(default=1.0, gt=0, description="initial temperature α, the weight of the entropy")
     target_entropy: float | None = Field(
         default=None,
-        description="H̄, the entropy that the temperature adapts to; None: minus the number of continuous actions, or "
-        "0.98 log of the number of valid discrete ones",
+        description="H̄, the entropy that α adapts to; None: -k for k continuous action elements, 0.98 log n for n "
+        "valid discrete actions",
     )
     exploration: Literal["StochasticSampling", "GaussianNoise", "OrnsteinUhlenbeckNoise"] = Field(
-        default="StochasticSampling", description="sample from the policy, or also add noise"
+        default="StochasticSampling",
+        description="StochasticSampling samples from the policy; GaussianNoise and OrnsteinUhlenbeckNoise also add "
+        "noise",
     )
 
 

@@ -45,14 +45,14 @@ class TD3BCConfig(TD3Config):
     alpha: float = Field(
         default=2.5,
         ge=0,
-        description="α, weight of the normalized value beside the squared distance from the recorded action; 0 only "
-        "imitates",
+        description="α, weight of the normalized value relative to the squared distance from the recorded action; 0: "
+        "imitation only",
     )
     critic_penalty: float = Field(
         default=0.0, ge=0, description="β₂ of ReBRAC, weight of the squared distance from the recorded next action"
     )
     critic_layer_norm: bool = Field(
-        default=False, description="whether the critics' hidden layers are followed by layer normalization"
+        default=False, description="whether layer normalization follows the hidden layers of the critics"
     )
 
 

@@ -82,9 +82,9 @@ class WeightedImitationFields(FieldGroup):
 
     places = {("beta", "max_weight"): ("policy",)}
 
-    beta: float = Field(default=1.0, ge=0, description="β, how strongly advantages weight the actions; 0: not at all")
+    beta: float = Field(default=1.0, ge=0, description="β, weight of the advantage in exp(β A); 0: equal weights")
     max_weight: float | None = Field(
-        default=None, gt=0, description="the largest weight of an action, such as 100; None: no limit"
+        default=None, gt=0, description="largest weight of an action, such as 100; None: no limit"
     )
 
 
@@ -116,26 +116,24 @@ class SearchFields(TrainerConfig):
     num_directions: int = Field(
         default=16,
         ge=1,
-        description="N, random directions ε of one iteration; each has the candidates θ + σ ε and θ - σ ε",
+        description="N, number of random directions ε in one iteration; each has the candidates θ + σ ε and θ - σ ε",
     )
-    noise_stdev: float = Field(default=0.05, gt=0, description="σ, standard deviation of the candidates' parameters")
-    episodes_per_candidate: int = Field(
-        default=1, ge=1, description="episodes whose mean return is a candidate's return"
-    )
+    noise_stdev: float = Field(default=0.05, gt=0, description="σ, standard deviation of the perturbations")
+    episodes_per_candidate: int = Field(default=1, ge=1, description="episodes per candidate; its return is their mean")
     shared_starts: bool = Field(
         default=True,
-        description="whether both candidates of a direction begin their episodes from the same seeds, so that the "
-        "start does not decide between them; false, as in the papers: each episode has a seed of its own",
+        description="whether both candidates of a direction begin their episodes from the same seeds, so that their "
+        "difference does not depend on the start; false, as in the papers: each episode has its own seed",
     )
     reward_offset: float = Field(
         default=0.0,
-        description="added to each reward that is learned from, before it is clipped or its sign is taken; -1 removes "
-        "a bonus of 1 for surviving a step",
+        description="number added to each reward before it is clipped or its sign is taken; -1 removes a bonus of 1 "
+        "for each step survived; results report the rewards of the environment",
     )
     noise_size: int | None = Field(
         default=None,
         ge=1,
-        description="without effect, for configs of RLlib: directions are generated, there is no table of noise",
+        description="no effect, accepted for configs of RLlib: directions are generated, not read from a table",
     )
 
     def check(self) -> None:
@@ -156,7 +154,7 @@ class BurnInFields(FieldGroup):
     places = {"burn_in": ("policy",)}
 
     burn_in: int = Field(
-        default=0, ge=0, description="with memory, rows before each sequence that its initial state is recomputed from"
+        default=0, ge=0, description="with memory: rows before each sequence from which its initial state is computed"
     )
 
 
@@ -166,7 +164,7 @@ class StreamFields(FieldGroup):
     places = {"max_requests_in_flight_per_worker": ()}
 
     max_requests_in_flight_per_worker: int = Field(
-        default=2, ge=1, description="fragments requested from each worker in advance, so that it never waits"
+        default=2, ge=1, description="fragments requested from each worker in advance, so that it does not wait"
     )
 
 
@@ -183,9 +181,9 @@ class AsyncSamplesFields(StreamFields, TrainerConfig):
     )
     broadcast_interval: int = Field(default=1, ge=1, description="updates between two broadcasts of the weights")
     replay_proportion: float = Field(
-        default=0.0, ge=0, description="recent fragments that are learned from once more, for each fresh one"
+        default=0.0, ge=0, description="recent fragments that are used again, for each new one"
     )
-    replay_buffer_num_slots: int = Field(default=0, ge=0, description="recent fragments that are kept to be replayed")
+    replay_buffer_num_slots: int = Field(default=0, ge=0, description="recent fragments that are kept for this")
 
 
 class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
@@ -214,7 +212,7 @@ class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
     )
     learning_starts: int = Field(default=1000, ge=0, description="steps before the first update")
     training_intensity: float = Field(
-        default=0.25, gt=0, le=1000, description="updates for each step sampled; each learns from train_batch_size rows"
+        default=0.25, gt=0, le=1000, description="updates per sampled step; each learns from train_batch_size rows"
     )
     n_step: int | None = Field(
         default=1,
@@ -222,28 +220,28 @@ class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
         description="n, number of rewards before the bootstrapped value; None: all up to the end of the trajectory",
     )
     prioritized_replay: bool = Field(
-        default=False, description="whether rows with a larger last error are sampled more often"
+        default=False, description="whether rows with larger errors are sampled more often"
     )
     prioritized_replay_alpha: float = Field(
         default=0.6,
         ge=0,
         le=10,
-        description="α of prioritized replay: 0 draws uniformly, 1 in proportion to the errors",
+        description="α of prioritized replay: 0 samples uniformly, 1 in proportion to the errors",
     )
     prioritized_replay_beta: float = Field(
-        default=0.4, ge=0, le=1, description="β of prioritized replay: 1 corrects its bias in full, 0 not at all"
+        default=0.4, ge=0, le=1, description="β of prioritized replay: 1 corrects its bias fully, 0 not at all"
     )
     prioritized_replay_eps: float = Field(
         default=1e-6, gt=0, description="ε of prioritized replay, added to each error"
     )
     frame_stack_axis: int | None = Field(
         default=None,
-        description="axis along which observations are stacks of images, 0 or -1, to store each image once; None "
-        "stores observations as they are",
+        description="axis along which observations are stacks of images, 0 or -1; each image is then stored once. None "
+        "stores whole observations",
     )
     store_buffer_in_checkpoints: bool = Field(
         default=False,
-        description="whether checkpoints contain the replay buffers; if not, a restored run starts with empty ones",
+        description="whether checkpoints contain the replay buffers; false: a restored run starts with empty ones",
     )
 
     def check(self) -> None:
@@ -274,13 +272,15 @@ class AsyncReplayFields(StreamFields, ReplayFields):
     places = {("num_replay_shards", "updates_per_draw", "learner_queue_size", "max_weight_sync_delay"): ()}
 
     num_replay_shards: int = Field(
-        default=1, ge=1, description="processes that hold the replay buffer; at most one for each worker"
+        default=1, ge=1, description="number of processes with a part of the replay buffer; at most num_workers"
     )
     updates_per_draw: int = Field(
-        default=1, ge=1, description="updates whose rows are drawn at once; they run in one compiled call"
+        default=1, ge=1, description="updates whose rows are sampled together; they run in one compiled call"
     )
     learner_queue_size: int = Field(
-        default=4, ge=1, description="draws that may be under way or wait for the learner; at that many, sampling waits"
+        default=4,
+        ge=1,
+        description="largest number of requested or waiting samples from the shards; at this number, the workers wait",
     )
     max_weight_sync_delay: int = Field(
         default=400,
@@ -290,7 +290,9 @@ class AsyncReplayFields(StreamFields, ReplayFields):
     worker_epsilon: float = Field(
         default=0.4, ge=0, le=1, description="ε: worker i of N explores with the constant ε^(1 + α (i - 1)/(N - 1))"
     )
-    worker_epsilon_alpha: float = Field(default=7.0, ge=0, description="α: how far the workers' exploration differs")
+    worker_epsilon_alpha: float = Field(
+        default=7.0, ge=0, description="α of this formula: larger values make workers more different"
+    )
 
     def check(self) -> None:
         super().check()
@@ -311,14 +313,14 @@ class QLearningFields(DataInputFields):
 
     initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
     final_epsilon: float = Field(
-        default=0.02, ge=0, le=1, description="ε after epsilon_timesteps; with then_online from the first step on"
+        default=0.02, ge=0, le=1, description="ε after epsilon_timesteps; with then_online, at all steps"
     )
-    epsilon_timesteps: int = Field(default=10_000, ge=1, description="steps over which ε falls, linearly")
+    epsilon_timesteps: int = Field(default=10_000, ge=1, description="steps over which ε falls linearly")
     epsilon_schedule: ProbabilityPoints | None = Field(
-        default=None, description="[[timestep, ε], ...], linear in between; replaces the three above"
+        default=None, description="[[timestep, ε], ...], linear in between; replaces the three keys above"
     )
     adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
-    double_q: bool = Field(default=True, description="whether the online network chooses the next action of targets")
+    double_q: bool = Field(default=True, description="whether the online network chooses the next action in targets")
     target_network_update_freq: int = Field(
         default=500, ge=1, description="updates after which the target network becomes a copy of the online network"
     )
@@ -351,8 +353,8 @@ class ActorCriticFields(ReplayFields):
 
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu"),
-        description="the layers of actor and critics; actions are concatenated to the encoded observation. A model in "
-        "the config replaces the whole default, fcnet_activation included",
+        description="layers of actor and critics; actions are concatenated to the encoded observation. A model in the "
+        "config replaces the whole default, fcnet_activation included",
     )
     actor_lr: float | None = Field(default=None, ge=0, description="step size of the actor; None: lr")
     critic_lr: float | None = Field(default=None, ge=0, description="step size of the critics; None: lr")
@@ -363,16 +365,14 @@ class ActorCriticFields(ReplayFields):
     noise_scale: float = Field(
         default=0.1,
         ge=0,
-        description="standard deviation of GaussianNoise, factor of OrnsteinUhlenbeckNoise, in units of half an "
-        "action's range; the distance of ParameterNoise",
+        description="standard deviation of GaussianNoise, factor of OrnsteinUhlenbeckNoise, or distance of actions "
+        "with ParameterNoise; in units of half an action's range",
     )
     noise_scale_schedule: SchedulePoints | None = Field(
         default=None, description="[[timestep, noise_scale], ...], linear in between; replaces noise_scale"
     )
-    ou_theta: float = Field(default=0.15, ge=0, le=1, description="θ of OrnsteinUhlenbeckNoise, its rate of decay")
+    ou_theta: float = Field(default=0.15, ge=0, le=1, description="θ of OrnsteinUhlenbeckNoise, its decay rate")
     ou_sigma: float = Field(
-        default=0.2, ge=0, description="σ of OrnsteinUhlenbeckNoise, standard deviation of what each step adds"
+        default=0.2, ge=0, description="σ of OrnsteinUhlenbeckNoise, standard deviation of each step's increment"
     )
-    twin_q: bool = Field(
-        default=True, description="whether there are two critics, of whose values the lower one is used"
-    )
+    twin_q: bool = Field(default=True, description="whether there are two critics; the lower of their values is used")
