@@ -75,7 +75,7 @@ def train(
     stop_timesteps: Annotated[int | None, typer.Option(help="Limit: environment steps.")] = None,
     stop_iterations: Annotated[int | None, typer.Option(help="Limit: iterations.")] = None,
     stop_time: Annotated[float | None, typer.Option(help="Limit: seconds.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="One number that fixes the whole run.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of environments, weights and sampling.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the run; runs/<algorithm>-<env>-<date>-<n> if not given.")
     ] = None,
