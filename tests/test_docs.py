@@ -192,7 +192,7 @@ def config_table(config: type[BaseModel], others: Sequence[type[BaseModel]] = ()
         refused -= never_in_effect(other)
     if refused:
         names = ", ".join(f"`{name}`" for name in sorted(refused))
-        lines += textwrap.wrap(f"Refused, because they would have no effect: {names}.", 120)
+        lines += textwrap.wrap(f"Keys without effect, which raise an error: {names}.", 120)
     return "\n".join(lines).strip() + "\n"
 
 
