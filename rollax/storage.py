@@ -30,6 +30,7 @@ MANIFEST = "manifest.json"
 
 _MAX_DEPTH = 100
 
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,199}")
 _DTYPES = frozenset(["bool", *(f"{kind}{8 * size}" for kind in ("int", "uint") for size in (1, 2, 4, 8))])
 _DTYPES |= {"float16", "float32", "float64"}
@@ -62,7 +63,6 @@ def write_directory(
         if os.path.lexists(target):
             fix = "choose another name, or remove it"
             raise CheckpointError("The folder to save to exists.", where=target, expected="a new name", fix=fix)
-        _remove_leftovers(target)
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
         try:
             os.mkdir(temporary)
@@ -75,6 +75,7 @@ def write_directory(
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+    _remove_leftovers(target.parent)
     return target
 
 
@@ -311,11 +312,13 @@ def make_parents(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
-def _remove_leftovers(target: Path) -> None:
-    left = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{8}\.tmp")
-    for name in os.listdir(target.parent):
-        if left.fullmatch(name):
-            shutil.rmtree(target.parent / name, ignore_errors=True)
+def _remove_leftovers(folder: Path) -> None:
+    """Removes what killed saves left behind where their folder is complete by now; other saves may still be running."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            left = _TEMPORARY.fullmatch(name)
+            if left and os.path.isfile(folder / left[1] / MANIFEST):
+                shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _write_file(file: Path, content: bytes) -> None:

@@ -308,6 +308,16 @@ def test_a_save_removes_the_remains_of_a_killed_save_of_its_name(tmp_path: Path)
     assert sorted(os.listdir(tmp_path)) == sorted(["p_3", *others])
 
 
+def test_a_save_that_fails_leaves_that_of_another_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk = Disk(monkeypatch)
+    (tmp_path / ".p_3.0123abcd.tmp").mkdir()
+    disk.log.clear()
+    disk.fail_at = 2
+    with pytest.raises(CheckpointError, match="No space left"):
+        save(tmp_path / "p_3")
+    assert os.listdir(tmp_path) == [".p_3.0123abcd.tmp"]
+
+
 # Runs in its own process, because forking a process with threads is not safe. Every child continues the saves of the
 # last one. The first children are killed at each call that changes the disk, the others at random moments.
 KILLS = """
@@ -373,5 +383,6 @@ def test_the_newest_folder_loads_whenever_a_save_is_killed(tmp_path: Path):
     assert reached > 10
     assert halves > 20
     assert seen > 30
-    # A killed save leaves a temporary folder with the number of the next save, which removes it: at most one is left.
-    assert len([name for name in os.listdir(tmp_path) if name.endswith(".tmp")]) <= 1
+    # Killed saves leave temporary folders with the number of the next save, which removes them once it is complete.
+    save(tmp_path / f"c_{reached + 1}")
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == []
