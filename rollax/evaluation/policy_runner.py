@@ -176,7 +176,7 @@ class PolicyRunner:
         if not isinstance(actions, np.ndarray):
             actions = self._columns(actions)
         rows = trees.length(obs)
-        self._check(actions, rows)
+        self.check_actions(actions, rows)
         if self._ranges is None:  # a built-in policy, whose columns have the right lengths
             return actions, states, dict(fetches)
         self._ranges.check(actions)
@@ -281,7 +281,8 @@ class PolicyRunner:
                 fix="pass or return one element of the action space for each row",
             ) from error
 
-    def _check(self, actions: trees.Tree, rows: int) -> None:
+    def check_actions(self, actions: trees.Tree, rows: int) -> None:
+        """Raises PolicyError unless there are actions for that many rows, and NonFiniteError for a NaN among them."""
         for leaf in (actions,) if isinstance(actions, np.ndarray) else trees.leaves(actions):
             if leaf.ndim == 0 or len(leaf) != rows:
                 raise self._refuse("compute_actions returned the wrong number of actions.", leaf.shape, f"{rows} rows")

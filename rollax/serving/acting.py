@@ -121,6 +121,7 @@ class Actor:
         obs = runner.filter(columns, update=False)
         if self._only_actions and isinstance(policy, JaxPolicy):
             actions, fetches = policy.act_greedily(obs), {}
+            runner.check_actions(actions, rows)
         else:
             context = self._memory(memories, rewards) if self.remembers else {}
             actions, states, fetches = runner.act(obs, self.explore, policy.timestep, context)

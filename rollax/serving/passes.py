@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,8 @@ from typing import Any
 
 from rollax import trees
 from rollax.serving.acting import Actor, AgentMemory
+
+log = logging.getLogger("rollax.serving")
 
 _FILLS_A_PASS = 16
 """Number of rows from which on a request does not wait for others to share its forward pass."""
@@ -127,10 +130,12 @@ class Passes:
         return requests
 
     def _answer_in_thread(self, requests: list[_Request], parts: _Parts) -> None:
-        self._answer(requests, parts)
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._thread_done)
+        try:
+            self._answer(requests, parts)
+        finally:
+            assert self._loop is not None
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._thread_done)
 
     def _thread_done(self) -> None:
         self._in_thread = False
@@ -147,7 +152,10 @@ class Passes:
         except Exception as error:
             failure = error
         for _, on_done in requests:
-            on_done(failure)
+            try:
+                on_done(failure)
+            except Exception:  # the other requests get their answers
+                log.exception("A request could not be answered.")
 
     def _act(self, actor: Actor, parts: list[Part]) -> None:
         first = parts[0]

@@ -14,7 +14,7 @@ import safetensors.numpy
 from gymnasium import spaces
 from hypothesis import given
 
-from rollax import CheckpointError, ConfigError, NonFiniteError, PPOPolicy, PPOTrainer
+from rollax import CheckpointError, ConfigError, NonFiniteError, PolicyError, PPOPolicy, PPOTrainer
 from rollax.errors import RequestError, RollaxError
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.serving.policy_backend import PolicyBackend
@@ -266,6 +266,26 @@ def test_a_failed_pass_fails_its_requests_and_no_others():
             assert [type(one) for one in got] == [NonFiniteError] * 2
             broken.policy.set_weights(weights)
             assert (await ask(backend, {"a": seen})).actions == {"a": broken.compute_single_action(seen)}
+
+    serve(backend, play)
+
+
+class OneActionTooFew(PPOPolicy):
+    def act_greedily(self, obs_batch: Any) -> Any:
+        return super().act_greedily(obs_batch)[1:]
+
+
+def test_a_policy_with_too_few_actions_fails_its_requests():
+    backend = PolicyBackend({"default_policy": runner(OneActionTooFew)})
+
+    async def play() -> None:
+        for name in "ab":
+            backend.start_episode(name, True)
+        for _ in range(2):
+            futures = [ask(backend, {name: seen}) for name, seen in zip("ab", observations(2), strict=True)]
+            for one in await asyncio.gather(*futures, return_exceptions=True):
+                assert isinstance(one, PolicyError)
+                assert "policy 'default_policy', class OneActionTooFew" in str(one)
 
     serve(backend, play)
 
