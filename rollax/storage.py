@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,13 +23,13 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from rollax.atomic import final_name, make_parents, new_folder
 from rollax.errors import CheckpointError
 
 MANIFEST = "manifest.json"
 
 _MAX_DEPTH = 100
 
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,199}")
 _DTYPES = frozenset(["bool", *(f"{kind}{8 * size}" for kind in ("int", "uint") for size in (1, 2, 4, 8))])
 _DTYPES |= {"float16", "float32", "float64"}
@@ -63,18 +62,10 @@ def write_directory(
         if os.path.lexists(target):
             fix = "choose another name, or remove it"
             raise CheckpointError("The folder to save to exists.", where=target, expected="a new name", fix=fix)
-        temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
-        try:
-            os.mkdir(temporary)
+        with new_folder(target) as temporary:
             for name, content in files.items():
                 _write_file(temporary / name, content)
             _write_file(temporary / MANIFEST, manifest)
-            sync_folder(temporary)
-            os.rename(temporary, target)
-            _sync_parent(target, temporary)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
     _remove_leftovers(target.parent)
     return target
 
@@ -302,22 +293,12 @@ def _damaged(where: Any, got: str, expected: str) -> CheckpointError:
     )
 
 
-def make_parents(folder: Path) -> None:
-    """Creates a folder and its parents, durably."""
-    if folder.is_dir():
-        return
-    make_parents(folder.parent)
-    with suppress(FileExistsError):  # another process may have created it; the next step fails if a file has this name
-        os.mkdir(folder)
-    sync_folder(folder.parent)
-
-
 def _remove_leftovers(folder: Path) -> None:
     """Removes what killed saves left behind where their folder is complete by now; other saves may still be running."""
     with suppress(OSError):
         for name in os.listdir(folder):
-            left = _TEMPORARY.fullmatch(name)
-            if left and os.path.isfile(folder / left[1] / MANIFEST):
+            final = final_name(name)
+            if final is not None and os.path.isfile(folder / final / MANIFEST):
                 shutil.rmtree(folder / name, ignore_errors=True)
 
 
@@ -331,29 +312,6 @@ def _write_file(file: Path, content: bytes) -> None:
                 raise OSError(errno.EIO, "nothing was written", str(file))
             rest = rest[written:]
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_parent(target: Path, temporary: Path) -> None:
-    """Makes the rename durable; if the disk fails, undoes it, so that the save can be repeated."""
-    try:
-        sync_folder(target.parent)
-    except BaseException:
-        with suppress(OSError):
-            os.rename(target, temporary)
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems cannot sync a folder; there the rename may not be durable.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
     finally:
         os.close(descriptor)
 

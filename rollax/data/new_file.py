@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-import secrets
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from rollax import atomic
 from rollax.errors import DatasetError
-from rollax.storage import make_parents, sync_folder
-
-_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 
 
 class NewFile:
@@ -34,11 +29,11 @@ class NewFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.abspath(path))
         try:
-            make_parents(self.path.parent)
+            atomic.make_parents(self.path.parent)
             if os.path.lexists(self.path):
                 fix = "choose another name, or remove it"
                 raise DatasetError("The file to write exists.", where=self.path, expected="a new name", fix=fix)
-            self.temporary = _temporary(self.path)
+            self.temporary = atomic.temporary_for(self.path)
             self.file = open(self.temporary, "xb")  # noqa: SIM115  closed by commit or discard
         except OSError as error:
             raise self.failed(error) from error
@@ -49,8 +44,7 @@ class NewFile:
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
-            os.rename(self.temporary, self.path)
-            sync_folder(self.path.parent)
+            atomic.publish(self.temporary, self.path)
         except OSError as error:
             self.discard()
             raise self.failed(error) from error
@@ -71,6 +65,8 @@ class NewFile:
             self.commit()
         else:
             self.discard()
+            if isinstance(error, OSError):
+                raise self.failed(error) from error
 
     def failed(self, error: OSError) -> DatasetError:
         """The error of a write that failed."""
@@ -81,8 +77,8 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     """Creates a folder, and raises DatasetError unless files can be written into it."""
     folder = Path(os.path.abspath(path))
     with _errors_of("folder", folder):
-        make_parents(folder)
-        probe = _temporary(folder / "probe")
+        atomic.make_parents(folder)
+        probe = atomic.temporary_for(folder / "probe")
         probe.touch()
         probe.unlink()
 
@@ -102,21 +98,10 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     if os.path.lexists(final) and not (final.is_dir() and not any(final.iterdir())):
         fix = "choose another name, or remove it"
         raise DatasetError("The folder to write is not empty.", where=final, expected="a new folder", fix=fix)
-    temporary = _temporary(final)
     with _errors_of("folder", final):
-        make_parents(final.parent)
-        temporary.mkdir()
-    try:
-        yield temporary
-        with _errors_of("folder", final):
-            os.rename(temporary, final)
-            sync_folder(final.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _temporary(path: Path) -> Path:
-    return path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+        atomic.make_parents(final.parent)
+        with atomic.new_folder(final) as temporary:
+            yield temporary
 
 
 @contextmanager
@@ -139,4 +124,4 @@ def _failed(kind: str, path: Path, error: OSError) -> DatasetError:
 
 def unfinished_in(folders: Iterable[Path]) -> list[Path]:
     """The uncommitted files and folders in these folders, whose process is still running or was killed."""
-    return [path for folder in folders for path in sorted(folder.glob(".*.tmp")) if _UNFINISHED.fullmatch(path.name)]
+    return [path for folder in folders for path in sorted(folder.glob(".*.tmp")) if atomic.final_name(path.name)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from rollax import atomic
 from rollax.algorithms.load_policy import load_policy
 from rollax.errors import ConfigError, RollaxError, nearest
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -61,14 +61,15 @@ def _serialized(runner: PolicyRunner, to: Format) -> bytes:
 
 
 def _write(target: Path, content: bytes) -> None:
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    temporary = atomic.temporary_for(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        atomic.make_parents(target.parent)
         with open(temporary, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
+        atomic.sync_folder(target.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -10,7 +10,6 @@ import errno
 import json
 import mmap
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import storage, trees
+from rollax import atomic, trees
 from rollax.batch import Fragment
 from rollax.errors import CheckpointError, DatasetError
 from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of
@@ -47,12 +46,12 @@ class ColumnWriter:
     def __init__(self, path: Path, columns: Mapping[str, tuple[str, ...]]) -> None:
         self._path = path
         self._columns = columns
-        self._temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+        self._temporary = atomic.temporary_for(path)
         self._files: dict[str, BinaryIO] = {}
         self._layouts: dict[str, dict[str, Layout]] = {}
         self._slots = dict.fromkeys(columns, 0)
         try:
-            storage.make_parents(path.parent)
+            atomic.make_parents(path.parent)
             _remove_leftovers(path)
             os.mkdir(self._temporary)
         except OSError as error:
@@ -110,11 +109,11 @@ class ColumnWriter:
                 json.dump(manifest, file)
                 file.flush()
                 os.fsync(file.fileno())
-            storage.sync_folder(self._temporary)
+            atomic.sync_folder(self._temporary)
             columns = open_columns(self._temporary)
             assert columns is not None
             self._replace()
-            storage.sync_folder(self._path.parent)
+            atomic.sync_folder(self._path.parent)
         except OSError as error:
             raise _failed(error, self._path) from error
         return columns
@@ -140,7 +139,7 @@ class ColumnWriter:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-            old = self._path.parent / f".{self._path.name}.{secrets.token_hex(4)}.tmp"
+            old = atomic.temporary_for(self._path)
             with suppress(FileNotFoundError):  # another process has just removed it
                 os.rename(self._path, old)
             shutil.rmtree(old, ignore_errors=True)

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from rollax import DatasetError, trees
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.new_file import NewFile
+from rollax.data.new_file import NewFile, new_folder
 from rollax.data.reader import open_dataset
 from rollax.data.writer import DatasetWriter
 from rollax.spaces import same_space
@@ -111,6 +111,28 @@ def test_a_disk_that_fails_leaves_no_file(tmp_path, monkeypatch):
         writer.close()
     assert list((tmp_path / "data").iterdir()) == []
     assert writer.paths == []
+
+
+@pytest.mark.parametrize("kind", [NewFile, new_folder])
+def test_a_name_that_cannot_be_made_durable_is_not_given(tmp_path, monkeypatch, kind):
+    fsync = os.fsync
+
+    def fails_for_the_name(descriptor):
+        if os.path.exists(tmp_path / "data"):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails_for_the_name)
+    with pytest.raises(DatasetError, match="Input/output error"), kind(tmp_path / "data"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [NewFile, new_folder])
+def test_a_write_that_fails_is_an_error_of_the_data_set(tmp_path, kind):
+    with pytest.raises(DatasetError, match=r"(?s)could not be written.*No space left"), kind(tmp_path / "data"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ids_of_agents(tmp_path):

@@ -1,0 +1,77 @@
+"""Files and folders that get their name when they are complete on disk.
+
+They are written under a temporary name beside the final one, `.NAME.xxxxxxxx.tmp`, synced and renamed, and then the
+folder around them is synced. So a killed process leaves only the temporary one. A disk that fails raises OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
+
+
+def temporary_for(path: Path) -> Path:
+    """A new temporary name for a file or folder."""
+    return path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+
+
+def final_name(temporary: str) -> str | None:
+    """The name that is written under this temporary one; None if it is not temporary."""
+    found = _TEMPORARY.fullmatch(temporary)
+    return found and found[1]
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill with synced files, under a temporary name until the block ends; if anything fails, removed."""
+    temporary = temporary_for(path)
+    try:
+        os.mkdir(temporary)
+        yield temporary
+        sync_folder(temporary)
+        publish(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Gives a complete file or folder its new name, durably; if the disk fails, it keeps the temporary one."""
+    os.rename(temporary, path)
+    try:
+        sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            os.rename(path, temporary)
+        raise
+
+
+def make_parents(folder: Path) -> None:
+    """Creates a folder and its parents, durably."""
+    if folder.is_dir():
+        return
+    make_parents(folder.parent)
+    with suppress(FileExistsError):  # another process may have created it; the next step fails if a file has this name
+        os.mkdir(folder)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot sync a folder; there the rename may not be durable.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
