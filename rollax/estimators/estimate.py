@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from rollax.data.reader import Source, open_dataset
+from rollax.data.reader import Source, reading
 from rollax.errors import ConfigError, nearest
 from rollax.estimators import importance
 from rollax.estimators.episodes import LoggedEpisodes, left_out_warning
@@ -203,7 +203,8 @@ def estimate_policy(
             expected="what load_policy returns",
             fix="estimate_policy(load_policy(path), data); of a running trainer, save a checkpoint first",
         )
-    episodes = LoggedEpisodes.of(open_dataset(data), policy, policy_id=policy_id, drop_cut=drop_cut)
+    with reading(data) as reader:
+        episodes = LoggedEpisodes.of(reader, policy, policy_id=policy_id, drop_cut=drop_cut)
     return estimate(TargetPolicy(policy, explore=explore), episodes, methods, **settings)
 
 

@@ -11,6 +11,7 @@ from rollax.errors import ConfigError, DatasetError, PolicyError
 from rollax.estimators.estimate import METHODS, estimate, estimate_policy
 from rollax.estimators.fitted_q import FittedQ, FQEConfig
 from tests.estimators.worlds import GAMMA, START, TableValues, epsilon_greedy, exact_q, play_episodes, target_of
+from tests.optimizers.recorded import ListReader
 
 TARGET, BEHAVIOUR = epsilon_greedy(0.1), epsilon_greedy(0.2)
 Q = exact_q(TARGET)
@@ -155,6 +156,15 @@ def test_random_state_of_the_policy_is_restored(episodes) -> None:
     target.runner.policy.set_acting_state = restored.append  # pyright: ignore[reportAttributeAccessIssue]
     estimate(target, episodes, "wis", resamples=20)
     assert restored == [{"state": "a"}]
+
+
+def test_a_reader_that_it_opens_is_closed(monkeypatch) -> None:
+    monkeypatch.setattr(ListReader, "close", lambda self: closed.append(self))
+    closed, reader, runner = [], ListReader([]), target_of(TARGET).runner
+    for data in (reader, lambda: reader):
+        with pytest.raises(DatasetError, match="No whole trajectory"):
+            estimate_policy(runner, data, ["wis"])
+    assert closed == [reader]
 
 
 @pytest.mark.long
