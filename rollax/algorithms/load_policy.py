@@ -12,7 +12,6 @@ from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig
 from rollax.config.stored import GIVEN, POLICY, space_from_json
 from rollax.errors import CheckpointError
-from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.importing import StoredCode, named_by_file, path_of
@@ -99,10 +98,7 @@ def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> Poli
         policy.set_state(stored["state"]["workers"]["policies"][policy_id])
         observation_filter = make_filter(stored["observation_filter"], policy.observation_space)
         observation_filter.set_state(stored["state"]["workers"]["filters"][policy_id])
-    actions = ActionMap(
-        policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
-    )
-    return PolicyRunner(policy, observation_filter, actions, clip_rewards=config.clip_rewards)
+    return PolicyRunner.of(policy, config, observation_filter)
 
 
 def _policy_class(saved: str, code: _GivenCode) -> type[Policy]:

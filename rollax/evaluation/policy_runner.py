@@ -10,6 +10,7 @@ import numpy as np
 
 from rollax import spaces, trees
 from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.actions import ActionMap, ActionRanges, described
 from rollax.evaluation.filters import MeanStdFilter
@@ -62,6 +63,16 @@ class PolicyRunner:
         self.columns = policy.sampled_columns
         self.stores_more = True
         self.store(frozenset())
+
+    @classmethod
+    def of(
+        cls, policy: Policy, config: TrainerConfig, observation_filter: MeanStdFilter, **learning: Any
+    ) -> PolicyRunner:
+        """The runner of a policy whose actions and rewards are changed as in a config; `learning`: other arguments."""
+        actions = ActionMap(
+            policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
+        )
+        return cls(policy, observation_filter, actions, clip_rewards=config.clip_rewards, **learning)
 
     def __repr__(self) -> str:
         return f"PolicyRunner({self.policy!r}, filter={self.filter!r})"

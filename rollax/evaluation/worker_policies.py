@@ -15,7 +15,6 @@ from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import PolicyError, SpaceError
-from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -232,13 +231,12 @@ def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:
     """The runner of a policy, with the worker's config and the changes in the policy's spec."""
     learning = config.multiagent.policies_to_train
     learns = learning is None or policy.name in learning
-    runner = PolicyRunner(
+    runner = PolicyRunner.of(
         policy,
+        config,
         make_filter(config.observation_filter, policy.observation_space),
-        ActionMap(policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions),
         learns=learns,
         accepts_off_policy=config.accept_off_policy_actions or policy.learns_off_policy or not learns,
-        clip_rewards=config.clip_rewards,
     )
     if config.accept_off_policy_actions:
         runner.store(frozenset({SampleBatch.OFF_POLICY}))

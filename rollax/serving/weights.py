@@ -17,7 +17,6 @@ from rollax import storage
 from rollax.config import TrainerConfig
 from rollax.config.stored import GIVEN, POLICY, space_from_json, space_to_json
 from rollax.errors import CheckpointError, RequestError
-from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import FILTERS, make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.importing import StoredCode, named_by_file, path_of
@@ -103,8 +102,7 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise _refused("A description that is damaged.", f"{type(error).__name__}: {error}", FORMAT) from error
     policy.name = description["policy_id"]
-    actions = ActionMap(action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions)
-    runner = PolicyRunner(policy, observation_filter, actions, clip_rewards=config.clip_rewards)
+    runner = PolicyRunner.of(policy, config, observation_filter)
     update_policy(runner, data)
     return runner
 

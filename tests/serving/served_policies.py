@@ -10,7 +10,6 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax import PPOPolicy
-from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.serving.policy_backend import PolicyBackend
@@ -36,9 +35,7 @@ def runner(
     seen = make_filter("MeanStdFilter" if observation_space is OBS else "NoFilter", observation_space)
     if observation_space is OBS:
         seen(np.random.default_rng(0).normal(3.0, 2.0, (50, 2)).astype(np.float32), update=True)
-    config = policy.config
-    actions = ActionMap(action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions)
-    return PolicyRunner(policy, seen, actions)
+    return PolicyRunner.of(policy, policy.config, seen)
 
 
 class RecordingBackend(PolicyBackend):
