@@ -51,7 +51,7 @@ class FlatEncoder(nnx.Module):
 
     def __call__(self, column: Array) -> Float[Array, "B F"]:
         flat = column if column.ndim == 2 else column.reshape(column.shape[0], self.features)
-        return _in_unit(self.unit, flat)
+        return self.unit.scaled(flat.astype(jnp.float32))
 
 
 class OneHotEncoder(nnx.Module):
@@ -81,14 +81,10 @@ class ImageEncoder(nnx.Module):
     def pixels(self, column: Array) -> Float[Array, "B height width channels"]:
         """The input of the convolutions."""
         # Transposed first, while the pixels are bytes and not floats.
-        return _in_unit(self.unit, self.layout.to_channels_last(column))
+        return self.unit.scaled(self.layout.to_channels_last(column).astype(jnp.float32))
 
     def __call__(self, column: Array) -> Float[Array, "B F"]:
         return self.cnn(self.pixels(column))
-
-
-def _in_unit(unit: UnitInterval, column: Array) -> Float[Array, "..."]:
-    return unit.scaled(column.astype(jnp.float32), from_floats=jnp.issubdtype(column.dtype, jnp.floating))
 
 
 def _encoder_of(

@@ -78,22 +78,17 @@ class UnitInterval:
 
     low: float = 0.0
     scale: float = 1.0
-    integer: bool = False
 
     @classmethod
     def of(cls, space: spaces.Box) -> UnitInterval:
         """The map from the lowest and highest bound of a Box."""
-        integer = not np.issubdtype(space.dtype, np.floating)
         low, high = float(space.low.min()), float(space.high.max())
         if not 0 < high - low < _MAX_RANGE:
-            return cls(integer=integer)
-        return cls(low, 1.0 / (high - low), integer)
+            return cls()
+        return cls(low, 1.0 / (high - low))
 
-    def scaled(self, x: Any, *, from_floats: bool) -> Any:
-        """The mapped numbers of float32 numbers `x`; `from_floats` if the column had floats before the cast."""
-        # Floats in a space of integers come from an observation filter, which has scaled them.
-        if self.integer and from_floats:
-            return x
+    def scaled(self, x: Any) -> Any:
+        """The mapped numbers of float32 numbers."""
         if self.low != 0.0:
             x = x - self.low
         return x if self.scale == 1.0 else x * self.scale

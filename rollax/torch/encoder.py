@@ -44,7 +44,7 @@ class FlatEncoder(nn.Module):
             self.unit = UnitInterval.of(space)
 
     def forward(self, column: Tensor) -> Tensor:
-        return _in_unit(self.unit, column.reshape(column.shape[0], self.features))
+        return self.unit.scaled(column.reshape(column.shape[0], self.features).to(torch.float32))
 
 
 class OneHotEncoder(nn.Module):
@@ -78,11 +78,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, column: Tensor) -> Tensor:
         images = column.permute(self.layout.order).reshape(column.shape[0], *self.layout.shape)
-        return self.cnn(_in_unit(self.unit, images))
-
-
-def _in_unit(unit: UnitInterval, column: Tensor) -> Tensor:
-    return unit.scaled(column.to(torch.float32), from_floats=column.dtype.is_floating_point)
+        return self.cnn(self.unit.scaled(images.to(torch.float32)))
 
 
 def _encoder_of(space: spaces.Space, path: Path, config: ModelConfig) -> FlatEncoder | OneHotEncoder | ImageEncoder:

@@ -173,11 +173,11 @@ class TestImages:
         column = np.full((1, *space.shape), value, space.dtype)
         np.testing.assert_allclose(pixels_of(space, column), np.full(column.shape, expected), rtol=1e-6)
 
-    def test_filtered_pixels_are_not_scaled_again(self):
-        column = np.full((1, 5, 5, 1), -1.5, np.float32)
-        np.testing.assert_array_equal(pixels_of(image((5, 5, 1)), column), column)
+    def test_floats_are_scaled_as_the_bytes_of_the_space_are(self):
+        column = np.full((1, 5, 5, 1), 51, np.float32)
+        np.testing.assert_allclose(pixels_of(image((5, 5, 1)), column), column / 255, rtol=1e-6)
         ram = FlatEncoder(image((4,)))
-        np.testing.assert_array_equal(ram(jnp.full((1, 4), 2.5)), np.full((1, 4), 2.5))
+        np.testing.assert_allclose(ram(jnp.full((1, 4), 51.0)), np.full((1, 4), 0.2), rtol=1e-6)
 
     def test_images_only(self):
         assert encoder_of(spaces.Tuple([image((5, 5, 1)), image((7, 7, 3))])).images_only
