@@ -24,7 +24,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._sampling = False
+        self._sampling: threading.Thread | None = None
         self._held = 0
 
     @contextmanager
@@ -38,7 +38,10 @@ class Turns:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context of a wait inside `sampling`, during which other threads can enter `held`."""
+        """Context of a wait, during which other threads can enter `held` if it is inside `sampling`."""
+        if self._sampling is not threading.current_thread():  # a fragment or an evaluation on request
+            yield
+            return
         self._leave()
         try:
             yield
@@ -63,11 +66,11 @@ class Turns:
     def _enter(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._held)
-            self._sampling = True
+            self._sampling = threading.current_thread()
 
     def _leave(self) -> None:
         with self._changed:
-            self._sampling = False
+            self._sampling = None
             self._changed.notify_all()
 
 

@@ -231,6 +231,14 @@ class TestTrainer:
         with pytest.raises(ConfigError, match=r"cannot be saved exactly(?s:.)*sample_async"):
             trainer.save(tmp_path, exact=True)
 
+    @pytest.mark.parametrize("requested", [RolloutWorker.sample, lambda worker: worker.evaluate(1)])
+    def test_filters_can_be_read_after_sampling_on_request(self, trainer, requested):
+        requested(trainer.worker)
+        reads = threading.Thread(target=trainer.worker.get_filters, daemon=True)
+        reads.start()
+        reads.join(LONG)
+        assert not reads.is_alive()
+
     def test_evaluation_halts_sampling(self, trainer):
         assert len(trainer.worker.evaluate(2)) == 2
         assert trainer.train()["timesteps_this_iter"] == 40
