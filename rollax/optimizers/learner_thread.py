@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -10,6 +11,7 @@ from typing import Any
 
 from rollax.optimizers.optimizer import Timings
 
+log = logging.getLogger("rollax.optimizers")
 
 class LearnerThread:
     """Learns from one batch after another, except while it is paused.
@@ -47,7 +49,8 @@ class LearnerThread:
 
     def check(self) -> None:
         """Raises the exception of learning since the last call, if there was one."""
-        error, self.error = self.error, None
+        with self._changed:  # an error that is stored meanwhile is not lost
+            error, self.error = self.error, None
         if error is not None:
             raise error
 
@@ -74,14 +77,17 @@ class LearnerThread:
             self._changed.wait_for(lambda: not self._learning)
 
     def stop(self) -> None:
-        """Ends the thread after the current batch, and drops the queue."""
+        """Ends the thread after the current batch, and drops the queue; logs an exception that nobody has seen."""
         with self._changed:
             thread, self._thread = self._thread, None
             self._batches.clear()
-            self._resting, self.error = True, None
+            self._resting = True
             self._changed.notify_all()
         if thread is not None:
             thread.join()
+        error, self.error = self.error, None
+        if error is not None:
+            log.error("The last update before a stop has failed.", exc_info=error)
 
     def _run(self) -> None:
         here = threading.current_thread()

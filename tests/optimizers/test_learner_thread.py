@@ -91,6 +91,33 @@ def test_an_error_is_raised_once_by_any_method_and_learning_continues(make):
     wait_until(lambda: learner.updates == 1)
 
 
+def test_no_error_is_stored_during_a_check(make):
+    learner, _ = make(lambda batch: None)
+    checks = threading.Thread(target=learner.check)
+    with learner._changed:  # as while the learner stores one
+        checks.start()
+        checks.join(0.05)
+        assert checks.is_alive()
+    checks.join(LONG)
+
+
+def test_an_error_of_the_last_batch_before_a_stop_is_logged(make, caplog):
+    started_learning = threading.Event()
+
+    def learn(batch):
+        started_learning.set()
+        wait_until(lambda: learner._thread is None)
+        raise ZeroDivisionError(batch)
+
+    learner, _ = make(learn)
+    learner.put("a", 0.0)
+    learner.resume()
+    started_learning.wait(LONG)
+    learner.stop()
+    assert "ZeroDivisionError: a" in caplog.text
+    learner.resume()
+
+
 def test_stop_waits_for_the_current_batch(make):
     started_learning, learned = threading.Event(), []
 
