@@ -64,7 +64,7 @@ class _State(BaseModel):
     time_total_s: _Seconds
     env_steps: _Count
     agent_steps: _Count
-    version: _Count = 0
+    version: _Count = 1
     # The entries of EpisodeWindow.state: reward, length, rewards by policy, custom metrics.
     episodes: list[tuple[StrictFloat, _Count, dict[str, list[StrictFloat]], dict[str, StrictFloat | StrictBool]]]
     workers: _Workers

@@ -198,8 +198,6 @@ class Trainer:
         try:
             while True:
                 stats = optimizer.step()
-                if not optimizer.remote:
-                    optimizer.version += 1
                 enough = optimizer.steps - steps_before >= config.timesteps_per_iteration
                 long_enough = time.perf_counter() - started >= config.min_time_s_per_iteration or not optimizer.waits
                 if (enough and long_enough) or optimizer.steps >= optimizer.stop_at:
@@ -410,7 +408,7 @@ class Trainer:
         self.time_total_s = state["time_total_s"]
         self.optimizer.env_steps = state["env_steps"]
         self.optimizer.agent_steps = state["agent_steps"]
-        self.optimizer.version = state.get("version", 0)
+        self.optimizer.version = state.get("version", 1)
         self._window.set_state(state["episodes"])
         self.optimizer.forget()
         self._evaluator.stop()

@@ -41,3 +41,4 @@ class AsyncGradientsOptimizer(Optimizer):
                     policy.apply_gradients(gradients)
                 self._note(policy_id, stats)
         self._trained_on(rollout)
+        self.version += 1

@@ -166,7 +166,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         if self._due.updates <= self.num_updates and self.steps - self._synced_steps >= self._steps_per_sync:
             # Without updates no broadcast of weights brings the timestep and the filters to the workers.
             self._synced_steps = self.steps
-            self._publish(self._version, self.local_worker.get_weights())
+            self._publish(self.version, self.local_worker.get_weights())
 
     def _serial_step(self) -> Stats:
         """Samples, stores, and makes the updates that are due."""
@@ -276,11 +276,11 @@ class AsyncReplayOptimizer(ReplayOptimizer):
                         errors[policy_id] = rows[SampleBatch.INDICES], stats.pop(SampleBatch.TD_ERROR)
                 self._note(policy_id, stats)
         self.num_updates += self.config.updates_per_draw
-        self._version += self.config.updates_per_draw
+        self.version += self.config.updates_per_draw
         self._learned.append((drawn, errors))
         if self.remote and self.steps - self._synced_steps >= self._steps_per_sync:
             self._synced_steps = self.steps
-            self._weights.append((self._version, self.local_worker.get_weights()))
+            self._weights.append((self.version, self.local_worker.get_weights()))
 
     def _learn_from_rows(self, policy: Policy, rows: SampleBatch) -> dict[str, Any]:
         """Statistics of the last update of a draw, and the errors of all rows if the policy reports them."""

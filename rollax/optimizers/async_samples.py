@@ -159,6 +159,6 @@ class AsyncSamplesOptimizer(Optimizer):
         for rollout in train_batch.rollouts:
             self._trained_on(rollout)
         self.replayed_steps += sum(map(self._size, train_batch.replayed))
-        self._version += 1
-        if self.remote and self._version % self.config.broadcast_interval == 0:
-            self._weights.append((self._version, self.local_worker.get_weights()))
+        self.version += 1
+        if self.remote and self.version % self.config.broadcast_interval == 0:
+            self._weights.append((self.version, self.local_worker.get_weights()))

@@ -151,7 +151,7 @@ class Optimizer(ABC):
         self.stop_at = math.inf
         self.timings = Timings()
         self.waits = True
-        self._version = 0
+        self.version = max(self.version, 1)  # remote workers have version 0 until the first broadcast
         self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest of a learner thread, to be broadcast
         self._episodes: deque[EpisodeMetrics] = deque(maxlen=MOST_EPISODES)
         self.forget()
@@ -178,12 +178,12 @@ class Optimizer(ABC):
 
     @property
     def version(self) -> int:
-        """The version of the acting weights: the number of steps that have changed them."""
-        return self._version if self.remote else self.local_worker.version
+        """The version of the local worker's weights: it grows with each update, and starts at 1."""
+        return self.local_worker.version
 
     @version.setter
     def version(self, version: int) -> None:
-        self._version = self.local_worker.version = version
+        self.local_worker.version = version
 
     def begin_exactly(self) -> None:
         """Drops state that a checkpoint does not hold, so that a restored run equals the continued one.
@@ -234,8 +234,7 @@ class Optimizer(ABC):
         """Publishes weights and filters, with which remote workers act from their next request on."""
         self.local_worker.set_timestep(self.steps)
         if self.remote:
-            self._version += 1
-            self._publish(self._version, self.local_worker.get_weights())
+            self._publish(self.version, self.local_worker.get_weights())
 
     def _publish(self, version: int, weights: Any) -> None:
         with self.timings.measured("broadcast_s"):
@@ -305,8 +304,7 @@ class Optimizer(ABC):
         """Counts the steps of a fragment as learned from."""
         self.env_steps += rollout.env_steps
         self.agent_steps += rollout.agent_steps
-        newest = self._version if self.remote else self.local_worker.version
-        self.timings.lags.add(newest - rollout.version)
+        self.timings.lags.add(self.version - rollout.version)
 
     def _without_its_fields(self, config_class: type[TrainerConfig]) -> ConfigError:
         own, name = self.config_class, config_class.__name__

@@ -114,6 +114,7 @@ class SearchOptimizer(Optimizer):
         self.generation += 1  # before the step: after an interrupt in between, no direction is evaluated twice
         with self.timings.measured("learn_s"):
             statistics = self._move(returns, generation)
+        self.version += 1
         self._note(self._policy_id, {**statistics, "cur_lr": self._policy.scheduled("lr")})
         return dict(self.stats)
 

@@ -96,6 +96,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
                     self._ahead[policy_id] += at_once
         self.num_updates += count
         self._ahead = {policy_id: max(made - count, 0) for policy_id, made in self._ahead.items()}
+        self.version += 1
 
     def _learn_from(self, policy: Policy, buffer: UniformReplay | MixedReplay, count: int) -> dict[str, Any]:
         """Statistics of `count` updates, made in one call."""

@@ -26,6 +26,7 @@ class SyncSamplesOptimizer(Optimizer):
         self._learn(MultiAgentBatch.concat_samples([rollout.batch for rollout in rollouts]))
         for rollout in rollouts:
             self._trained_on(rollout)
+        self.version += 1
         return dict(self.stats)
 
     def gather(self) -> list[Rollout]:

@@ -14,7 +14,7 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.optimizers.optimizer import WaitEndedError
 from rollax.processes.failures import FailureRules
-from tests.optimizers.stand_ins import FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool
 
 
 def make(worker, remote_workers=(), **settings):
@@ -69,7 +69,7 @@ def test_kept_episodes_and_lags_are_bounded(monkeypatch):
 
     def with_an_episode():
         ended.append(EpisodeMetrics(float(len(ended)), 1))
-        return replace(rollout(), episodes=EpisodeList(ended[-1:]), version=-len(ended))
+        return replace(rollout(), episodes=EpisodeList(ended[-1:]), version=worker.version - len(ended))
 
     monkeypatch.setattr(worker, "rollout", with_an_episode)
     for _ in range(3):
@@ -78,6 +78,17 @@ def test_kept_episodes_and_lags_are_bounded(monkeypatch):
     assert optimizer.take_episodes() == []
     _, queue = optimizer.timings.take()
     assert (queue["policy_lag_mean"], queue["policy_lag_max"]) == (5, 9)  # of 1, 2, ... 9
+
+
+def test_lags_are_counted_in_updates_also_without_workers_and_without_a_trainer(monkeypatch):
+    worker = FragmentWorker()
+    optimizer = make(worker, train_batch_size=STEPS)
+    sampled = [worker.sample_fragment() for _ in range(3)]  # as a background thread has them before the first update
+    monkeypatch.setattr(worker, "sample_fragment", sampled.pop)
+    for _ in range(3):
+        optimizer.step()
+    _, queue = optimizer.timings.take()
+    assert (queue["policy_lag_mean"], queue["policy_lag_max"]) == (1, 2)  # of 0, 1, 2
 
 
 def test_keywords_replace_keys_of_the_config():
