@@ -99,7 +99,7 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) 
             fix="set acts_while_learning if other threads may call compute_actions during learn_on_batch, or "
             "leave sample_async out",
         )
-    off_policy = all(runner.learns_off_policy for runner in worker.runners.values())
+    off_policy = all(runner.accepts_off_policy for runner in worker.runners.values())
     most = MOST_WAITING_STEPS if off_policy else worker.config.train_batch_size
     too_old = lambda rollout: worker.is_too_old(rollout.version)  # noqa: E731
     return BackgroundSampling(worker.rollout, env.interrupt, turns, most, too_old)

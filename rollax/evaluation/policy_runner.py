@@ -32,7 +32,7 @@ class PolicyRunner:
         observation_filter: filters the policy's observations.
         action_map: maps the policy's actions to the environment's.
         learns: whether the policy is trained; otherwise sampling does not change its filter.
-        accepts_off_policy: whether the policy may learn from actions that it has not chosen.
+        accepts_off_policy: whether samples may hold actions that the policy has not chosen; also if it does not learn.
         clip_rewards: True keeps only the signs of the policy's rewards; a number bounds them.
     """
 
@@ -50,7 +50,7 @@ class PolicyRunner:
         self.filter = observation_filter
         self.action_map = action_map
         self.learns = learns
-        self._accepts_off_policy = accepts_off_policy
+        self.accepts_off_policy = accepts_off_policy
         self.clip_rewards = clip_rewards
         self._accepted = accepted(policy.compute_actions)
         if policy.arguments is not None:
@@ -100,18 +100,13 @@ class PolicyRunner:
         return xp.sign(rewards) if bound is True else xp.clip(rewards, -bound, bound)
 
     @property
-    def learns_off_policy(self) -> bool:
-        """Whether it can learn from actions that it has not chosen; also true if it does not learn."""
-        return self._accepts_off_policy
-
-    @property
     def settings(self) -> dict[str, Any]:
         """How actions and rewards differ from those of the environment, as JSON values."""
         return {"clip_rewards": self.clip_rewards, **self.action_map.settings}
 
     def check_off_policy(self) -> None:
         """Raises a PolicyError if the policy cannot learn from off-policy actions."""
-        if not self._accepts_off_policy:
+        if not self.accepts_off_policy:
             raise PolicyError(
                 "Off-policy actions for a policy that learns only from its own.",
                 where=described(self.policy),

@@ -406,7 +406,7 @@ class RolloutWorker:
             newest: the newest version; None: this worker's.
         """
         most = self.config.max_policy_lag
-        on_policy = any(not runner.learns_off_policy for runner in self.runners.values())
+        on_policy = any(not runner.accepts_off_policy for runner in self.runners.values())
         return most is not None and on_policy and (self.version if newest is None else newest) - version > most
 
     def _halted(self) -> AbstractContextManager[Any]:

@@ -219,7 +219,7 @@ class TrainingBackend(Backend):
     def _is_too_old(self, episode: Episode) -> bool:
         """Whether an on-policy algorithm drops it as too old; status 422 if it cannot learn from such episodes."""
         runners = [self._runner(agent) for agent in episode.agents]
-        if not episode.training_enabled or all(runner.learns_off_policy for runner in runners):
+        if not episode.training_enabled or all(runner.accepts_off_policy for runner in runners):
             return False
         for agent, trajectory in episode.agents.items():
             if trajectory.action_logp is None or episode.policy_version is None:
