@@ -17,6 +17,7 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.whole_episodes import check_count
 from rollax.evaluation.worker_policies import specs_of
 from rollax.evaluation.worker_set import worker_arguments
+from rollax.optimizers.evaluation_only import EvaluationOnly
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -29,7 +30,7 @@ class Evaluator:
         self._trainer = trainer
         if (evaluation := trainer.config.for_evaluation()).model != trainer.config.model:
             self._check_weights_fit(evaluation)
-        self._estimates = estimates_of(trainer) if trainer.learns else None
+        self._estimates = None if isinstance(trainer.optimizer, EvaluationOnly) else estimates_of(trainer)
         self._worker: RolloutWorker | None = None  # made at the first evaluation
 
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:

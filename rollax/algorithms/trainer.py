@@ -52,8 +52,8 @@ class Trainer:
     optimizer_class: ClassVar[type[Optimizer]]
     """The optimizer, which turns samples into updates."""
 
-    learns = True
-    """False in a trainer that was opened for evaluation only."""
+    # Set before __init__, which a subclass may replace by one without a keyword for it.
+    _evaluates_only = False
 
     def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
         if not hasattr(self, "config_class"):
@@ -61,7 +61,7 @@ class Trainer:
         refuse_config_of_another(config, type(self))
         refuse_two_envs(env, config, f"{type(self).__name__}(env=..., config=...)")
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
-        optimizer_class = optimizer_class_of(type(self), self._config) if self.learns else EvaluationOnly
+        optimizer_class = EvaluationOnly if self._evaluates_only else optimizer_class_of(type(self), self._config)
         self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
         self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
         with undone_on_failure(self.workers.stop):
@@ -378,7 +378,7 @@ class Trainer:
         refuse_first_values(config, changes, stored["config"], path)
         trainer = own.__new__(own)
         if not learn:
-            trainer.learns, config = False, config.changed(num_workers=0)
+            trainer._evaluates_only, config = True, config.changed(num_workers=0)
         trainer.__init__(config=config)
         with undone_on_failure(trainer.stop):
             checkpoint.restore(trainer, stored, Path(path))

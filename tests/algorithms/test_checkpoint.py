@@ -168,6 +168,20 @@ class TestRestoring:
         assert len(state["episodes"]) > result["episodes_this_iter"]
         assert result["time_total_s"] > result["time_this_iter_s"]
 
+    def test_from_checkpoint_for_evaluation_with_a_class_of_ones_own(self, path):
+        class Own(PPOTrainer):
+            def __init__(self, env=None, config=None):
+                super().__init__(env, config)
+
+            @property
+            def learns(self):
+                return "well"
+
+        with Own.from_checkpoint(path, learn=False) as trainer:
+            assert len(trainer.evaluate(1)["episode_rewards"]) == 1
+            with pytest.raises(ConfigError, match="learn=False"):
+                trainer.train()
+
     def test_from_checkpoint_with_changes(self, path):
         with PPOTrainer.from_checkpoint(path, lr_schedule=None, lr=0.5, num_envs_per_worker=2) as trainer:
             assert trainer.config.env == "CartPole-v1"
