@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.config import TrainerConfig
 from rollax.config.groups import AsyncReplayFields
 from rollax.errors import ConfigError
-from rollax.evaluation.remote_workers import RemoteWorkers, Reply
-from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.remote_workers import Reply
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
@@ -51,14 +49,8 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     def replaced_for_data(cls, *, steps_the_env: bool) -> bool:
         return cls is AsyncReplayOptimizer and not steps_the_env
 
-    def __init__(
-        self,
-        local_worker: RolloutWorker,
-        remote_workers: Sequence[Any] | RemoteWorkers = (),
-        config: TrainerConfig | Mapping[str, Any] | None = None,
-        **keys: Any,
-    ) -> None:
-        super().__init__(local_worker, remote_workers, config, **keys)
+    def _set_up(self) -> None:
+        super()._set_up()
         own = self.config
         self._steps_per_sync = own.max_weight_sync_delay * max(len(self.remote), 1)
         self._requested = 0  # updates whose draws are made or requested

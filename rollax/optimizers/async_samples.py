@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollax.batch import MultiAgentBatch
-from rollax.config import TrainerConfig
 from rollax.config.groups import AsyncSamplesFields
 from rollax.evaluation.messages import Rollout
-from rollax.evaluation.remote_workers import RemoteWorkers
-from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.state import count, generator_state
@@ -41,14 +38,8 @@ class AsyncSamplesOptimizer(Optimizer):
     gives_fragments = True
     rests_between_steps = False
 
-    def __init__(
-        self,
-        local_worker: RolloutWorker,
-        remote_workers: Sequence[Any] | RemoteWorkers = (),
-        config: TrainerConfig | Mapping[str, Any] | None = None,
-        **keys: Any,
-    ) -> None:
-        super().__init__(local_worker, remote_workers, config, **keys)
+    def _set_up(self) -> None:
+        super()._set_up()
         self._recent: deque[Rollout] = deque(maxlen=self.config.replay_buffer_num_slots)
         self._rng = np.random.default_rng(self.config.seed)  # chooses what is replayed
         self._gathered: list[Rollout] = []

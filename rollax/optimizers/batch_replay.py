@@ -7,11 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollax.config import TrainerConfig
 from rollax.config.data_input import OF_FRESH_EXPERIENCE, missing_input
 from rollax.errors import ConfigError
-from rollax.evaluation.remote_workers import RemoteWorkers
-from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.data_sources import RecordedData
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
@@ -46,14 +43,8 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
 
     config_class = SyncReplayOptimizer.config_class
 
-    def __init__(
-        self,
-        local_worker: RolloutWorker,
-        remote_workers: Sequence[Any] | RemoteWorkers = (),
-        config: TrainerConfig | Mapping[str, Any] | None = None,
-        **keys: Any,
-    ) -> None:
-        super().__init__(local_worker, remote_workers, config, **keys)
+    def _set_up(self) -> None:
+        super()._set_up()
         if self.config.input is None:
             raise missing_input(type(self).__name__)
         if not self.policies:
@@ -66,7 +57,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             )
         if not self.config.steps_the_env and (unused := sorted(OF_FRESH_EXPERIENCE & self.config.model_fields_set)):
             log.warning("Recorded data alone: %s have no effect, as the environment is not stepped.", ", ".join(unused))
-        self.data = RecordedData(self.config, local_worker, self.policies, self.buffers_of)
+        self.data = RecordedData(self.config, self.local_worker, self.policies, self.buffers_of)
         fresh = self.config.weights_of_sources()[1]
         self.drawn_from = {
             policy_id: MixedReplay([*parts, Part(self.buffers[policy_id], fresh)], f"data of policy {policy_id!r}")

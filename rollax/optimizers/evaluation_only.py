@@ -15,8 +15,8 @@ class EvaluationOnly(Optimizer):
     The state of the saved optimizer is kept unchanged, and saved again.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def _set_up(self) -> None:
+        super()._set_up()
         self._state: dict[str, Any] = {}
 
     def step(self) -> Stats:

@@ -13,6 +13,7 @@ from rollax.optimizers.optimizer import Timings
 
 log = logging.getLogger("rollax.optimizers")
 
+
 class LearnerThread:
     """Learns from one batch after another, except while it is paused.
 

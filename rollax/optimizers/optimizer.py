@@ -155,6 +155,10 @@ class Optimizer(ABC):
         self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest of a learner thread, to be broadcast
         self._episodes: deque[EpisodeMetrics] = deque(maxlen=MOST_EPISODES)
         self.forget()
+        self._set_up()
+
+    def _set_up(self) -> None:  # noqa: B027  most have no more
+        """Makes what a subclass has in addition; the last part of the constructor, whose arguments are attributes."""
 
     def __repr__(self) -> str:
         sizes = f"train_batch_size={self.config.train_batch_size}, {self.config.count_steps_by}={self.steps}"

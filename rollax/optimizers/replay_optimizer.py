@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation.remote_workers import RemoteWorkers
-from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.optimizer import Optimizer, inexact
 from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.policy import Policy
@@ -32,14 +29,8 @@ class ReplayOptimizer(Optimizer):
     steps again.
     """
 
-    def __init__(
-        self,
-        local_worker: RolloutWorker,
-        remote_workers: Sequence[Any] | RemoteWorkers = (),
-        config: TrainerConfig | Mapping[str, Any] | None = None,
-        **keys: Any,
-    ) -> None:
-        super().__init__(local_worker, remote_workers, config, **keys)
+    def _set_up(self) -> None:
+        super()._set_up()
         self.num_updates = 0
         self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollax.config import TrainerConfig
 from rollax.config.groups import SearchFields
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.messages import CandidateReturns, Candidates
-from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.ops.evolution import SIGNS, gradient_estimate
 from rollax.optimizers.optimizer import Optimizer, Stats
@@ -45,14 +43,8 @@ class SearchOptimizer(Optimizer):
 
     config_class = SearchFields
 
-    def __init__(
-        self,
-        local_worker: RolloutWorker,
-        remote_workers: Sequence[Any] | RemoteWorkers = (),
-        config: TrainerConfig | Mapping[str, Any] | None = None,
-        **keys: Any,
-    ) -> None:
-        super().__init__(local_worker, remote_workers, config, **keys)
+    def _set_up(self) -> None:
+        super()._set_up()
         if self.config.output is not None:
             raise ConfigError(
                 "Episodes of candidates are not written.",
@@ -75,7 +67,7 @@ class SearchOptimizer(Optimizer):
         if self.remote:
             num_envs = max(self.remote.call_all("apply", _prepared, raises=True).values(), default=1)
         else:
-            num_envs = _prepared(local_worker)
+            num_envs = _prepared(self.local_worker)
         episodes = len(SIGNS) * self.config.episodes_per_candidate  # of a direction
         self._directions_at_once = -(-_EPISODES_AT_ONCE * num_envs // episodes)
         self.generation = 0

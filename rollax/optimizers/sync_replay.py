@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rollax.batch import MultiAgentBatch, SampleBatch
-from rollax.config import TrainerConfig
 from rollax.config.groups import ReplayFields
-from rollax.evaluation.remote_workers import RemoteWorkers
-from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.memory import check_buffers_fit
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
@@ -44,14 +41,8 @@ class SyncReplayOptimizer(ReplayOptimizer):
     def replaced_for_data(cls, *, steps_the_env: bool) -> bool:
         return cls is SyncReplayOptimizer  # a subclass may draw in another way
 
-    def __init__(
-        self,
-        local_worker: RolloutWorker,
-        remote_workers: Sequence[Any] | RemoteWorkers = (),
-        config: TrainerConfig | Mapping[str, Any] | None = None,
-        **keys: Any,
-    ) -> None:
-        super().__init__(local_worker, remote_workers, config, **keys)
+    def _set_up(self) -> None:
+        super()._set_up()
         self.buffers = {i: self.buffers_of(policy)(self.config.buffer_size) for i, policy in self.policies.items()}
         self.drawn_from: Mapping[str, UniformReplay | MixedReplay] = self.buffers
         self._rng = np.random.default_rng(self.config.seed)
