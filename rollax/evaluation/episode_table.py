@@ -199,7 +199,10 @@ class EpisodeTable(Table):
         if self.left is None:
             return self.counting(env_index)
         places = env_index % len(self.left)
-        before = [np.count_nonzero(places[:number] == place) for number, place in enumerate(places)]
+        order = np.argsort(places, kind="stable")
+        in_order = places[order]
+        before = np.empty_like(order)  # the number of equal places before each one
+        before[order] = np.arange(len(places)) - np.searchsorted(in_order, in_order)
         return self.left[places] > before
 
     def ids_to_learn(self, env_index: Index) -> np.ndarray:

@@ -137,6 +137,14 @@ class TestTable:
         assert table.take_metrics(["x"]) == []
         assert table.take_finished()[1] == 0
 
+    def test_which_of_the_episodes_that_end_together_count(self):
+        table = EpisodeTable(3)
+        table.left = np.array([1, 2, 0])
+        # sub-environment:    1  0  1  2  1  0   of one share each; the second of 0 and the third of 1 are too many
+        ending = table.ending(np.array([1, 0, 1, 2, 1, 0]))
+        assert ending.tolist() == [True, True, True, False, False, False]
+        assert table.ending(np.array([], np.int64)).tolist() == []
+
 
 class TestEpisode:
     def test_reads_the_table_until_it_is_finished(self):
