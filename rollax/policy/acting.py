@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
+from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, run_model
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.split_model import SplitModel
@@ -25,20 +26,23 @@ class Acting:
     """Each function is one compiled call on padded columns [S, ...]; without arrays, so that equal policies share it.
 
     Args:
-        masked: whether observations have action masks.
+        masks: the distribution that masks invalid actions; None where observations have no action masks.
         wanted: the batch columns to fetch; None for all.
         noisy: whether the model explores in training mode.
+        forward: the forward pass, where it is not the method of this class.
     """
 
     def __init__(
         self,
         split: SplitModel,
         exploration: Exploration,
-        masked: bool,
+        masks: ActionDistribution | None,
         wanted: frozenset[str] | None,
         noisy: bool = False,
+        forward: Callable[[Any, Columns], Outputs] | None = None,
     ) -> None:
-        self._split, self._exploration, self._masked, self._noisy = split, exploration, masked, noisy
+        self._split, self._exploration, self._masks, self._noisy = split, exploration, masks, noisy
+        self._forward = self.forward if forward is None else forward
         self._fetched = self._fetch_columns(wanted)
         self._act = jax.jit(partial(self.traced_actions, explore=True))
         self._act_greedily = jax.jit(partial(self.traced_actions, explore=False))
@@ -56,8 +60,8 @@ class Acting:
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
-        if self._masked:
-            out = out._replace(policy=self._exploration.mask(out.policy, columns[SampleBatch.OBS][ACTION_MASK]))
+        if self._masks is not None:
+            out = out._replace(policy=self._masks.mask(out.policy, columns[SampleBatch.OBS][ACTION_MASK]))
             if self._exploration.outputs_are_values:
                 out = out._replace(value=out.policy.max(axis=-1))
         return out
@@ -92,7 +96,7 @@ class Acting:
         return actions, bool(np.asarray(finite)[:rows].all())
 
     def _modes_of_arrays(self, params: Columns, extra: Columns, obs: Any) -> tuple[Any, jax.Array]:
-        out = self.forward(self._split.merge(params, extra), {SampleBatch.OBS: obs})
+        out = self._forward(self._split.merge(params, extra), {SampleBatch.OBS: obs})
         return self._exploration.mode(out.policy), jnp.isfinite(out.policy).all(axis=-1)
 
     def traced_actions(
@@ -100,7 +104,7 @@ class Acting:
     ) -> tuple[Any, Any, tuple]:
         """`(actions, packed, state_out)`, with all fetched columns in `packed`; traced by JAX."""
         model = self._split.merge(params, extra, learning=explore and self._noisy, noise_seed=noise_seed)
-        out = self.forward(model, columns)
+        out = self._forward(model, columns)
         exploration = self._exploration
         actions = exploration.sample(out.policy, noise) if explore else exploration.mode(out.policy)
         values = jnp.zeros(len(out.policy)) if out.value is None else out.value
@@ -110,12 +114,12 @@ class Acting:
 
     def greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, tuple]:
         """`(actions, state_out)` of the greedy actions for columns [B, ...]; traced by JAX."""
-        out = self.forward(self._split.merge(params, extra), columns)
+        out = self._forward(self._split.merge(params, extra), columns)
         return self._exploration.mode(out.policy), tuple(out.state)
 
     def _outputs(self, params: Columns, extra: Columns, columns: Columns) -> tuple[jax.Array, tuple]:
         """[S, num_inputs] the model's outputs, those of invalid actions masked, and the states for the next step."""
-        out = self.forward(self._split.merge(params, extra), columns)
+        out = self._forward(self._split.merge(params, extra), columns)
         return out.policy, tuple(out.state)
 
     def _values(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
@@ -123,7 +127,7 @@ class Acting:
         model = self._split.merge(params, extra)
         if SampleBatch.CRITIC_OBS in columns:
             return _precise(model.critic(columns[SampleBatch.CRITIC_OBS]))
-        values = self.forward(model, columns).value
+        values = self._forward(model, columns).value
         if values is None:
             raise PolicyError(
                 "The values of a model that has none.",

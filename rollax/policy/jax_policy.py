@@ -25,7 +25,7 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.gradient_steps import Devices, GradientSteps
 from rollax.policy.learner import Learner
-from rollax.policy.loss_result import checked_loss
+from rollax.policy.loss_result import checked_loss, td_error_of
 from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import Columns, ModelPolicy
 from rollax.policy.optimizers import adam, by_part
@@ -83,7 +83,9 @@ class JaxPolicy(ModelPolicy):
 
     @cached_property
     def _acting(self) -> Acting:
-        parts = self.split, self.exploration.traced, self.masks.present, self._fetched_columns, self._noisy
+        masks = self.distribution if self.masks.present else None
+        forward = None if type(self).forward is JaxPolicy.forward else self.forward
+        parts = self.split, self.exploration.traced, masks, self._fetched_columns, self._noisy, forward
         return shared(Acting, *parts) or Acting(*parts)
 
     @cached_property
@@ -371,6 +373,11 @@ class _Learning:
 
     def __init__(self, policy: JaxPolicy, devices: Devices) -> None:
         loss = policy._loss_of_arrays
+        where = f"policy class {type(policy).__name__}, td_errors"
+
+        def errors(params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns) -> Any:
+            return td_error_of(loss(params, params, extra, batch, mask, coefficients)[1][0], len(mask), where)
+
         self.steps = GradientSteps(
             loss,
             policy._optimizer,
@@ -379,7 +386,7 @@ class _Learning:
             count_rows=policy._count_rows,
             devices=devices,
         )
-        self.errors = jax.jit(lambda params, *rest: loss(params, params, *rest)[1][0][SampleBatch.TD_ERROR])
+        self.errors = jax.jit(errors)
 
     def functions(self) -> Sequence[Any]:
         return *self.steps.functions(), self.errors

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from rollax.batch import SampleBatch
 from rollax.errors import PolicyError, ShapeError
 
 
@@ -22,6 +25,23 @@ def checked_loss(result: Any, policy_class: type, array: type) -> tuple[Any, Map
         expected=f"({name} [], {{name: statistic}})",
         fix="return a mean over the valid rows, such as masked_mean(errors, mask), and a dict, which may be empty",
     )
+
+
+def td_error_of(statistics: Mapping[str, Any], rows: int, where: str) -> Any:
+    """The statistic `td_error` [rows]; PolicyError for a loss without it, ShapeError for another shape."""
+    if SampleBatch.TD_ERROR not in statistics:
+        raise PolicyError(
+            "A loss without errors for each row.",
+            where=where,
+            got=sorted(statistics),
+            expected=f"the statistic {SampleBatch.TD_ERROR!r} [N]",
+            fix="return it: statistics[SampleBatch.TD_ERROR] = errors",
+        )
+    errors = statistics[SampleBatch.TD_ERROR]
+    shape = tuple(np.shape(errors))
+    if shape != (rows,):
+        raise misshapen_statistic(SampleBatch.TD_ERROR, shape, (rows,))
+    return errors
 
 
 def misshapen_statistic(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> ShapeError:

@@ -19,7 +19,7 @@ from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, is_noisy, run_model
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
-from rollax.policy.loss_result import checked_loss
+from rollax.policy.loss_result import checked_loss, td_error_of
 from rollax.policy.model_policy import Columns, ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
@@ -202,10 +202,9 @@ class TorchPolicy(ModelPolicy):
             for name, column in found.items()
             if wanted is None or name in wanted or name == self._checked_fetch
         }
-        if values is not None and (wanted is None or SampleBatch.VF_PREDS in wanted):
-            fetches[SampleBatch.VF_PREDS] = to_numpy(values)  # a copy: the values may be a parameter
-        elif wanted is not None and SampleBatch.VF_PREDS in wanted:  # its critic computes them later
-            fetches[SampleBatch.VF_PREDS] = np.zeros(len(outputs), np.float32)
+        if wanted is None or SampleBatch.VF_PREDS in wanted:
+            # A copy, as the values may be a parameter; zeros where there are none.
+            fetches[SampleBatch.VF_PREDS] = np.zeros(len(outputs), np.float32) if values is None else to_numpy(values)
         return fetches
 
     @torch.inference_mode()
@@ -258,15 +257,8 @@ class TorchPolicy(ModelPolicy):
         with random_numbers_of(self.generator, self.device):
             columns |= self.target_columns(self.model, self.model, columns, mask, coefficients)
             _, stats = self.loss(self.model, self.forward(self.model, columns), columns, mask, coefficients)
-        if SampleBatch.TD_ERROR not in stats:
-            raise PolicyError(
-                "A loss without errors for each row.",
-                where=f"policy {self.name!r}, td_errors",
-                got=sorted(stats),
-                expected=f"the statistic {SampleBatch.TD_ERROR!r} [N]",
-                fix="return it: statistics[SampleBatch.TD_ERROR] = errors",
-            )
-        return to_numpy(statistics_of(stats, self.device)[SampleBatch.TD_ERROR])
+        where = f"policy class {type(self).__name__}, td_errors"
+        return to_numpy(td_error_of(statistics_of(stats, self.device), len(batch), where))
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of a buffer that it changes.

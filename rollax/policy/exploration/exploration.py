@@ -88,10 +88,6 @@ class Exploration(ABC):
         """
         return {}
 
-    def mask(self, outputs: Any, valid: Any) -> Any:
-        """The outputs with invalid actions made impossible, by default unchanged; traced by JAX."""
-        return outputs
-
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
         """The model parameters to explore with."""
         return params
@@ -139,9 +135,6 @@ class FromDistribution(Exploration):
         logp = self.distribution.logp(outputs, actions)
         return {SampleBatch.ACTION_LOGP: logp[:, None], SampleBatch.ACTION_DIST_INPUTS: outputs}
 
-    def mask(self, outputs: Any, valid: Any) -> Any:
-        return self.distribution.mask(outputs, valid)
-
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
         return softmax(outputs) if self.distribution.one_choice else None
 
@@ -183,9 +176,6 @@ class ExplorationWrapper(Exploration):
 
     def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         return self.inner.fetches(outputs, actions)
-
-    def mask(self, outputs: Any, valid: Any) -> Any:
-        return self.inner.mask(outputs, valid)
 
 
 def namespace(array: Any) -> Any:

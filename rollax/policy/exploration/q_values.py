@@ -32,12 +32,6 @@ class ValueExploration(Exploration):
     def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         return {SampleBatch.Q_VALUE: _chosen(outputs, actions - self._start)[:, None]}
 
-    def mask(self, outputs: Any, valid: Any) -> Any:
-        xp = namespace(outputs)
-        valid = xp.asarray(valid) > 0
-        # A mask of zeros, which the last observation of an episode may have, leaves the values as they are.
-        return xp.where(valid | ~valid.any(axis=-1, keepdims=True), outputs, MASKED_LOGIT)
-
 
 class EpsilonGreedy(ValueExploration):
     """The best action, or with probability ε any valid one.

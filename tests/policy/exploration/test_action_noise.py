@@ -122,7 +122,7 @@ def test_uniform_first_then_the_inner_exploration():
 
 def test_valid_choices_are_equally_likely():
     exploration = RandomAtFirst(FromDistribution(Categorical(4, -1)), spaces.Discrete(4, start=-1), 10)
-    outputs = exploration.mask(jnp.array([[9.0, -9.0, 0.0, 5.0]]), jnp.array([[1, 1, 0, 1]]))
+    outputs = Categorical(4, -1).mask(jnp.array([[9.0, -9.0, 0.0, 5.0]]), jnp.array([[1, 1, 0, 1]]))
     actions, _ = drawn(exploration, jnp.repeat(outputs, 9000, 0), 0)
     np.testing.assert_allclose(np.bincount(actions + 1, minlength=4) / 9000, [1 / 3, 1 / 3, 0, 1 / 3], atol=0.02)
     actions, _ = drawn(exploration, jnp.repeat(outputs, 100, 0), 10)

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 
 from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.models.distributions.discrete import Categorical
 from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration, SoftQ
 from rollax.schedules import Schedule
 
@@ -37,7 +38,7 @@ class TestEpsilonGreedy:
 
     def test_only_valid_actions(self):
         exploration = EpsilonGreedy(Discrete(4), Schedule(1.0))
-        masked = exploration.mask(VALUES, np.array([[1, 0, 0, 1]]))
+        masked = Categorical(4).mask(VALUES, jnp.array([[1, 0, 0, 1]]))
         np.testing.assert_allclose(frequencies(drawn(exploration, masked)), [0.5, 0, 0, 0.5], atol=0.02)
         assert exploration.mode(masked).tolist() == [0]
 
@@ -62,7 +63,7 @@ class TestSoftQ:
 
     def test_only_valid_actions(self):
         exploration = SoftQ(Discrete(4), 1.0)
-        masked = exploration.mask(VALUES, np.array([[1, 0, 0, 1]]))
+        masked = Categorical(4).mask(VALUES, jnp.array([[1, 0, 0, 1]]))
         assert set(drawn(exploration, masked, 500)) == {0, 3}
 
 

@@ -1,0 +1,115 @@
+"""What a class of a user's sees is the same for `JaxPolicy` and `TorchPolicy`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+from torch import nn
+
+from rollax import Outputs, SampleBatch
+from rollax.errors import PolicyError, ShapeError
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.jax_policy import JaxPolicy
+from rollax.torch.torch_policy import TorchPolicy
+from tests.torch.made import CHOICES, SEEN, seen
+
+MASKED = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
+KINDS = {"JAX": JaxPolicy, "PyTorch": TorchPolicy}
+both_kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def made(kind, observation_space=SEEN, *, loss=lambda out: (out.policy.mean(), {}), config=None, **methods):
+    """A policy of this kind with the loss of its outputs, and these methods."""
+    methods["loss"] = lambda self, model, out, batch, mask, coefficients: loss(out)
+    policy_class: Any = type(f"Own{kind}", (KINDS[kind],), methods)
+    return policy_class(observation_space, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0, **(config or {})})
+
+
+def batch(rows=5):
+    return SampleBatch({"obs": seen(rows), "actions": np.full(rows, 3, np.int32)})
+
+
+class TestErrorsOfTransitions:
+    @both_kinds
+    def test_values_by_row(self, kind):
+        policy = made(kind, loss=lambda out: (out.policy.mean(), {"td_error": out.value}))
+        np.testing.assert_allclose(policy.td_errors(batch()), policy.compute_values(seen(5)), rtol=1e-6)
+
+    @both_kinds
+    def test_a_loss_without_them_is_named(self, kind):
+        with pytest.raises(PolicyError, match=rf"without errors for each row(.|\n)*Own{kind}, td_errors"):
+            made(kind).td_errors(batch())
+
+    @both_kinds
+    def test_a_number_is_refused(self, kind):
+        policy = made(kind, loss=lambda out: (out.policy.mean(), {"td_error": out.value.mean()}))
+        with pytest.raises(ShapeError, match=r"'td_error'(.|\n)*got: +\(\)"):
+            policy.td_errors(batch())
+
+
+class LastChoice(Exploration):
+    """The largest output of the last three of four, that of action 5 if all are valid."""
+
+    num_inputs = 4
+    fetched = {"q_value": 1}
+
+    def mode(self, outputs):
+        return (np.arange(4) * 1e3 + outputs).argmax(axis=-1).astype(np.int32) + 2
+
+    def fetches(self, outputs, actions):
+        return {"q_value": outputs[:, :1]}
+
+
+@both_kinds
+@pytest.mark.parametrize("explore", [False, True])
+def test_masks_apply_to_any_exploration(kind, explore):
+    policy = made(kind, MASKED, make_exploration=lambda self: LastChoice())
+    masks = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 1, 0, 0]], np.int8)
+    actions, _, _ = policy.compute_actions({"x": seen(3), "action_mask": masks}, explore=explore)
+    assert actions.tolist() == [5, 4, 3]
+
+
+@both_kinds
+def test_an_own_forward_pass_acts_and_learns(kind):
+    def forward(self, model, columns):
+        out = KINDS[kind].forward(self, model, columns)
+        return out._replace(policy=-out.policy, value=0 * out.value + 7)
+
+    policy = made(kind, forward=forward, loss=lambda out: (out.policy.mean(), {"value": out.value.mean()}))
+    outputs = made(kind).compute_actions(seen(20))[2]["action_dist_inputs"]
+    for explore in (False, True):
+        np.testing.assert_array_equal(
+            -outputs, policy.compute_actions(seen(20), explore=explore)[2]["action_dist_inputs"]
+        )
+    assert policy.compute_values(seen(2)).tolist() == [7, 7]
+    assert policy.learn_on_batch(batch())["value"] == 7
+
+
+class OnlyActorInJax(nnx.Module):
+    def __init__(self, rngs):
+        self.layer = nnx.Linear(3, 4, rngs=rngs)
+
+    def __call__(self, obs):
+        return Outputs(self.layer(obs))
+
+
+class OnlyActorInTorch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, obs):
+        return Outputs(self.layer(obs))
+
+
+@both_kinds
+def test_values_are_zeros_if_the_model_has_none(kind):
+    model = {"JAX": lambda self, rngs: OnlyActorInJax(rngs), "PyTorch": lambda self: OnlyActorInTorch()}[kind]
+    _, _, fetches = made(kind, make_model=model).compute_actions(seen(2))
+    assert fetches["vf_preds"].tolist() == [0, 0]
+    with pytest.raises(PolicyError, match="values of a model that has none"):
+        made(kind, make_model=model).compute_values(seen(2))
