@@ -48,8 +48,7 @@ class ARSPolicy(SearchedPolicy):
     config_class = ARSConfig
 
     def make_optimizer(self) -> optax.GradientTransformation:
-        clip = self.config.grad_clip
-        return optax.identity() if clip is None else optax.clip_by_global_norm(clip)
+        return optax.identity()
 
 
 class ARSOptimizer(SearchOptimizer):

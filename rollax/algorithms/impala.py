@@ -113,11 +113,8 @@ class IMPALAPolicy(JaxPolicy):
     def make_optimizer(self) -> optax.GradientTransformation:
         if self.config.opt_type == "adam":
             return super().make_optimizer()
-        clip = self.config.grad_clip
-        return optax.chain(
-            optax.identity() if clip is None else optax.clip_by_global_norm(clip),
-            optax.scale_by_rms(self.config.decay, self.config.epsilon),
-        )
+        # The first part as in `adam`.
+        return optax.chain(optax.identity(), optax.scale_by_rms(self.config.decay, self.config.epsilon))
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

@@ -28,7 +28,7 @@ from rollax.policy.learner import Learner
 from rollax.policy.loss_result import checked_loss, td_error_of
 from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import Columns, ModelPolicy
-from rollax.policy.optimizers import adam, by_part
+from rollax.policy.optimizers import adam, by_part, clipped
 from rollax.policy.policy import ActionsResult
 from rollax.policy.policy_model import make_policy_model
 from rollax.policy.recurrent_columns import as_rows
@@ -68,7 +68,8 @@ class JaxPolicy(ModelPolicy):
         check_parts(owners_of(model), self.plan.targets, type(self).__name__)
         self.split = SplitModel(model)
         params, extra = self.split.arrays_of(model)
-        self._optimizer = self.make_optimizer()
+        each_part = isinstance(self.learning_rates(), Mapping)
+        self._optimizer = clipped(self.make_optimizer(), self.config.grad_clip, each_part=each_part)
         self.learner = Learner(
             self._loss_of_arrays,
             self._optimizer,
@@ -135,7 +136,7 @@ class JaxPolicy(ModelPolicy):
         return {}
 
     def make_optimizer(self) -> optax.GradientTransformation:
-        """Returns the optimizer without the learning rate: Adam, one for each part in `learning_rates`."""
+        """Returns the optimizer without learning rate and `grad_clip`: Adam, one for each part in `learning_rates`."""
         rates = self.learning_rates()
         return by_part({part: adam(self.config) for part in rates}) if isinstance(rates, dict) else adam(self.config)
 

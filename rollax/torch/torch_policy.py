@@ -123,7 +123,7 @@ class TorchPolicy(ModelPolicy):
         return check_model(self.model, *spaces, width, self.device, needs_value=needs_value)
 
     def make_optimizer(self, params: Any) -> torch.optim.Optimizer:
-        """Returns the optimizer, whose learning rate is set at each step: by default Adam.
+        """Returns the optimizer, whose learning rate is set at each step, after `grad_clip`: by default Adam.
 
         Args:
             params: parameters, or groups of them, as PyTorch's optimizers take them.

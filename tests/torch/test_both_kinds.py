@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
+import torch
 from flax import nnx
 from gymnasium import spaces
 from torch import nn
@@ -87,6 +89,30 @@ def test_an_own_forward_pass_acts_and_learns(kind):
         )
     assert policy.compute_values(seen(2)).tolist() == [7, 7]
     assert policy.learn_on_batch(batch())["value"] == 7
+
+
+@both_kinds
+@pytest.mark.parametrize("parts", [False, True])
+def test_gradients_of_an_own_optimizer_are_clipped(kind, parts):
+    """Plain gradient descent with a rate of 1 moves the weights by the bound, or each part of them."""
+    methods = {
+        "JAX": lambda self: optax.identity(),
+        "PyTorch": lambda self, params: torch.optim.SGD(params, lr=0.0),
+    }
+    heads = ("policy_head", "value_head")
+    rates = dict.fromkeys(("policy_trunk", "value_trunk", *heads), 1.0) if parts else 1.0
+    policy = made(
+        kind,
+        loss=lambda out: (100 * (out.policy[:, 0] + out.value).mean(), {}),
+        config={"grad_clip": 0.5},
+        make_optimizer=methods[kind],
+        learning_rates=lambda self: rates,
+    )
+    before = policy.get_weights()
+    policy.learn_on_batch(batch())
+    steps = {name: ((value - before[name]) ** 2).sum() for name, value in policy.get_weights().items()}
+    norms = [np.sqrt(sum(s for n, s in steps.items() if n.startswith(part))) for part in (heads if parts else [""])]
+    np.testing.assert_allclose(norms, 0.5, rtol=1e-5)
 
 
 class OnlyActorInJax(nnx.Module):
