@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from rollax.models.config import ModelConfig
 from rollax.models.distributions.factory import make_distribution
 from rollax.ops.masked import masked_mean
 from rollax.policy.action_masks import has_mask
+from rollax.policy.gradient_steps import GradientSteps
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.split_model import SplitModel
@@ -97,7 +99,8 @@ class _Fitting:
         self._rows = len(episodes.rewards)
         self._capacity = acting_bucket(self._rows)
         self._columns = trees.pad(columns, self._capacity)
-        self._learner = Learner(loss, optax.scale_by_adam(), *split.arrays_of(network))
+        optimizer = optax.scale_by_adam()
+        self._learner = Learner(partial(GradientSteps, loss, optimizer), optimizer, *split.arrays_of(network))
         self._logp: Callable[..., Any] = jax.jit(logp)
         self._initial = self._copy()
 

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -26,6 +27,7 @@ from rollax.models.config import ModelConfig
 from rollax.models.q_network import QNetwork
 from rollax.numbers import is_number, is_whole
 from rollax.ops.masked import masked_mean
+from rollax.policy.gradient_steps import GradientSteps
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.split_model import SplitModel
@@ -128,13 +130,9 @@ class FittedQ:
         self._split = SplitModel(network)
         params, extra = self._split.arrays_of(network)
         parts = sorted({name.partition(".")[0] for name in params})
-        self._learner = Learner(
-            self._loss,
-            optax.scale_by_adam(),
-            params,
-            extra,
-            updated_targets=polyak_average(self.config.target_rate(gamma), parts),
-        )
+        optimizer, targets = optax.scale_by_adam(), polyak_average(self.config.target_rate(gamma), parts)
+        steps = partial(GradientSteps, self._loss, optimizer, updated_targets=targets)
+        self._learner = Learner(steps, optimizer, params, extra, has_targets=True)
         self._values = jax.jit(self._network_values)
         self._rng = np.random.default_rng(self.config.seed)
 

@@ -78,11 +78,6 @@ class Variables(NamedTuple):
     num_updates: Any  # gradient steps taken so far
 
 
-def row_count(batch: Columns, mask: jax.Array) -> jax.Array:
-    """The number of real rows."""
-    return mask.sum()
-
-
 class GradientSteps:
     """Pure functions of `Variables`, each one compiled call; without arrays, so that equal learners can share them.
 
@@ -98,7 +93,7 @@ class GradientSteps:
         *,
         updated_targets: UpdatedTargets | None = None,
         stops: StopsUpdate | None = None,
-        count_rows: Callable[[Columns, jax.Array], jax.Array] = row_count,
+        count_rows: Callable[[Columns, jax.Array], jax.Array] = lambda batch, mask: mask.sum(),
         devices: Devices | None = None,
     ) -> None:
         self._loss, self._optimizer = loss, optimizer

@@ -70,14 +70,8 @@ class JaxPolicy(ModelPolicy):
         params, extra = self.split.arrays_of(model)
         each_part = isinstance(self.learning_rates(), Mapping)
         self._optimizer = clipped(self.make_optimizer(), self.config.grad_clip, each_part=each_part)
-        self.learner = Learner(
-            self._loss_of_arrays,
-            self._optimizer,
-            params,
-            extra,
-            updated_targets=self.plan.targets,
-            steps=lambda: self._learning.steps,
-        )
+        has_targets = self.plan.targets is not None
+        self.learner = Learner(lambda: self._learning.steps, self._optimizer, params, extra, has_targets=has_targets)
 
     # Compiled functions are looked up at first use, when the policy is complete: a subclass may set attributes after
     # `super().__init__`.

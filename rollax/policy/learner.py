@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -13,10 +13,9 @@ import optax
 from rollax import trees
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.finite import not_finite
-from rollax.policy.gradient_steps import Devices, GradientSteps, Loss, Variables, row_count
+from rollax.policy.gradient_steps import Devices, GradientSteps, Variables
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
-from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
 from rollax.sharing import shared
 
 Columns = Mapping[str, Any]
@@ -38,30 +37,23 @@ class Learner:
     acting are on the first one.
 
     Args:
-        loss, optimizer, updated_targets, stops, count_rows: see `GradientSteps`.
-        steps: returns the compiled functions, at the first gradient step, where others share them.
-
-    Attributes:
-        has_targets: whether there are target parameters.
+        steps: returns the compiled functions; called once, at the first gradient step.
+        optimizer, devices: those of `steps`.
+        has_targets: whether `steps` update target parameters.
     """
 
     def __init__(
         self,
-        loss: Loss,
+        steps: Callable[[], GradientSteps],
         optimizer: optax.GradientTransformation,
         params: Columns,
         extra: Columns,
         *,
-        updated_targets: UpdatedTargets | None = None,
-        stops: StopsUpdate | None = None,
-        count_rows: Callable[[Columns, jax.Array], jax.Array] = row_count,
+        has_targets: bool = False,
         devices: Devices | None = None,
-        steps: Callable[[], GradientSteps] | None = None,
     ) -> None:
         self.devices = Devices() if devices is None else devices
-        self.has_targets = updated_targets is not None
-        settings = {"updated_targets": updated_targets, "stops": stops, "count_rows": count_rows}
-        self._make_steps = steps or partial(GradientSteps, loss, optimizer, **settings, devices=self.devices)
+        self._make_steps, self.has_targets = steps, has_targets
         # Compiled as a whole; op by op it would compile a program for every shape.
         begin = shared(jax.jit, optimizer.init) if self.devices.count == 1 else None
         begin = begin or self.devices.compiled(optimizer.init)

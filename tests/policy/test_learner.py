@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,14 @@ import pytest
 
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.ops.masked import masked_mean
+from rollax.policy.gradient_steps import GradientSteps
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches
+
+
+def learner_of(loss, optimizer, params, extra, *, devices=None, **settings):
+    steps = partial(GradientSteps, loss, optimizer, **settings, devices=devices)
+    return Learner(steps, optimizer, params, extra, has_targets="updated_targets" in settings, devices=devices)
 
 
 def squared_error(params, targets, extra, batch, mask, coefficients):
@@ -57,7 +64,7 @@ class TestLearner:
         x, y = data(rows)
         plan = Minibatches.draw(np.random.default_rng(1), rows, size, epochs)
         params, extra = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        learner = learner_of(squared_error, optax.scale_by_adam(), params, extra)
         update = learner.learn(padded(x, y, plan.capacity), plan, {"lr": lr, "weight": 0.5}, where="policy 'p'")
 
         expected, _ = start()
@@ -83,7 +90,7 @@ class TestLearner:
         plan = Minibatches.draw(np.random.default_rng(1), 12, 4, 3)
         batch, now = padded(*data(12), plan.capacity), {"lr": 0.05, "weight": 1.0}
         single = [Minibatches(plan.rows[i : i + 1], 1, 0, plan.capacity) for i in range(end + 1)]
-        one = Learner(squared_error, optax.scale_by_adam(), *start())
+        one = learner_of(squared_error, optax.scale_by_adam(), *start())
         before, seen = [], []
         for step in single:
             before.append({name: np.asarray(value) for name, value in one.variables.params.items()})
@@ -92,7 +99,7 @@ class TestLearner:
         def stops(stats):
             return jnp.isclose(stats["loss"], seen[end]["loss"])
 
-        learner = Learner(squared_error, optax.scale_by_adam(), *start(), stops=stops)
+        learner = learner_of(squared_error, optax.scale_by_adam(), *start(), stops=stops)
         update = learner.learn(batch, plan, now, where="")
         assert learner.num_updates == end == learner.variables.extra["steps"]
         for name, value in before[end].items():
@@ -104,7 +111,7 @@ class TestLearner:
 
     def test_one_compilation_for_all_sizes_of_a_bucket(self):
         params, extra = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        learner = learner_of(squared_error, optax.scale_by_adam(), params, extra)
         for rows in range(113, 129):
             plan = Minibatches.draw(np.random.default_rng(rows), rows, 32, 2)
             batch = padded(*data(rows), plan.capacity)
@@ -117,10 +124,10 @@ class TestLearner:
         y[5] = np.nan
         plan = Minibatches(np.arange(8, dtype=np.int32).reshape(4, 2), 4, 0, 8)
         params, extra = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        learner = learner_of(squared_error, optax.scale_by_adam(), params, extra)
         update = learner.learn(padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
 
-        reference = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        reference = learner_of(squared_error, optax.scale_by_adam(), params, extra)
         short = Minibatches(plan.rows, 2, 0, 8)  # the first two steps alone
         reference.learn(padded(x, y, 8), short, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
         for name, value in reference.variables.params.items():
@@ -139,7 +146,7 @@ class TestLearner:
             return jnp.sqrt(jnp.abs(params["w"])).sum() + masked_mean(batch["y"], mask), ({}, extra)
 
         params = {"w": jnp.zeros(2)}
-        learner = Learner(loss, optax.scale_by_adam(), params, {})
+        learner = learner_of(loss, optax.scale_by_adam(), params, {})
         plan = Minibatches.draw(np.random.default_rng(0), 2, 2, 2)
         update = learner.learn({"y": np.ones(2, np.float32)}, plan, {"lr": 0.1}, where="policy 'p'")
         assert "gradient step 0: the gradient of w" in str(update.error)
@@ -147,7 +154,7 @@ class TestLearner:
 
     def test_applying_a_gradient_that_is_not_finite_changes_nothing(self):
         params, extra = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        learner = learner_of(squared_error, optax.scale_by_adam(), params, extra)
         before = learner.variables
         bad = {"w": np.array([0, np.inf, 0], np.float32), "b": np.float32(0)}
         with pytest.raises(NonFiniteError, match=r"policy 'p', gradient step 0: the gradient of w"):
@@ -156,7 +163,7 @@ class TestLearner:
 
     def test_optimizer_state_is_saved_and_restored(self):
         params, extra = start()
-        learner, other = (Learner(squared_error, optax.scale_by_adam(), params, extra) for _ in range(2))
+        learner, other = (learner_of(squared_error, optax.scale_by_adam(), params, extra) for _ in range(2))
         gradient = {"w": np.ones(3, np.float32), "b": np.float32(2)}
         learner.apply(gradient, 0.1, where="")
         other.set_state(learner.optimizer_arrays(), 1, {}, where="")
@@ -173,7 +180,7 @@ class TestLearner:
         params, extra = start()
         plan = Minibatches.draw(np.random.default_rng(1), 8, 4, 1)
         batch, gradient = padded(*data(8), 8), {"w": np.ones(3, np.float32), "b": np.float32(0)}
-        learner = Learner(squared_error, optax.identity(), params, extra)
+        learner = learner_of(squared_error, optax.identity(), params, extra)
         update = learner.learn(batch, plan, {"lr": lr, "weight": 1.0}, where="policy 'p'")
         assert re.search("policy 'p', gradient step 0: the new value of [wb]", str(update.error))
         with pytest.raises(NonFiniteError, match="policy 'p', gradient step 0: the new value of [wb]"):
@@ -185,7 +192,7 @@ class TestLearner:
     def test_one_assignment_ends_an_update(self, monkeypatch):
         # An error before the assignment changes nothing, and no earlier buffer is donated.
         params, extra = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        learner = learner_of(squared_error, optax.scale_by_adam(), params, extra)
         plan = Minibatches.draw(np.random.default_rng(1), 8, 4, 2)
         arguments = padded(*data(8), 8), plan, {"lr": 0.1, "weight": 1.0}, "policy 'p'"
         learner.learn(*arguments)
@@ -210,7 +217,7 @@ class TestMicrobatches:
 
         params, extra = start()
         plan = Minibatches.draw(np.random.default_rng(1), rows, size, epochs, microbatch_size=micro)
-        learner = Learner(loss, optax.scale_by_adam(), params, extra)
+        learner = learner_of(loss, optax.scale_by_adam(), params, extra)
         batch, coefficients = padded(*data(rows), plan.capacity), {"lr": 0.05, "weight": 0.5}
         gradients, stats = learner.gradients(batch, plan, coefficients)
         update = learner.learn(batch, plan, coefficients, where="policy 'p'")
@@ -240,7 +247,7 @@ class TestMicrobatches:
         x, y = data(8)
         y[6] = np.inf
         plan = Minibatches.draw(np.random.default_rng(0), 8, None, 1, microbatch_size=3)
-        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        learner = learner_of(squared_error, optax.scale_by_adam(), params, extra)
         update = learner.learn(padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
         assert "gradient step 0: the loss (loss), the gradient of b" in str(update.error)
         np.testing.assert_array_equal(learner.variables.params["b"], 0.25)
@@ -267,7 +274,7 @@ class TestTargets:
     PLAN = np.array([[0], [1], [0], [1]], np.int32)
 
     def learner(self):
-        return Learner(
+        return learner_of(
             target_loss, optax.identity(), {"w": jnp.array(1.0, jnp.float32)}, {}, updated_targets=every_other
         )
 
@@ -306,12 +313,12 @@ class TestTargets:
 
     def test_loss_without_targets_has_none(self):
         params, extra = start()
-        assert Learner(squared_error, optax.scale_by_adam(), params, extra).targets == {}
+        assert learner_of(squared_error, optax.scale_by_adam(), params, extra).targets == {}
 
 
 class TestCoefficients:
     def learned(self, loss, params, coefficients, steps=3):
-        learner = Learner(loss, optax.identity(), params, {})
+        learner = learner_of(loss, optax.identity(), params, {})
         plan = Minibatches(np.zeros((steps, 1), np.int32), steps, 0, 1)
         learner.learn({"y": np.float32([2])}, plan, coefficients, where="policy 'p'")
         return learner
