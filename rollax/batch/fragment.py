@@ -127,22 +127,28 @@ class Fragment(SampleBatch):
         """Each segment as a fragment of its own, with views of these arrays."""
         return [self[start:end] for start, end in zip(self.starts.tolist(), (self.ends + 1).tolist(), strict=True)]
 
+    def extended(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Positions if a row follows each segment that does not terminate: `(rows, segments, added)`.
+
+        [N] those of the rows, [E] the segments that do not terminate, and [E] the positions of the added rows.
+        """
+        segments, rows = np.flatnonzero(self.goes_on), np.arange(len(self))
+        rows += np.searchsorted(self.ends[segments], rows)  # shifted by earlier added rows
+        return rows, segments, rows[self.ends[segments]] + 1
+
     def with_bootstrap_rows(self) -> SampleBatch:
         """A copy with a bootstrap row after each segment that does not terminate, whose value the learner computes.
 
         A bootstrap row has the columns of `after` and the ids of the trajectory; all others are 0. `bootstrap` is true.
         """
-        goes_on = np.flatnonzero(self.goes_on)
-        ends, rows = self.ends[goes_on], np.arange(len(self))
-        old_rows = rows + np.searchsorted(ends, rows)  # shifted by the earlier bootstrap rows
-        new_rows = old_rows[ends] + 1
-        size = len(self) + len(ends)
+        old_rows, segments, new_rows = self.extended()
+        ends, size = self.ends[segments], len(self) + len(segments)
         columns = {}
         for name, column in self.items():
             columns[name] = grown = trees.tree_map(lambda leaf: _zeros(leaf, size), column)
             trees.put(grown, old_rows, column)
             if name in self.after:
-                trees.put(grown, new_rows, trees.index(self.after[name], goes_on))
+                trees.put(grown, new_rows, trees.index(self.after[name], segments))
             elif name in _SHARED:
                 trees.put(grown, new_rows, trees.index(column, ends))
         columns[self.BOOTSTRAP] = np.zeros(size, np.bool_)

@@ -63,10 +63,8 @@ class ColumnWriter:
         fragment = check_fragment(fragment, names, where)
         layouts = self._layouts.setdefault(policy_id, {name: layout_of(fragment[name]) for name in names})
         check_layouts(fragment, layouts, where)
-        goes_on = np.flatnonzero(fragment.goes_on)
-        rows = np.arange(len(fragment))
-        rows += np.searchsorted(fragment.ends[goes_on], rows)  # shifted by earlier observations
-        behind, size = rows[fragment.ends[goes_on]] + 1, len(fragment) + len(goes_on)
+        rows, goes_on, behind = fragment.extended()
+        size = len(rows) + len(goes_on)
         number = list(self._columns).index(policy_id)
         try:
             for name in names:

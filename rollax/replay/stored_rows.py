@@ -111,9 +111,7 @@ class StoredRows:
 
     def _entries(self, fragment: Fragment) -> tuple[NDArray, NDArray, NDArray, trees.Tree | None, NDArray, NDArray]:
         """`rows`, `segments`, `ends`, `obs`, `goes_on` and `images` of an `Addition`."""
-        segments, rows = np.flatnonzero(fragment.goes_on), np.arange(len(fragment))
-        rows += np.searchsorted(fragment.ends[segments], rows)  # shifted by earlier observations
-        ends = rows[fragment.ends[segments]] + 1
+        rows, segments, ends = fragment.extended()
         size = len(rows) + len(ends)
         goes_on = np.ones(size, np.bool_)
         goes_on[rows[fragment.starts]] = False
