@@ -26,6 +26,7 @@ from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
 from rollax.models.outputs import Outputs, is_recurrent
 from rollax.ops.masked import masked_mean
+from rollax.ops.q_learning import chosen
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.action_masks import GroupMasks
 from rollax.policy.exploration.exploration import Exploration
@@ -158,7 +159,7 @@ class QMIXPolicy(JaxPolicy):
         obs, weights, target = batch[SampleBatch.OBS], batch[SampleBatch.WEIGHTS], batch[_TARGET]
         actions = by_member(batch[SampleBatch.ACTIONS]) - self._first_action
         values = out.policy.reshape(*actions.shape, -1)
-        joint = model.joint(_chosen(values, actions), obs)
+        joint = model.joint(chosen(values, actions), obs)
         errors = joint - target
         if self.config.mixer is None:
             errors = errors * self.view.present(obs)
@@ -177,7 +178,7 @@ class QMIXPolicy(JaxPolicy):
         """Returns [B, K], the target network's joint values of each member's greedy action."""
         values, _ = target_model.values(columns)
         selector = model.values(columns)[0] if self.config.double_q else values
-        return target_model.joint(_chosen(values, jnp.argmax(selector, axis=-1)), columns[SampleBatch.OBS])
+        return target_model.joint(chosen(values, jnp.argmax(selector, axis=-1)), columns[SampleBatch.OBS])
 
     def _by_unit(self, column: jax.Array, batch: Columns) -> jax.Array:
         """Returns the sum over each sequence, because a sequence has one priority."""
@@ -223,11 +224,6 @@ class VDNTrainer(QMIXTrainer):
     name = "VDN"
     config_class = VDNConfig
     policy_class = VDNPolicy
-
-
-def _chosen(values: jax.Array, actions: jax.Array) -> jax.Array:
-    """Returns [B, M], the values [B, M, N] of the actions [B, M]."""
-    return jnp.take_along_axis(values, actions[..., None], axis=-1)[..., 0]
 
 
 def _check_uniform(config: QMIXConfig) -> None:

@@ -17,14 +17,12 @@ from jaxtyping import Array, Float
 
 from rollax.models.config import Activation, ModelConfig
 from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
-from rollax.models.features import HIDDEN_GAIN
+from rollax.models.features import HIDDEN_GAIN, VALUE_GAIN
 from rollax.models.layers import ACTIVATIONS, NoisyLinear, dense
 from rollax.models.networks import Trunk
 from rollax.models.outputs import Outputs, is_noisy
 from rollax.models.parametric import WIDTH
 from rollax.ops.q_learning import dueling
-
-_VALUE_GAIN = 1.0
 
 
 class Stream(nnx.Module):
@@ -43,7 +41,7 @@ class Stream(nnx.Module):
         widths = (features, *hiddens, outputs)
         self.layers = nnx.List([])
         for place, (a, b) in enumerate(itertools.pairwise(widths)):
-            gain = HIDDEN_GAIN if place < len(hiddens) else _VALUE_GAIN
+            gain = HIDDEN_GAIN if place < len(hiddens) else VALUE_GAIN
             layer = dense(a, b, gain=gain, rngs=rngs) if sigma0 is None else NoisyLinear(a, b, sigma0=sigma0, rngs=rngs)
             self.layers.append(layer)
         self.activation: Activation = config.fcnet_activation

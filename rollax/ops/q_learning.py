@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 from rollax.ops.shapes import check_same_shape
 
 
-def chosen(values: Float[Array, "B A"], actions: Int[Array, "B"]) -> Float[Array, "B"]:
-    """Returns [B], the entry of each row at its action."""
-    return jnp.take_along_axis(values, actions[:, None], axis=1)[:, 0]
+def chosen(values: Float[Array, "*B A"], actions: Int[Array, "*B"]) -> Float[Array, "*B"]:
+    """Returns [*B], the entry of each row at its action."""
+    return jnp.take_along_axis(values, actions[..., None], axis=-1)[..., 0]
 
 
 def q_target(

@@ -39,7 +39,7 @@ def periodic_copy(interval: int) -> UpdatedTargets:
 
     def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
         due = num_updates % interval == 0
-        return {name: _chosen(due, params[name], target) for name, target in targets.items()}
+        return {name: _select(due, params[name], target) for name, target in targets.items()}
 
     return updated
 
@@ -68,7 +68,7 @@ def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> Up
         moved = {name: tau * params[name] + (1.0 - tau) * targets[name] for name in names}
         if interval > 1:
             due = num_updates % interval == 0
-            moved = {name: _chosen(due, moved[name], targets[name]) for name in names}
+            moved = {name: _select(due, moved[name], targets[name]) for name in names}
         return {**targets, **moved}
 
     updated.parts = frozenset(parts)  # type: ignore[attr-defined]  for `check_parts`
@@ -108,7 +108,7 @@ def part_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _chosen(due: Any, newer: Any, older: Any) -> Any:
+def _select(due: Any, newer: Any, older: Any) -> Any:
     if isinstance(due, bool):
         return newer if due else older
     import jax.numpy as jnp  # `due` is traced

@@ -201,3 +201,10 @@ def softmax(preferences: np.ndarray) -> np.ndarray:
     shifted = preferences.astype(np.float64) - preferences.max(axis=-1, keepdims=True)
     weights = np.exp(shifted)
     return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def log_softmax(preferences: Any) -> Any:
+    """[N, n] log-probabilities of `softmax`, in the dtype of the preferences."""
+    xp = namespace(preferences)
+    shifted = preferences - preferences.max(axis=-1, keepdims=True)
+    return shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True))

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, OutputsOf, Params
+from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, OutputsOf, Params, log_softmax
 from rollax.state import count, number
 
 _FACTOR = 1.01  # α of the adaptation
@@ -95,7 +95,7 @@ def softmax_distance(values: np.ndarray, perturbed: np.ndarray) -> float:
 
     Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  D_KL(π || π̃), π = softmax(Q).
     """
-    logp, perturbed_logp = _log_softmax(values), _log_softmax(perturbed)
+    logp, perturbed_logp = (log_softmax(outputs.astype(np.float64)) for outputs in (values, perturbed))
     return float((np.exp(logp) * (logp - perturbed_logp)).sum(axis=-1).mean())
 
 
@@ -117,8 +117,3 @@ def action_distance(actions: np.ndarray, perturbed: np.ndarray) -> float:
 
 def _perturb(params: Params, directions: Params, sigma: jax.Array) -> Params:
     return {name: value + sigma * directions[name] for name, value in params.items()}
-
-
-def _log_softmax(values: np.ndarray) -> np.ndarray:
-    shifted = values.astype(np.float64) - values.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

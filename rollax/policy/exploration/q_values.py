@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.exploration import Exploration, namespace, softmax, uniform_choice
+from rollax.policy.exploration.exploration import Exploration, log_softmax, namespace, softmax, uniform_choice
 
 CHOICE = "choice"
 """[N, 2] whether the action is the greedy one, and the number of valid actions."""
@@ -88,7 +88,7 @@ class SoftQ(ValueExploration):
         self.fetched = {**self.fetched, SampleBatch.ACTION_LOGP: 1}
 
     def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
-        logp = _chosen(_log_softmax(outputs / self.temperature), actions - self._start)
+        logp = _chosen(log_softmax(outputs / self.temperature), actions - self._start)
         return {**super().fetches(outputs, actions), SampleBatch.ACTION_LOGP: logp[:, None]}
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
@@ -142,9 +142,3 @@ class GroupExploration(Exploration):
 def _chosen(values: Any, actions: Any) -> Any:
     """[B] the entry of each row [B, A] at its action."""
     return namespace(values).take_along_axis(values, actions[:, None], axis=1)[:, 0]
-
-
-def _log_softmax(values: Any) -> Any:
-    xp = namespace(values)
-    shifted = values - values.max(axis=-1, keepdims=True)
-    return shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True))
