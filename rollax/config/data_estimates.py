@@ -28,7 +28,7 @@ class OffPolicyEstimationFields(FieldGroup):
     off_policy_estimation_input: Any = Field(
         default=None,
         description="data set to estimate from: a path, a list of them, a reader or a function, without weights; "
-        "None: that of input",
+        "None: the data of input",
     )
 
     @field_validator("off_policy_estimation_input", mode="before")

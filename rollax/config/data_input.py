@@ -153,7 +153,7 @@ def _names(sources: Any) -> Iterable[Any]:
 
 def _wrong_input(got: Any, fix: str) -> ConfigError:
     return ConfigError(
-        "Recorded data that cannot be learned from.",
+        "The value is not a source of recorded data.",
         where="config key 'input'",
         got=got,
         expected="a path, a list of paths, {source: weight, ...}, a DatasetReader, or a function that returns one",
@@ -164,7 +164,7 @@ def _wrong_input(got: Any, fix: str) -> ConfigError:
 def missing_input(algorithm: str) -> ConfigError:
     """The error of an algorithm that requires recorded data, without any."""
     return ConfigError(
-        f"{algorithm} learns from recorded data, and there is none.",
+        f"{algorithm} learns from recorded data, but none is given.",
         where="config key 'input'",
         got=None,
         expected="a folder of recorded data, a pattern such as 'runs/*', a DatasetReader, ...",

@@ -48,11 +48,11 @@ def critic_space_of(config: TrainerConfig, policy_class: str) -> Space | None:
     space = getattr(config, "critic_space", None)
     if space is None:
         raise ConfigError(
-            "A centralized critic for a policy that is made on its own.",
+            "A policy with a centralized critic is created without the space of the critic.",
             where=f"config key 'critic_space', for {policy_class}",
             got=None,
             expected="the space of the critic's observations",
-            fix="let a trainer or a RolloutWorker make the policy: it knows all agents and their spaces",
+            fix="let a trainer or a RolloutWorker create the policy: they derive the space from all agents",
         )
     return space
 
@@ -140,7 +140,7 @@ class SearchFields(TrainerConfig):
         super().check()
         if self.multiagent.policies:
             raise ConfigError(
-                "Several policies, for an algorithm of one.",
+                "The algorithm trains only one policy, but several are given.",
                 where="config key 'multiagent.policies'",
                 got=list(self.multiagent.policies),
                 expected="one agent with one policy",
@@ -154,7 +154,7 @@ class BurnInFields(FieldGroup):
     places = {"burn_in": ("policy",)}
 
     burn_in: int = Field(
-        default=0, ge=0, description="with memory: rows before each sequence from which its initial state is computed"
+        default=0, ge=0, description="rows before each sequence from which its initial recurrent state is recomputed"
     )
 
 
@@ -180,10 +180,8 @@ class AsyncSamplesFields(StreamFields, TrainerConfig):
         description="train batches that may wait for the learner; when the queue is full, sampling waits",
     )
     broadcast_interval: int = Field(default=1, ge=1, description="updates between two broadcasts of the weights")
-    replay_proportion: float = Field(
-        default=0.0, ge=0, description="recent fragments that are used again, for each new one"
-    )
-    replay_buffer_num_slots: int = Field(default=0, ge=0, description="recent fragments that are kept for this")
+    replay_proportion: float = Field(default=0.0, ge=0, description="number of replayed fragments for each fresh one")
+    replay_buffer_num_slots: int = Field(default=0, ge=0, description="number of recent fragments kept for replay")
 
 
 class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
@@ -317,7 +315,9 @@ class QLearningFields(DataInputFields):
     )
     epsilon_timesteps: int = Field(default=10_000, ge=1, description="steps over which ε falls linearly")
     epsilon_schedule: ProbabilityPoints | None = Field(
-        default=None, description="[[timestep, ε], ...], linear in between; replaces the three keys above"
+        default=None,
+        description="[[timestep, ε], ...], linear in between; replaces initial_epsilon, final_epsilon and "
+        "epsilon_timesteps",
     )
     adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
     double_q: bool = Field(default=True, description="whether the online network chooses the next action in targets")

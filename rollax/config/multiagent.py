@@ -52,7 +52,7 @@ class MultiAgentConfig(FrozenModel):
     def check(self) -> None:
         if self.policy_mapping_fn is not None and not self.policies:
             raise ConfigError(
-                "A policy mapping without policies.",
+                "A policy mapping is given, but no policies.",
                 where="config key 'multiagent.policies'",
                 got=self.policies,
                 expected="the policies that policy_mapping_fn names",
@@ -60,7 +60,7 @@ class MultiAgentConfig(FrozenModel):
             )
         if self.policy_mapping_fn is None and len(self.policies) > 1:
             raise ConfigError(
-                "Several policies without a policy mapping.",
+                "Several policies require a policy mapping.",
                 where="config key 'multiagent.policy_mapping_fn'",
                 got=None,
                 expected=f"a function from an agent id to one of {sorted(self.policies)}",
@@ -70,9 +70,9 @@ class MultiAgentConfig(FrozenModel):
             known = tuple(self.policies) or ("default_policy",)
             if policy_id not in known:
                 raise ConfigError(
-                    "An unknown policy to train.",
+                    "Unknown policy to train.",
                     where="config key 'multiagent.policies_to_train'",
                     got=policy_id,
-                    expected=f"ids out of {sorted(known)}",
+                    expected=f"ids from {sorted(known)}",
                     fix=nearest(policy_id, known),
                 )

@@ -66,7 +66,7 @@ class FieldGroup(BaseModel):
         unknown = [name for name in known if name not in fields]
         if unknown and "env" in fields:  # groups may name fields of the configs that they are added to
             raise ConfigError(
-                "A default for a field that does not exist.",
+                "A default is given for a field that does not exist.",
                 where=f"{cls.__name__}.defaults",
                 got=unknown[0],
                 fix=nearest(unknown[0], fields),
@@ -128,12 +128,12 @@ def refuse_out_of_place(config: BaseModel, place: Place, changes: Mapping[str, A
         if place not in places.get(key, (place,)) and value != getattr(config, key):
             fix = f"set {key} in the trainer's config"
             if place == "policy" and key in ("observation_space", "action_space"):
-                fix = f"name it in the spec itself, PolicySpec({key}=...)"
+                fix = f"set it in the spec itself, PolicySpec({key}=...)"
             raise ConfigError(
                 f"{key} has no effect here.",
                 where=f"{where}, config key '{key}'",
                 got=value,
-                expected=f"{getattr(config, key)!r}, as for the trainer, or no such key",
+                expected=f"the trainer's value {getattr(config, key)!r}, or no such key",
                 fix=fix,
             )
 
@@ -143,16 +143,16 @@ def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mappi
     for name, switches in inherited(type(config), "first_values").items():
         missing = [key for key in (name, *switches) if key not in stored]
         if missing:
-            raise ConfigError("A stored config without a key.", where=f"config of {path}", expected=missing)
+            raise ConfigError("A stored config lacks a key.", where=f"config of {path}", expected=missing)
         new, old = getattr(config, name), stored[name]
         starts_over = not (new and old) or any(getattr(config, switch) != stored[switch] for switch in switches)
         if name in given and new != old and not starts_over:
             raise ConfigError(
-                f"{name} has no effect: it is an initial value, and the checkpoint holds the present one.",
+                f"{name} has no effect: it is an initial value, and the checkpoint has the current one.",
                 where=f"config key '{name}' ({type(config).__name__}), for {path}",
                 got=new,
-                expected=f"{old!r}, as it was",
-                fix=f"leave {name} out, or begin a new run with it",
+                expected=f"{old!r}, the value of the saved run",
+                fix=f"leave {name} out, or start a new run with it",
             )
 
 

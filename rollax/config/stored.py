@@ -53,7 +53,12 @@ def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list
     """The fields that were set in a config encoded by `encode_config`."""
     names = data.get(GIVEN, list(config_class.model_fields))
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError("A malformed list.", where=f"config key '{GIVEN}'", got=names, expected="a list of keys")
+        raise ConfigError(
+            "The list of given keys in a stored config is malformed.",
+            where=f"config key '{GIVEN}'",
+            got=names,
+            expected="a list of keys",
+        )
     return names
 
 
@@ -111,7 +116,7 @@ def key_to_json(key: Any) -> Any:
 def key_from_json(key: Any) -> Any:
     """The key that `key_to_json` was given: JSON has lists for tuples; ValueError for an object, which is no key."""
     if isinstance(key, dict):
-        raise ValueError("an object in the place of a key")
+        raise ValueError("an object in place of a key")
     return tuple(map(key_from_json, key)) if isinstance(key, list) else key
 
 
@@ -120,7 +125,7 @@ def space_from_json(data: Any, where: str = "stored space") -> Space:
     try:
         if (elements := _elements(data)) > _MAX_SPACE_ELEMENTS:
             raise SpaceError(
-                "A stored space that is too large.",
+                "The stored space is too large.",
                 where=where,
                 got=f"{elements} elements",
                 expected=f"at most {_MAX_SPACE_ELEMENTS}",
@@ -129,7 +134,7 @@ def space_from_json(data: Any, where: str = "stored space") -> Space:
         space = _described(data)
     except (ArithmeticError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpaceError(
-            "A malformed space in stored data.",
+            "The stored space is malformed.",
             where=where,
             got=f"{data!r} ({type(error).__name__}: {error})",
             expected=SUPPORTED,
@@ -217,10 +222,10 @@ def _decode(value: Any, place: Place, trust: Trust) -> Any:
         return _tagged(value, place, trust)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(
-            "A stored config has a tag that is malformed, or that this version does not know.",
+            "A tag of the stored config is malformed, or unknown to this version of rollax.",
             where=f"config key '{_key(place)}'",
             got=f"{value!r} ({type(error).__name__}: {error})",
-            expected="what rollax stores under that tag",
+            expected="a value as rollax stores it under that tag",
             fix="use another copy of the file, or the version of rollax that stored it",
         ) from error
 
@@ -248,7 +253,7 @@ def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
         case {"$dict": list(pairs)}, 1:
             named = [(_decode(name, place, trust), part) for name, part in pairs]
             return {name: _decode(part, (*place, str(name)), trust) for name, part in named}
-    raise ValueError("no such tag, a value of another type, or other keys beside it")
+    raise ValueError("an unknown tag, a value of the wrong type, or further keys beside the tag")
 
 
 def _code(path: str | None, place: Place, trust: Trust) -> Any:
@@ -324,7 +329,7 @@ def _described(data: Any) -> Space:
     if kind == "MultiDiscrete":
         nvec, start = (_array(_whole(data.get(name, 0)), shape, np.int64) for name in ("nvec", "start"))
         return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
-    raise ValueError("an unknown kind of space")
+    raise ValueError("unknown kind of space")
 
 
 def _array(data: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -23,7 +23,7 @@ _EXPLORATION = (
     "exploration initial_epsilon final_epsilon epsilon_timesteps | initial_epsilon final_epsilon epsilon_timesteps "
     "| exploration noise_scale"
 )
-_ONE_STEP_SIZE = "lr: actor and critic have one step size"
+_ONE_STEP_SIZE = "lr: the step size of both actor and critic"
 _INTENSITY = "training_intensity: updates for each step sampled, gradient steps / steps between them"
 _ITERATION = "buffer_size? timesteps_per_iteration | train_batch_size"
 _BATCH = "sgd_minibatch_size | train_batch_size"
@@ -47,13 +47,13 @@ SYNONYMS: dict[str, str] = {
     **_all("num_minibatches num_mini_batch n_minibatches", "sgd_minibatch_size: rows, train_batch_size / minibatches"),
     "train_batch_size_per_learner": "train_batch_size",
     **_all("n_epochs num_epochs update_epochs ppo_epochs ppo_epoch repeat_per_collect", "num_sgd_iter"),
-    **_all("train_pi_iters train_v_iters", "num_sgd_iter: actor and critic make the same passes"),
+    **_all("train_pi_iters train_v_iters", "num_sgd_iter: the same number for actor and critic"),
     **_all("ent_coef entropy_coef ent_coeff entropy_cost entropy_coefficient", f"entropy_coeff | {_TEMPERATURE}"),
     **_all("vf_coef vf_coeff value_coef value_cost value_loss_coef baseline_cost", "vf_loss_coeff"),
     **_all("clip_range clip_coef clip_ratio eps_clip clip_epsilon ppo_clipping_epsilon", "clip_param"),
     **_all("clip_range_vf clip_vloss value_clip value_clipping_epsilon", _VALUE_CLIP),
     **_all("gae_lambda lam", "lambda"),
-    "target_kl": "use_kl_loss kl_target: a penalty that adapts to kl_target; no update stops early here",
+    "target_kl": "use_kl_loss kl_target: a penalty that adapts to kl_target; updates do not stop early",
     **_all("use_rms_prop optimizer optimizer_class", "opt_type"),
     **_all("rms_prop_eps", "opt_type? epsilon"),
     **_all("adam_eps optimizer_epsilon", "adam_epsilon"),
@@ -90,7 +90,7 @@ SYNONYMS: dict[str, str] = {
     "replay_buffer_class": "prioritized_replay",
     **_all("replay_buffer_size replay_size max_replay_size replay_capacity memory_size", "buffer_size"),
     "num_replay_buffer_shards": "num_replay_shards",
-    "optimize_memory_usage": "frame_stack_axis: observations are stored once; with it, each image of a stack is",
+    "optimize_memory_usage": "frame_stack_axis: observations are stored once; with this key also each image of a stack",
     **_all(
         "num_steps_sampled_before_learning_starts update_after min_replay_size warmup_steps learning_start",
         "learning_starts",
@@ -117,7 +117,7 @@ SYNONYMS: dict[str, str] = {
     **_all("stepsize sgd_stepsize", "lr"),
     "return_proc_mode": "shaping",
     "alive_bonus_offset": "reward_offset",
-    "eval_prob": "evaluation_interval: every so many iterations, greedily",
+    "eval_prob": "evaluation_interval: greedy evaluation after every so many iterations",
     "report_length": "metrics_num_episodes_for_smoothing",
     # Targets
     **_all("target_update_interval target_network_frequency target_update_freq target_update_period", _TARGETS),
@@ -161,20 +161,18 @@ _UNNORMALIZED = (
     "rewards are not normalized: clip_rewards bounds them, and gymnasium.wrappers.NormalizeReward around the "
     "environment normalizes them"
 )
-_STANDARDIZED = "leave it out: PPO standardizes advantages over the train batch, PG its returns, the others nothing"
-_ITERATIONS = (
-    "call train() as often as you like, until result['timesteps_total'] is there, or `rollax train --stop-timesteps`"
-)
-_DRAWN = "leave it out: this algorithm explores by drawing actions from its policy; explore=False takes the best ones"
-_CHECKPOINTS = "give it to fit(checkpoint_frequency=...) or `rollax train --checkpoint-frequency`: it counts iterations"
-_TIME_LIMIT = "give the environment a time limit, as gymnasium.make(..., max_episode_steps=...) does"
+_STANDARDIZED = "leave it out: PPO standardizes advantages over the train batch, PG returns; the others do not"
+_ITERATIONS = "call train() until result['timesteps_total'] reaches it, or use `rollax train --stop-timesteps`"
+_DRAWN = "leave it out: this algorithm explores by drawing actions from its policy; explore=False acts greedily"
+_CHECKPOINTS = "use fit(checkpoint_frequency=...) or `rollax train --checkpoint-frequency`, in iterations"
+_TIME_LIMIT = "give the environment a time limit, such as with gymnasium.make(..., max_episode_steps=...)"
 _RESULTS = "leave it out: train() returns the results, and `rollax train` writes them to files"
 ADVICE: dict[str, str] = {
     "input": "leave it out: this algorithm learns from its own experience; DQN, SAC or TD3 learn from recorded data",
     "input_evaluation": "leave it out: this algorithm does not learn from recorded data; see estimate_policy",
     "shuffle_buffer_size": "leave it out: rows are drawn from all of the recorded data",
-    "postprocess_inputs": "leave it out: returns are computed for the algorithm that learns",
-    "actions_in_input_normalized": 'leave it out: the format says it; input_config={"actions_of": ...} says otherwise',
+    "postprocess_inputs": "leave it out: each algorithm computes its returns itself",
+    "actions_in_input_normalized": 'leave it out: the format defines it; input_config={"actions_of": ...} overrides it',
     "framework": "leave it out: the algorithms are in JAX; for a policy in PyTorch see docs/torch.md",
     "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
     "record_env": "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env",
@@ -190,20 +188,23 @@ ADVICE: dict[str, str] = {
     **_all("reward_scale reward_scaling", _UNNORMALIZED),
     **_all("norm_adv normalize_advantage normalize_advantages advantage_normalization", _STANDARDIZED),
     "standardize_advantages": _STANDARDIZED,
-    "use_gae": "leave it out: lambda=1 is what use_gae=False stands for",
+    "use_gae": "leave it out: lambda=1 is the same as use_gae=False",
     **_all("checkpoint_frequency checkpoint_freq checkpoint_interval save_freq", _CHECKPOINTS),
     **_all("tensorboard_log verbose logger_kwargs", _RESULTS),
     **_all("render render_mode", "put render_mode into env_config, or record with trainer.evaluate(record_dir=...)"),
-    "stop": "give it to fit(stop=...) or `rollax train --stop-timesteps`; in a file it stands beside config",
-    "log_level": "leave it out: logging.getLogger('rollax').setLevel(...) of Python's logging",
-    "disable_env_checking": "leave it out: what environments return is checked at little cost",
-    "use_sde": "leave it out: there is no state-dependent exploration here",
+    "stop": "use fit(stop=...) or `rollax train --stop-timesteps`; in an experiment file it is a key beside config",
+    "log_level": "leave it out: use logging.getLogger('rollax').setLevel(...)",
+    "disable_env_checking": "leave it out: the values of environments are always checked, at little cost",
+    "use_sde": "leave it out: rollax has no state-dependent exploration",
     "use_attention": "leave it out: a model.custom_model may have attention",
     "target_kl": "leave it out: only PPO's updates stop early",
-    **_all("ent_coef entropy_coef ent_coeff entropy_cost entropy_coefficient", "leave it out: no entropy term is here"),
+    **_all(
+        "ent_coef entropy_coef ent_coeff entropy_cost entropy_coefficient",
+        "leave it out: this algorithm has no entropy term",
+    ),
     **_all("exploration_config exploration_fraction exploration_initial_eps exploration_final_eps", _DRAWN),
     **_all("start_e end_e eps_start eps_end epsilon_start epsilon_end epsilon_decay eps_decay eps_train", _DRAWN),
-    **_all("action_noise exploration_noise act_noise", "leave it out: no noise is added to actions here"),
+    **_all("action_noise exploration_noise act_noise", "leave it out: this algorithm adds no noise to actions"),
 }
 
 

@@ -318,7 +318,7 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
             try:
                 self.for_evaluation()
             except ConfigError as error:
-                raise ConfigError(f"evaluation_config does not fit. {error}") from None
+                raise ConfigError(f"evaluation_config is invalid. {error}") from None
 
     def refuse_larger(self, part: str, whole: str) -> None:
         if getattr(self, part) > getattr(self, whole):
@@ -416,10 +416,10 @@ def resolve_config(
         values = dict(config or {})
     else:
         raise ConfigError(
-            "Not a config of this algorithm.",
+            "This is not a config of this algorithm.",
             got=f"{type(config).__name__}: {config!r}",
             expected=f"a {config_class.__name__}, or a dict with strings as keys",
-            fix=f"give {config_class.__name__}(...), or a dict such as {{'gamma': 0.99}}",
+            fix=f"pass {config_class.__name__}(...), or a dict such as {{'gamma': 0.99}}",
         )
     return config_class(**{**_by_name(config_class, values), **_by_name(config_class, overrides)})
 

@@ -93,7 +93,7 @@ def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> 
     named = " and ".join(f"'{key}'" for key in ours.keys)
     field = _field(owner, ours.keys[0])[1] if len(ours.keys) == 1 else None
     about = ours.note or (field.description if field is not None else "")
-    return f"here it is {named}: {about}" if about else f"here it is {named}"
+    return f"in rollax it is {named}: {about}" if about else f"in rollax it is {named}"
 
 
 def _with_parts(owner: type[BaseModel]) -> set[str]:

@@ -98,7 +98,7 @@ class TestRefuses:
             ({"Gamma": 0.9}, "Gamma", "did you mean 'gamma'?"),
             ({"lamda": 0.9}, "lamda", "did you mean 'lambda'?"),
             ({"model": {"fcnet_hidden": [3]}}, "model.fcnet_hidden", "did you mean 'fcnet_hiddens'?"),
-            ({"multiagent": {"policy": {}}}, "multiagent.policy", "here it is 'policies'"),
+            ({"multiagent": {"policy": {}}}, "multiagent.policy", "in rollax it is 'policies'"),
             ({"evaluation_config": {"model": {"fcnet_hidden": [3]}}}, "model.fcnet_hidden", "evaluation_config"),
             ({"zzzz": 1}, "zzzz", "use one of: accept_off_policy_actions, "),
             ({"input": "x"}, "input", "learns from its own experience"),
@@ -106,10 +106,10 @@ class TestRefuses:
             ({"use_lstm": True}, "use_lstm", "it is a key of 'model'"),
             ({"policies": {}}, "policies", "it is a key of 'multiagent'"),
             ({"model": {"lr": 1}}, "model.lr", "a key of the config itself"),
-            ({"learning_rate": 1}, "learning_rate", "here it is 'lr': α, step size"),
-            ({"gae_lambda": 1}, "gae_lambda", "here it is 'lambda': λ"),
-            ({"batch_size": 1}, "batch_size", "here it is 'sgd_minibatch_size': rows of one"),
-            ({"net_arch": [3]}, "net_arch", "here it is 'model.fcnet_hiddens'"),
+            ({"learning_rate": 1}, "learning_rate", "in rollax it is 'lr': α, step size"),
+            ({"gae_lambda": 1}, "gae_lambda", "in rollax it is 'lambda': λ"),
+            ({"batch_size": 1}, "batch_size", "in rollax it is 'sgd_minibatch_size': rows of one"),
+            ({"net_arch": [3]}, "net_arch", "in rollax it is 'model.fcnet_hiddens'"),
             ({"policy_delay": 2}, "policy_delay", "use one of: "),  # no key of this algorithm, and none is like it
         ],
     )
@@ -235,8 +235,8 @@ class TestMultiAgent:
     @pytest.mark.parametrize(
         ("multiagent", "message"),
         [
-            ({"policies": {"a": None, "b": None}}, "Several policies without a policy mapping"),
-            ({"policy_mapping_fn": lambda agent: "a"}, "A policy mapping without policies"),
+            ({"policies": {"a": None, "b": None}}, "Several policies require a policy mapping"),
+            ({"policy_mapping_fn": lambda agent: "a"}, "A policy mapping is given, but no policies"),
             ({"policies": {"car1": None}, "policies_to_train": ["car2"]}, "did you mean 'car1'?"),
             ({"policies": {"a": None}, "policy_mapping_fn": "a"}, "callable"),
         ],
