@@ -100,11 +100,11 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
             array = np.asarray(value)
             if array.dtype.kind == "f" and not all_finite(array):
                 raise NonFiniteError(
-                    "Numbers that are not finite are not saved.",
+                    "The policy has numbers that are not finite, so it is not saved.",
                     where=f"{path}, policy {policy_id!r}, {part}, {name}",
                     got=array[~np.isfinite(array)].flat[0],
                     expected="finite numbers",
-                    fix="restore the last checkpoint, and lower lr or set grad_clip; or look for what has set them",
+                    fix="restore the last checkpoint, and lower lr or set grad_clip; or find the code that set them",
                 )
 
 
@@ -115,7 +115,7 @@ def read(path: Path) -> dict[str, Any]:
     files = storage.read_directory(path, kind=KIND, format_version=FORMAT)
     if (found := storage.read_manifest(path)["format_version"]) < FORMAT:
         raise CheckpointError(
-            "A checkpoint of an older format.",
+            "The checkpoint has an older format.",
             where=path,
             got=f"format {found}",
             expected=f"format {FORMAT}",
@@ -141,12 +141,12 @@ def read(path: Path) -> dict[str, Any]:
 def _pickled(path: Path) -> CheckpointError:
     """Returns the error for a file of `torch.save`."""
     return CheckpointError(
-        "A file of PyTorch, which is not read: it is a pickle, and may run code.",
+        "Files of PyTorch are not read: they are pickles, which may run code.",
         where=str(path),
         got=path.suffix,
         expected="a checkpoint folder of rollax",
         # The model takes tied weights under all of their names; set_weights also sets the target parameters.
-        fix="load the state dict of a TorchPolicy's model, if you trust it: "
+        fix="if you trust the file, load it as the state dict of a TorchPolicy's model: "
         f"`policy.model.load_state_dict(torch.load({str(path)!r}, weights_only=True)); "
         "policy.set_weights(policy.get_weights())`",
     )
@@ -182,10 +182,10 @@ def taking_over(path: str | Path) -> Iterator[None]:
         raise
     except Exception as error:
         raise CheckpointError(
-            "A state that cannot be taken over.",
+            "The saved state cannot be restored.",
             where=f"{path}, {_innermost(error)}",
             got=f"{type(error).__name__}: {error}",
-            expected="the state that was saved",
+            expected="the state as it was saved",
             fix="use an older checkpoint or another copy",
         ) from error
 
@@ -200,7 +200,7 @@ def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code:
         raise untrusted(path, code, "trainer_class=YourTrainer (or call YourTrainer.from_checkpoint)")
     if not isinstance(code, type) or _TRAINER not in map(path_of, code.__mro__):
         raise CheckpointError(
-            "The named class is no trainer class.",
+            "The class that the checkpoint names is not a trainer class.",
             where=f"{path}: trainer_class",
             got=named,
             expected="the path of a subclass of rollax.Trainer",
@@ -233,7 +233,7 @@ def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointEr
         else "The checkpoint names the user's own code, which cannot be imported: a lambda, or code of a main script.",
         where=f"{path}: config key '{code.key}'",
         got=code.shown,
-        expected="the code itself" + (", or trust in the file" if code.path else ""),
+        expected="the class or function itself" + (", or trust_code=True" if code.path else ""),
         fix=f"pass {argument}{trusting}",
     )
 
@@ -244,7 +244,7 @@ def check_same(
     """Raises CheckpointError unless the checkpoint was saved with the trainer's value."""
     if not same(got, expected):
         raise CheckpointError(
-            f"The checkpoint was saved with another {what} than this trainer's.",
+            f"The checkpoint was saved with a different {what} than that of this trainer.",
             where=str(path),
             got=got,
             expected=expected,

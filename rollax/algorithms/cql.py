@@ -67,7 +67,7 @@ class CQLPolicy(SACPolicy):
     def check_spaces(self) -> None:
         if isinstance(self.action_space, spaces.Discrete):
             raise SpaceError(
-                "Discrete actions for CQL, whose actions are continuous.",
+                "CQL requires continuous actions, but the action space is discrete.",
                 where=f"action_space of {type(self).__name__}",
                 got=self.action_space,
                 expected="a Box of floats with finite bounds",

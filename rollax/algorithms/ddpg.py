@@ -87,7 +87,7 @@ class DDPGPolicy(JaxPolicy):
     def check_spaces(self) -> None:
         if not isinstance(self.action_space, spaces.Box):
             raise SpaceError(
-                "Actions that are not continuous.",
+                "The actions are not continuous.",
                 where=f"action_space of {type(self).__name__}",
                 got=self.action_space,
                 expected="a Box of floats with finite bounds",

@@ -97,7 +97,7 @@ class DQNConfig(QLearningFields, ReplayFields):
         super().check()
         if self.v_min >= self.v_max:
             raise ConfigError(
-                "The first atom's return is not below the last one's.",
+                "v_min is not below v_max.",
                 where="config keys 'v_min' and 'v_max'",
                 got=f"v_min={self.v_min}, v_max={self.v_max}",
                 expected="v_min < v_max",
@@ -116,7 +116,7 @@ class DQNPolicy(JaxPolicy):
     def check_spaces(self) -> None:
         if not isinstance(self.action_space, spaces.Discrete):
             raise SpaceError(
-                "Actions that are not of one discrete choice.",
+                "The actions are not one discrete choice.",
                 where=f"action_space of {type(self).__name__}",
                 got=self.action_space,
                 expected="Discrete(n)",
@@ -163,11 +163,11 @@ class DQNPolicy(JaxPolicy):
             network = make_custom_model(space, self.action_space, width, config.model, rngs, memory=False)
             if config.noisy and not is_noisy(network):
                 raise ConfigError(
-                    "A custom model without noise, for a policy that explores by noisy layers.",
+                    "The policy explores by noisy layers, but the custom model has none.",
                     where="config keys 'noisy' and 'model.custom_model'",
                     got=f"noisy=True, and {type(network).__name__} without an attribute noisy = True",
-                    expected="a model that draws random numbers in training mode, and says so",
-                    fix="set noisy=False for ε-greedy exploration, or build the model of NoisyLinear layers "
+                    expected="a model that draws noise in training mode, with the attribute noisy = True",
+                    fix="set noisy=False for ε-greedy exploration, or build the model from NoisyLinear layers "
                     "(rollax.models.layers), with the attribute noisy = True",
                 )
             return CustomQNetwork(network, num_actions, self.support)

@@ -58,7 +58,7 @@ class ESPolicy(SearchedPolicy):
         noise = self.config.action_noise_std
         if noise not in (0.0, ESConfig.model_fields["action_noise_std"].default) and not adds_to_actions(self):
             raise ConfigError(
-                "Noise for actions that are not continuous.",
+                "The actions are not continuous, so no noise can be added to them.",
                 where="config key 'action_noise_std'",
                 got=f"{noise:g}, for {space_text(self.action_space)}",
                 expected="a Box action space",

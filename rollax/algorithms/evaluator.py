@@ -110,7 +110,7 @@ class Evaluator:
         try:
             self._hand_over(RolloutWorker(**{**arguments, "policy_cls_or_specs": specs}, samples=False))
         except PolicyError as error:
-            raise ConfigError(f"evaluation_config does not fit. {error}") from None
+            raise ConfigError(f"evaluation_config is invalid. {error}") from None
 
     def _make_worker(self, config: TrainerConfig) -> RolloutWorker:
         return RolloutWorker(**worker_arguments(config, self._trainer.policy_class), record=False)

@@ -47,7 +47,7 @@ def optimizer_class_of(trainer_class: type[Trainer], config: TrainerConfig) -> t
         got=f"{own.__name__}, with {'fresh experience beside the data' if config.steps_the_env else 'data alone'}",
         expected="an algorithm with one replay buffer, such as DQN, SAC or TD3; data alone for Ape-X; or an optimizer "
         "that is a BatchReplayOptimizer",
-        fix="learn from the data alone, or use DQN in the place of Ape-X",
+        fix="use DQN in place of Ape-X, or learn from the data alone (without 'sampler' in input, then_online=False)",
     )
 
 
@@ -86,7 +86,7 @@ def with_spaces_of_data(config: Config, where: str) -> Config:
         return config
     if not isinstance(config, DataInputFields) or config.input is None or config.steps_the_env:
         raise ConfigError(
-            "No environment.",
+            "No environment is given.",
             where=where,
             got=None,
             expected="a Gymnasium id, a registered name, a class, or a creator function",
@@ -94,7 +94,7 @@ def with_spaces_of_data(config: Config, where: str) -> Config:
         )
     if config.evaluation_interval is not None and not estimates_methods(config):
         raise ConfigError(
-            "No environment to evaluate in.",
+            "There is no environment to evaluate in.",
             where="config keys 'evaluation_interval' and 'env'",
             got=f"evaluation_interval={config.evaluation_interval}, env=None",
             expected="an environment, or estimates from recorded data",
@@ -118,7 +118,7 @@ def _with_spaces(config: Any) -> Any:
         known = [one for one in recorded[missing[0]] if all(one in recorded[kind] for kind in missing)]
         if not known:
             raise ConfigError(
-                "Neither an environment nor the data has the spaces.",
+                "The spaces are not known: there is no environment, and the data does not contain them.",
                 where=f"config keys {', '.join(map(repr, ['env', *missing]))}",
                 got=f"recorded data without {' and '.join(missing)}",
                 expected=" and ".join(missing),
@@ -127,11 +127,11 @@ def _with_spaces(config: Any) -> Any:
         spaces = {kind: recorded[kind][known[0]] for kind in missing}
         if any(not same_space(recorded[kind][one], spaces[kind]) for one in known for kind in missing):
             raise ConfigError(
-                "The data is of several policies with different spaces, and one policy is to learn from all of it.",
+                "The data is from several policies with different spaces, but one policy would learn from all of it.",
                 where="config key 'multiagent'",
-                got=f"data of the policies {known}",
+                got=f"data from the policies {known}",
                 expected="policies with spaces of their own",
-                fix=f"name the policies and a policy_mapping_fn in multiagent, or set {' and '.join(missing)}",
+                fix=f"set policies and policy_mapping_fn in multiagent, or set {' and '.join(missing)}",
             )
         return config.changed(**spaces)
     policies = {}
@@ -139,11 +139,11 @@ def _with_spaces(config: Any) -> Any:
         unknown = [kind for kind in unset[policy_id] if policy_id not in recorded[kind]]
         if unknown:
             raise ConfigError(
-                "A policy whose spaces are not known: there is no environment, and it is not in the data.",
+                "The spaces of a policy are not known: there is no environment, and the policy is not in the data.",
                 where=f"multiagent.policies[{policy_id!r}]",
-                got=f"data of the policies {sorted(recorded[unknown[0]])}",
+                got=f"data from the policies {sorted(recorded[unknown[0]])}",
                 expected=" and ".join(unknown),
-                fix="set env, or name the spaces in the policy's spec",
+                fix="set env, or the spaces in the policy's spec: PolicySpec(observation_space=..., action_space=...)",
             )
         policies[policy_id] = spec._replace(**{kind: recorded[kind][policy_id] for kind in unset[policy_id]})
     return config.changed(multiagent=config.multiagent.model_copy(update={"policies": policies}))

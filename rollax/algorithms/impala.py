@@ -58,10 +58,10 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
     )
     opt_type: Literal["adam", "rmsprop"] = Field(default="adam", description="the optimizer")
     decay: float = Field(default=0.99, ge=0, lt=1, description="decay of RMSProp's moving average of squared gradients")
-    epsilon: float = Field(default=0.1, gt=0, description="ε of RMSProp, added to that average")
-    vtrace_clip_rho_threshold: float = Field(
-        default=1.0, gt=0, description="ρ̄, upper bound of the ratios in value targets"
+    epsilon: float = Field(
+        default=0.1, gt=0, description="ε of RMSProp, added to its moving average of squared gradients"
     )
+    vtrace_clip_rho_threshold: float = Field(default=1.0, gt=0, description="ρ̄, the limit of ratios in the targets")
     vtrace_clip_pg_rho_threshold: float = Field(
         default=1.0, gt=0, description="upper bound of the ratios in the policy gradient"
     )
@@ -70,7 +70,7 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
         super().check()
         if self.replay_proportion and not self.replay_buffer_num_slots:
             raise ConfigError(
-                "Fragments are to be replayed, and none are kept.",
+                "replay_proportion requires stored fragments, but none are kept.",
                 where="config keys 'replay_proportion' and 'replay_buffer_num_slots'",
                 got=f"replay_proportion={self.replay_proportion}, replay_buffer_num_slots=0",
                 expected="a positive number of slots",

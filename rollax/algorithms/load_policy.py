@@ -47,7 +47,7 @@ def load_policy(
     stored = checkpoint.read(Path(path))
     if policy_id not in stored["policies"]:
         raise CheckpointError(
-            "The checkpoint has no such policy.",
+            "The checkpoint does not contain this policy.",
             where=str(path),
             got=policy_id,
             expected=f"one of {sorted(stored['policies'])}",
@@ -139,5 +139,10 @@ def _class_of(path: str | Path, name: str, trust_code: bool) -> type[Policy]:
     if isinstance(found, StoredCode):
         raise checkpoint.untrusted(path, found, "policy_class=YourPolicy")
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise CheckpointError("The class is no policy class.", where=str(path), got=name, expected="a Policy class")
+        raise CheckpointError(
+            "The class that the checkpoint names is not a policy class.",
+            where=str(path),
+            got=name,
+            expected="a Policy class",
+        )
     return found

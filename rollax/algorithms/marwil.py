@@ -87,7 +87,7 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
         description="initial value of c², the moving average of squared advantages, which scales advantages",
     )
     moving_average_sqd_adv_norm_update_rate: float = Field(
-        default=1e-8, ge=0, le=1, description="weight of one update in that moving average"
+        default=1e-8, ge=0, le=1, description="weight of an update in the moving average of squared advantages"
     )
 
 
@@ -176,8 +176,8 @@ class MARWILPolicy(JaxPolicy):
             if "mean_weight" not in where or others or self.config.max_weight is not None:
                 raise
             raise NonFiniteError(
-                "Learning stopped: the weights exp(β Â / c) are too large for float32. The policy is the one before "
-                "this step.",
+                "Learning stopped: the weights exp(β Â / c) are too large for float32. The weights of the policy are "
+                "those before this step.",
                 where=where,
                 got=f"advantages far above c = {float(self.extra['mean_square']) ** 0.5:.3g}",
                 expected="β Â / c below 88",

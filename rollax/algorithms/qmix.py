@@ -229,11 +229,11 @@ class VDNTrainer(QMIXTrainer):
 def _check_uniform(config: QMIXConfig) -> None:
     if config.prioritized_replay:
         raise ConfigError(
-            "Prioritized replay of sequences.",
+            "Sequences cannot be replayed by priority.",
             where="config key 'prioritized_replay'",
             got=True,
             expected="false for a model with memory, whose sequences are drawn uniformly",
-            fix="leave it out, or take a model without memory",
+            fix="leave prioritized_replay out, or use a model without memory",
         )
 
 
@@ -241,7 +241,7 @@ def _check_without_memory(config: QMIXConfig) -> None:
     for key in ("burn_in", "zero_init_states"):
         if getattr(config, key):
             raise ConfigError(
-                "A setting of sequences, and a model that learns from single rows.",
+                "The setting is for sequences, but the model has no memory and learns from single rows.",
                 where=f"config key '{key}'",
                 got=getattr(config, key),
                 expected="a model with memory",
@@ -256,9 +256,9 @@ def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) 
     member = observation_space[0]  # type: ignore[index]  a Tuple, as GroupView has found
     keys = sorted(map(str, member.spaces)) if isinstance(member, spaces.Dict) else None
     raise ConfigError(
-        "A global state that the members do not observe.",
+        "The members do not observe this global state.",
         where="config key 'state_key'",
         got=config.state_key,
         expected=f"one of {keys}" if keys else f"members that observe a Dict, not {member}",
-        fix="correct the key, or set it to None: what all members observe is the state then",
+        fix="correct the key, or set it to None: the state is then what all members observe",
     )

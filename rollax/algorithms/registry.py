@@ -45,9 +45,9 @@ def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
     path = {known.casefold(): path for known, path in ALGORITHMS.items()}.get(name.casefold())
     if path is None:
         near = corrected(name, ALGORITHMS)
-        own = "use the trainer class itself if it is your own, on the command line as --run=module:Class"
+        own = "use one of these, or your own trainer's class itself (on the command line --run=module:Class)"
         raise ConfigError(
-            "An unknown algorithm.",
+            "Unknown algorithm.",
             where=where,
             got=name,
             expected=f"one of {', '.join(ALGORITHMS)}",
@@ -69,7 +69,7 @@ def refuse_two_envs(env: Any, config: Any, where: str) -> None:
     if env is None or inner is None or inner is env or inner == env:
         return
     raise ConfigError(
-        "Two environments.",
+        "Two different environments are given.",
         where=where,
         got=f"env={env!r}, and 'env': {inner!r} in the config",
         expected="one environment",
@@ -85,9 +85,9 @@ def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:
     own = next((found.__name__ for found in trainers if found.config_class is type(config)), None)
     given, taken = type(config).__name__, trainer_class.config_class.__name__
     raise ConfigError(
-        "The config of another algorithm.",
+        "The config belongs to a different algorithm.",
         where=f"{trainer_class.__name__}(config=...)",
         got=given,
         expected=f"a {taken}, or a dict of its keys",
-        fix=f"use {own or f'a trainer whose config_class is {given}'}, or give a {taken}",
+        fix=f"use {own or f'a trainer whose config_class is {given}'}, or pass a {taken}",
     )

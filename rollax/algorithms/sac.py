@@ -103,11 +103,11 @@ class SACPolicy(JaxPolicy):
     def make_exploration(self) -> Exploration:
         if self.config.exploration != "StochasticSampling" and isinstance(self.action_space, spaces.Discrete):
             raise ConfigError(
-                "Noise for actions that are not continuous.",
+                "The actions are not continuous, so no noise can be added to them.",
                 where="config key 'exploration'",
                 got=f"{self.config.exploration}, for {self.action_space}",
                 expected="StochasticSampling",
-                fix="leave it out",
+                fix="leave exploration out for this action space",
             )
         scale = self.config.schedule("noise_scale")
         return with_action_noise(super().make_exploration(), self.action_space, self.config, scale)

@@ -57,7 +57,9 @@ class Trainer:
 
     def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
         if not hasattr(self, "config_class"):
-            raise TypeError(f"{type(self).__name__} is abstract: build the trainer of an algorithm, as PPOTrainer.")
+            raise TypeError(
+                f"{type(self).__name__} is abstract: create the trainer of an algorithm, such as PPOTrainer."
+            )
         refuse_config_of_another(config, type(self))
         refuse_two_envs(env, config, f"{type(self).__name__}(env=..., config=...)")
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
@@ -87,10 +89,10 @@ class Trainer:
     @config.setter
     def config(self, value: Any) -> None:
         raise ConfigError(
-            "A trainer's config cannot change once it is built.",
+            "The config of a trainer cannot be replaced.",
             where=f"{type(self).__name__}.config",
             got=value,
-            fix=f"build a new one, {type(self).__name__}(config=trainer.config.changed(...)), and restore a checkpoint",
+            fix=f"create {type(self).__name__}(config=trainer.config.changed(...)), and restore a checkpoint into it",
         )
 
     @property
@@ -319,7 +321,7 @@ class Trainer:
         unfiltered = [i for i in weights if not self.worker.runners[i].learns and self.worker.runners[i].filter.is_new]
         if unfiltered:
             log.warning(
-                "Policies %s do not learn, and neither do their observation filters, which have no statistics. Set the "
+                "Policies %s and their observation filters do not learn, and the filters have no statistics. Set the "
                 "filters that belong to these weights: worker.set_filters({id: state, ...}).",
                 unfiltered,
             )

@@ -57,7 +57,7 @@ def test_environments_are_closed_if_making_a_trainer_fails(counted, tmp_path, mo
     with pytest.raises(ConfigError):
         make(Closing, callbacks=callbacks)
     assert Closing.closed == Closing.made == 4
-    with pytest.raises(CheckpointError, match="another observation_space"):
+    with pytest.raises(CheckpointError, match="different observation_space"):
         PPOTrainer.from_checkpoint(path, env=Closing)
     assert Closing.closed == Closing.made == 8
     monkeypatch.setattr(Closing, "fails_at", 10)

@@ -123,13 +123,13 @@ def test_algorithms_act_and_learn_with_a_user_defined_model(kind):
 @pytest.mark.parametrize(
     ("algorithm", "model", "config", "error", "message"),
     [
-        ("Rainbow", Plain, {}, ConfigError, r"without noise(.|\n)*noisy = True(.|\n)*NoisyLinear"),
+        ("Rainbow", Plain, {}, ConfigError, r"explores by noisy layers(.|\n)*noisy = True(.|\n)*NoisyLinear"),
         ("TD3", ActorOnly, {"actions": BOX}, ConfigError, r"cannot be built(.|\n)*action_space"),
         ("DQN", WithMemory, {}, PolicyError, r"memory(.|\n)*initial_state"),
         ("SAC", WithMemory, {}, PolicyError, r"memory(.|\n)*initial_state"),
         ("DQN", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
         ("DDPG", Plain, {"actions": BOX, "how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*13, 2"),
-        ("TD3", Plain, {"actions": BOX, "how": "dropout"}, PolicyError, r"critic with state besides its parameters"),
+        ("TD3", Plain, {"actions": BOX, "how": "dropout"}, PolicyError, r"The critic has state besides its parameters"),
         ("QMIX", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
     ],
 )

@@ -147,7 +147,7 @@ def test_mistakes_are_refused_before_anything_is_made(call, message, tmp_path):
 def test_a_folder_with_another_run_is_refused(fitted):
     _, _, run = fitted
     before = rows(run)
-    with pytest.raises(ConfigError, match=r"The folder holds another run\.\n(.|\n)*fit\(out=...\)"):
+    with pytest.raises(ConfigError, match=r"The folder contains another run\.\n(.|\n)*fit\(out=...\)"):
         FakeTrainer({}).fit({"training_iteration": 1}, run)
     assert rows(run) == before
 

@@ -90,10 +90,14 @@ def test_a_trainer_that_is_not_registered(tmp_path):
 @pytest.mark.parametrize(
     ("named", "error", "message"),
     [
-        ("os:system", CheckpointError, "The named class is no trainer class"),
-        ("tests.algorithms.own_code:Linear", CheckpointError, "The named class is no trainer class"),
+        ("os:system", CheckpointError, "The class that the checkpoint names is not a trainer class"),
+        (
+            "tests.algorithms.own_code:Linear",
+            CheckpointError,
+            "The class that the checkpoint names is not a trainer class",
+        ),
         (5, CheckpointError, "without an import path"),
-        ("nowhere:Trainer", ConfigError, "does not import"),
+        ("nowhere:Trainer", ConfigError, "cannot be imported"),
     ],
 )
 def test_a_forged_trainer_class(named, error, message):
@@ -131,7 +135,9 @@ class TestOneOfSeveral:
         assert left.compute_single_action(obs) == trainer.compute_single_action(obs, policy_id="left")
 
     def test_unknown_id(self, saved):
-        with pytest.raises(CheckpointError, match=r"no such policy(.|\n)*default_policy(.|\n)*\['left', 'right'\]"):
+        with pytest.raises(
+            CheckpointError, match=r"does not contain this policy(.|\n)*default_policy(.|\n)*\['left', 'right'\]"
+        ):
             load_policy(saved[1])
 
     def test_a_user_defined_policy(self, saved):

@@ -164,7 +164,7 @@ def test_a_checkpoint_is_evaluated_without_its_data(tmp_path):
         saved, rewards = trainer.save(tmp_path / "bc"), trainer.evaluate(2)["episode_rewards"]
         assert trainer.config.input == str(data)
     moved = data.rename(tmp_path / "moved")
-    with pytest.raises(DatasetError, match="No such data"):
+    with pytest.raises(DatasetError, match="The data does not exist"):
         Trainer.from_checkpoint(saved)
     with Trainer.from_checkpoint(saved, learn=False) as trainer:
         found = trainer.evaluate(2)
@@ -191,7 +191,7 @@ def test_marwil_without_advantages_has_the_same_statistics_from_the_first_result
 
 def test_recorded_data_without_a_policy_to_train_is_refused():
     no_policies = {"policies": {"default_policy": None}, "policies_to_train": ()}
-    with pytest.raises(ConfigError, match=r"without a policy that learns(.|\n)*policies_to_train"):
+    with pytest.raises(ConfigError, match=r"No policy learns from the recorded data(.|\n)*policies_to_train"):
         DQNTrainer(config={"input": recorded(), "multiagent": no_policies})
 
 

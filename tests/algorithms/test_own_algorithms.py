@@ -70,5 +70,5 @@ def test_a_config_without_the_keys_of_the_optimizer():
     class Replayed(PGTrainer):
         optimizer_class = SyncReplayOptimizer
 
-    with pytest.raises(ConfigError, match=r"without the keys of its optimizer(.|\n)*PGConfig(.|\n)*buffer_size"):
+    with pytest.raises(ConfigError, match=r"lacks keys of its optimizer(.|\n)*PGConfig(.|\n)*buffer_size"):
         Replayed("CartPole-v1")

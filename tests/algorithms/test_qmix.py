@@ -213,10 +213,14 @@ class TestRefuses:
             (spaces.Discrete(3), TWO, "with_agent_groups"),
             (LINE, spaces.Discrete(2), "with_agent_groups"),
             (spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)]), TWO, r"observation_space\[1\].*pad"),
-            (LINE, spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), r"action_space\[1\].*a group of each kind"),
+            (LINE, spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), r"action_space\[1\].*group each kind"),
             (LINE, spaces.Tuple([spaces.Box(-1, 1, (2,))] * 2), "one discrete choice"),
             (LINE, spaces.Tuple([spaces.Discrete(2)] * 3), "3 actions, 2 observations"),
-            (spaces.Tuple([spaces.Dict({"state": spaces.Discrete(2)})] * 2), TWO, "see nothing"),
+            (
+                spaces.Tuple([spaces.Dict({"state": spaces.Discrete(2)})] * 2),
+                TWO,
+                "The members of a group have nothing to observe",
+            ),
             (
                 spaces.Tuple([spaces.Dict({"x": spaces.Discrete(2), "action_mask": spaces.MultiBinary(3)})] * 2),
                 TWO,

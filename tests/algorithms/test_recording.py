@@ -42,7 +42,7 @@ def test_earlier_videos_are_replaced_with_one_warning(tmp_path, caplog):
         first = trainer.evaluate(2, record_dir=tmp_path)["videos"]
         assert caplog.messages == []
         assert trainer.evaluate(2, record_dir=tmp_path)["videos"] == first
-    assert caplog.messages == [f"{first[0]} and others like it take the place of earlier videos."]
+    assert caplog.messages == [f"{first[0]} and other videos overwrite earlier ones of the same name."]
 
 
 def test_agents_of_an_environment_that_lists_them(tmp_path):
@@ -91,7 +91,7 @@ def test_an_atari_game(tmp_path):
 
 def test_an_env_without_frames(tmp_path):
     with PPOTrainer(Film, {**CONFIG, "env_config": {"blind": True}}) as trainer:
-        with pytest.raises(EnvError, match=r"gives no frames(.|\n)*NoneType(.|\n)*render_mode"):
+        with pytest.raises(EnvError, match=r"does not return frames(.|\n)*NoneType(.|\n)*render_mode"):
             trainer.evaluate(1, record_dir=tmp_path)
         assert trainer.evaluate(1)["episodes"] == 1
     assert list(tmp_path.iterdir()) == []

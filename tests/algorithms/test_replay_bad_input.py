@@ -68,7 +68,7 @@ class TestConfig:
 
     def test_a_buffer_larger_than_main_memory(self, trainer_class):
         with made(trainer_class, buffer_size=10**13) as trainer:
-            with pytest.raises(ConfigError, match=r"more memory than there is(.|\n)*fix:"):
+            with pytest.raises(ConfigError, match=r"more memory than this machine has(.|\n)*fix:"):
                 trainer.train()
 
 
@@ -193,7 +193,7 @@ class TestDamagedCheckpoint:
         with made(trainer_class, store_buffer_in_checkpoints=stores, buffer_size=400) as other:
             other.train()
             before = other.get_weights()["default_policy"]
-            with pytest.raises(CheckpointError, match=r"another capacity(.|\n)*got: *500(.|\n)*expected: *400"):
+            with pytest.raises(CheckpointError, match=r"different capacity(.|\n)*got: *500(.|\n)*expected: *400"):
                 other.restore(path)
             assert unchanged(before, other.get_weights()["default_policy"])
             assert_learns(other)

@@ -55,7 +55,7 @@ class TestPolicies:
     @pytest.mark.parametrize("name", ["PPO", "IMPALA", "A3C"])
     def test_policies_with_replay_are_refused_without_a_buffer(self, name):
         multiagent = two(DQNPolicy)["multiagent"]
-        message = r"where nothing is replayed(.|\n)*policy 'left', class DQNPolicy(.|\n)*policies_to_train"
+        message = r"but this trainer replays none(.|\n)*policy 'left', class DQNPolicy(.|\n)*policies_to_train"
         with pytest.raises(PolicyError, match=message):
             get_trainer_class(name)(TwoAgents, {"multiagent": multiagent})
         others = {**multiagent, "policies_to_train": ["right"]}
@@ -80,7 +80,7 @@ class TestKeys:
             ConfigError, match=rf"{key} has no effect here(.|\n)*policies\['right'\](.|\n)*set {key} in"
         ):
             DQNConfig(**config)
-        with pytest.raises(ConfigError, match=r"name it in the spec itself, PolicySpec\(action_space"):
+        with pytest.raises(ConfigError, match=r"set it in the spec itself, PolicySpec\(action_space"):
             DQNConfig(**two(None, PolicySpec(config={"action_space": gym.spaces.Discrete(2)})))
 
     @pytest.mark.parametrize(

@@ -418,7 +418,7 @@ class TestRefused:
             ({"directions_used": 20}, "directions_used <= num_directions"),
             ({"train_batch_size": 1000}, "train_batch_size has no effect(.|\n)*num_directions"),
             ({"gamma": 0.9}, "gamma has no effect"),
-            ({"multiagent": {"policies": {"a": None}, "policy_mapping_fn": str}}, "Several policies"),
+            ({"multiagent": {"policies": {"a": None}, "policy_mapping_fn": str}}, "trains only one policy"),
             ({"model": {"use_lstm": True}}, "use_lstm"),
             ({"num_rollouts": 5}, "num_directions"),
             ({"shaping": "centered_rank"}, "Unknown config key"),
@@ -446,14 +446,14 @@ class TestRefused:
 
     def test_environments_with_a_loop_of_their_own(self):
         env_config = {"actions": spaces.Discrete(4)}
-        with pytest.raises(EnvError, match="does not begin each episode from a given seed"):
+        with pytest.raises(EnvError, match="The environment cannot start each episode from a given seed"):
             ARSTrainer(Logs, {"env_config": env_config, "seed": 0})
 
     @pytest.mark.parametrize("num_workers", [0, 2])
     def test_several_agents(self, monkeypatch, num_workers):
         # Raised at once, not as a failure of workers, which would be restarted.
         monkeypatch.setattr(worker_set, "ray_workers", workers_here)
-        with pytest.raises(EnvError, match="Several agents, for an algorithm of one agent"):
+        with pytest.raises(EnvError, match="The algorithm supports only one agent, but the environment has several"):
             ARSTrainer(lambda context: Two(), {**SMALL, "num_workers": num_workers})
 
     def test_a_model_without_parameters(self):
@@ -464,7 +464,7 @@ class TestRefused:
             def __call__(self, obs):
                 return Outputs(jnp.zeros((len(obs), self.width)))
 
-        with pytest.raises(PolicyError, match="nothing to search for"):
+        with pytest.raises(PolicyError, match="The model has no parameters to search for"):
             ESTrainer(Drift, {**SMALL, "model": {"custom_model": Still}})
 
     def test_learning_from_rows(self):

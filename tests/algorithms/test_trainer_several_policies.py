@@ -39,7 +39,7 @@ class TestMultiAgent:
             trainer.set_weights({"left": weights["left"]})
             assert not caplog.records
             trainer.set_weights({"right": weights["left"]})
-            assert "Policies ['right'] do not learn, and neither do their observation filters" in caplog.text
+            assert "Policies ['right'] and their observation filters do not learn" in caplog.text
             caplog.clear()
             trainer.worker.set_filters({"right": filters["left"]})
             trainer.set_weights({"right": weights["left"]})
@@ -105,7 +105,7 @@ class TestMultiAgent:
 
     def test_invalid_policy_spec(self):
         multiagent = {"policies": {"left": "PPO"}, "policy_mapping_fn": lambda agent_id: "left"}
-        with pytest.raises(PolicyError, match=r"No policy spec(.|\n)*multiagent.policies\['left'\](.|\n)*PPO"):
+        with pytest.raises(PolicyError, match=r"not a policy spec(.|\n)*multiagent.policies\['left'\](.|\n)*PPO"):
             self.make(multiagent=multiagent)
 
     def test_spaces_that_differ_from_the_env(self):
