@@ -35,7 +35,7 @@ def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Fig
     suffix = out.suffix[1:].lower()
     if suffix and suffix not in known:
         raise ConfigError(
-            "A picture of an unknown format.",
+            "Unknown picture format.",
             where=str(out),
             got=out.suffix,
             expected=f"one of .{', .'.join(sorted(known))}",

@@ -21,7 +21,7 @@ def newest_checkpoint(path: Path) -> Path:
     inside = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     found = newest(inside, PREFIX)
     if found is None and inside != path:
-        raise CheckpointError("A run without a checkpoint.", where=inside, expected=f"a folder {PREFIX}…")
+        raise CheckpointError("The run has no checkpoint.", where=inside, expected=f"a folder {PREFIX}…")
     return found or path
 
 
@@ -35,7 +35,9 @@ def trainer_class_named(run: str) -> type[Trainer]:
 
     found = import_object(run, "--run")
     if not (isinstance(found, type) and issubclass(found, Trainer) and hasattr(found, "optimizer_class")):
-        raise ConfigError("No trainer class.", where="--run", got=run, expected="the path of a subclass of Trainer")
+        raise ConfigError(
+            "This is not a trainer class.", where="--run", got=run, expected="the path of a subclass of Trainer"
+        )
     return found
 
 

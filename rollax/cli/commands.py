@@ -103,7 +103,7 @@ def list_known(
             found = [name for ids in families.values() for name in ids if envs.casefold() in name.casefold()]
             if not found:
                 print(
-                    f"No environment id contains {envs!r}. --import=MODULE registers those of a package.",
+                    f"No environment id contains {envs!r}. Pass --import=MODULE to register those of a package.",
                     file=sys.stderr,
                 )
             print(*(f"{name}\n" for name in found), sep="", end="")

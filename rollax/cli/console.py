@@ -72,7 +72,7 @@ class EachOptionOnce(typer.core.TyperCommand):
                 option = max(parameter.opts, key=len)
                 with readable_errors(show_traceback=False):
                     raise ConfigError(
-                        "An option that is given more than once.",
+                        "The option is given more than once.",
                         where=option,
                         got=f"{count} times",
                         fix=f"give {option} once",
@@ -101,7 +101,7 @@ def import_first(modules: Iterable[str] | None) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise ConfigError(
-                "A module that does not import.",
+                "The module cannot be imported.",
                 where="--import",
                 got=f"{name} ({error})",
                 expected="a module name, as in my_envs",

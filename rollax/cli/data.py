@@ -22,7 +22,9 @@ app = typer.Typer(no_args_is_help=True, help="Show, check, convert and plot data
 
 Sources = Annotated[list[str], typer.Argument(help="Files, folders, or patterns.")]
 FormatOption = Annotated[str, typer.Option("--format", help="The format; auto detects it.")]
-SettingsOption = Annotated[str, typer.Option(metavar="JSON", help="Settings of the format, such as the env.")]
+SettingsOption = Annotated[
+    str, typer.Option(metavar="JSON", help="Settings of the format, as a JSON object, such as spaces or the env.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")]
 
 
@@ -104,5 +106,10 @@ def _opened(sources: list[str], format: str, settings: str) -> DatasetReader:  #
 
     given: dict[str, Any] = parse_config(settings, "--settings")
     if "format" in given:
-        raise ConfigError("A format among its settings.", where="--settings", got=given, fix="give it as --format")
+        raise ConfigError(
+            "The format is given among the settings.",
+            where="--settings",
+            got=given,
+            fix=f"pass --format={given['format']} instead",
+        )
     return open_dataset(sources, format=format, **given)

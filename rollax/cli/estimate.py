@@ -34,13 +34,13 @@ def estimate(
     ] = "logged",
     drop_cut: Annotated[
         bool,
-        typer.Option(
-            help="Leave out episodes that were not recorded to their end, even if they are more than a tenth."
-        ),
+        typer.Option(help="Leave out episodes that were not recorded to their end, even more than 10 % of all."),
     ] = False,
     level: Annotated[float, typer.Option(help="Level of the confidence intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of fitted values.")] = 0,
-    settings: Annotated[str, typer.Option(metavar="JSON", help="Settings of the data set's reader.")] = "{}",
+    settings: Annotated[
+        str, typer.Option(metavar="JSON", help="Settings of the data set's format, as a JSON object.")
+    ] = "{}",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
@@ -50,7 +50,9 @@ def estimate(
     with readable_errors(traceback):
         import_first(imports)
         if behaviour not in ("logged", "fitted"):
-            raise ConfigError("An unknown kind.", where="--behaviour", got=behaviour, expected="logged or fitted")
+            raise ConfigError(
+                "Unknown behaviour policy.", where="--behaviour", got=behaviour, expected="logged or fitted"
+            )
         from rollax.algorithms.load_policy import load_policy
         from rollax.data.reader import open_dataset
         from rollax.estimators.estimate import estimate_policy

@@ -44,19 +44,25 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     try:
         content = _read_yaml(path)
     except OSError as error:
-        raise ConfigError("An experiment file that cannot be read.", where=str(path), got=error.strerror) from error
+        raise ConfigError("The experiment file cannot be read.", where=str(path), got=error.strerror) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError("An experiment file that is not valid YAML.", where=str(path), got=str(error)) from error
+        raise ConfigError("The experiment file is not valid YAML.", where=str(path), got=str(error)) from error
     where = str(path)
     if not isinstance(content, dict):
         raise ConfigError(
-            "An experiment file without keys.", where=where, got=content, expected="keys run, env, config, stop"
+            "The experiment file is not a mapping of keys.",
+            where=where,
+            got=content,
+            expected="keys run, env, config, stop",
         )
     _refuse_unknown(content, where)
     for key, kind in (("run", str), ("env", str), ("config", dict), ("stop", dict)):
         if content.get(key) is not None and not isinstance(content[key], kind):
             raise ConfigError(
-                "A section of the wrong type.", where=f"{where}: {key}", got=content[key], expected=kind.__name__
+                "A section of the experiment file has the wrong type.",
+                where=f"{where}: {key}",
+                got=content[key],
+                expected=kind.__name__,
             )
     refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
     return Experiment(
@@ -77,8 +83,8 @@ def _refuse_unknown(content: Mapping[Any, Any], where: str) -> None:
         if fix is None and isinstance(value, Mapping) and "run" in value:
             fix = f"a file has one experiment: move the keys of {key!r} to the top"
         if fix is None and (key in TrainerConfig.model_fields or corrected(str(key), known) is None):
-            fix = f"use one of: {', '.join(known)}; keys of the algorithm stand under config"
-        raise ConfigError("An unknown key.", where=where, got=key, fix=fix or nearest(str(key), known))
+            fix = f"use one of: {', '.join(known)}; keys of the algorithm go under config"
+        raise ConfigError("Unknown key.", where=where, got=key, fix=fix or nearest(str(key), known))
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
@@ -87,14 +93,14 @@ def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
         config = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"Not valid JSON: {error}.",
+            f"The option is not valid JSON: {error}.",
             where=option,
             got=text,
             expected="a JSON object",
             fix=f"""quote it for the shell, as in {option}='{{"key": 4000}}'""",
         ) from error
     if not isinstance(config, dict):
-        raise ConfigError("Not a JSON object.", where=option, got=text, expected='as in {"key": 4000}')
+        raise ConfigError("The option is not a JSON object.", where=option, got=text, expected='as in {"key": 4000}')
     return decode_config(config, trust="code fields")
 
 
@@ -106,7 +112,7 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
         *outer, last = key.split(".")
         if not equals or not last or not all(outer):
             expected = "KEY=VALUE, as in lr=1e-4 or model.fcnet_hiddens=[64,64]"
-            raise ConfigError("Not a setting.", where=option, got=text, expected=expected)
+            raise ConfigError("The setting is not of the form KEY=VALUE.", where=option, got=text, expected=expected)
         inside: Any = config
         for part in outer:
             inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None
@@ -115,7 +121,9 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
         try:
             inside[last] = _parse_yaml(value)
         except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError("A value that is not valid YAML.", where=option, got=f"{text} ({error})") from error
+            raise ConfigError(
+                "The value of the setting is not valid YAML.", where=option, got=f"{text} ({error})"
+            ) from error
     return decode_config(config, trust="code fields")
 
 
@@ -175,7 +183,7 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and id(node) not in self._sizes:
-            raise ComposerError(problem="an alias inside of its own anchor")
+            raise ComposerError(problem="an alias inside its own anchor")
         self._nodes = before + self._sizes[id(node)] if is_alias else self._nodes + 1
         self._sizes[id(node)] = self._nodes - before
         if self._nodes > _MAX_NODES:

@@ -89,7 +89,7 @@ def serve(
         import_first(imports)
         if checkpoint is None:
             _refuse_given(
-                "An option of a checkpoint that is served, without a checkpoint.",
+                "The option is for a served checkpoint, but none is given.",
                 **{"explore": explore or None, "trust-code": trust_code or None},
                 **{"policy-mapping": policy_mapping, "multi-agent": multi_agent},
             )
@@ -109,7 +109,7 @@ def serve(
             number = serve_and_learn(run, config, settings or (), env_config, out, frequency_s)
             raise typer.Exit(SIGNALLED + number)
         _refuse_given(
-            "An option of a run that learns, with a checkpoint.",
+            "The option is for a run that learns, but a checkpoint is given.",
             **{"config": config, "set": settings, "out": out, "checkpoint-frequency-s": checkpoint_frequency_s},
         )
         from rollax.serving.limits import Limits
@@ -158,10 +158,10 @@ def _mapping(text: str) -> Any:
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"Not valid JSON: {error}.", where="--policy-mapping", got=text) from error
+        raise ConfigError(f"The option is not valid JSON: {error}.", where="--policy-mapping", got=text) from error
     if not all(isinstance(policy_id, str) for policy_id in table.values()):
         raise ConfigError(
-            "A policy mapping with other values than policy ids.",
+            "The policy mapping is not a JSON object with policy ids as values.",
             where="--policy-mapping",
             got=text,
             expected='as in {"agent0": "first", "agent1": "second"}',
@@ -196,7 +196,7 @@ def _refuse_given(what: str, **options: Any) -> None:
                 got=value,
                 expected="a checkpoint with --explore, --policy-mapping, --multi-agent and --trust-code, or --run with "
                 "--config, --set, --out and --checkpoint-frequency-s",
-                fix="leave one of them out; a run that learns goes on by --run=... --out=RUN_FOLDER",
+                fix="leave one of them out; to continue a run that learns, pass --run=... --out=RUN_FOLDER",
             )
 
 

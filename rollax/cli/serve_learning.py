@@ -33,7 +33,7 @@ def serve_and_learn(
     """
     if run is None:
         raise ConfigError(
-            "Nothing to serve.",
+            "There is nothing to serve.",
             where="rollax serve",
             expected="a checkpoint, or an algorithm that learns: --run",
             fix="as in `rollax serve runs/one`, or `rollax serve --run=DQN --set env_config.spaces_of=CartPole-v1`",

@@ -77,13 +77,13 @@ def train(
     stop_time: Annotated[float | None, typer.Option(help="Limit: seconds.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of environments, weights and sampling.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A new folder for the run; runs/<algorithm>-<env>-<date>-<n> if not given.")
+        Path | None, typer.Option(help="A new folder for the run; by default runs/<algorithm>-<env>-<date>-<n>.")
     ] = None,
     checkpoint_frequency: Annotated[
         int, typer.Option(min=0, help="Iterations between checkpoints; 0 saves at the end only.")
     ] = 0,
     keep_checkpoints: Annotated[
-        int | None, typer.Option(min=1, help="Keep the last N checkpoints; all if not given.")
+        int | None, typer.Option(min=1, help="Keep only the last N checkpoints; by default all.")
     ] = None,
     keep_best: Annotated[bool, typer.Option(help="Keep the best model too.")] = True,
     resume: Annotated[
@@ -151,7 +151,7 @@ def run_experiment(
         fitted = trainer.fit(experiment.stop, out, **fit)
     except BaseException:
         if out.is_dir() and any(out.iterdir()):
-            print("\n".join(["Training broke off.", *_where_things_are(out, to_open)]), file=sys.stderr)
+            print("\n".join(["Training was aborted.", *_where_things_are(out, to_open)]), file=sys.stderr)
         elif is_new:  # refused before training began
             out.rmdir()
         raise
@@ -171,7 +171,7 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
         trainer = open_trainer(path, run=run, trust_code=trust_code, **config)
         if run is not None and ":" not in run and run.casefold() != trainer.name.casefold():
             raise ConfigError(
-                "The checkpoint of another algorithm.",
+                "The checkpoint belongs to a different algorithm.",
                 where="--run",
                 got=run,
                 expected=trainer.name,
@@ -180,7 +180,7 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
         return trainer
     if run is None:
         raise ConfigError(
-            "No algorithm is named.",
+            "No algorithm is given.",
             where="--run",
             expected="an algorithm that `rollax list` shows, or module:Class",
             fix="as in --run=PPO",
@@ -188,7 +188,7 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
     trainer_class = trainer_class_named(run)
     if config.get("env") is None and config.get("input") is None:
         raise ConfigError(
-            "No environment is named.",
+            "No environment is given.",
             where="--env",
             expected="a Gymnasium id, a registered name, or module:Class",
             fix="as in --env=CartPole-v1; with recorded data (--input) it may be left out",

@@ -193,7 +193,7 @@ def make_display(title: str, progress: ProgressMode) -> Display:
     """Returns the display of this mode; "auto" depends on the standard output."""
     if progress not in get_args(ProgressMode):
         raise ConfigError(
-            "An unknown progress display.",
+            "Unknown progress display.",
             where="fit(progress=...)",
             got=progress,
             expected=f"one of {', '.join(map(repr, get_args(ProgressMode)))}",

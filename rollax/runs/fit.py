@@ -115,7 +115,7 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
     conditions = checked_stop(stop, "fit(stop=...)")
     if "evaluation_reward_mean" in conditions and trainer.config.env is None:
         raise ConfigError(
-            "No environment to evaluate in.",
+            "There is no environment to evaluate in.",
             where="fit(stop=...): evaluation_reward_mean",
             got="env=None",
             expected="an environment",
@@ -128,11 +128,11 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
     ):
         if now >= conditions.get(name, math.inf):
             raise ConfigError(
-                "A limit that is reached before training begins.",
+                "The limit is already reached before training begins.",
                 where=f"fit(stop=...): {name}",
                 got=f"{conditions[name]:.10g}, and the trainer is at {now:.10g}",
-                expected=f"more than {now:.10g}: limits are totals, with what the run has had so far",
-                fix=f"raise it; for as much again: {now + conditions[name]:.10g}",
+                expected=f"more than {now:.10g}: limits are totals, which include the run so far",
+                fix=f"raise it; to continue for as much again: {now + conditions[name]:.10g}",
             )
     return conditions
 
@@ -142,11 +142,11 @@ def _check_checkpoints(out: str | Path | None, checkpoint_frequency: int, keep_c
     _check_at_least(1, keep_checkpoints=keep_checkpoints)
     if out is None and (checkpoint_frequency or keep_checkpoints):
         raise ConfigError(
-            "Checkpoints without a run folder that they are written into.",
+            "Checkpoints require a run folder to write them into.",
             where="fit(out=...)",
             got=f"None, with checkpoint_frequency={checkpoint_frequency}, keep_checkpoints={keep_checkpoints}",
             expected="a folder, new or empty",
-            fix="name one, or leave checkpoint_frequency and keep_checkpoints out",
+            fix="set out, or leave checkpoint_frequency and keep_checkpoints out",
         )
 
 

@@ -58,7 +58,10 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
     results, unread = read_lines(path)
     if not results:
         raise RollaxError(
-            "No results yet.", where=str(path), got=f"{unread} unreadable lines", expected="one JSON object per line"
+            "The run has no results yet.",
+            where=str(path),
+            got=f"{unread} unreadable lines",
+            expected="one JSON object per line",
         )
     return results, unread
 
@@ -69,7 +72,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise RollaxError(
-            "Results that cannot be read.",
+            "The results cannot be read.",
             where=str(path),
             got=error.strerror,
             expected=f"a run folder with a {RESULTS_NAME}",

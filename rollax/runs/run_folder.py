@@ -155,19 +155,19 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
         return
     found, more = "is not empty" if path.is_dir() else "is a file", ""
     if (path / RESULTS_NAME).exists():
-        found = "holds another run"
+        found = "contains another run"
         if storage.newest(path / CHECKPOINTS, "checkpoint_") is not None:
-            more = f"; {go_on} goes on from it there"
+            more = f"; {go_on} continues that run"
         elif (best := storage.newest(path / BEST, "checkpoint_")) is not None:
             more = f"; its best model is in {best}"
         else:
-            found, more = "holds a run that has saved nothing", ", or remove it"
+            found, more = "contains a run that has saved nothing", ", or remove it"
     raise ConfigError(
         f"The folder {found}.",
         where=where,
         got=str(path),
         expected="a new folder, or an empty one",
-        fix=f"give another folder{more}",
+        fix=f"choose another folder{more}",
     )
 
 
@@ -200,7 +200,7 @@ def _saved(trainer: Trainer, folder: Path) -> Path:
     try:
         return Path(trainer.save(folder))
     except OSError as error:
-        raise CheckpointError("A checkpoint was not saved.", where=str(folder), got=str(error)) from error
+        raise CheckpointError("The checkpoint was not saved.", where=str(folder), got=str(error)) from error
 
 
 def _keep_newest(folder: Path, count: int) -> None:

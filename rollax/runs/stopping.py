@@ -23,21 +23,21 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
     """
     if not isinstance(values, Mapping):
         expected = 'a dict, as {"timesteps_total": 10_000}'
-        raise ConfigError("Stop conditions that are no dict.", where=str(where), got=values, expected=expected)
+        raise ConfigError("The stop conditions are not a dict.", where=str(where), got=values, expected=expected)
     for key in values:
         if key not in WHERE_IN_RESULT:
-            raise ConfigError("An unknown key.", where=str(where), got=key, fix=nearest(str(key), WHERE_IN_RESULT))
+            raise ConfigError(
+                "Unknown stop condition.", where=str(where), got=key, fix=nearest(str(key), WHERE_IN_RESULT)
+            )
     known = {name: values[name] for name in WHERE_IN_RESULT if values.get(name) is not None}
     given = {name: value.item() if isinstance(value, np.number) else value for name, value in known.items()}
     for name, value in given.items():
         place = f"{where}: {name}" if isinstance(where, str) else where[name]
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise ConfigError(
-                "A stop condition that is not a number.", where=place, got=value, expected="a finite number"
-            )
+            raise ConfigError("A stop condition is not a number.", where=place, got=value, expected="a finite number")
         if name in _LIMITS and value <= 0:
             raise ConfigError(
-                "A limit that is reached before training begins.", where=place, got=value, expected="more than 0"
+                "The limit is already reached before training begins.", where=place, got=value, expected="more than 0"
             )
     return given
 

@@ -84,9 +84,9 @@ def test_warnings_are_no_errors(rollax):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Wrong", "An observation of the wrong shape."),
+        ("Wrong", "The observation has the wrong shape."),
         ("Raises", "1 / 0\n"),
-        ("Spaceless", "No Gymnasium space."),
+        ("Spaceless", "This is not a Gymnasium space."),
     ],
 )
 def test_not_fit(rollax, name, says):
@@ -105,10 +105,10 @@ def test_not_fit(rollax, name, says):
     ("arguments", "says"),
     [
         (["CartPol-v1"], "'CartPole-v1'"),
-        (["nowhere:Env"], "does not import"),
-        (["CartPole-v1", "--env-config={"], "Not valid JSON"),
-        (["CartPole-v1", "--env-config=3"], "Not a JSON object"),
-        (["CartPole-v1", "--import=nowhere_at_all"], "A module that does not import"),
+        (["nowhere:Env"], "cannot be imported"),
+        (["CartPole-v1", "--env-config={"], "The option is not valid JSON"),
+        (["CartPole-v1", "--env-config=3"], "The option is not a JSON object"),
+        (["CartPole-v1", "--import=nowhere_at_all"], "The module cannot be imported"),
     ],
 )
 def test_wrong_arguments(rollax, arguments, says):

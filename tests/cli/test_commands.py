@@ -51,7 +51,7 @@ def test_evaluate_without_a_checkpoint(rollax, cwd):
     (cwd / "empty" / "checkpoints").mkdir(parents=True)
     done = rollax("evaluate", "empty")
     assert done.exit_code == 2
-    assert "A run without a checkpoint." in done.output
+    assert "The run has no checkpoint." in done.output
 
 
 def test_list(rollax):

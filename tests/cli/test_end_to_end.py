@@ -164,7 +164,7 @@ def test_code_of_users(rollax, cwd, monkeypatch, lines):
     ("options", "message"),
     [
         (["--env=CartPole-v9"], "CartPole-v1"),
-        (["--env=no_such_module:Env"], "does not import"),
+        (["--env=no_such_module:Env"], "cannot be imported"),
         (["--env=CartPole-v1", '--config={"train_batch_sise": 4}'], "train_batch_size"),
         (["--env=CartPole-v1", '--config={"lr": "fast"}'], "lr"),
         ([], "--env"),

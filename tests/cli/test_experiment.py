@@ -46,24 +46,24 @@ def test_numbers_with_exponents(tmp_path, text, value):
     [
         ("rum: PPO", "did you mean 'run'?"),
         ("algo: PPO", "it is 'run' here"),
-        ("seed: 1", "keys of the algorithm stand under config"),
+        ("seed: 1", "keys of the algorithm go under config"),
         ("mine: {run: PPO}", "move the keys of 'mine' to the top"),
-        ("{env: CartPole-v1, config: {env: Pendulum-v1}}", "Two environments."),
+        ("{env: CartPole-v1, config: {env: Pendulum-v1}}", "Two different environments are given."),
         ("stop: {timestep_total: 5}", "did you mean 'timesteps_total'?"),
-        ("stop: {timesteps_total: many}", "that is not a number"),
-        ("stop: {timesteps_total: true}", "that is not a number"),
+        ("stop: {timesteps_total: many}", "A stop condition is not a number"),
+        ("stop: {timesteps_total: true}", "A stop condition is not a number"),
         ("stop: {training_iteration: 0}", "before training begins"),
         ("config: {lr: 1, lr: 2}", "repeated key 'lr'"),
-        ("config: [1]", "A section of the wrong type."),
-        ("run: 3", "A section of the wrong type."),
-        ("- run", "without keys"),
-        ("", "without keys"),
+        ("config: [1]", "A section of the experiment file has the wrong type."),
+        ("run: 3", "A section of the experiment file has the wrong type."),
+        ("- run", "not a mapping of keys"),
+        ("", "not a mapping of keys"),
         ("run: {", "not valid YAML"),
         ("run: !!python/object/apply:os.getcwd []", "not valid YAML"),
         ("config: " + "[" * 5000, "nested more than 50 deep"),
         ("config: " + "{a: " * 5000, "nested more than 50 deep"),
         ("\n".join(f"{'  ' * i}a:" for i in range(200)), "nested more than 50 deep"),
-        ("config: &a {x: *a}", "inside of its own anchor"),
+        ("config: &a {x: *a}", "an alias inside its own anchor"),
         ("config: {a: 1}" + " " * 1_000_000, "more than 1000000 bytes"),
         ("config: \x00", "not valid YAML"),
         (
@@ -123,14 +123,14 @@ config:
     trusted = read_experiment(tmp_path / "experiment.yaml", trust_code=True)
     assert trusted.config["env_config"]["b"] is json.dumps
     assert parse_config('{"callbacks": "collections:OrderedDict"}') == {"callbacks": OrderedDict}
-    for depth, message in ((200, "nested too deep"), (100_000, "Not valid JSON")):
+    for depth, message in ((200, "nested too deep"), (100_000, "The option is not valid JSON")):
         with pytest.raises(ConfigError, match=message):
             parse_config('{"a":' * depth + "1" + "}" * depth)
 
 
 def test_parse_config():
     assert parse_config('{"a": {"b": null}}') == {"a": {"b": None}}
-    with pytest.raises(ConfigError, match="Not a JSON object"):
+    with pytest.raises(ConfigError, match="The option is not a JSON object"):
         parse_config("3")
 
 
@@ -152,5 +152,5 @@ def test_override_keeps_values_without_an_option():
 
 
 def test_a_repeated_key_is_refused():
-    with pytest.raises(ConfigError, match=r"Not valid JSON: a repeated key among \['lr', 'lr'\]"):
+    with pytest.raises(ConfigError, match=r"not valid JSON: a repeated key among \['lr', 'lr'\]"):
         parse_config('{"lr": 1, "lr": 2}')

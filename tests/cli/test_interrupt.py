@@ -81,7 +81,7 @@ def test_a_second_signal_ends_at_once(tmp_path, number, code):
     _, err = process.communicate(timeout=30)
     assert process.returncode == code
     assert "Traceback" not in err
-    assert "Training broke off." in err
+    assert "Training was aborted." in err
     assert "Checkpoint:       none was saved" in err
 
 

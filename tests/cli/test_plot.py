@@ -77,7 +77,7 @@ def test_the_suffix_is_the_format(rollax, cwd):
         assert (cwd / name).read_bytes().startswith(begins)
     done = rollax("plot", run, "--out=a.csv")
     assert done.exit_code == 2
-    assert "A picture of an unknown format." in done.output
+    assert "Unknown picture format." in done.output
     assert ".png" in done.output
     assert not (cwd / "a.csv").exists()
 
@@ -94,4 +94,4 @@ def test_the_command_counts_damaged_lines(rollax, cwd):
 def test_the_command_refuses_other_folders(rollax, cwd):
     done = rollax("plot", cwd / "nothing")
     assert done.exit_code == 2
-    assert "Results that cannot be read." in done.output
+    assert "The results cannot be read." in done.output

@@ -56,8 +56,8 @@ def test_refuses_a_folder_in_use(rollax, cwd):
     assert rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here").exit_code == 0
     again = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
     assert again.exit_code == 2
-    assert "The folder holds another run.\n  where:    --out" in again.output
-    assert "--resume=here goes on from it there" in again.output
+    assert "The folder contains another run.\n  where:    --out" in again.output
+    assert "--resume=here continues that run" in again.output
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_a_limit_that_the_resumed_run_has_reached_is_refused_and_leaves_no_folde
     rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=one", "--no-evaluate")
     done = rollax("train", "--resume=one", "--stop-iterations=2")
     assert done.exit_code == 2
-    assert "A limit that is reached before training begins." in done.output
-    assert "broke off" not in done.output
+    assert "The limit is already reached before training begins." in done.output
+    assert "Training was aborted" not in done.output
     assert not list((cwd / "runs").glob("*"))
 
 
@@ -180,7 +180,7 @@ def test_resume_refuses_another_algorithm(rollax):
     rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=one")
     done = rollax("train", "--resume=one", "--run=PPO", "--stop-iterations=2")
     assert done.exit_code == 2
-    assert "The checkpoint of another algorithm" in done.output
+    assert "The checkpoint belongs to a different algorithm" in done.output
 
 
 def test_results_are_strict_json_and_scalars_reach_tensorboard(rollax, lines, cwd):
@@ -261,7 +261,7 @@ def test_a_failed_save_fails(rollax, monkeypatch):
     monkeypatch.setattr("tests.cli.fake_algorithm.FakeTrainer.save", full)
     done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
     assert done.exit_code == 2
-    assert "A checkpoint was not saved." in done.output
+    assert "The checkpoint was not saved." in done.output
     assert "No space left on device" in done.output
     assert "Checkpoint:       none was saved" in done.output
 
@@ -281,11 +281,11 @@ def test_a_curve_that_cannot_be_drawn_is_only_a_warning(rollax, monkeypatch):
     ("options", "message"),
     [
         (["--run=FAKR"], "did you mean 'FAKE'?"),
-        ([], "No algorithm is named."),
-        (["--run=rollax:SampleBatch", "--env=E"], "No trainer class."),
-        (["--run=rollax:Trainer", "--env=E"], "No trainer class."),
+        ([], "No algorithm is given."),
+        (["--run=rollax:SampleBatch", "--env=E"], "This is not a trainer class."),
+        (["--run=rollax:Trainer", "--env=E"], "This is not a trainer class."),
         (["--run=no_such_module:Mine", "--env=E"], "where:    --run"),
-        (["--run=PPO"], "No environment is named.\n  where:    --env"),
+        (["--run=PPO"], "No environment is given.\n  where:    --env"),
         (["--run=FAKE", "--checkpoint-freq=1"], "(Possible options: --checkpoint-frequency"),
         (["--run=PPO", "--env=E", "--set=checkpoint_freq=1"], "rollax train --checkpoint-frequency"),
         (["--run=FAKE", "--seed=-1"], "Invalid value for '--seed'"),
@@ -296,13 +296,13 @@ def test_a_curve_that_cannot_be_drawn_is_only_a_warning(rollax, monkeypatch):
         (["--run=FAKE", "--set=lr=1", "--set=lr=2"], "lr is given twice."),
         (["--run=FAKE", "--set=model.a=1", "--set=model.a.b=2"], "model.a.b is given twice."),
         (["--run=FAKE", "--set=lr"], "KEY=VALUE"),
-        (["--run=FAKE", "--set=lr=["], "A value that is not valid YAML."),
-        (["--run=FAKE", "--config={'a': 1}"], "Not valid JSON"),
-        (["--run=FAKE", "--config=[1]"], "Not a JSON object"),
+        (["--run=FAKE", "--set=lr=["], "The value of the setting is not valid YAML."),
+        (["--run=FAKE", "--config={'a': 1}"], "The option is not valid JSON"),
+        (["--run=FAKE", "--config=[1]"], "The option is not a JSON object"),
         (["--run=FAKE", "--stop-timesteps=0"], "before training begins.\n  where:    --stop-timesteps"),
-        (["--run=FAKE", "--stop-reward=nan"], "A stop condition that is not a number."),
-        (["-f", "missing.yaml"], "An experiment file that cannot be read."),
-        (["--run=FAKE", "--import=no_such_module"], "A module that does not import."),
+        (["--run=FAKE", "--stop-reward=nan"], "A stop condition is not a number."),
+        (["-f", "missing.yaml"], "The experiment file cannot be read."),
+        (["--run=FAKE", "--import=no_such_module"], "The module cannot be imported."),
         (["--resume=nowhere"], "No such checkpoint."),
     ],
 )

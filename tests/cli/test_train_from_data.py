@@ -81,7 +81,7 @@ def test_then_online(data):
     [
         (["--then-online"], "then_online has no effect"),
         (["--input=x", "--set=input=y"], "input is given twice"),
-        (["--input=nowhere"], "No such data"),
+        (["--input=nowhere"], "The data does not exist"),
         (["--input=nowhere", "--then-online", "--set=then_online=true"], "then_online is given twice"),
     ],
 )

@@ -81,5 +81,5 @@ def test_numpy_numbers():
     given = {"timesteps_total": np.int64(60), "episode_reward_mean": np.float32(4)}
     assert checked_stop(given, "stop") == {"timesteps_total": 60, "episode_reward_mean": 4}
     assert {type(value) for value in checked_stop(given, "stop").values()} == {int, float}
-    with pytest.raises(ConfigError, match=r"no dict(.|\n)*got: +None"):
+    with pytest.raises(ConfigError, match=r"not a dict(.|\n)*got: +None"):
         checked_stop(None, "stop")  # type: ignore[arg-type]
