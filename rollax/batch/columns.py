@@ -35,7 +35,7 @@ def as_column(name: str, value: Any) -> trees.Tree:
     column = trees.tree_map(np.asarray, value)
     if any(leaf.ndim == 0 for leaf in trees.leaves(column)):
         raise BatchError(
-            "A column without rows.",
+            "The column has no rows.",
             where=f"column {name!r}",
             got=value,
             expected="an array with one row per step, or a dict, tuple or list of such arrays",
@@ -51,11 +51,11 @@ def _rows_from_list(name: str, rows: list[Any]) -> np.ndarray:
         array = np.empty(0, dtype=object)
     if array.dtype == object:
         raise BatchError(
-            "A list that does not make an array.",
+            "The list cannot be converted to an array.",
             where=f"column {name!r}",
             got=rows,
             expected="numbers, flags or strings, in rows of equal shape",
-            fix="stack structured rows with rollax.spaces.stack(space, rows); make an object array of ids yourself",
+            fix="stack structured rows with rollax.spaces.stack(space, rows); pass ids as an array of dtype object",
         )
     return array
 
@@ -71,7 +71,7 @@ def positions_of(index: Any, length: int) -> np.ndarray:
     if whole and -length <= array.min() and array.max() < length:
         return array
     raise BatchError(
-        "This does not choose rows.",
+        "The index does not select rows.",
         where="SampleBatch",
         got=f"positions {array.min()} to {array.max()}" if whole else f"{array.dtype} array of shape {array.shape}",
         expected=f"[n] integers in {-length}..{length - 1}, or a mask of {length} booleans",
@@ -94,10 +94,10 @@ def check_alike(first: SampleBatch, other: SampleBatch, where: str) -> None:
     if first.keys() != other.keys():
         missing, extra = ([n for n in a if n not in b] for a, b in ((first, other), (other, first)))
         got = f"columns missing: {missing}; columns that batch 0 lacks: {extra}"
-        raise BatchError("Batches with different columns.", where=where, got=got, expected=expected, fix=fix)
+        raise BatchError("The batches have different columns.", where=where, got=got, expected=expected, fix=fix)
     if first.seq_lens is not None and first.count and other.count and first.max_seq_len != other.max_seq_len:
         raise BatchError(
-            "Batches padded to different lengths.",
+            "The batches are padded to different lengths.",
             where=where,
             got=f"sequences of {other.max_seq_len} rows",
             expected=f"sequences of {first.max_seq_len} rows",
@@ -107,7 +107,7 @@ def check_alike(first: SampleBatch, other: SampleBatch, where: str) -> None:
         ours, theirs = _layout(column), _layout(other[name])
         if ours != theirs:
             raise BatchError(
-                "A column whose rows differ between the batches.",
+                "The rows of a column differ in shape between the batches.",
                 where=f"{where}, column {name!r}",
                 got=f"row {theirs}",
                 expected=f"row {ours}",
@@ -122,7 +122,9 @@ def _layout(column: trees.Tree) -> Any:
 
 def check_kind(parts: Sequence[Any], kind: type) -> None:
     if not parts:
-        raise BatchError("There is nothing to concatenate.", where="concat_samples", got=parts, fix="give a batch")
+        raise BatchError(
+            "There is nothing to concatenate.", where="concat_samples", got=parts, fix="pass one batch or more"
+        )
     if not all(isinstance(part, kind) for part in parts):
         raise BatchError(
             "Batches of different kinds cannot be concatenated.",
@@ -135,7 +137,7 @@ def check_kind(parts: Sequence[Any], kind: type) -> None:
 
 def length_error(name: str, got: int, expected: str) -> BatchError:
     return BatchError(
-        "A column of the wrong length.",
+        "The column has the wrong length.",
         where=f"column {name!r}",
         got=f"{got} rows",
         expected=expected,
@@ -147,5 +149,7 @@ def whole_number(value: Any, least: int, where: str) -> int:
     """The value as an int; BatchError for all but a whole number of at least `least`."""
     number = None if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__") else operator.index(value)
     if number is None or number < least:
-        raise BatchError("Not a number of rows or steps.", where=where, got=value, expected=f"an integer >= {least}")
+        raise BatchError(
+            "This is not a valid number of rows or steps.", where=where, got=value, expected=f"an integer >= {least}"
+        )
     return number

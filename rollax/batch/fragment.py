@@ -39,16 +39,16 @@ class Fragment(SampleBatch):
         self.after = dict(after)
         if len(self) != (self.ends[-1] + 1 if len(self.ends) else 0):
             raise BatchError(
-                "The last row of a fragment ends no segment.",
+                "The last row of the fragment does not end a segment.",
                 where="Fragment(ends=...)",
                 got=self.ends[-1:].tolist(),
                 expected=f"positions up to {len(self) - 1}",
-                fix="a segment that the fragment cuts off ends there: name its last row, and what came after it",
+                fix="end the cut-off segment there: add its last row to `ends`, and what came after it to `after`",
             )
         for name, column in self.after.items():
             if trees.length(column) != len(self.ends):
                 raise BatchError(
-                    "A column with another number of rows than there are segments.",
+                    "The number of rows of the column is not the number of segments.",
                     where=f"Fragment(after=...), column {name!r}",
                     got=trees.length(column),
                     expected=len(self.ends),
@@ -81,7 +81,7 @@ class Fragment(SampleBatch):
                 "An episode terminates inside a trajectory segment.",
                 where=f"row {int(np.flatnonzero(terminated & ~self.last)[0])}",
                 expected="terminateds only at the positions of `ends`",
-                fix="sort the rows by trajectory, in time order, and name the last row of each in `ends`",
+                fix="sort the rows by trajectory, in time order, and list the last row of each in `ends`",
             )
         return ~ended
 

@@ -25,7 +25,7 @@ class MultiAgentBatch(Mapping[str, SampleBatch]):
         for policy_id, batch in self.policy_batches.items():
             if not isinstance(batch, SampleBatch):
                 raise BatchError(
-                    "The rows of a policy are no SampleBatch.",
+                    "The rows of a policy are not a SampleBatch.",
                     where=f"policy {policy_id!r}",
                     got=type(batch).__name__,
                     expected="SampleBatch",

@@ -159,14 +159,14 @@ class SampleBatch(MutableMapping[str, Any]):
             if key in self._columns:
                 return self._columns[key]
             raise MissingColumnError(
-                "The batch has no such column.",
+                "The batch does not have this column.",
                 where="SampleBatch",
                 got=key,
                 expected=f"one of {list(self._columns)}",
                 fix="fill the column when the rows are sampled or postprocessed",
             )
         raise BatchError(
-            "A batch is indexed by a column name or by a slice of rows.",
+            "The index is neither a column name nor a slice of rows.",
             where="SampleBatch",
             got=key,
             expected='batch["rewards"] or batch[2:5]',

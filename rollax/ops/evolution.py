@@ -98,7 +98,7 @@ def es_weights(returns: ArrayLike, shaping: Shaping = "centered_rank") -> NDArra
     if shaping not in get_args(Shaping):
         known = get_args(Shaping)
         expected, fix = ", ".join(known), nearest(shaping, known)
-        raise ConfigError("An unknown shaping.", where="es_weights", got=shaping, expected=expected, fix=fix)
+        raise ConfigError("Unknown shaping.", where="es_weights", got=shaping, expected=expected, fix=fix)
     both = _both_sides(returns)
     if shaping in ("centered_rank", "centered_sign_rank"):
         shaped = centered_ranks(both)
@@ -195,7 +195,7 @@ def start_search(
     _check_whole(seed, "start_search(seed)", least=0)
     theta = np.array(theta, np.float32)
     if theta.ndim != 1:
-        raise ShapeError("θ is no vector.", where="start_search(theta)", got=theta.shape, expected="(P,)")
+        raise ShapeError("θ is not a vector.", where="start_search(theta)", got=theta.shape, expected="(P,)")
     if not np.isfinite(theta).all():
         raise ConfigError("θ is not finite.", where="start_search(theta)", got=theta, expected="finite float32 numbers")
     _check_number(noise_stdev, "start_search(noise_stdev)")
@@ -229,7 +229,7 @@ def tell(search: Search, returns: ArrayLike) -> Search:
     """
     if np.shape(returns) != (search.num_directions, 2):
         raise ShapeError(
-            "Returns of other candidates.",
+            "The returns are not those of the candidates.",
             where="tell(search, returns)",
             got=np.shape(returns),
             expected=(search.num_directions, 2),
@@ -242,16 +242,16 @@ def tell(search: Search, returns: ArrayLike) -> Search:
             where=f"tell(search, returns), generation {search.generation}",
             got=both,
             expected="finite returns",
-            fix="begin nearer to candidates that work, or lower noise_stdev or lr",
+            fix="start from parameters with finite returns, or lower noise_stdev or lr",
         )
     weights = np.asarray(search.weights(both), np.float64)
     if weights.shape != (search.num_directions,):
         raise ShapeError(
-            "Weights that are not those of the directions.",
+            "The number of weights is not the number of directions.",
             where="start_search(weights)",
             got=weights.shape,
             expected=(search.num_directions,),
-            fix="return one number for each direction, that is for each row of the returns",
+            fix="return one weight for each direction, that is, for each row of the returns",
         )
     gradient = gradient_estimate(weights, search.seed, search.generation, len(search.theta))
     loss = np.float32(search.l2_coeff) * search.theta - gradient
@@ -259,7 +259,7 @@ def tell(search: Search, returns: ArrayLike) -> Search:
     theta = search.theta - np.float32(search.lr) * np.asarray(step)
     if not np.isfinite(theta).all():
         raise NonFiniteError(
-            "A step to parameters that are not finite.",
+            "The step leads to parameters that are not finite.",
             where=f"tell(search, returns), generation {search.generation}",
             got=theta,
             expected="finite float32 numbers",
@@ -271,23 +271,25 @@ def tell(search: Search, returns: ArrayLike) -> Search:
 def _check_whole(value: Any, where: str, *, least: int, most: int | None = None) -> None:
     if not (is_whole(value) and value >= least and (most is None or value <= most)):
         expected = f"an integer from {least} {'on' if most is None else f'to {most}'}"
-        raise ConfigError("A number that is not whole, or out of range.", where=where, got=value, expected=expected)
+        raise ConfigError("The value is not an integer, or is out of range.", where=where, got=value, expected=expected)
 
 
 def _check_number(value: Any, where: str, *, positive: bool = True) -> None:
     if not (is_number(value) and math.isfinite(value) and (value > 0 if positive else value >= 0)):
         expected = f"a finite number {'>' if positive else '>='} 0"
-        raise ConfigError("A number that is not finite, or out of range.", where=where, got=value, expected=expected)
+        raise ConfigError(
+            "The value is not a finite number, or is out of range.", where=where, got=value, expected=expected
+        )
 
 
 def _both_sides(returns: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(returns, np.float64)
     if array.ndim != 2 or array.shape[1] != 2 or not len(array):
         raise ShapeError(
-            "Returns that are not those of both sides.",
+            "The returns do not have the shape (N, 2).",
             where="returns",
             got=array.shape,
-            expected="(N, 2), N >= 1: of θ + σ ε and of θ - σ ε",
+            expected="(N, 2), N >= 1: one return of θ + σ ε and one of θ - σ ε in each row",
         )
     return array
 

@@ -73,7 +73,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         for policy_id, policy in self.policies.items():
             if policy.replayed is not None:
                 raise ConfigError(
-                    "A policy that learns from sequences, where shards draw single rows.",
+                    "The policy learns from sequences, but replay shards draw single rows.",
                     where=f"policy {policy_id!r}, class {type(policy).__name__}",
                     got=policy.replayed,
                     expected="one that learns from single rows",

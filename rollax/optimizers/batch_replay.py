@@ -49,14 +49,16 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             raise missing_input(type(self).__name__)
         if not self.policies:
             raise ConfigError(
-                "Recorded data without a policy that learns from it.",
+                "No policy learns from the recorded data.",
                 where="config key 'multiagent.policies_to_train'",
                 got="no policy",
                 expected="one policy or more",
-                fix="name the policies to train, or leave policies_to_train out to train all",
+                fix="set policies_to_train to the policies to train, or leave policies_to_train out to train all",
             )
         if not self.config.steps_the_env and (unused := sorted(OF_FRESH_EXPERIENCE & self.config.model_fields_set)):
-            log.warning("Recorded data alone: %s have no effect, as the environment is not stepped.", ", ".join(unused))
+            log.warning(
+                "%s have no effect: this run learns from recorded data only and does not sample.", ", ".join(unused)
+            )
         self.data = RecordedData(self.config, self.local_worker, self.policies, self.buffers_of)
         fresh = self.config.weights_of_sources()[1]
         self.drawn_from = {
@@ -138,8 +140,8 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         same = fingerprint == self.data.fingerprint
         if not same:
             log.warning(
-                "The recorded data is not that of the checkpoint: training goes on, with other rows. "
-                "`epochs` counts from here."
+                "The recorded data is not that of the checkpoint. Training continues with different rows; "
+                "`epochs` is counted from here."
             )
         drawn = data.get("drawn", {}) if same else {}
         for policy_id, parts in self.data.parts.items():

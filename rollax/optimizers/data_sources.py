@@ -150,7 +150,7 @@ class RecordedData:
                     where="config key 'input'",
                     got=f"more than {gib(self._size)}",
                     expected=f"at most {gib(limit)} (input_memory_gb)",
-                    fix="name a folder for its columns on disk (input_folder) in the place of this limit, or raise it",
+                    fix="set input_folder to a folder for its columns on disk, and drop the limit, or raise the limit",
                 )
         self._add_fingerprint(fingerprint)
         return collected
@@ -166,7 +166,7 @@ class RecordedData:
         for policy_id, rows in self.rows.items():
             if not rows:
                 raise ConfigError(
-                    "Recorded data without a row for a policy that is to learn from it.",
+                    "The recorded data has no row for a policy that learns from it.",
                     where=f"config key 'input', policy {policy_id!r}",
                     got=f"{self.trajectories} trajectories of other policies",
                     expected="trajectories of agents that policy_mapping_fn maps to it",

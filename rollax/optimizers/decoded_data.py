@@ -122,7 +122,7 @@ def check_folder(folder: str, source: Any, key: Literal["input_folder", "output"
                 where=f"config key {key!r}",
                 got=f"{folder!r}, with the data {str(source)!r}",
                 expected="a folder that the data does not contain",
-                fix=f"name a folder beside the data{left if key == 'input_folder' else ''}",
+                fix=f"choose a folder outside the data{left if key == 'input_folder' else ''}",
             )
     elif isinstance(source, list | tuple):
         for part in source:

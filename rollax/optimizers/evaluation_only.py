@@ -22,7 +22,7 @@ class EvaluationOnly(Optimizer):
     def step(self) -> Stats:
         """Raises ConfigError."""
         raise ConfigError(
-            "A trainer that was opened to evaluate its policies does not learn.",
+            "This trainer was opened for evaluation only and cannot train.",
             where="Trainer.train",
             got="from_checkpoint(..., learn=False)",
             expected="learn=True, the default",

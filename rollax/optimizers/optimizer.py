@@ -313,7 +313,7 @@ class Optimizer(ABC):
     def _without_its_fields(self, config_class: type[TrainerConfig]) -> ConfigError:
         own, name = self.config_class, config_class.__name__
         return ConfigError(
-            "A config without the keys of its optimizer.",
+            "The config lacks keys of its optimizer.",
             where=f"{type(self).__name__}, with the config class {name}",
             got=f"no {', '.join(sorted(own.model_fields.keys() - config_class.model_fields.keys()))}",
             expected=f"a config class that is derived from {own.__name__}",
@@ -325,12 +325,12 @@ class Optimizer(ABC):
         for policy_id, policy in self.policies.items():
             if isinstance(policy.config, ReplayFields) and not isinstance(self.local_worker.config, ReplayFields):
                 raise PolicyError(
-                    "A policy that learns from replayed experience is among those to train where nothing is replayed.",
+                    "A policy to train learns from replayed experience, but this trainer replays none.",
                     where=f"policy {policy_id!r}, class {type(policy).__name__}, "
                     "config key 'multiagent.policies_to_train'",
                     got=f"a {type(policy.config).__name__}, where the trainer's is a "
                     f"{type(self.local_worker.config).__name__}",
-                    expected="a policy that learns from what was just sampled: one of PPO or IMPALA, for instance",
+                    expected="a policy that learns from fresh samples, such as one of PPO or IMPALA",
                     fix="leave it out of policies_to_train, and train it in a trainer of its own algorithm "
                     "(docs/two-trainers.md)",
                 )
@@ -344,7 +344,7 @@ class Optimizer(ABC):
                     # An empty batch is false.
                     self._note(policy_id, (policy.learn_on_batch(rows) or {}) if rows else None)
         except BaseException:
-            log.warning("Learning was interrupted: a batch of %d steps is dropped, and not counted.", batch.env_steps)
+            log.warning("Learning was interrupted: a batch of %d steps is dropped and not counted.", batch.env_steps)
             raise
 
 
@@ -355,5 +355,5 @@ def inexact(got: str, expected: str) -> ConfigError:
         where="save(exact=True)",
         got=got,
         expected=expected,
-        fix="save() without exact: the restored run continues from the same weights, with other samples",
+        fix="call save() without exact: the restored run continues from the same weights, with different samples",
     )

@@ -44,11 +44,11 @@ class ReplayOptimizer(Optimizer):
         config = self.config
         if not hasattr(policy.config, "n_step"):
             raise PolicyError(
-                "A policy that cannot learn from replayed experience is among those to train.",
+                "A policy to train cannot learn from replayed experience.",
                 where=f"policy {policy.name!r}, class {type(policy).__name__}, "
                 "config key 'multiagent.policies_to_train'",
                 got=f"a {type(policy.config).__name__}, which has no 'n_step'",
-                expected="a policy whose config has the keys of replay: one of DQN, SAC or TD3, for instance",
+                expected="a policy whose config has the keys of replay, such as one of DQN, SAC or TD3",
                 fix="leave it out of policies_to_train, and train it in a trainer of its own algorithm "
                 "(docs/two-trainers.md)",
             )
@@ -81,7 +81,7 @@ def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
     shape = policy.observation_space.shape
     if not shape or not -len(shape) <= axis < len(shape):
         raise ConfigError(
-            "Observations that are no stacks of images along this axis.",
+            "The observations are not stacks of images along this axis.",
             where="config key 'frame_stack_axis'",
             got=f"{axis}, for {policy.observation_space}",
             expected="an axis of a Box",

@@ -47,16 +47,16 @@ class SearchOptimizer(Optimizer):
         super()._set_up()
         if self.config.output is not None:
             raise ConfigError(
-                "Episodes of candidates are not written.",
+                "The episodes of candidates cannot be written.",
                 where="config key 'output'",
                 got=self.config.output,
                 expected="None for this algorithm",
-                fix="train without it, and write episodes of the trained policy with trainer.record(...)",
+                fix="leave output out, and write episodes of the trained policy with trainer.record(...)",
             )
         ((self._policy_id, policy),) = self.policies.items() or [("", None)]
         if not isinstance(policy, SearchedPolicy):
             raise PolicyError(
-                "A policy whose parameters cannot be searched for.",
+                "The policy does not support parameter search, or is not trained.",
                 where="config key 'multiagent'",
                 got=type(policy).__name__,
                 expected="a SearchedPolicy that is trained",

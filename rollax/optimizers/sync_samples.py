@@ -41,7 +41,7 @@ class SyncSamplesOptimizer(Optimizer):
                 missing -= sum(map(self._size, found))
         except BaseException:
             if dropped := sum(map(self._size, rollouts)):
-                log.warning("A train batch was interrupted: %d steps that it held already are dropped.", dropped)
+                log.warning("Sampling of a train batch was interrupted: its %d steps so far are dropped.", dropped)
             raise
         for rollout in rollouts:
             self._sampled(rollout)

@@ -164,7 +164,7 @@ class MappedColumns:
         ends = self.lasts + ~self.terminated
         chained = len(self.starts) and np.array_equal(self.starts, np.append(0, ends[:-1] + 1))
         if not chained or ends[-1] + 1 != self.slots:
-            raise ValueError("trajectories that do not follow each other")
+            raise ValueError("trajectories that are not contiguous")
 
     def map(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray:
         """The file of that name as a read-only array."""

@@ -24,11 +24,11 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
     missing = [name for name in (*names, *_MARKS) if name not in fragment]
     if missing or not isinstance(fragment, Fragment) or SampleBatch.OBS not in fragment.after:
         raise BatchError(
-            "A batch that cannot be added to a replay buffer.",
+            "The batch cannot be added to a replay buffer.",
             where=where,
             got=f"no columns {missing}" if missing else f"a {type(fragment).__name__} without what came after its rows",
             expected=f"a Fragment with the columns {[*names, *_MARKS]}, and `obs` after its segments",
-            fix="let the policy name these columns in its batch_columns, and return the fragment, or what "
+            fix="list these columns in the policy's batch_columns, and return the fragment, or what "
             "super().postprocess_trajectory returns, from postprocessing",
         )
     for name in names:
@@ -37,15 +37,15 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
                 "A replay buffer stores numbers, not objects.",
                 where=f"{where}, column {name!r}",
                 got="an array of objects",
-                fix="leave the column out of the buffer's columns, or make numbers of it",
+                fix="leave the column out of the buffer's columns, or convert it to numbers",
             )
     if fragment[SampleBatch.REWARDS].ndim != 1:
         raise BatchError(
-            "A row has one reward.",
+            "The rewards are not one number for each row.",
             where=f"{where}, column 'rewards'",
             got=f"shape {fragment[SampleBatch.REWARDS].shape}",
             expected="[rows]",
-            fix="add up the rewards of each row",
+            fix="sum the rewards of each row",
         )
     inside = (fragment[SampleBatch.TERMINATEDS] | fragment[SampleBatch.TRUNCATEDS]) & ~fragment.last
     if inside.any():
@@ -53,7 +53,7 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
             "A trajectory ends inside a segment.",
             where=f"{where}, row {int(np.flatnonzero(inside)[0])} of {len(fragment)}",
             expected="a segment's last row wherever terminateds or truncateds is true",
-            fix="name the row among the fragment's ends, and give what came after it",
+            fix="add the row to the fragment's ends, and what came after it to `after`",
         )
     for name in names:
         _check_numbers(name, fragment[name], "row", where)
@@ -67,11 +67,11 @@ def _check_numbers(name: str, column: trees.Tree, what: str, where: str) -> None
     bad = first_not_finite(name, column)
     if bad is not None:
         raise NonFiniteError(
-            "A fragment with NaN or infinity for a replay buffer; nothing of it is stored.",
+            "The fragment contains NaN or infinity; nothing of it is stored in the replay buffer.",
             where=f"{where}, column {name!r}, {what} {bad.row} of {len(bad.array)}",
             got=bad.number,
             expected="finite numbers",
-            fix="look for the callback, filter or postprocessing that made it: environments are checked before",
+            fix="look in callbacks, filters and postprocessing: values of environments are checked before",
         )
 
 
@@ -81,7 +81,7 @@ def check_layouts(fragment: Fragment, layouts: Mapping[str, Layout], where: str)
         columns = [batch[name] for batch in (fragment, fragment.after) if name in batch]
         for got in (layout for layout in map(layout_of, columns) if layout != expected):
             raise BatchError(
-                "A column whose rows are unlike those in the replay buffer.",
+                "The rows of the column are unlike those in the replay buffer.",
                 where=f"{where}, column {name!r}",
                 got=f"row {got}",
                 expected=f"row {expected}",
@@ -113,7 +113,7 @@ def _empty(layout: Layout) -> trees.Tree:
             return kind(_empty(part) for part in layout[kind.__name__])
     dtype = np.dtype(layout["dtype"])
     if dtype.kind not in "biuf":
-        raise ValueError(f"no numbers: {dtype}")
+        raise ValueError(f"not numbers: {dtype}")
     return np.empty((0, *layout["shape"]), dtype)
 
 

@@ -36,11 +36,11 @@ class StackedFrames:
     def __post_init__(self) -> None:
         if self.count < 2:
             raise ConfigError(
-                "A stack of fewer than two images.",
+                "A stack has fewer than two images.",
                 where="StackedFrames(count=...)",
                 got=self.count,
                 expected="at least 2",
-                fix="leave frames=None for observations that are not stacked",
+                fix="use frames=None for observations that are not stacked",
             )
 
     def array(self, obs: trees.Tree) -> NDArray:
@@ -141,7 +141,7 @@ class StackedFrames:
             where=f"StackedFrames, path {self.path}",
             got=trees.tree_map(lambda leaf: leaf.shape[1:], found),
             expected=f"{self.count} images along axis {self.axis} of an observation",
-            fix="correct count, axis and path (config key 'frame_stack_axis'), or leave frames=None",
+            fix="correct count, axis and path (config key 'frame_stack_axis'), or use frames=None",
         )
 
 

@@ -85,7 +85,7 @@ class MixedReplay:
         chances = np.array([part.weight if len(part.buffer) else 0.0 for part in self.parts])
         if not chances.any():
             raise BatchError(
-                "There is nothing to draw from the replay buffers.",
+                "The replay buffers have nothing to draw.",
                 where=self.where,
                 got=repr(self),
                 expected="a buffer with transitions, and a weight above 0",

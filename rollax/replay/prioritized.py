@@ -153,11 +153,11 @@ class PrioritizedReplay(UniformReplay):
             fits = np.isfinite(largest) and np.isfinite(largest**self.alpha * self.capacity)
         if not fits:
             raise NonFiniteError(
-                "An error for a priority is not a finite number, or too large to the power α.",
+                "The error of a row is not finite, or overflows when raised to the power α.",
                 where=self.where,
                 got=errors[np.argmax(priorities)],
                 expected=f"finite numbers, also to the power {self.alpha:g}",
-                fix="lower the learning rate, or scale the rewards: an update has diverged",
+                fix="lower lr, or scale the rewards: learning diverges",
             )
         return priorities
 

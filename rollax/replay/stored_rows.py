@@ -163,12 +163,12 @@ class StoredRows:
         ):
             if stored != own:
                 raise CheckpointError(
-                    f"A replay buffer of another {what}.",
+                    f"The saved replay buffer has a different {what}.",
                     where=self._where,
                     got=stored,
                     expected=own,
-                    fix=f"restore with the {what} of the run that saved it (config keys: {keys}); to continue with "
-                    "another, pass on the weights of a trainer that was restored so: set_weights(get_weights())",
+                    fix=f"restore with the {what} of the saved run (config keys: {keys}); to continue with "
+                    "another, pass its weights to a new trainer: new.set_weights(restored.get_weights())",
                 )
         where = {name: f"{self._where}, column {name!r}" for name in columns}
         empty = self._empty({name: entry(columns[name], "like", where[name]) for name in columns})

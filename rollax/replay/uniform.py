@@ -141,7 +141,7 @@ class UniformReplay:
     def _warn_of_short_buffer(self) -> None:
         self._warned = True
         log.warning(
-            "%s: rows are never drawn: they are overwritten before the %s stored; raise buffer_size%s.",
+            "%s: rows are overwritten before the %s stored, so they are never drawn. Raise buffer_size%s.",
             self.where,
             "end of their trajectory is" if self.n_step is None else f"{self.n_step} rows after them are",
             ", or set n_step" if self.n_step is None else "",
@@ -308,7 +308,7 @@ class UniformReplay:
     def _slots_drawn(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         if not len(self):
             raise BatchError(
-                "There is nothing to draw from a replay buffer.",
+                "The replay buffer has nothing to draw.",
                 where=self.where,
                 got="no transition with all of its n steps",
                 fix="add fragments before drawing",

@@ -100,7 +100,7 @@ def test_a_copy_shares_nothing():
 
 def test_invalid_fragments_are_refused():
     columns = {"obs": np.arange(3)}
-    with pytest.raises(BatchError, match="last row of a fragment ends no segment"):
+    with pytest.raises(BatchError, match="The last row of the fragment does not end a segment"):
         Fragment(columns, [1], {"obs": np.zeros(1)})
     with pytest.raises(BatchError, match=r"after=\.\.\.\), column 'obs'(.|\n)*got: *2(.|\n)*expected: *1"):
         Fragment(columns, [2], {"obs": np.zeros(2)})

@@ -91,11 +91,11 @@ def test_lists_of_numbers_are_rows_and_lists_of_arrays_are_structure():
     [
         ({"obs": np.zeros((4, 2)), "rewards": np.zeros(3)}, r"'rewards'\n.*3 rows\n.*4 rows, as in \['obs'\]"),
         ({"obs": {"a": np.zeros(4), "b": np.zeros(3)}}, r"'obs'\n.*\[3, 4\]"),
-        ({"rewards": 1.0}, "without rows"),
-        ({"rewards": np.float32(1.0)}, "without rows"),
-        ({"rewards": None}, "without rows"),
-        ({"obs": [[1, 2], [3]]}, "does not make an array"),
-        ({"obs": [{"a": 1}, {"a": 2}]}, "does not make an array"),
+        ({"rewards": 1.0}, "has no rows"),
+        ({"rewards": np.float32(1.0)}, "has no rows"),
+        ({"rewards": None}, "has no rows"),
+        ({"obs": [[1, 2], [3]]}, "The list cannot be converted to an array"),
+        ({"obs": [{"a": 1}, {"a": 2}]}, "The list cannot be converted to an array"),
         ({"rewards": np.zeros(2), "actions": []}, r"'actions'\n.*0 rows"),
         # 2 sequences: 7 rows do not divide, 6 rows give 3 each instead of 4 real ones, state_in requires 2.
         ({"seq_lens": [3, 2], "rewards": np.zeros(7)}, "7 rows\n.*2 sequences, each of 3"),
@@ -134,7 +134,7 @@ def test_a_slice_holds_views_and_rows_hold_copies():
 
 @pytest.mark.parametrize("index", [[5], [-6], [0.5], [[1]], [True, False], 3])
 def test_invalid_indices_are_refused(index: Any):
-    with pytest.raises(BatchError, match="does not choose rows"):
+    with pytest.raises(BatchError, match="The index does not select rows"):
         rows(5).rows(index)
 
 

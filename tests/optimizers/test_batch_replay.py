@@ -355,7 +355,7 @@ class TestRefused:
         class Offline(DQNTrainer):
             optimizer_class = BatchReplayOptimizer
 
-        with pytest.raises(ConfigError, match="DQN learns from recorded data, and there is none"):
+        with pytest.raises(ConfigError, match="DQN learns from recorded data, but none is given"):
             Offline(line, {"train_batch_size": 4})
 
     def test_an_optimizer_of_another_kind(self, line):
@@ -369,7 +369,7 @@ class TestRefused:
             OwnTrainer(line, {**TINY, "input": reader()})
 
     def test_data_without_a_row_for_a_policy(self, line):
-        with pytest.raises(ConfigError, match="without a row for a policy"):
+        with pytest.raises(ConfigError, match="The recorded data has no row for a policy that learns from it"):
             DQNTrainer(line, {**TINY, "input": ListReader([])})
 
     @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ class TestRefused:
         [
             ({}, "No environment"),
             ({"input": reader(), "then_online": True}, "No environment"),
-            ({"input": reader(), "evaluation_interval": 1}, "No environment to evaluate in"),
+            ({"input": reader(), "evaluation_interval": 1}, "There is no environment to evaluate in"),
         ],
     )
     def test_a_missing_environment(self, config, message):
@@ -421,5 +421,7 @@ class TestSeveralPolicies:
         assert set(first[SampleBatch.OBS][:, 0]) == {1}
 
     def test_a_policy_without_recorded_data_has_no_spaces(self):
-        with pytest.raises(ConfigError, match=r"spaces are not known(.|\n)*data of the policies \['one'\]"):
+        with pytest.raises(
+            ConfigError, match=r"spaces of a policy are not known(.|\n)*data from the policies \['one'\]"
+        ):
             DQNTrainer(config=self.multiagent(input=ListReader([trajectory(0, 3, policy_id="one")])))

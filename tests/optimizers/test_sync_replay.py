@@ -199,14 +199,14 @@ class TestRestored:
         worker.policies["b"].name = "b"
         other = Different(worker, config={**SMALL, **self.settings})
         other.buffers["a"].add(RowWorker(a=1, b=1).sample()["a"])
-        with pytest.raises(CheckpointError, match="another number of stacked frames"):
+        with pytest.raises(CheckpointError, match="different number of stacked frames"):
             other.set_state(plain(saved.get_state()))
         assert len(other.buffers["a"]) == 10
         assert other.num_updates == 0
 
     def test_another_buffer_size(self):
         smaller = self.used(2, buffer_size=300)
-        with pytest.raises(CheckpointError, match=r"another capacity(.|\n)*config keys: buffer_size"):
+        with pytest.raises(CheckpointError, match=r"different capacity(.|\n)*config keys: buffer_size"):
             smaller.set_state(plain(self.used().get_state()))
         assert len(smaller.buffers["a"]) == 20
         smaller.set_state(plain(self.used(store_buffer_in_checkpoints=False).get_state()))
