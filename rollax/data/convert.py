@@ -56,10 +56,10 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
     for name in settings:
         if name not in _SETTINGS.get(to, settings):
             raise ConfigError(
-                f"A setting that the format {to} does not have.",
+                f"The format {to} does not have this setting.",
                 where="settings of convert",
                 got=name,
-                expected=f"of {list(_SETTINGS[to])}",
+                expected=f"some of {list(_SETTINGS[to])}",
             )
     if to == "rollax":
         return _to_rollax(reader, path, settings)
@@ -69,7 +69,7 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
         return write_minari(reader, path, storage="hdf5" if to == "minari" else "arrow", **settings)
     if to == "json_lines":
         return _to_json_lines(reader, path)
-    raise ConfigError("No format to write.", where="to", got=to, fix=nearest(to, TARGETS))
+    raise ConfigError("Unknown format to write.", where="to", got=to, fix=nearest(to, TARGETS))
 
 
 def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any]) -> int:
@@ -91,11 +91,11 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
 def _to_json_lines(reader: DatasetReader, path: Path) -> int:
     if path.suffix.lower() not in SUFFIXES["json"]:
         raise ConfigError(
-            "A name by which the file would not be recognized.",
+            "The format of the file would not be recognized by its name.",
             where="out",
             got=str(path),
             expected=f"a name that ends in {' or '.join(SUFFIXES['json'])}",
-            fix=f"give {path.name}.jsonl",
+            fix=f"name it {path.name}.jsonl",
         )
     count = first_infos = without_logp = 0
     policy_ids: set[str] = set()
@@ -105,7 +105,7 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
             agents = {str(one.agent_id): _plain_trajectory(one, reader) for one in episode}
             if len(agents) < len(episode):
                 raise DatasetError(
-                    "An agent with several trajectories in one episode, which a line cannot hold.",
+                    "An agent has several trajectories in one episode, which JSON lines cannot represent.",
                     where=episode[0].where,
                     got=[one.agent_id for one in episode],
                     expected="one trajectory for each agent",
@@ -125,7 +125,9 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
         log.warning("%s: the infos of %d resets are left out; JSON lines have those of steps.", path, first_infos)
     warn_of_logp(path, without_logp)
     if other_ids:
-        log.warning("%s: ids of agents are written as texts: %s.", path, ", ".join(sorted(other_ids)))
+        log.warning(
+            "%s: agent ids that are not strings are written as strings: %s.", path, ", ".join(sorted(other_ids))
+        )
     if len(policy_ids) > 1:
         log.warning("%s: the policy ids %s are left out.", path, ", ".join(sorted(policy_ids)))
     return count
@@ -188,7 +190,7 @@ def _refuse_not_finite(trajectory: RecordedTrajectory, name: str, column: Any) -
 
 def _refuse(trajectory: RecordedTrajectory, name: str, step: int, got: Any) -> NoReturn:
     raise DatasetError(
-        "NaN or infinity, which JSON cannot hold.",
+        "The data contains NaN or infinity, which JSON cannot represent.",
         where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}, step {step}",
         got=got,
         expected="finite numbers",

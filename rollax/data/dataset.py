@@ -87,12 +87,12 @@ class RecordedTrajectory:
         """The undiscounted sum of the rewards, with `reward_left_out`; DatasetError for a trajectory that is cut."""
         if self.cut:
             raise DatasetError(
-                "The return of a cut trajectory is not known.",
+                "The return of a cut trajectory is unknown.",
                 where=self.where or f"episode {self.episode_id}, agent {self.agent_id!r}",
                 got=f"{len(self)} steps, "
                 + ("without the beginning" if self.ended else "neither terminated nor truncated"),
                 expected="a whole trajectory",
-                fix="leave out trajectories whose `cut` is true",
+                fix="skip trajectories whose `cut` is true",
             )
         return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64)) + (self.reward_left_out or 0.0)
 
@@ -166,7 +166,7 @@ def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
     unchanged = all(header.get(name, True) is False for name in SCALE)
     if reader.actions_of == "policy" and has_box_actions(trajectory) and not unchanged:
         raise DatasetError(
-            "Actions that the environment received are not recorded.",
+            "The actions that the environment received are not recorded.",
             where=trajectory.where or f"episode {trajectory.episode_id}",
             got="actions of the policy, in its own scale",
             expected=f"a column {ENV_ACTIONS!r}",
@@ -183,7 +183,7 @@ def skip(broken: list[str], error: DatasetError, most: int) -> None:
             raise DatasetError(f"More than max_broken={most} broken lines or files. The last one: {error}") from error
         raise error
     broken.append(str(error))
-    log.warning("Skipped. %s", error)
+    log.warning("A part of the data is skipped: %s", error)
 
 
 def common_header(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def check_same_spaces(first: DatasetReader, other: DatasetReader, where: str) ->
         for policy_id in ours.keys() & theirs.keys():
             if not same_space(ours[policy_id], theirs[policy_id]):
                 raise DatasetError(
-                    f"Data with different {kind.replace('_', ' ')}.",
+                    f"The data of a policy has different {kind.replace('_', ' ')}.",
                     where=f"{where}, policy {policy_id!r}",
                     got=space_text(theirs[policy_id]),
                     expected=space_text(ours[policy_id]),

@@ -157,7 +157,7 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     except DatasetError as error:
         if not check:
             raise
-        _note(report, f"{error}\n  Nothing after it was read; max_broken skips it.")
+        _note(report, f"{error}\n  Nothing after it was read; set max_broken to skip it.")
     report.episodes = len(episodes)
     for message in reader.broken:
         _note(report, message)

@@ -101,7 +101,7 @@ class Leaf:
         if isinstance(array, pa.ChunkedArray):  # without chunks
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
         if array.type != self.arrow_type():
-            raise ValueError(f"a column of type {array.type} in the place of {self.arrow_type()}")
+            raise ValueError(f"a column of type {array.type} in place of {self.arrow_type()}")
         rows, dtype = len(array) - array.null_count, np.dtype(self.dtype if self.dtype != "json" else object)
         if self.storage == "json":
             values = np.empty(rows, object)
@@ -110,7 +110,7 @@ class Leaf:
         if self.storage == "list":
             flat = array.flatten()
             if flat.null_count or len(flat) != rows * self.size:
-                raise ValueError(f"lists of other lengths than {self.size}")
+                raise ValueError(f"lists whose length is not {self.size}")
             return flat.to_numpy(zero_copy_only=False).reshape(rows, *self.shape)
         if self.storage == "scalar":
             return array.drop_null().to_numpy(zero_copy_only=False)
@@ -131,12 +131,11 @@ class Columns(dict[str, Any]):
         for leaf in found.leaves():
             if leaf.column in taken:
                 raise DatasetError(
-                    "A column whose name is taken.",
+                    "The name of the column is reserved.",
                     where=where,
                     got=leaf.column,
                     expected=f"other names than {', '.join(sorted(RESERVED))}, each once",
-                    fix="give the column another name; how the trajectory ended and its ids are arguments of "
-                    "RecordedTrajectory",
+                    fix="rename the column; how the trajectory ended and its ids are arguments of RecordedTrajectory",
                 )
             taken.add(leaf.column)
         return found
@@ -170,7 +169,7 @@ def _leaves_of(tree: Tree, column: str, name: str, where: str) -> Tree:
     array = cast(np.ndarray, tree)
     if array.dtype.kind not in _KINDS:
         raise DatasetError(
-            "A column that is not made of numbers.",
+            "The column does not contain numbers.",
             where=f"{where}, column {column!r}",
             got=f"{array.dtype} array",
             expected="numbers or booleans",
@@ -202,7 +201,7 @@ def _tree_from_json(data: Any) -> Tree:
             if dtype != "json" and np.dtype(dtype).kind not in _KINDS:
                 raise ValueError(f"a column of type {dtype}")
             return Leaf(column, dtype, tuple(int(size) for size in shape))
-    raise ValueError(f"no description of a column: {data!r}")
+    raise ValueError(f"not a description of a column: {data!r}")
 
 
 def schema_of(policies: Mapping[str, Columns]) -> pa.Schema:
@@ -242,7 +241,7 @@ def id_to_text(value: Any) -> str:
         return "json:" + json.dumps(value, default=_plain_number)
     except TypeError as error:
         raise DatasetError(
-            "An agent id that cannot be stored.",
+            "The agent id cannot be stored.",
             got=value,
             expected="a string, a number, or a tuple of those",
             fix="use such ids in the environment",
@@ -252,7 +251,7 @@ def id_to_text(value: Any) -> str:
 def _plain_number(value: Any) -> Any:
     if isinstance(value, np.number | np.bool_):
         return value.item()
-    raise TypeError(f"no JSON value: {value!r}")
+    raise TypeError(f"not a JSON value: {value!r}")
 
 
 def id_from_text(text: str) -> Any:

@@ -15,9 +15,9 @@ def check_decoded(size: float, max_gb: float, where: str | Path) -> None:
     """Raises DatasetError if `size` bytes exceed the limit of a part of a file."""
     if size > max_gb * 2**30:
         raise DatasetError(
-            "Data that would take too much memory once it is decoded.",
+            "The decoded data needs too much memory.",
             where=where,
             got=f"at least {gib(int(size))}",
-            expected=f"at most {gib(int(max_gb * 2**30))}, see max_decoded_gb",
-            fix="if the file is from someone you trust, raise the setting max_decoded_gb",
+            expected=f"at most {gib(int(max_gb * 2**30))}, the setting max_decoded_gb",
+            fix="if you trust the source of the file, raise the setting max_decoded_gb",
         )

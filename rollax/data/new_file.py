@@ -32,7 +32,7 @@ class NewFile:
             atomic.make_parents(self.path.parent)
             if os.path.lexists(self.path):
                 fix = "choose another name, or remove it"
-                raise DatasetError("The file to write exists.", where=self.path, expected="a new name", fix=fix)
+                raise DatasetError("The file to write already exists.", where=self.path, expected="a new name", fix=fix)
             self.temporary = atomic.temporary_for(self.path)
             self.file = open(self.temporary, "xb")  # noqa: SIM115  closed by commit or discard
         except OSError as error:

@@ -81,7 +81,7 @@ class ParquetReader(DatasetReader):
                 skip(self.broken, error, max_broken)
         self._max_broken, self._unopened = max_broken, len(self.broken)
         if not self._files:
-            raise DatasetError("No file can be read.", where=", ".join(map(str, paths)), got=self.broken)
+            raise DatasetError("None of the files can be read.", where=", ".join(map(str, paths)), got=self.broken)
         self.actions_of = self._files[0].header.get("actions_of", "environment")
         self.header = common_header([file.header for file in self._files], self.actions_of)
         score = self._score()
@@ -155,7 +155,7 @@ class ParquetReader(DatasetReader):
                 take_space(known, policy_id, space, kind, file.path, self._files[0].path)
         if file.header.get("actions_of", "environment") != self.actions_of:
             raise DatasetError(
-                "Files whose actions have different scales.",
+                "The actions of the files have different scales.",
                 where=file.path,
                 got=f"actions of the {file.header.get('actions_of')}",
                 expected=f"actions of the {self.actions_of}, as in {self._files[0].path}",
@@ -176,17 +176,17 @@ def _opened(path: Path) -> _File:
     header = header_of(path)
     if header is None:
         raise DatasetError(
-            "A Parquet file without rollax's header.",
+            "The Parquet file does not have rollax's header.",
             where=path,
             expected="a file that rollax wrote",
-            fix="name its format, if it is that of RLlib; write other tables as CSV, or with rollax.DatasetWriter",
+            fix="pass its format, if RLlib wrote it; write other tables as CSV, or with rollax.DatasetWriter",
         )
     version = header.get("format_version", 0)
     if not isinstance(version, int):
         raise _damaged(path, TypeError(f"format_version={version!r}"))
     if version > FORMAT_VERSION:
         raise DatasetError(
-            "A file of a newer format.",
+            "The file has a newer format.",
             where=path,
             got=f"format {version}",
             expected=f"format {FORMAT_VERSION} or older",
@@ -206,7 +206,7 @@ def _opened(path: Path) -> _File:
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{type(value).__name__} in the place of an object")
+        raise ValueError(f"{type(value).__name__} in place of an object")
     return value
 
 
@@ -297,9 +297,9 @@ def _ids_at(column: pa.ChunkedArray, starts: np.ndarray, ends: np.ndarray) -> li
 
 def _damaged(where: Any, error: Exception) -> DatasetError:
     return DatasetError(
-        "A damaged file.",
+        "The file is damaged.",
         where=where,
         got=f"{type(error).__name__}: {error}",
         expected="a Parquet file as rollax writes it",
-        fix="use another copy, or skip some with max_broken",
+        fix="use another copy, or skip broken files with max_broken",
     )

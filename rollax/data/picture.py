@@ -37,7 +37,7 @@ def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
         policies = describe(reader).policies
         if not policies:
             raise DatasetError(
-                "A data set without a trajectory.",
+                "The data set has no trajectory.",
                 where=title or "the data to draw",
                 got="no trajectory",
                 expected="one or more",

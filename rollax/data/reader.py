@@ -117,11 +117,11 @@ def _each(source: Any) -> Iterator[Any]:
             yield from _each(one)
     else:
         raise DatasetError(
-            "No source of data.",
+            "This is not a source of data.",
             where="open_dataset",
             got=source,
             expected="a path, a pattern, a DatasetReader, a function that returns one, or a list of these",
-            fix="name the file or folder; {source: weight} is for the config key 'input' of a trainer",
+            fix="pass the file or folder; {source: weight} is for the config key 'input' of a trainer",
         )
 
 
@@ -132,10 +132,10 @@ def _refuse_without_effect(sources: Sequence[Any], kind: Any, settings: Mapping[
     given = {**({} if kind == "auto" or takes_format else {"format": kind}), **({} if takes_settings else settings)}
     if sources and given:
         raise ConfigError(
-            "Settings without effect: the data is given as a reader, or as a function, which takes no format.",
+            "The settings have no effect: the data is given as a reader, or as a function, which takes no format.",
             where="open_dataset",
             got=given,
-            fix=f"leave {', '.join(given)} out, or give {'it' if len(given) == 1 else 'them'} to the reader",
+            fix=f"leave {', '.join(given)} out, or pass {'it' if len(given) == 1 else 'them'} to the reader",
         )
 
 
@@ -148,7 +148,9 @@ class ChainedReader(DatasetReader):
 
     def __init__(self, readers: Sequence[DatasetReader]) -> None:
         if not readers:
-            raise DatasetError("No data.", where="open_dataset", got=[], expected="one source or more")
+            raise DatasetError(
+                "No source of data is given.", where="open_dataset", got=[], expected="one source or more"
+            )
         self.readers = list(readers)
         first = self.readers[0]
         self.observation_spaces, self.action_spaces = dict(first.observation_spaces), dict(first.action_spaces)
@@ -160,7 +162,7 @@ class ChainedReader(DatasetReader):
             self.action_spaces = {**reader.action_spaces, **self.action_spaces}
             if reader.actions_of != self.actions_of:
                 raise DatasetError(
-                    "Sources whose actions have different scales.",
+                    "The actions of the sources have different scales.",
                     where=f"source {number}",
                     got=f"actions of the {reader.actions_of}",
                     expected=f"actions of the {self.actions_of}, as in source 0",
@@ -194,11 +196,11 @@ def _paths(source: str | Path) -> list[Path]:
     found = [each for each in named if folders.isdisjoint(each.parents)]  # `**` matches a folder and its content
     if not found:
         raise DatasetError(
-            "No such data.",
+            "The data does not exist.",
             where="open_dataset",
             got=str(source),
             expected="a file, a folder, or a pattern that names some",
-            fix="check the path; a relative one begins at the current folder",
+            fix="check the path; a relative path starts at the current folder",
         )
     return found
 
@@ -227,7 +229,7 @@ def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[
 def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[Any, Path]]:
     """The files of a path with their formats; for Minari and custom readers, folders."""
     if isinstance(given, str) and given != "auto" and ":" not in given and given not in FORMATS:
-        raise ConfigError("No such format.", where="format", got=given, fix=nearest(given, ["auto", *FORMATS]))
+        raise ConfigError("Unknown format.", where="format", got=given, fix=nearest(given, ["auto", *FORMATS]))
     if given != "auto" and given not in _SUFFIX_OF:
         yield given, path
         return
@@ -256,7 +258,9 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
     )
     if not files and not of_minari:
         expected = f"files that end in {', '.join(suffixes)}"
-        raise DatasetError("A folder without data.", where=path, expected=expected, fix="check the path, or the format")
+        raise DatasetError(
+            "The folder contains no data.", where=path, expected=expected, fix="check the path, or the format"
+        )
     for file in files:
         yield (_format_of(file) if given == "auto" else given), file
 
@@ -273,11 +277,11 @@ def _format_of(path: Path) -> str | None:
         if path.suffix.lower() in suffixes:
             return name
     raise DatasetError(
-        "A file of an unknown format.",
+        "The format of the file is unknown.",
         where=path,
         got=f"the name {path.name}",
         expected=f"a name that ends in {', '.join(suffix for group in SUFFIXES.values() for suffix in group)}",
-        fix=f"name the format, one of {', '.join(FORMATS)}; write arrays of your own with rollax.DatasetWriter",
+        fix=f"pass its format, one of {', '.join(FORMATS)}; write your own arrays with rollax.DatasetWriter",
     )
 
 
@@ -301,7 +305,7 @@ def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetRead
         except ConfigError as error:
             if isinstance(error.__cause__, ImportError) and error.__cause__.name in ("pyarrow", "h5py", "minari"):
                 package = error.__cause__.name
-                what = "Data sets need packages that are not installed."
+                what = "Data sets require packages that are not installed."
                 raise not_installed(
                     what, error.__cause__, where="open_dataset", package=package, extra="offline"
                 ) from error
@@ -318,10 +322,10 @@ def _called(make: Callable[..., Any], settings: Mapping[str, Any], *arguments: A
             raise
         names = [name for name in inspect.signature(make).parameters if name not in ("paths", "settings")]
         raise ConfigError(
-            f"Settings that do not fit the {'format' if isinstance(make, type) else 'function'}.",
+            f"The {'format' if isinstance(make, type) else 'function'} does not accept these settings.",
             where=f"the settings for {getattr(make, '__qualname__', repr(make))}",
             got=str(error),
-            expected=", ".join(names) or f"none{' but those that all formats have' if arguments else ''}",
+            expected=", ".join(names) or f"none{' besides those of all formats' if arguments else ''}",
             fix="see docs/offline.md, Formats",
         ) from error
 
@@ -330,7 +334,7 @@ def _returned(reader: Any, function: Any) -> DatasetReader:
     if isinstance(reader, DatasetReader):
         return reader
     raise DatasetError(
-        "A function that returns no reader.",
+        "The function does not return a reader.",
         where=getattr(function, "__qualname__", repr(function)),
         got=type(reader).__name__,
         expected="a DatasetReader",

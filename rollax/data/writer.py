@@ -88,7 +88,7 @@ class DatasetWriter:
         )
         if seen.keys() != acted.keys():
             raise ConfigError(
-                "Spaces of different policies.",
+                "The observation and action spaces are of different policies.",
                 where="observation_spaces, action_spaces of DatasetWriter",
                 got=f"{sorted(seen)} and {sorted(acted)}",
                 expected="both spaces of each policy",
@@ -96,7 +96,7 @@ class DatasetWriter:
         for name, value, known in (("compression", compression, Compression), ("actions_of", actions_of, ActionsOf)):
             if value not in get_args(known):
                 raise ConfigError(
-                    f"An unknown {name}.",
+                    f"Unknown {name}.",
                     where=f"{name} of DatasetWriter",
                     got=value,
                     fix=nearest(str(value), get_args(known)),
@@ -190,11 +190,11 @@ class DatasetWriter:
         policy_id = trajectory.policy_id
         if policy_id not in self._spaces:
             raise DatasetError(
-                "A trajectory of an unknown policy.",
+                "The trajectory is of an unknown policy.",
                 where=trajectory.where or f"episode {trajectory.episode_id}",
                 got=policy_id,
                 expected=f"one of {list(self._spaces)}",
-                fix="give the spaces of each policy",
+                fix="pass the spaces of this policy to DatasetWriter",
             )
         columns = Columns.of(trajectory.columns, "", trajectory.where or f"policy {policy_id!r}")
         if policy_id in self._columns and self._columns[policy_id].shape() == columns.shape():
@@ -291,10 +291,10 @@ def _json(header: Mapping[str, Any]) -> bytes:
         return json.dumps(header).encode()
     except TypeError as error:
         raise DatasetError(
-            "A header that is no JSON.",
+            "The header is not JSON.",
             where="DatasetWriter(header)",
             got=str(error),
-            expected="numbers, texts, lists and dicts of these",
+            expected="numbers, strings, lists and dicts of these",
             fix="leave the value out",
         ) from error
 
@@ -362,7 +362,7 @@ def _check_ids(trajectory: RecordedTrajectory) -> None:
                 where=trajectory.where or f"agent {trajectory.agent_id!r}",
                 got=value,
                 expected="a string",
-                fix=f"give {str(value)!r}",
+                fix=f"pass {str(value)!r}",
             )
     id_to_text(trajectory.agent_id)
 
@@ -376,7 +376,7 @@ def _check_flags(trajectory: RecordedTrajectory) -> None:
                 where=trajectory.where or f"episode {trajectory.episode_id}",
                 got=value,
                 expected="True or False, for its last step" if name != CONTINUES else "True or False",
-                fix=f"give bool({name}[-1]) of the flags of all steps" if np.ndim(value) else "give True or False",
+                fix=f"pass bool({name}[-1])" if np.ndim(value) else "pass True or False",
             )
 
 
@@ -384,16 +384,16 @@ def _check_lengths(trajectory: RecordedTrajectory) -> None:
     missing = [name for name in _ALWAYS if name not in trajectory.columns]
     if missing:
         raise DatasetError(
-            "A trajectory without a column that is required.",
+            "The trajectory lacks a required column.",
             where=trajectory.where or f"episode {trajectory.episode_id}",
             got=f"no {', '.join(missing)}",
             expected=", ".join(_ALWAYS),
-            fix="give T actions and rewards, and T + 1 observations",
+            fix="pass T actions and rewards, and T + 1 observations",
         )
     for name, leaf in ((name, leaf) for name, column in trajectory.columns.items() for leaf in trees.leaves(column)):
         if not hasattr(leaf, "__array__") or not np.ndim(leaf):
             raise DatasetError(
-                "A column that is no array.",
+                "The column is not an array.",
                 where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
                 got=f"{leaf!r}"[:60],
                 expected="a NumPy array [T, ...], or a dict or tuple of such arrays",
@@ -405,9 +405,9 @@ def _check_lengths(trajectory: RecordedTrajectory) -> None:
         for leaf in trees.leaves(column):
             if len(leaf) != expected or not steps:
                 raise DatasetError(
-                    "A column of the wrong length.",
+                    "The column has the wrong length.",
                     where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
                     got=f"{len(leaf)} rows",
                     expected=f"{expected}, for {steps} steps" if steps else "at least one step",
-                    fix="give T actions and rewards, and T + 1 observations",
+                    fix="pass T actions and rewards, and T + 1 observations",
                 )

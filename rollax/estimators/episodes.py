@@ -139,10 +139,10 @@ class LoggedEpisodes:
         unknown = int(np.count_nonzero(~np.isfinite(self.behaviour_logp)))
         if unknown:
             raise DatasetError(
-                "The data set has actions of unknown probability.",
+                "The data set has actions whose probability is unknown.",
                 where=self.where,
                 got=f"{unknown} of {len(self.behaviour_logp)} values of action_logp are NaN or infinite",
-                expected="finite numbers; actions that an environment has logged have none, nor have actions that were "
+                expected="finite numbers; actions logged by an environment have none, nor have actions that were "
                 "clipped to a bound and logged as the environment received them",
                 fix="use 'dm', which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the "
                 "behaviour policy",
@@ -155,7 +155,7 @@ class LoggedEpisodes:
                     where=self.where,
                     got=f"action_logp up to {largest:.3g}",
                     expected="logarithms of probabilities",
-                    fix="write log(p) in the place of p",
+                    fix="write log(p) in place of p",
                 )
         return self.behaviour_logp
 
@@ -226,7 +226,7 @@ def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> l
         raise _cut(next(one for one in found if one.cut), len(found) - len(whole), len(found))
     if not whole:
         raise DatasetError(
-            "No whole trajectory to estimate from.",
+            "The data set has no whole trajectory of this policy.",
             where=f"policy {policy_id!r}",
             got=f"{len(found)} trajectories, all of them cut",
             expected="at least one that terminated or was truncated",
@@ -270,7 +270,7 @@ def _behaviour_logp(
     logp_of = reader.header.get("logp_of", reader.actions_of)
     if logp_of is None and runner.action_map.log_width:
         raise DatasetError(
-            "Sources whose log-probabilities are of actions in different scales.",
+            "The log-probabilities of the sources are of actions in different scales.",
             where=whole[0].where,
             got="densities of the policy's actions in some, of the environment's in others",
             expected="action_logp of one scale in all sources",
@@ -302,7 +302,7 @@ class HalfOfMemory:
         self._size += sum(leaf.nbytes for leaf in trees.leaves(trajectory.columns))
         if self._size > self._limit:
             raise ConfigError(
-                "The data for estimates is larger than half of the memory.",
+                "The data for estimates needs more than half of the memory.",
                 where=self._where,
                 got=f"more than {gib(self._size)}",
                 expected=f"at most {gib(self._limit)}",
@@ -319,10 +319,10 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> Non
     if reader.actions_of == "policy" and scaled and theirs is not ours:
         said = f"normalize_actions={theirs}" + (", which is assumed because the files do not say it" if assumed else "")
         raise DatasetError(
-            "The recorded actions are in another scale than those of the policy.",
+            "The recorded actions and those of the policy have different scales.",
             where=where,
             got="files that differ in normalize_actions" if theirs is None else said,
-            expected=f"normalize_actions={ours}, as the policy was trained",
+            expected=f"normalize_actions={ours}, as in the training of the policy",
             fix="estimate from data of a policy with the same normalize_actions; of files with the actions that the "
             'environment received, give the setting actions_of="environment"',
         )
@@ -330,10 +330,10 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> Non
 
 def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
     return DatasetError(
-        "Too many trajectories whose recording stopped before their end, and which have no return.",
+        "Too many trajectories were not recorded to their end, so their returns are unknown.",
         where=f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
-        got=f"{count} of {total} trajectories, neither terminated nor truncated, or the rest of such a one",
+        got=f"{count} of {total} trajectories, neither terminated nor truncated, or the rest of such a trajectory",
         expected=f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
-        fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or leave these out with "
+        fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or drop these with "
         "drop_cut=True (--drop-cut), which favours short ones",
     )

@@ -197,7 +197,7 @@ def estimate_policy(
     """
     if not isinstance(policy, PolicyRunner):
         raise ConfigError(
-            "No policy to estimate.",
+            "This is not a policy that can be estimated.",
             where="estimate_policy",
             got=f"{type(policy).__name__} {policy!r}"[:100],
             expected="what load_policy returns",
@@ -245,7 +245,12 @@ def _fitted(
 
     config = FQEConfig(seed=seed) if fqe is None else fqe
     if not isinstance(config, FQEConfig):
-        raise ConfigError("No FQEConfig.", where="estimate(fqe)", got=config, expected="FQEConfig(updates=..., ...)")
+        raise ConfigError(
+            "The config of fitted Q evaluation is not an FQEConfig.",
+            where="estimate(fqe)",
+            got=config,
+            expected="FQEConfig(updates=..., ...)",
+        )
     found = {}
     if "dm" in wanted or len(episodes) < 2:
         log.info("Values are fitted to all episodes")
@@ -365,7 +370,7 @@ def _checked(
         for name in names:
             if name not in known:
                 raise ConfigError(
-                    "An unknown name.", where=where, got=name, expected=f"of {list(known)}", fix=nearest(name, known)
+                    "Unknown name.", where=where, got=name, expected=f"one of {list(known)}", fix=nearest(name, known)
                 )
     if gamma is None:
         config = target.runner.policy.config

@@ -96,11 +96,11 @@ class _TrajectoriesOf(DatasetReader):
             ours, theirs = getattr(self, kind), getattr(self._reader, kind).get(trajectory.policy_id, own)
             if not same_space(ours.setdefault(self.policy_id, theirs), theirs):
                 raise DatasetError(
-                    f"Trajectories of one policy with different {kind.replace('_', ' ')}.",
+                    f"The trajectories of one policy have different {kind.replace('_', ' ')}.",
                     where=trajectory.where,
                     got=space_text(theirs),
                     expected=space_text(ours[self.policy_id]),
-                    fix="read data of one environment in off_policy_estimation_input",
+                    fix="set off_policy_estimation_input to data of one environment",
                 )
         self.found.append(replace(for_estimates(trajectory), policy_id=self.policy_id))
 

@@ -74,10 +74,10 @@ class TargetPolicy:
         policy = self.runner.policy
         if self.has_memory:
             raise PolicyError(
-                "Values of all actions, for a policy with memory.",
+                "The values of all actions cannot be computed for a policy with memory.",
                 where=f"policy {policy.name!r}, class {type(policy).__name__}",
                 got="a recurrent model",
-                expected="a policy that depends on the observation alone",
+                expected="a policy that depends only on the observation",
                 fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
             )
         rows = trees.length(obs)

@@ -63,7 +63,7 @@ def test_returns_and_coverage(tmp_path):
     assert open_dataset(tmp_path).header["behaviour"] == {"algorithm": "PPO", "score": 16}
     whole, _, cut = open_dataset(tmp_path).trajectories()
     assert whole.total_reward == 2
-    with pytest.raises(DatasetError, match=r"(?s)cut trajectory is not known.*row group 0, row 7"):
+    with pytest.raises(DatasetError, match=r"(?s)cut trajectory is unknown.*row group 0, row 7"):
         cut.total_reward  # noqa: B018
     assert report.errors == []
     assert any("1 trajectories were cut" in warning for warning in report.warnings)
@@ -210,14 +210,17 @@ def test_files_with_other_spaces_are_refused(tmp_path):
     written(tmp_path / "a", some())
     with DatasetWriter(tmp_path / "b", {"default_policy": TWO}, {"default_policy": TWO}) as writer:
         writer.write(trajectory(np.random.default_rng(0), 2, 0, obs=TWO, acts=TWO))
-    with pytest.raises(DatasetError, match=r"(?s)another observation space.*Discrete.*Box"):
+    with pytest.raises(DatasetError, match=r"(?s)different observation spaces.*Discrete.*Box"):
         open_dataset([tmp_path / "a", tmp_path / "b"])
 
 
 def test_objects_and_wrong_lengths_are_refused(tmp_path):
     (one,) = some(1)
     writer = DatasetWriter(tmp_path, *SPACES)
-    for column, says in ((np.array([{}, {}], object), "not made of numbers"), (np.zeros(5), "wrong length")):
+    for column, says in (
+        (np.array([{}, {}], object), "The column does not contain numbers"),
+        (np.zeros(5), "wrong length"),
+    ):
         one.columns["more"] = column
         with pytest.raises(DatasetError, match=says):
             writer.write(one)

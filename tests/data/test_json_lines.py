@@ -97,8 +97,8 @@ class TestJsonLines:
             ({"obs": [[1, 2]]}, "wrong length"),
             ({"action_logp": [-1.0]}, "wrong length"),
             ({"t": [3]}, "wrong length"),
-            ({"obs": [[1, 2], [3], [4, 5]]}, "Values"),
-            ({"obs": [{"a": 1}] * 3}, "not of the space"),
+            ({"obs": [[1, 2], [3], [4, 5]]}, "values"),
+            ({"obs": [{"a": 1}] * 3}, "do not belong to the space"),
             ({"rewards": ["x", 1]}, "not one number for each step"),
             ({"rewards": [[1, 2], [3, 4]]}, "not one number for each step"),
         ],
@@ -123,5 +123,5 @@ def test_integers_beyond_the_dtype_are_refused(tmp_path, number):
     # A cast to uint8 would return 44, 255 and 0.
     episode = {"agents": {"a": {"obs": [[number], [0]], "actions": [0], "rewards": [0.0], "terminated": True}}}
     image = spaces.Box(0, 255, (1,), np.uint8)
-    with pytest.raises(DatasetError, match=r"(?s)not of the space.*line 1, agent 'a', obs.*cannot hold"):
+    with pytest.raises(DatasetError, match=r"(?s)do not belong to the space.*line 1, agent 'a', obs.*cannot represent"):
         read(lines(tmp_path / "a.jsonl", episode), observation_space=image)

@@ -15,7 +15,7 @@ from PIL import Image
 from rollax import ConfigError, DatasetError, open_dataset
 from tests.data.test_describe import some, written
 
-TOO_MUCH = "too much memory once it is decoded"
+TOO_MUCH = "The decoded data needs too much memory"
 PIXELS = spaces.Box(0, 255, (40, 32, 3), np.uint8)
 
 
@@ -34,7 +34,7 @@ def test_invalid_limits(tmp_path, name, limit):
 
 def test_formats_of_text_have_no_limit(tmp_path):
     (tmp_path / "log.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"do not fit the format(.|\n)*argument 'max_decoded_gb'"):
+    with pytest.raises(ConfigError, match=r"The format does not accept these settings(.|\n)*argument 'max_decoded_gb'"):
         open_dataset(tmp_path / "log.jsonl", max_decoded_gb=4)
 
 

@@ -75,7 +75,7 @@ def test_observations_that_are_not_finite_are_not_counted(tmp_path):
 
 
 def test_without_a_trajectory(tmp_path):
-    with pytest.raises(DatasetError, match="without a trajectory"):
+    with pytest.raises(DatasetError, match="The data set has no trajectory"):
         draw_dataset(ListReader([]), tmp_path / "a.png")
 
 

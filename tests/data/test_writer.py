@@ -16,7 +16,7 @@ from tests.data.test_describe import BOX, SPACES, TWO, some, written
 def test_reserved_names_of_columns(tmp_path, name):
     (one,) = some(1)
     one.columns[name] = np.zeros(len(one))
-    with pytest.raises(DatasetError, match=rf"name is taken(.|\n)*got: +{name}"):
+    with pytest.raises(DatasetError, match=rf"name of the column is reserved(.|\n)*got: +{name}"):
         written(tmp_path, [one])
     assert list(tmp_path.iterdir()) == []
 
@@ -24,7 +24,7 @@ def test_reserved_names_of_columns(tmp_path, name):
 def test_two_columns_of_the_same_name(tmp_path):
     (one,) = some(1)
     one.columns["more"], one.columns["more/x"] = {"x": np.zeros(len(one))}, np.zeros(len(one))
-    with pytest.raises(DatasetError, match=r"name is taken(.|\n)*more/x"):
+    with pytest.raises(DatasetError, match=r"name of the column is reserved(.|\n)*more/x"):
         written(tmp_path, [one])
 
 
@@ -32,14 +32,14 @@ def test_two_columns_of_the_same_name(tmp_path):
 def test_a_column_that_is_missing(tmp_path, name):
     (one,) = some(1)
     del one.columns[name]
-    with pytest.raises(DatasetError, match=f"without a column(.|\n)*no {name}"):
+    with pytest.raises(DatasetError, match=f"lacks a required column(.|\n)*no {name}"):
         written(tmp_path, [one])
 
 
 def test_an_episode_id_that_is_not_a_string(tmp_path):
     (one,) = some(1)
     one.episode_id = 3
-    with pytest.raises(DatasetError, match=r"episode_id of a trajectory is not a string(.|\n)*give '3'"):
+    with pytest.raises(DatasetError, match=r"episode_id of a trajectory is not a string(.|\n)*pass '3'"):
         written(tmp_path, [one])
 
 
@@ -67,12 +67,12 @@ def test_agent_ids_of_numpy(tmp_path, agent):
 def test_a_column_that_is_not_an_array(tmp_path, name):
     (one,) = some(1)
     one.columns[name] = one.columns[name].tolist()
-    with pytest.raises(DatasetError, match=rf"no array(.|\n)*column '{name}'(.|\n)*np.array"):
+    with pytest.raises(DatasetError, match=rf"not an array(.|\n)*column '{name}'(.|\n)*np.array"):
         written(tmp_path, [one])
 
 
 def test_a_header_that_is_not_json(tmp_path):
-    with pytest.raises(DatasetError, match=r"no JSON(.|\n)*type object is not"):
+    with pytest.raises(DatasetError, match=r"not JSON(.|\n)*type object is not"):
         written(tmp_path, some(1), header={"x": object()})
     assert list(tmp_path.glob("*.parquet")) == []
 
@@ -104,9 +104,9 @@ def test_arrays_that_the_caller_reuses(tmp_path):
 
 
 def test_wrong_arguments():
-    with pytest.raises(ConfigError, match=r"unknown compression(.|\n)*got: +zst(.|\n)*zstd"):
+    with pytest.raises(ConfigError, match=r"Unknown compression(.|\n)*got: +zst(.|\n)*zstd"):
         DatasetWriter("unused", BOX, TWO, compression="zst")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"unknown actions_of(.|\n)*got: +env\n(.|\n)*environment"):
+    with pytest.raises(ConfigError, match=r"Unknown actions_of(.|\n)*got: +env\n(.|\n)*environment"):
         DatasetWriter("unused", BOX, TWO, actions_of="env")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"different policies(.|\n)*\['a'\] and \['b'\]"):
         DatasetWriter("unused", {"a": BOX}, {"b": TWO})

@@ -73,7 +73,7 @@ def test_actions_are_in_the_scale_of_the_policy() -> None:
 def test_recorded_actions_of_another_scale_are_refused() -> None:
     reader = Recorded(trajectory(1, terminated=True), actions_of="policy")
     reader.header = {"normalize_actions": False}
-    with pytest.raises(DatasetError, match="another scale"):
+    with pytest.raises(DatasetError, match="different scales"):
         LoggedEpisodes.of(reader, runner())
     reader.header = {"normalize_actions": None}
     with pytest.raises(DatasetError, match="files that differ in normalize_actions"):
@@ -87,7 +87,7 @@ def test_recorded_actions_of_another_scale_are_refused() -> None:
 def test_actions_of_rllib_are_in_the_scale_of_its_default() -> None:
     reader = Recorded(trajectory(1, terminated=True), actions_of="policy")  # files without the scale of actions
     unscaled = ActionMap(BOX, clip_actions=True, normalize_actions=False)
-    with pytest.raises(DatasetError, match=r"(?s)another scale.*normalize_actions=True.*normalize_actions=False"):
+    with pytest.raises(DatasetError, match=r"(?s)different scales.*normalize_actions=True.*normalize_actions=False"):
         LoggedEpisodes.of(reader, PolicyRunner(Still(OBS, BOX), NoFilter(OBS), unscaled))
 
 

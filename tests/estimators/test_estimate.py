@@ -169,9 +169,9 @@ def test_a_reader_that_it_opens_is_closed(monkeypatch) -> None:
 
 @pytest.mark.long
 def test_refused_settings(episodes) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)No FQEConfig.*'updates': 1"):
+    with pytest.raises(ConfigError, match=r"(?s)is not an FQEConfig.*'updates': 1"):
         estimate(target_of(TARGET), episodes, ["dm"], fqe={"updates": 1})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match=r"(?s)No policy to estimate.*str 'runs/policy'.*load_policy"):
+    with pytest.raises(ConfigError, match=r"(?s)not a policy that can be estimated.*str 'runs/policy'.*load_policy"):
         estimate_policy("runs/policy", "log")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="wis"):
         estimate(target_of(TARGET), episodes, ["wiss"])

@@ -132,7 +132,7 @@ class TestRefused:
             trainer_of(["wis"], ListReader(found))
 
     def test_data_without_an_end(self) -> None:
-        with pytest.raises(DatasetError, match="No whole trajectory"):
+        with pytest.raises(DatasetError, match="The data set has no whole trajectory of this policy"):
             trainer_of(reader=ListReader(logged(end="cut")))
 
     def test_data_of_one_policy_with_two_spaces(self) -> None:

@@ -53,7 +53,7 @@ class FormatReader(DatasetReader):
         self.broken: list[str] = []
         if actions_of not in (None, "policy", "environment"):
             raise ConfigError(
-                "An unknown scale of actions.", where="actions_of", got=actions_of, expected="policy or environment"
+                "Unknown scale of actions.", where="actions_of", got=actions_of, expected="policy or environment"
             )
         self.actions_of = actions_of or type(self).actions_of
         check_max_broken(max_broken)
@@ -80,8 +80,8 @@ class FormatReader(DatasetReader):
         if self.left_out:
             log.warning(
                 "%d trajectories of one step are left out, because neither a termination nor the observation after the "
-                "step is known. Where each step is an episode, say so: in CSV with ends='terminated' or the column "
-                "terminated.",
+                "step is known. If each step is an episode, mark it as terminated: in CSV by "
+                "ends='terminated' or a column terminated.",
                 self.left_out,
             )
         if rewards:
@@ -109,11 +109,11 @@ class FormatReader(DatasetReader):
         for name, by_policy in known.items():
             if by_policy and policy_id not in by_policy:
                 raise ConfigError(
-                    "A policy without a space.",
+                    "A policy has no space.",
                     where=f"{where}, policy {policy_id!r}",
                     got=f"{name} of {', '.join(map(repr, by_policy))}",
                     expected="a space for each policy of the data",
-                    fix=f"give the setting {name} as {{policy id: space}}",
+                    fix=f"pass the setting {name} as {{policy id: space}}",
                 )
         return self.observation_spaces.get(policy_id), self.action_spaces.get(policy_id)
 
@@ -121,7 +121,7 @@ class FormatReader(DatasetReader):
 def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
     """Raises ConfigError for a wrong setting of a format."""
     if not fits:
-        raise ConfigError("A setting of the wrong kind.", where=f"setting {name!r}", got=value, expected=expected)
+        raise ConfigError("The setting has the wrong type.", where=f"setting {name!r}", got=value, expected=expected)
 
 
 def check_max_broken(max_broken: Any) -> None:
@@ -150,7 +150,7 @@ def _space(given: Any, name: str, env: str | None) -> Any:
             return space_from_json(given, name)
         except SpaceError as error:
             raise ConfigError(
-                "A setting that describes no space.",
+                "The setting does not describe a space.",
                 where=f"setting {name!r}",
                 got=error.parts["got"],
                 expected='such as {"type": "Box", "low": -1, "high": 1, "shape": [3]} or {"type": "Discrete", "n": 2}',
@@ -163,11 +163,11 @@ def _space(given: Any, name: str, env: str | None) -> Any:
             made = gymnasium.make(env)
         except gymnasium.error.Error as error:
             raise ConfigError(
-                "An unknown environment.",
+                "Unknown environment.",
                 where="setting 'env'",
                 got=f"{env} ({error})",
-                expected="an id of Gymnasium",
-                fix="register it, or give observation_space and action_space",
+                expected="a Gymnasium id",
+                fix="register it, or pass observation_space and action_space",
             ) from error
         try:
             return getattr(made, name)
@@ -175,7 +175,7 @@ def _space(given: Any, name: str, env: str | None) -> Any:
             made.close()
     if not isinstance(given, Space | None):
         raise ConfigError(
-            "A setting that is no space.",
+            "The setting is not a space.",
             where=name,
             got=given,
             expected="a space, its JSON, or a mapping from policy ids to these",
@@ -194,7 +194,7 @@ def take_space(known: dict[str, Space], policy_id: str, space: Space, kind: str,
     """
     if not same_space(known.setdefault(policy_id, space), space):
         raise DatasetError(
-            f"A file with another {kind.replace('_', ' ')}.",
+            f"The files have different {kind.replace('_', ' ')}s.",
             where=f"{where}, policy {policy_id!r}",
             got=space_text(space),
             expected=f"{space_text(known[policy_id])}, as in {first}",
@@ -207,11 +207,11 @@ def check_spaces_known(reader: DatasetReader, where: Any) -> None:
     observed, acted = reader.observation_spaces.keys(), reader.action_spaces.keys()
     if not observed or observed != acted:
         raise DatasetError(
-            "Data whose spaces are not known.",
+            "The spaces of the data are not known.",
             where=where,
             got=f"observation spaces of the policies {sorted(observed)}, action spaces of {sorted(acted)}",
             expected="both spaces of each policy",
-            fix='give them as settings: {"env": "CartPole-v1"}, or observation_space and action_space, each a space or '
+            fix='pass them as settings: {"env": "CartPole-v1"}, or observation_space and action_space, each a space or '
             "{policy id: space}",
         )
 
@@ -220,7 +220,7 @@ def warn_of_logp(path: Path, count: int) -> None:
     """Warns that the log-probabilities of `count` trajectories were left out of a file, if there are any."""
     if count:
         log.warning(
-            "%s: the log-probabilities of %d trajectories are left out: the format has no place for them, or they are "
+            "%s: the log-probabilities of %d trajectories are left out: the format cannot store them, or they are "
             "not those of the actions that the environment received. Importance sampling reads them; rollax's own "
             "format keeps them.",
             *(path, count),
@@ -250,11 +250,13 @@ def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
         return _plain_columns(values)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         raise DatasetError(
-            "Values that are not of the space." if space is not None else "Values that do not make an array.",
+            "The values do not belong to the space."
+            if space is not None
+            else "The values cannot be converted to an array.",
             where=f"{where}, {name}",
             got=f"{type(error).__name__}: {error}",
             expected=str(space) if space is not None else "numbers, in rows of equal shape",
-            fix="check the line, or the setting of the space",
+            fix="correct the line, or the setting of the space",
         ) from error
 
 
@@ -263,7 +265,7 @@ def one_per_step(values: Any, name: str, where: str, dtype: Any = np.float64) ->
     array = np.asarray(values)
     if array.dtype.kind in "US" or (array.ndim != 1 and array.shape[1:] != (1,)):
         raise DatasetError(
-            "Values that are not one number for each step.",
+            "The values are not one number for each step.",
             where=f"{where}, {name}",
             got=f"{array.dtype} of shape {array.shape}",
             expected="numbers of shape [T] or [T, 1]",

@@ -62,15 +62,15 @@ class CsvReader(FormatReader):
         super().__init__(**settings)
         if ends not in (None, "terminated", "truncated", "cut"):
             raise ConfigError(
-                "An unknown end of episodes.", where="ends", got=ends, expected="terminated, truncated or cut"
+                "Unknown end of episodes.", where="ends", got=ends, expected="terminated, truncated or cut"
             )
         if ends is not None and (terminated or truncated):
             raise ConfigError(
-                "A setting without effect: columns say how episodes end.",
+                "ends has no effect: columns of the file determine how episodes end.",
                 where="setting 'ends'",
                 got=f"ends={ends!r}, terminated={terminated!r}, truncated={truncated!r}",
-                expected="ends, or columns",
-                fix="leave ends out, or the columns",
+                expected="either ends, or the columns terminated and truncated",
+                fix="leave ends out, or the settings terminated and truncated",
             )
         one, several = "the name of a column", "the name of a column, or a list of such names"
         for name, value in (("obs", obs), ("actions", actions)):
@@ -104,7 +104,7 @@ class CsvReader(FormatReader):
                     rows, current, continues = {}, episode, after_skipped
                     if episode in known:
                         raise DatasetError(
-                            "An episode whose rows do not follow one another.",
+                            "The rows of an episode are not contiguous.",
                             where=f"{path}, line {line}",
                             got=f"another row of the episode {row[self._episode or '']!r}, after those of others",
                             expected="all rows of an episode before those of the next",
@@ -126,11 +126,11 @@ class CsvReader(FormatReader):
                 if missing:
                     self.skip(
                         DatasetError(
-                            "A CSV file without a column.",
+                            "The CSV file lacks a column.",
                             where=path,
                             got=", ".join(table.fieldnames or ()),
                             expected=", ".join(missing),
-                            fix="name the columns of the file in the settings, and with delimiter what separates them",
+                            fix="name the file's columns in the settings, and their separator in the setting delimiter",
                         )
                     )
                     return
@@ -138,7 +138,7 @@ class CsvReader(FormatReader):
                 if twice:
                     self.skip(
                         DatasetError(
-                            "A CSV header with a name twice.",
+                            "The CSV header has a name twice.",
                             where=path,
                             got=", ".join(table.fieldnames or ()),
                             expected=f"one column {twice[0]!r}",
@@ -153,11 +153,11 @@ class CsvReader(FormatReader):
                         given = [value for value in (*row.values(), *extra) if value is not None]
                         self.skip(
                             DatasetError(
-                                "A line with more values than the header." if extra else "A line that is truncated.",
+                                "A line has more values than the header." if extra else "A line is truncated.",
                                 where=f"{path}, line {table.line_num}",
                                 got=self._delimiter.join(given),
                                 expected=f"{len(row)} values, separated by {self._delimiter!r}",
-                                fix="correct a decimal comma or a line break, or skip some with max_broken",
+                                fix="correct the line (decimal comma, newline), or skip broken lines with max_broken",
                             )
                         )
                         yield table.line_num, None
@@ -166,9 +166,7 @@ class CsvReader(FormatReader):
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             fix = "write the file again in UTF-8, or skip some with max_broken"
             self.skip(
-                DatasetError(
-                    "A file that cannot be read.", where=path, got=str(error), expected="CSV in UTF-8", fix=fix
-                )
+                DatasetError("The file cannot be read.", where=path, got=str(error), expected="CSV in UTF-8", fix=fix)
             )
             yield 0, None
 
@@ -204,7 +202,7 @@ class CsvReader(FormatReader):
             return None
         if has_last and self._has_reward(lines[-1], path):
             raise DatasetError(
-                "A reward in the row after the last action, whose step it would not belong to.",
+                "The row after the last action has a reward, which belongs to no step.",
                 where=f"{path}, line {lines[-1][0]}, column {self._rewards!r}",
                 got=lines[-1][1][self._rewards],
                 expected="the reward of an action in its own row, and nothing or 0 in a row without an action",
@@ -242,11 +240,11 @@ class CsvReader(FormatReader):
             ending = len(lines) - 1 - has_last  # the flag may also be in the line with the last observation
             if any(flags[:ending]):
                 raise DatasetError(
-                    "A step after the end of its episode.",
+                    "A step follows the end of its episode.",
                     where=f"{path}, line {lines[flags.index(True) + 1][0]}",
                     got=f"true in the column {name!r} of the line before",
                     expected="a flag in the last line of an episode only",
-                    fix="name the column that differs between episodes, with the setting episode",
+                    fix="set episode to the name of the column that differs between episodes",
                 )
             found.append(any(flags[ending:]))
         return found[0], found[1] and not found[0]
@@ -275,11 +273,11 @@ class CsvReader(FormatReader):
                     values.append(_integer_or_float(row[name]) if whole else float(row[name]))
                 except ValueError as error:
                     raise DatasetError(
-                        "A value that is no number.",
+                        "A value is not a number.",
                         where=f"{path}, line {line}, column {name!r}",
                         got=row[name],
                         expected="a number",
-                        fix="correct or remove the line, or skip some episodes with max_broken",
+                        fix="correct or remove the line, or skip broken episodes with max_broken",
                     ) from error
         array = np.array(values)
         if array.dtype.kind == "O":  # integers beyond 64 bits
@@ -302,7 +300,7 @@ def _flag(text: str, where: str, name: str) -> bool:
     value = text.strip().casefold()
     if value not in _TRUE | _FALSE:
         raise DatasetError(
-            "A value that is not a flag.",
+            "A value is not a flag.",
             where=f"{where}, column {name!r}",
             got=value,
             expected="1, true, 0, false, or nothing",

@@ -63,7 +63,7 @@ class D4RLReader(FormatReader):
         self._max_decoded_gb = max_decoded_gb
         if time_limit is not None and not (is_whole(time_limit) and time_limit >= 1):
             raise ConfigError(
-                "A time limit that is no number of steps.",
+                "The time limit is not a number of steps.",
                 where="time_limit",
                 got=repr(time_limit),
                 expected="an integer of at least 1",
@@ -71,7 +71,7 @@ class D4RLReader(FormatReader):
         self._paths, self._time_limit = list(paths), time_limit
         if time_limit is not None and self._paths and all(map(_has_timeouts, self._paths)):
             raise ConfigError(
-                "A setting without effect: the files have timeouts of their own.",
+                "time_limit has no effect: the files have timeouts of their own.",
                 where="setting 'time_limit'",
                 got=time_limit,
                 expected="a file without the array timeouts",
@@ -137,7 +137,7 @@ class D4RLReader(FormatReader):
             missing = [name for name in _REQUIRED if name not in file]
             if missing:
                 raise DatasetError(
-                    "An HDF5 file without the arrays of D4RL.",
+                    "The HDF5 file lacks arrays of D4RL.",
                     where=path,
                     got=sorted(file),
                     expected=f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
@@ -146,10 +146,12 @@ class D4RLReader(FormatReader):
             shapes: dict[str, tuple[int, ...]] = {name: getattr(file[name], "shape", ()) for name in names}
             if () in shapes.values():
                 got = f"the shapes {shapes}"
-                raise DatasetError("Arrays without steps.", where=path, got=got, expected="a row for each step")
+                raise DatasetError("The arrays have no steps.", where=path, got=got, expected="a row for each step")
             lengths = {name: shape[0] for name, shape in shapes.items()}
             if len(set(lengths.values())) > 1:
-                raise DatasetError("Arrays of different lengths.", where=path, got=lengths, expected="equal lengths")
+                raise DatasetError(
+                    "The arrays have different lengths.", where=path, got=lengths, expected="equal lengths"
+                )
             terminals = self._flags(file, "terminals", path)
             timeouts = np.zeros_like(terminals)
             if "timeouts" in file:
@@ -214,7 +216,9 @@ def opened(path: Path) -> Any:
         _refuse(file, path)
     except RecursionError as error:
         file.close()
-        raise DatasetError("Groups that contain themselves.", where=path, expected="a tree of groups") from error
+        raise DatasetError(
+            "A group of the HDF5 file contains itself.", where=path, expected="a tree of groups"
+        ) from error
     except BaseException:
         file.close()
         raise
@@ -223,11 +227,11 @@ def opened(path: Path) -> Any:
 
 def _damaged(where: Any, error: OSError) -> DatasetError:
     return DatasetError(
-        "A damaged file.",
+        "The file is damaged.",
         where=where,
         got=str(error),
         expected="an HDF5 file",
-        fix="use another copy, or skip some with max_broken",
+        fix="use another copy, or skip broken files with max_broken",
     )
 
 
@@ -237,7 +241,7 @@ def _refuse(group: Any, path: Path) -> None:
         where = f"{path}, {group.name.rstrip('/')}/{name}"
         if not isinstance(link, h5py.HardLink):
             raise DatasetError(
-                "A link, which may lead to another file.",
+                "The HDF5 file contains a link, which may lead to another file.",
                 where=where,
                 got=type(link).__name__,
                 expected="data in the file itself",
@@ -247,13 +251,15 @@ def _refuse(group: Any, path: Path) -> None:
         if isinstance(found, h5py.Group):
             _refuse(found, path)
         elif isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
-            raise DatasetError("Data in other files.", where=where, expected="data in the file itself")
+            raise DatasetError(
+                "The HDF5 file stores data in other files.", where=where, expected="data in the file itself"
+            )
         elif isinstance(found, h5py.Dataset) and found.dtype.kind not in "biuf":
             string = h5py.check_string_dtype(found.dtype)
             bytes_of_image = h5py.check_vlen_dtype(found.dtype) is not None
             if string is None and not bytes_of_image and found.dtype.kind != "S":
                 raise DatasetError(
-                    "An array of objects.",
+                    "An array contains objects.",
                     where=where,
                     got=found.dtype,
                     expected="numbers",
@@ -268,7 +274,7 @@ def _refuse_declared(found: Any, where: str) -> None:
     stored = found.id.get_storage_size()
     if found.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
         raise DatasetError(
-            "An array that is much larger than the file.",
+            "An array is much larger than the file.",
             where=where,
             got=f"{found.nbytes} bytes, of which {stored} are stored",
             expected="data in the file itself",

@@ -82,11 +82,11 @@ class Assembler:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._skip(
                 DatasetError(
-                    "Rows of a trajectory that do not fit together.",
+                    "The rows of a trajectory do not have the same columns.",
                     where=f"{found.where}, episode {key[0]}",
                     got=f"{type(error).__name__}: {error}",
                     expected="the same columns, with values of the same shape, in all rows and in new_obs",
-                    fix="use another copy, or skip some with max_broken",
+                    fix="use another copy, or skip broken files with max_broken",
                 )
             )
             return

@@ -51,7 +51,9 @@ class JsonLinesReader(FormatReader):
     def _episode(self, episode: dict[str, Any], episode_id: str, where: str) -> Iterator[RecordedTrajectory]:
         agents = episode.get("agents")
         if not isinstance(agents, dict) or not agents:
-            raise DatasetError("A line without agents.", where=where, got=sorted(episode), expected='{"agents": {...}}')
+            raise DatasetError(
+                "The line has no agents.", where=where, got=sorted(episode), expected='{"agents": {...}}'
+            )
         for agent, data in agents.items():
             place = f"{where}, agent {agent!r}"
             try:
@@ -60,7 +62,7 @@ class JsonLinesReader(FormatReader):
                 yield found
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 raise DatasetError(
-                    "A trajectory that cannot be read.",
+                    "The trajectory cannot be read.",
                     where=place,
                     got=f"{type(error).__name__}: {error}",
                     expected="obs [T + 1], actions [T], rewards [T]",
@@ -84,7 +86,7 @@ class JsonLinesReader(FormatReader):
         lengths = {name: trees.length(column) for name, column in columns.items()}
         if not steps or any(length != steps + (name in WITH_LAST) for name, length in lengths.items()):
             raise DatasetError(
-                "Columns of the wrong length.",
+                "The columns have the wrong length.",
                 where=where,
                 got=lengths,
                 expected="obs [T + 1], actions [T], rewards [T], and action_logp and t, if they are there, [T]",
@@ -99,11 +101,11 @@ def _ended(data: dict[str, Any], name: str, steps: int, where: str) -> bool:
     flags = given if isinstance(given, list) else [False] * (steps - 1) + [given]
     if len(flags) != steps or not all(isinstance(flag, bool) for flag in flags) or any(flags[:-1]):
         raise DatasetError(
-            "A flag that does not say how the trajectory ended.",
+            "The flag does not determine how the trajectory ended.",
             where=f"{where}, {name}",
             got=given,
             expected=f"true or false, or a list of {steps}, of which only the last may be true",
-            fix="write JSON's true or false, and divide the trajectory where it ended",
+            fix="write JSON's true or false, and split the trajectory where it ended",
         )
     return flags[-1]
 
@@ -126,7 +128,7 @@ def objects_of(path: Path, skip: Callable[[DatasetError], None]) -> Iterator[tup
     except OSError as error:
         got = f"{type(error).__name__}: {error}"
         fix = "check the file, or skip some with max_broken"
-        skip(DatasetError("A file that cannot be read.", where=path, got=got, expected="JSON lines", fix=fix))
+        skip(DatasetError("The file cannot be read.", where=path, got=got, expected="JSON lines", fix=fix))
         yield number + 1, None
 
 
@@ -136,14 +138,14 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         truncated = "" if line.endswith(b"\n") else ", which does not end in a line break"
         raise DatasetError(
-            "A line that is truncated, or no JSON.",
+            "The line is truncated, or is not JSON.",
             where=where,
             got=f"{error}, in a line of {len(line)} bytes{truncated}",
             expected="one JSON object in UTF-8 per line",
-            fix="remove the line, or skip some with max_broken",
+            fix="remove the line, or skip broken lines with max_broken",
         ) from error
     if not isinstance(value, dict):
         raise DatasetError(
-            "A line that is no JSON object.", where=where, got=type(value).__name__, expected="an object"
+            "The line is not a JSON object.", where=where, got=type(value).__name__, expected="an object"
         )
     return value

@@ -81,7 +81,7 @@ class MinariReader(FormatReader):
                 self.skip(error)
         self._unopened = len(self.broken)
         if not self._sets:
-            raise DatasetError("No data set can be read.", where=", ".join(map(str, paths)), got=self.broken)
+            raise DatasetError("None of the data sets can be read.", where=", ".join(map(str, paths)), got=self.broken)
         self.header = common_header([one.header for one in self._sets], self.actions_of)
         for path, storage, *_ in self._sets:
             for kind, known in (("observation_space", self.observation_spaces), ("action_space", self.action_spaces)):
@@ -117,7 +117,7 @@ class _Set(NamedTuple):
 def _opened(path: Path) -> _Set:
     folder = data_folder(path)
     if folder is None:
-        raise DatasetError("No Minari data set.", where=path, expected=f"a folder with data/{METADATA}")
+        raise DatasetError("This is not a Minari data set.", where=path, expected=f"a folder with data/{METADATA}")
     hdf5 = folder / "main_data.hdf5"
     if hdf5.exists():
         from rollax.data.formats.d4rl import opened
@@ -179,7 +179,7 @@ def write_minari(
     check_spaces_known(reader, path)
     if len(reader.observation_spaces) != 1:
         raise DatasetError(
-            "A Minari data set has one agent.",
+            "A Minari data set can have only one agent.",
             where=path,
             got=f"policies {sorted(reader.observation_spaces)}",
             expected="data with the spaces of one policy",
@@ -195,7 +195,9 @@ def write_minari(
         count, with_infos, with_logp, agents = 0, 0, 0, {}
         for trajectory in reader.trajectories():
             if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
-                raise DatasetError("A Minari data set has one agent.", where=trajectory.where, got=trajectory.agent_id)
+                raise DatasetError(
+                    "A Minari data set can have only one agent.", where=trajectory.where, got=trajectory.agent_id
+                )
             stored.update_episodes([_buffer(trajectory, reader)])
             count += 1
             with_infos += SampleBatch.INFOS in trajectory.columns
@@ -217,10 +219,10 @@ def _check_keys(space: Space, storage: str, where: str) -> None:
         for key in outer.spaces if isinstance(outer, Dict) else ():
             at = where + path_text((*place, key))
             if not isinstance(key, str):
-                what, fix = "A key that is no string, which Minari cannot store.", "convert to rollax's own format"
+                what, fix = "A key is not a string, so Minari cannot store it.", "convert to rollax's own format"
                 raise DatasetError(what, where=at, got=key, expected="keys that are strings", fix=fix)
             if storage == "hdf5" and "/" in key:
-                what, fix = "A key with a slash, which HDF5 takes for a path.", "convert to minari_arrow"
+                what, fix = "A key contains a slash, which HDF5 reads as a path.", "convert to minari_arrow"
                 raise DatasetError(what, where=at, got=key, expected="keys without a slash", fix=fix)
 
     walk(lambda leaf, place: None, space, enter=check)
@@ -241,9 +243,9 @@ def _buffer(trajectory: RecordedTrajectory, reader: DatasetReader) -> Any:
 
 def _damaged(where: str, error: Exception, expected: str = _EPISODE) -> DatasetError:
     return DatasetError(
-        "Data of Minari that cannot be read.",
+        "The Minari data set cannot be read.",
         where=where,
         got=f"{type(error).__name__}: {error}",
         expected=expected,
-        fix="use another copy, or skip some with max_broken",
+        fix="use another copy, or skip broken files with max_broken",
     )

@@ -37,7 +37,7 @@ def check_episode(storage: Any, index: int, max_gb: float, where: str) -> None:
             _check_arrow(storage, index, max_gb, where)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         got = f"{type(error).__name__}: {error}"
-        raise DatasetError("An episode that cannot be read.", where=where, got=got) from error
+        raise DatasetError("The episode cannot be read.", where=where, got=got) from error
 
 
 def _check_hdf5(storage: Any, index: int, max_gb: float, where: str) -> None:
@@ -124,7 +124,7 @@ def _check_images(images: Iterable[bytes], space: Box | None, where: str) -> Non
             width, height = opened.size
         if space is None or height * width > int(np.prod(space.shape[:2])):
             raise DatasetError(
-                "An image that is larger than its space.",
+                "An image is larger than its space.",
                 where=where,
                 got=f"{height} × {width} pixels",
                 expected="no images" if space is None else f"{space.shape[0]} × {space.shape[1]}",

@@ -101,10 +101,10 @@ class RLlibJsonReader(FormatReader):
                 raise ValueError(f"columns of {sorted(lengths)} rows")
             t = columns.get(SampleBatch.T, zeros)
             if np.ndim(t) != 1 or not np.isfinite(t).all():
-                raise ValueError("t that is no number")
+                raise ValueError("t is not a number")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DatasetError(
-                "A batch that cannot be read.",
+                "The batch cannot be read.",
                 where=where,
                 got=f"{type(error).__name__}: {error}",
                 expected="obs, actions, rewards and new_obs of equal length",
@@ -246,17 +246,19 @@ def _worker_of(path: Path) -> Hashable:
 
 def _batches(data: Mapping[str, Any], where: str) -> list[tuple[str, Mapping[str, Any]]]:
     if data.get("type") not in _TYPES:
-        raise DatasetError("A line of another type.", where=where, got=data.get("type"), expected=" or ".join(_TYPES))
+        raise DatasetError(
+            "The line is of an unknown type.", where=where, got=data.get("type"), expected=" or ".join(_TYPES)
+        )
     if data["type"] == "SampleBatch":
         return [("default_policy", data)]
     batches = data.get("policy_batches")
     if not isinstance(batches, dict) or not all(isinstance(batch, dict) for batch in batches.values()):
         raise DatasetError(
-            "A MultiAgentBatch without policy_batches.",
+            "A MultiAgentBatch has no policy_batches.",
             where=where,
             got=reprlib.repr(batches),
             expected="an object with a batch, which is an object, for each policy",
-            fix="use another copy, or skip some with max_broken",
+            fix="use another copy, or skip broken lines with max_broken",
         )
     return list(batches.items())
 
@@ -267,9 +269,9 @@ def _refuse_packed(name: str, value: Any, where: str, path: tuple[Any, ...] = ()
             _refuse_packed(name, part, where, (*path, key))
     elif isinstance(value, str) or (isinstance(value, list) and any(isinstance(part, str) for part in value[:1])):
         raise DatasetError(
-            "A packed column: a pickle, which is never loaded.",
+            "A column is packed as a pickle, which is never loaded.",
             where=f"{where}, column {name!r}{path_text(path)}",
-            got="text in the place of numbers",
+            got="text in place of numbers",
             expected="lists of numbers",
             fix="write the data again in RLlib with output_compress_columns=[]",
         )

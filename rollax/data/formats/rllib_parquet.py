@@ -154,21 +154,21 @@ def _check_one_episode(order: NDArray, t: NDArray | None, ends: NDArray, key: An
         got = f"two rows with t = {t[order[again[0]]]}"
     if got is not None:
         raise DatasetError(
-            "Rows of several episodes with the same ids.",
+            "Rows of several episodes have the same ids.",
             where=f"{where}, agent {key[1]!r} of module {key[2]!r}",
             got=got,
             expected="an eps_id of its own for each episode",
-            fix="give each episode another eps_id before the file is written, or skip some files with max_broken",
+            fix="give each episode another eps_id before the file is written, or skip broken files with max_broken",
         )
 
 
 def _not_in_order(key: Ids, t: int, earlier: int, where: str) -> DatasetError:
     return DatasetError(
-        "Files that are not in the order of time.",
+        "The files are not in the order of time.",
         where=f"{where}, episode {key[0]!r}, agent {key[1]!r}",
         got=f"rows up to t = {t}, after a file in which the episode begins at t = {earlier}",
         expected="the files of an episode in the order of its steps",
-        fix="give a list of the files in the order in which they were written: "
+        fix="pass a list of the files in the order in which they were written: "
         'open_dataset(sorted(Path(folder).glob("*.parquet"), key=os.path.getmtime))',
     )
 
@@ -186,11 +186,11 @@ class _Column:
             return rows
         if space is None:
             raise DatasetError(
-                "A column of tensors whose shape is pickled, as Ray 2.49 to 2.54 wrote it; pickles are never loaded.",
+                "The shape of a tensor column is pickled, as Ray 2.49 to 2.54 wrote it; pickles are never loaded.",
                 where=f"{where}, column {name!r}",
-                got="ARROW:extension:metadata that is no JSON",
+                got="ARROW:extension:metadata that is not JSON",
                 expected="a space, which has the shape",
-                fix='give the spaces as settings: {"env": ID}, or observation_space and action_space',
+                fix='pass the spaces as settings: {"env": ID}, or observation_space and action_space',
             )
         shape = space.shape
         if shape is None or any(np.size(row) != np.prod(shape) for row in rows):
@@ -203,7 +203,7 @@ def _values(table: pa.Table, name: str, path: Path) -> _Column:
     kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_string(kind):
         raise DatasetError(
-            "A column of objects: packed or pickled values, which are never loaded.",
+            "A column contains packed or pickled objects, which are never loaded.",
             where=f"{path}, column {name!r}",
             got=kind,
             expected="numbers, or lists of numbers",
@@ -229,20 +229,20 @@ def _table(path: Path, max_gb: float) -> pa.Table:
     missing = [name for name in _REQUIRED if name not in table.column_names]
     if missing:
         raise DatasetError(
-            "A Parquet file without the columns of RLlib.",
+            "The Parquet file lacks columns of RLlib.",
             where=path,
             got=table.column_names,
             expected=f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
-            fix="write tabular data in RLlib: output_write_episodes=False",
+            fix="write the data again in RLlib with output_write_episodes=False",
         )
     return table
 
 
 def _damaged(path: Path, error: Exception) -> DatasetError:
     return DatasetError(
-        "A damaged file.",
+        "The file is damaged.",
         where=path,
         got=f"{type(error).__name__}: {error}",
         expected="a Parquet file with numbers in each row",
-        fix="remove it, use another copy, or skip some with max_broken",
+        fix="remove it, use another copy, or skip broken files with max_broken",
     )
