@@ -96,11 +96,11 @@ def _check_outer(space: spaces.Dict | spaces.Tuple, where: str) -> None:
     kinds = {type(key).__name__ for key in space.spaces} if isinstance(space, spaces.Dict) else set()
     if len(kinds) > 1:
         raise SpaceError(
-            "A Dict space with keys of several types, which have no order.",
+            "The keys of a Dict space have different types and cannot be sorted.",
             where=where,
             got=f"keys {list(space.spaces)}, of {sorted(kinds)}",
             expected="keys of one type, such as str",
-            fix="name all parts by strings",
+            fix="use strings for all keys",
         )
 
 
@@ -108,7 +108,7 @@ def _check_leaf(space: Any, where: str) -> None:
     if not isinstance(space, spaces.Space):
         legacy = type(space).__module__.startswith("gym.")
         fix = "import the space from gymnasium.spaces" if legacy else "set it in the env's __init__, or in the config"
-        raise SpaceError("No Gymnasium space.", where=where, got=space, expected=SUPPORTED, fix=fix)
+        raise SpaceError("This is not a Gymnasium space.", where=where, got=space, expected=SUPPORTED, fix=fix)
     if isinstance(space, spaces.Box):
         _check_box(space, where)
     elif isinstance(space, spaces.Discrete):
@@ -119,24 +119,30 @@ def _check_leaf(space: Any, where: str) -> None:
         _refuse_empty(int(np.prod(space.shape)), space, where)
     else:
         raise SpaceError(
-            "An unsupported space.",
+            "This kind of space is not supported.",
             where=where,
             got=space,
             expected=SUPPORTED,
-            fix="wrap the env so that it has one of those",
+            fix="wrap the env so that it has a supported space",
         )
 
 
 def _refuse_empty(size: int, space: spaces.Space, where: str) -> None:
     if size <= 0:
-        raise SpaceError("An empty space.", where=where, got=space, expected="at least one element", fix="give it one")
+        raise SpaceError(
+            "The space has no elements.",
+            where=where,
+            got=space,
+            expected="at least one element",
+            fix="correct the sizes of the space",
+        )
 
 
 def _check_box(space: spaces.Box, where: str) -> None:
     _refuse_empty(int(np.prod(space.shape)), space, where)
     if space.low.shape != space.shape or space.high.shape != space.shape:
         raise SpaceError(
-            "A Box whose bounds do not have its shape.",
+            "The bounds of a Box do not have its shape.",
             where=where,
             got=f"shape {space.shape}, low {space.low.shape}, high {space.high.shape}",
             expected="three equal shapes",
@@ -146,7 +152,7 @@ def _check_box(space: spaces.Box, where: str) -> None:
     if crossed.any():
         at = tuple(int(i) for i in np.argwhere(crossed)[0])
         raise SpaceError(
-            "A Box with low > high.",
+            "A bound of a Box has low > high.",
             where=f"{where}, element {at}",
             got=f"low {space.low[at]}, high {space.high[at]}",
             expected="low <= high",
@@ -170,12 +176,12 @@ def in_dtype(space: spaces.Space, values: Any) -> np.ndarray:
             with np.errstate(over="raise"):
                 return np.array(values, dtype=space.dtype)
         except FloatingPointError as error:
-            raise ValueError(f"numbers that {space}, of {space.dtype}, cannot hold") from error
+            raise ValueError(f"{space} of dtype {space.dtype} cannot represent these numbers") from error
     given = np.array(values)
     with np.errstate(invalid="ignore"):  # NaN is refused below
         columns = given.astype(space.dtype, copy=False)
     if not np.can_cast(given.dtype, space.dtype) and not np.array_equal(columns, given):
-        raise ValueError(f"{given.dtype} values that {space}, of {space.dtype}, cannot hold")
+        raise ValueError(f"{space} of dtype {space.dtype} cannot represent these {given.dtype} values")
     return columns
 
 

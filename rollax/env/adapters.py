@@ -134,7 +134,7 @@ def register_env_adapter(
     """
     if not (callable(adapter) or (isinstance(adapter, str) and ":" in adapter)):
         raise ConfigError(
-            "An adapter that cannot be called.",
+            "The adapter is not callable.",
             where=f"register_env_adapter({kind!r})",
             got=adapter,
             expected='a function of one environment, or its path "module:function"',
@@ -156,12 +156,12 @@ def adapter_of(env: Any, where: str = "to_base_env") -> EnvAdapter:
             if adapter.matches(env):
                 return adapter
     raise EnvError(
-        "No environment.",
+        "This is not an environment.",
         where=where,
         got=env,
         expected="a BaseEnv, VectorEnv, gymnasium.vector.VectorEnv, MultiAgentEnv, ExternalEnv, an env with reset and "
         "step, or one of another kind with an adapter",
-        fix="return an instance from the creator, not a class or None; register_env_adapter adds a kind",
+        fix="return an instance from the creator, not a class or None; call register_env_adapter for your own kind",
     )
 
 
@@ -175,11 +175,11 @@ def adapted(env: Any, where: str = "to_base_env") -> Any:
     while not (adapter := adapter_of(env, where)).makes_base_env:
         if adapter.kind in kinds:
             raise EnvError(
-                "Adapters that go round in a circle.",
+                "The adapters form a cycle.",
                 where=f"register_env_adapter({adapter.kind!r})",
                 got=" -> ".join([*kinds, adapter.kind]),
                 expected="an environment of another kind",
-                fix="let the adapter return, for instance, a gymnasium.Env or a rollax.MultiAgentEnv",
+                fix="return an environment of a built-in kind, such as gymnasium.Env or rollax.MultiAgentEnv",
             )
         kinds.append(adapter.kind)
         env = adapter(env)

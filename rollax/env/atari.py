@@ -42,7 +42,7 @@ class AtariConfig(BaseModel):
     )
     full_action_space: bool = Field(False, description="use all 18 actions, not only those of the game")
     max_num_frames_per_episode: int = Field(108_000, ge=1, description="the time limit, in frames")
-    mode: int | None = Field(None, description="variant of the game; single environments only")
+    mode: int | None = Field(None, description="mode of the game, a variant of its rules; single environments only")
     difficulty: int | None = Field(None, description="difficulty of the game; single environments only")
     render_mode: str | None = Field(None, description='"rgb_array" or "human"; single environments only')
     native_vector: bool = Field(
@@ -128,7 +128,7 @@ class AtariCreator:
             key = str(problem["loc"][0])
             unknown = problem["type"] == "extra_forbidden"
             raise ConfigError(
-                "An unknown key of an Atari game." if unknown else "A wrong value for an Atari game.",
+                "Unknown key of an Atari game." if unknown else "A value for an Atari game is invalid.",
                 where=f"env_config, env={self.env_id!r}, key '{key}'",
                 got=problem["input"],
                 expected=f"one of {', '.join(AtariConfig.model_fields)}" if unknown else problem["msg"],

@@ -58,11 +58,11 @@ class BaseEnv:
         if not (cls._overrides(*DICT_VIEW) or cls._overrides(*_ROW_VIEW)):
             found = ", ".join(name for name in (*DICT_VIEW, *_ROW_VIEW) if cls._overrides(name))
             raise EnvError(
-                "A BaseEnv without a whole view of its steps.",
+                "The BaseEnv overrides neither all methods of the dict view nor all of the row view.",
                 where=f"class {cls.__qualname__}",
                 got=f"only {found or 'none'} overridden",
                 expected=f"{', '.join(DICT_VIEW)}, or {', '.join(_ROW_VIEW)}",
-                fix="override one of the two triples; the other follows from it",
+                fix="override all methods of one view; the other view follows from it",
             )
         env = super().__new__(cls)
         env.__reset_takes_seeds = "seeds" in inspect.signature(cls.try_reset).parameters
@@ -95,11 +95,11 @@ class BaseEnv:
         unknown = [key for key in pairs if key not in wanted]
         if unknown:
             raise EnvError(
-                "An action for an agent that is not waiting for one.",
+                "An action was sent for an agent that is not waiting for one.",
                 where=f"sub-environment {unknown[0][0]}, agent {unknown[0][1]!r}",
                 got=pairs[unknown[0]],
                 expected=f"actions for {sorted(map(str, wanted))}",
-                fix="send one action to each agent of the last obs whose episode continues",
+                fix="send one action for each agent of the last obs whose episode continues",
             )
         for key, action in pairs.items():
             # One row at a time, because agents may have different action spaces.
@@ -213,7 +213,7 @@ class BaseEnv:
     def _kept_rows(self) -> Rows:
         if self.__kept is None:
             raise EnvError(
-                "Actions before the first observation.",
+                "Actions were sent before the first observation.",
                 where=type(self).__name__,
                 got="no observation yet",
                 expected="try_reset() or poll() first",

@@ -101,11 +101,11 @@ class IdlePolls:
 def stuck(where: str, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> EnvError:
     """The error of an environment in which no agent can act for many polls."""
     return EnvError(
-        f"Nobody can act, for {MOST_IDLE_POLLS} polls in a row.",
+        f"No agent could act for {MOST_IDLE_POLLS} polls in a row.",
         where=where,
-        got=f"news of agents {_names(reported)}; alive: {_names(alive)}",
+        got=f"rows of agents {_names(reported)}; alive: {_names(alive)}",
         expected="an observation of an agent that is alive, or the episode's end",
-        fix="end the episode ('__all__' True) when its last agent has ended, and leave agents that have ended out of "
+        fix="end the episode ('__all__' True) when its last agent has ended, and omit agents that have ended from "
         "obs, rewards and flags",
     )
 
@@ -122,7 +122,7 @@ def check_reset(result: Any, where: str) -> tuple[Any, dict]:
             where=where,
             got=outline(result),
             expected="a tuple of an observation and an info dict",
-            fix="return obs, {} from reset; an env of the old interface is accepted whole, through its own adapter",
+            fix="return obs, {} from reset; in the old Gym interface step returns 4 values, too",
         )
     return result[0], result[1]
 
@@ -135,7 +135,7 @@ def check_step(result: Any, where: str, call: str = "step()") -> None:
             where=where,
             got=outline(result),
             expected="(obs, reward, terminated, truncated, info)",
-            fix="return terminated and truncated apart; a 4-tuple env must return reset() -> obs too to be adapted",
+            fix="return terminated and truncated separately; in the old Gym interface reset returns obs alone, too",
         )
 
 
@@ -159,20 +159,18 @@ def check_infos(infos: Iterable[Any], where: Where) -> None:
         for row, info in enumerate(infos):
             if not isinstance(info, dict):
                 got = outline(info)
-                raise EnvError(
-                    "An info that is no dict.", where=where(row), got=got, expected="a dict", fix="return {}"
-                )
+                raise EnvError("The info is not a dict.", where=where(row), got=got, expected="a dict", fix="return {}")
 
 
 def check_by_agent(what: str, values: Any, where: str, kind: type = Mapping) -> None:
     """Values of several agents must be a dict by agent id."""
     if not isinstance(values, kind):
         raise MultiAgentError(
-            f"{what} that are no dict.",
+            f"{what} is not a dict.",
             where=where,
             got=outline(values),
             expected="a dict by agent id",
-            fix=f"give {what} by agent id, or {{}} if there are none",
+            fix=f"return {what} by agent id, or {{}} if there are none",
         )
 
 
@@ -182,11 +180,11 @@ def undeclared(
     """The error of agents that are not all declared; `part` is the name of their dict."""
     agent = next(agent for agent in agents if agent not in declared)
     return MultiAgentError(
-        f"An agent {part}that the environment does not declare.",
+        f"An agent {part}is not declared by the environment.",
         where=f"{where}, agent {agent!r}",
         got=agent,
         expected=f"one of possible_agents: {_names(declared)}",
-        fix="correct the id, or possible_agents",
+        fix="correct the id, or add it to possible_agents",
     )
 
 
@@ -195,7 +193,7 @@ def check_count(what: str, values: Any, count: int, name: str) -> None:
     found = len(values) if hasattr(values, "__len__") and not isinstance(values, dict) else None
     if found != count:
         raise EnvError(
-            f"{what.capitalize()} of the wrong number.",
+            f"The number of {what} is wrong.",
             where=name,
             got=outline(values) if found is None else f"{found} of them",
             expected=f"a list or array of {count}, one entry for each sub-environment",
@@ -214,7 +212,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
             return np.empty(0)
         row = next((i for i, value in enumerate(rewards) if not _is_real(value)), 0)
         raise EnvError(
-            "A reward that is no real number.",
+            "The reward is not a real number.",
             where=where(row),
             got=outline(rewards[row]),
             expected="a float",
@@ -232,13 +230,13 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
 def _not_a_reward(column: np.ndarray, row: int, where: Where) -> EnvError:
     finite = np.isfinite(column[row])
     return EnvError(
-        "A reward that float32 cannot hold." if finite else "A NaN or infinite reward.",
+        "The reward is too large for float32." if finite else "The reward is NaN or infinite.",
         where=where(row),
         got=column[row].item(),
         expected=f"a float between -{_LARGEST_REWARD:.3g} and {_LARGEST_REWARD:.3g}" if finite else "a finite float",
         fix="scale the rewards: learning works best where they are around 1"
         if finite
-        else "find what made it in the env's step(): a division by zero, a logarithm, a distance to nothing",
+        else "look in the env's step() for its cause, such as a division by zero or a logarithm of 0",
     )
 
 
@@ -259,7 +257,7 @@ def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:
 def not_boolean(name: str, flag: Any, where: str) -> EnvError:
     """The error of a flag that is not a boolean."""
     return EnvError(
-        f"A {name} flag that is not a boolean.",
+        f"The {name} flag is not a boolean.",
         where=where,
         got=outline(flag),
         expected="True or False",

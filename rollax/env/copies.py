@@ -47,9 +47,9 @@ class EnvCopies:
         """A new environment of this vector index."""
         if self.make_env is None:
             raise EnvError(
-                "Too few environments.",
+                "There are too few environments.",
                 where=f"sub-environment {index}",
-                got=f"{len(self.existing)} existing, no make_env",
+                got=f"{len(self.existing)} environments, no make_env",
                 expected=f"{self.num_envs}",
                 fix="pass make_env, a function of the vector index, or as many existing environments as num_envs",
             )
@@ -74,7 +74,7 @@ class EnvCopies:
             where = f"{env_name(env)}, sub-environment {index}"
             if not (hasattr(env, "reset") and hasattr(env, "step")):
                 raise EnvError(
-                    "No environment.",
+                    "This is not an environment.",
                     where=where,
                     got=env,
                     expected="an object with reset and step",
@@ -82,7 +82,7 @@ class EnvCopies:
                 )
             if any(env is other for other in envs[:index]):
                 raise EnvError(
-                    "The same environment twice.",
+                    "The creator returned the same environment twice.",
                     where=where,
                     got=env,
                     expected="a separate instance for each sub-environment",
@@ -96,7 +96,7 @@ class EnvCopies:
         if self.restart_failed:
             name = type(env).__name__
             checks.warn_once(
-                "restarts", name, f"{name} brings its own sub-environments: one that fails cannot be recreated."
+                "restarts", name, f"{name} has its own sub-environments: one that fails cannot be recreated."
             )
         return env
 
@@ -117,9 +117,9 @@ def check_spaces(
             check_space(space, f"{where}, {kind}")
         if space is not expected and (space is None or expected is None or not same_space(space, expected)):
             raise SpaceError(
-                "Sub-environments with different spaces.",
+                "The sub-environments have different spaces.",
                 where=f"{where}, {kind}",
                 got=space,
                 expected=expected,
-                fix="give every copy the same spaces; dynamics may differ",
+                fix="return the same spaces in every copy; only dynamics may differ",
             )

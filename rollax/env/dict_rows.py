@@ -78,7 +78,7 @@ class RowBuilder:
         if without_obs != self.unobserved:
             row = next(row for row, value in enumerate(self.obs) if value is None)
             raise EnvError(
-                "An observation that is None.",
+                "The observation of an agent is None.",
                 where=self._where(row),
                 got=None,
                 expected="an observation, which requests an action",
@@ -169,7 +169,9 @@ class DictRows:
         rows = RowBuilder(self.name)
         for env_id, by_agent in obs.items():
             if not by_agent:
-                raise self._error("A reset without an observation.", env_id, None, {}, "an observation of some agent")
+                raise self._error(
+                    "The reset returned no observation.", env_id, None, {}, "an observation of some agent"
+                )
             self._end_episode(env_id)
             step = _Step(by_agent, _NONE, _NONE, _NONE, infos.get(env_id, _NONE))
             if step.infos:
@@ -208,7 +210,7 @@ class DictRows:
         """The rows of one sub-environment's poll."""
         if env_id not in range(len(self._sub_envs)):
             expected = f"ids below num_envs, {len(self._sub_envs)}"
-            raise self._error("An unknown sub-environment.", env_id, None, env_id, expected)
+            raise self._error("Unknown sub-environment.", env_id, None, env_id, expected)
         sub_env, first_row = self._sub_envs[env_id], len(rows.agents)
         # Flags are rarely True, so one pass over the values decides whether single agents must be checked.
         all_over = ending = False
@@ -218,7 +220,7 @@ class DictRows:
             ending = any(step.terms.values()) or any(step.truncs.values())
         if sub_env.running and not (step.obs or step.rewards or ending):
             expected = f"an observation, or {ALL!r} True"
-            raise self._error(f"Nobody can act: empty obs without {ALL!r}.", env_id, None, {}, expected)
+            raise self._error(f"No agent can act: obs is empty, and {ALL!r} is not True.", env_id, None, {}, expected)
         if step.infos:
             self._check_infos(env_id, step.infos)
         if env_id in self._first_episodes.indices:
@@ -239,7 +241,7 @@ class DictRows:
         """Stores actions that agents of the rows from `first_row` on have taken already."""
         for agent, action in step.given.items():
             if agent not in step.obs:
-                raise self._error("An off-policy action without an observation.", env_id, agent, action, "its obs too")
+                raise self._error("An off-policy action has no observation.", env_id, agent, action, "its obs too")
             if agent in self._sub_envs[env_id].slots:
                 rows.given[rows.agents.index(agent, first_row)] = action
 
@@ -293,7 +295,7 @@ class DictRows:
             self._check_keys(env_id, name, flags)
             if running and ALL not in flags:
                 expected = f"a flag {ALL!r} in both flag dicts"
-                raise self._error(f"{name} without {ALL!r}.", env_id, None, sorted(map(str, flags)), expected)
+                raise self._error(f"{name} has no {ALL!r}.", env_id, None, sorted(map(str, flags)), expected)
 
     def _check_in_full(self, env_id: int, step: _Step, call: str) -> None:
         self._check_declared(env_id, step.obs)
@@ -310,8 +312,8 @@ class DictRows:
                 checks.warn_once(
                     "first reward",
                     self.name,
-                    f"{self.name}, sub-environment {env_id}, agent {agent!r}: a reward of {rewards[agent]} beside the "
-                    "first observation of a trajectory follows from no action and is not counted. Logged once.",
+                    f"{self.name}, sub-environment {env_id}, agent {agent!r}: a reward of {rewards[agent]} with the "
+                    "first observation of a trajectory belongs to no action and is not counted. Logged once.",
                 )
 
     def _check_infos(self, env_id: int, infos: dict) -> None:
@@ -336,7 +338,7 @@ class DictRows:
             known = agent in step.obs or agent in sub_env.slots or agent in sub_env.dropped
             if not known and not is_nothing(reward):
                 raise self._error(
-                    "A reward for an agent that has ended, or has never been seen.",
+                    "An agent has a reward, but has ended or has never been observed.",
                     env_id,
                     agent,
                     reward,

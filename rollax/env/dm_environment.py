@@ -35,7 +35,7 @@ class DMEnvironment(gym.Env):
             checks.warn_once(
                 "seed",
                 self.name,
-                f"{self.name} takes no seed at a reset: pass it to the constructor, for instance in env_config.",
+                f"{self.name} does not accept a seed in reset(): pass it to the constructor, such as in env_config.",
             )
         step = self.env.reset()
         return self._observation(step), {}
@@ -44,11 +44,11 @@ class DMEnvironment(gym.Env):
         step = self.env.step(_action(self._action_spec, action))
         if step.step_type == _FIRST:
             raise EnvError(
-                "A step that began an episode.",
+                "A step started an episode.",
                 where=f"{self.name}.step()",
                 got="StepType.FIRST",
                 expected="StepType.MID or StepType.LAST until reset() is called",
-                fix="begin an episode only in reset(), and in step() after StepType.LAST",
+                fix="return StepType.FIRST only from reset(), and from step() after StepType.LAST",
             )
         last, discount = step.step_type == _LAST, step.discount
         if not last and discount is not None and np.ndim(discount) == 0 and discount != 1:
@@ -91,7 +91,7 @@ def _space(spec: Any, where: str, *, acts: bool = False) -> spaces.Space:
     shape, dtype = tuple(getattr(spec, "shape", ())), np.dtype(getattr(spec, "dtype", object))
     if dtype.kind not in "biuf":
         raise SpaceError(
-            "A spec without a corresponding space.",
+            "The spec has no corresponding space.",
             where=where,
             got=spec,
             expected="specs of numbers or booleans, in dicts, lists or tuples",

@@ -140,7 +140,7 @@ def _is_new(result: Any, name: str) -> bool:
         where=name,
         got=checks.outline(result),
         expected="(obs, reward, done, info), or (obs, reward, terminated, truncated, info)",
-        fix="return one of them",
+        fix="return the five values of gymnasium.Env.step",
     )
 
 

@@ -60,11 +60,11 @@ def _not_made(creator: Callable[[EnvContext], Any], context: EnvContext, error: 
     if not (context and isinstance(error, TypeError)):
         return checks.failed(error, "its creator", _name_of(creator))
     return ConfigError(
-        "An env_config that the environment does not take.",
+        "The environment does not accept this env_config.",
         where=f"env_config, env {_name_of(creator)}",
         got=f"{dict(context)!r}: TypeError: {error}",
         expected=_parameters_of(creator),
-        fix="correct the keys of env_config; the traceback above shows what refused them",
+        fix="correct the keys of env_config; the traceback above shows where they were rejected",
     )
 
 
@@ -117,11 +117,11 @@ def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
         return creator(**context)
     if context:
         raise ConfigError(
-            "An environment that takes no env_config.",
+            "The environment does not accept an env_config.",
             where="env_config",
             got=dict(context),
             expected=f"{creator!r} to take one argument, the EnvContext, or keywords",
-            fix="omit env_config, or let the class take it",
+            fix="omit env_config, or add the argument to the class",
         )
     return creator()
 

@@ -67,13 +67,17 @@ def stacked(space: spaces.Space, values: Sequence[Any], where: Where) -> trees.T
             return stack(space, values)  # each row can be cast, but not from their common dtype
         except Exception:
             raise EnvError(
-                "Observations that do not stack.", where=where(0), got=error, expected=space, fix="return equal shapes"
+                "The observations cannot be stacked.",
+                where=where(0),
+                got=error,
+                expected=space,
+                fix="return equal shapes",
             ) from error
 
 
 def _check_lengths(space: spaces.Dict | spaces.Tuple, path: Path, values: Sequence[Any]) -> None:
     if set(map(len, values)) != {len(space.spaces)}:
-        raise ValueError(f"observations of another structure than {space}")
+        raise ValueError(f"the structure of the observations is not that of {space}")
 
 
 def as_columns(space: spaces.Space, columns: trees.Tree, count: int, where: Where) -> trees.Tree:
@@ -99,7 +103,7 @@ def check_bounds(space: spaces.Space, columns: trees.Tree, where: Where) -> None
             row = int(np.argwhere(outside)[0][0])
             shown = np.array2string(column[row], threshold=20)
             message = (
-                f"{where(row)}{path_text(path)}: an observation outside of its space {leaf}: {shown}. Logged once."
+                f"{where(row)}{path_text(path)}: an observation is outside its space {leaf}: {shown}. Logged once."
             )
             warn_once("bounds", str(leaf), message)
 
@@ -130,7 +134,7 @@ def _checked_leaf(
         single = count is None
         missing = single and column.dtype == object and column.ndim == 1 and column[0] is None
         raise EnvError(
-            "An observation of the wrong shape." if single else "Observations of the wrong shape.",
+            "The observation has the wrong shape." if single else "The observations have the wrong shape.",
             where=where(0) + path_text(path),
             got="None" if missing else f"shape {column.shape[1:] if single else column.shape}",
             expected=f"shape {shape} of {space}"
@@ -152,11 +156,11 @@ def _checked_leaf(
 def not_finite(space: spaces.Space, got: Any, where: str) -> EnvError:
     """The error of an observation that is not finite."""
     return EnvError(
-        "A NaN or infinite observation.",
+        "The observation contains NaN or infinity.",
         where=where,
         got=got,
         expected=f"finite numbers in {space}",
-        fix="find the division or overflow in the env that made it",
+        fix="look in the env for its cause, such as a division by zero or an overflow",
     )
 
 
@@ -166,7 +170,7 @@ def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, sile
     kinds = array.dtype.kind + space.dtype.kind
     if kinds not in _SAFE_KINDS:
         raise EnvError(
-            "An observation of a dtype that cannot be cast safely.",
+            "The dtype of the observation cannot be cast safely.",
             where=where(0) + path_text(path),
             got=f"{array.dtype}: {array!r}",
             expected=str(space.dtype),
@@ -178,7 +182,7 @@ def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, sile
     if lost.any():
         row = int(np.argwhere(lost)[0][0])
         raise EnvError(
-            f"An observation that {space.dtype} cannot hold.",
+            f"The observation cannot be represented in {space.dtype}.",
             where=where(row) + path_text(path),
             got=f"{array.dtype}: {array[row]!r}",
             expected=str(space),
@@ -194,14 +198,14 @@ def _check_structure(space: spaces.Dict | spaces.Tuple, path: Path, value: Any, 
     if isinstance(space, spaces.Tuple):
         if isinstance(value, tuple | list) and len(value) == len(space.spaces):
             return
-        what, got, expected = "Tuple observation of the wrong length", outline(value), f"{len(space.spaces)} elements"
+        what, got, expected = "Tuple observation has the wrong length", outline(value), f"{len(space.spaces)} elements"
     else:
         if isinstance(value, dict) and value.keys() == space.spaces.keys():
             return
-        what, expected = "Dict observation with the wrong keys", sorted(map(str, space.spaces))
+        what, expected = "Dict observation has the wrong keys", sorted(map(str, space.spaces))
         got = sorted(map(str, value)) if isinstance(value, dict) else outline(value)
     raise EnvError(
-        f"A {what}.", where=where + path_text(path), got=got, expected=expected, fix="return the parts of the space"
+        f"The {what}.", where=where + path_text(path), got=got, expected=expected, fix="return the parts of the space"
     )
 
 

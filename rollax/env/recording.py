@@ -176,7 +176,7 @@ class RecordedEnv(EnvWrapper):
         if video is not None and whole:
             if not self._replaces and video.path.exists():
                 self._replaces = True
-                log.warning("%s and others like it take the place of earlier videos.", video.path)
+                log.warning("%s and other videos overwrite earlier ones of the same name.", video.path)
             video.finish()
             self.paths.append(video.path)
         elif video is not None:
@@ -191,11 +191,11 @@ class RecordedEnv(EnvWrapper):
         if is_frame(frame):
             return frame
         raise EnvError(
-            "The environment gives no frames.",
+            "The environment does not return frames.",
             where=f"sub-environment {env_id}, try_render",
             got=f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__,
-            expected="an array [height, width, 3] of uint8, as render_mode='rgb_array' gives",
-            fix="let the env's creator pass render_mode on, or leave the video out",
+            expected="an array [height, width, 3] of uint8, as with render_mode='rgb_array'",
+            fix="pass render_mode='rgb_array' on in the env's creator, or record no video",
         )
 
     def _frames_per_second(self, env_id: int) -> float:
@@ -240,11 +240,11 @@ class VideoFile:
             self._shape, self._encoder = frame.shape, self._start(frame.shape[1], frame.shape[0])
         if frame.shape != self._shape:
             raise EnvError(
-                "A frame of another size than the one before it.",
+                "The size of a frame differs from that of the previous frame.",
                 where=f"the video {self.path}",
                 got=f"shape {frame.shape}",
                 expected=f"shape {self._shape}",
-                fix="let render() draw every frame of an episode in one size",
+                fix="draw every frame of an episode in the same size",
             )
         assert self._encoder.stdin is not None
         try:
@@ -311,7 +311,7 @@ class VideoFile:
             where=str(self.path),
             got=said or f"the encoder ended with code {self._encoder.returncode}",
             expected="a file that can be written",
-            fix="see that the folder is writable and the disk has room",
+            fix="check that the folder is writable and that the disk has space",
         )
 
 

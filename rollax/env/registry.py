@@ -77,7 +77,7 @@ def register_env(name: str, creator: EnvCreator) -> None:
     """
     if not callable(creator):
         raise ConfigError(
-            "A creator that cannot be called.",
+            "The creator is not callable.",
             where=f"register_env({name!r})",
             got=creator,
             expected="a function of one EnvContext, or a class",
@@ -163,7 +163,7 @@ def env_creator(env: Any) -> EnvCreator:
     if inspect.isclass(env) or callable(env):
         return env
     raise ConfigError(
-        "A value that is neither an environment nor a creator.",
+        "The value is neither an environment nor a creator.",
         where="env",
         got=env,
         expected="a Gymnasium id, a registered name, 'module:Class', a class taking env_config, or a creator function",
@@ -182,11 +182,11 @@ def _from_id(env_id: str) -> EnvCreator:
         known = [*_creators, *gym.registry]
         near = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
         raise ConfigError(
-            "An unknown environment.",
+            "Unknown environment.",
             where="env",
             got=f"{env_id!r} ({error})",
             expected=f"an id such as {', '.join(map(repr, near))}" if near else "a Gymnasium id or a registered name",
-            fix="correct the name, install the package that brings it, or call register_env(name, creator), "
+            fix="correct the name, install the package that registers it, or call register_env(name, creator), "
             "on the command line in a module that --import names",
         ) from error
     return _IdCreator(env_id)

@@ -64,7 +64,7 @@ class EnvFailures(Failures):
                 f"A sub-environment failed {self.in_a_row[index]} times in a row.",
                 where=f"sub-environment {index}",
                 got=str(error).partition("\n")[0],
-                expected=f"an episode's end, or {self.STEPS_TO_GET_WELL} steps, between failures",
+                expected=f"the end of an episode, or {self.STEPS_TO_GET_WELL} steps, between failures",
                 fix="correct the environment: the last failure is the traceback above",
             ) from error
         return delay_s

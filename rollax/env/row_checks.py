@@ -54,7 +54,7 @@ class RowChecks:
     def __call__(self, rows: Any, call: str) -> Rows:
         """The rows, with observations in the dtypes of the space; `EnvError` for an invalid column."""
         if not isinstance(rows, Rows):
-            raise self._error("No rows.", call, checks.outline(rows), "rollax.env.rows.Rows")
+            raise self._error("The call did not return Rows.", call, checks.outline(rows), "rollax.env.rows.Rows")
         count = len(rows.slots)
         for name in _COLUMNS:
             self._check_length(name, getattr(rows, name), count, call)
@@ -70,7 +70,7 @@ class RowChecks:
         stray = rows.acts & (rows.terminateds | rows.truncateds)
         if stray.any():
             where_ = where(int(stray.argmax()))
-            raise self._error("A row that acts and has ended.", where_, "acts and a flag, both True", "one of them")
+            raise self._error("A row both acts and has ended.", where_, "acts and a flag, both True", "one of them")
         if rows.infos is not None and not callable(rows.infos):
             self._check_length("infos", rows.infos, count, call)
             checks.check_infos(rows.infos, where)
@@ -80,7 +80,7 @@ class RowChecks:
             self._check_length("obs", rows.obs, count, call)
             unseen = rows.acts & ~rows.observing()
             if unseen.any():
-                raise self._error("A row that acts without an observation.", where(int(unseen.argmax())), None, "one")
+                raise self._error("A row acts without an observation.", where(int(unseen.argmax())), None, "one")
             if self._checks is not None and not any(obs is None for obs in rows.obs):
                 rows.obs = self._checks.stacked(rows.obs, rows.env_index, where)
         elif self._checks is not None:
@@ -92,7 +92,7 @@ class RowChecks:
         counted = np.arange(len(rows))
         if rows.in_order and not all(np.array_equal(index, counted) for index in (rows.slots, rows.env_index)):
             got = f"env_index {rows.env_index}, slots {rows.slots}"
-            raise self._error("Rows that are not in order.", where(0), got, "0, 1, 2, ... in both, or in_order=False")
+            raise self._error("The rows are not in order.", where(0), got, "0, 1, 2, ... in both, or in_order=False")
         top = int(rows.slots.max(initial=-1))
         if top >= len(self._alive):
             self._alive = np.append(self._alive, np.zeros(2 * top, bool))
@@ -100,7 +100,10 @@ class RowChecks:
         if unborn.any():
             where_ = where(int(unborn.argmax()))
             raise self._error(
-                "A row of a trajectory that has not begun.", where_, "starts: False", "a first row that starts"
+                "A row belongs to a trajectory that has not started.",
+                where_,
+                "starts: False",
+                "a first row that starts",
             )
         self._alive[rows.slots[rows.terminateds | rows.truncateds]] = False
         self._alive[rows.slots[rows.starts]] = True
@@ -126,8 +129,14 @@ class RowChecks:
         if not hasattr(column, "__len__") or len(column) != count:
             expected = f"{count}, one for each row"
             got = f"{len(column)} of them" if hasattr(column, "__len__") else checks.outline(column)
-            raise self._error(f"{name} of the wrong length.", where, got, expected)
+            raise self._error(f"{name} has the wrong length.", where, got, expected)
 
     def _error(self, what: str, where: str, got: Any, expected: str) -> EnvError:
         where = where if where.startswith(self._name) else f"{self._name}, {where}"
-        return EnvError(what, where=where, got=got, expected=expected, fix="correct the columns of its Rows")
+        return EnvError(
+            what,
+            where=where,
+            got=got,
+            expected=expected,
+            fix="correct the columns of the Rows that the environment returns",
+        )

@@ -90,7 +90,7 @@ class TimeLimit(JaxEnv):
     def __init__(self, env: JaxEnv, max_episode_steps: int) -> None:
         if isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, int) or max_episode_steps < 1:
             raise ConfigError(
-                "A time limit that is none.",
+                "The time limit is not a positive integer.",
                 where=f"TimeLimit of {env!r}, max_episode_steps",
                 got=max_episode_steps,
                 expected="a whole number of steps, 1 or more",

@@ -40,7 +40,7 @@ class BraxEnv(JaxEnv):
         while inner is not None:
             if type(inner).__module__ == "brax.envs.wrappers.training":
                 raise EnvError(
-                    "An environment of brax with a wrapper of its training.",
+                    "The environment of brax has a wrapper of brax's training.",
                     where=f"BraxEnv({type(env).__name__})",
                     got=type(inner).__name__,
                     expected="an environment as brax.envs.get_environment makes it",
@@ -109,7 +109,7 @@ class PgxEnv(JaxEnv):
     def __init__(self, env: Any) -> None:
         if env.num_players != 1:
             raise EnvError(
-                "A game for several players.",
+                "The game has several players.",
                 where=f"PgxEnv({env.id})",
                 got=f"{env.num_players} players",
                 expected="1",
@@ -307,10 +307,10 @@ def _no_gymnax(got: str) -> ConfigError:
 def _not_in_extra(package: str, version: str, got: str, fix: str) -> ConfigError:
     """The error of a package that is in no extra, because it excludes the newest Gymnasium."""
     expected = f"the package {package}, {version} or newer"
-    return ConfigError(f"No {package} {version}.", where="env", got=got, expected=expected, fix=fix)
+    return ConfigError(f"{package} {version} is not installed.", where="env", got=got, expected=expected, fix=fix)
 
 
 def _check_name(library: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         got = f"{JAX_ENV}{library}/{name}"
-        raise ConfigError(f"An unknown environment of {library}.", where="env", got=got, fix=nearest(name, known))
+        raise ConfigError(f"Unknown environment of {library}.", where="env", got=got, fix=nearest(name, known))

@@ -43,7 +43,7 @@ class JaxCreator:
         else:
             families = ", ".join(f"{JAX_ENV}{known}/…" for known in _LIBRARIES)
             raise ConfigError(
-                "An unknown environment in JAX.",
+                "Unknown environment in JAX.",
                 where="env",
                 got=env_id,
                 expected=f"{', '.join(jax_ids())}, or a name of a library: {families}",

@@ -122,7 +122,7 @@ class SubEnvironments:
         agents = self.agents
         if not agents or len({*agents}) < len(agents) or not all(isinstance(a, str) and a != ALL for a in agents):
             expected = "a tuple of different strings, one for each agent"
-            raise self._refuse("Agents without ids of their own.", "agents", agents, expected)
+            raise self._refuse("The agents do not have ids of their own.", "agents", agents, expected)
 
     def _check(self) -> None:
         """Raises EnvError for a wrong shape or dtype, by tracing one reset and one step."""
@@ -137,7 +137,9 @@ class SubEnvironments:
         self._check_obs(outcome.obs, "step()")
         before, after = (jax.tree.map(_described, _arrays_like(part)) for part in (state, outcome.state))
         if before != after:
-            raise self._refuse("step() returned another state than reset().", "step(), state", after, before)
+            raise self._refuse(
+                "step() returned a state of a different structure than reset().", "step(), state", after, before
+            )
         self._check_ids(outcome.reward, "step(), reward")
         for agent, reward in self._by_agent(outcome.reward).items():
             self._check_number("reward", reward, f"step(), reward{self._of(agent)}", "fiu", "a real number")
@@ -147,9 +149,9 @@ class SubEnvironments:
     def _check_number(self, part: str, value: Any, where: str, kinds: str, expected: str) -> None:
         value = _arrays_like(value)
         if not hasattr(value, "shape"):
-            raise self._refuse(f"A {part} that is not {expected}.", where, value, expected)
+            raise self._refuse(f"The {part} is not {expected}.", where, value, expected)
         if value.shape != () or value.dtype.kind not in kinds:
-            raise self._refuse(f"A {part} that is not {expected}.", where, _described(value), expected)
+            raise self._refuse(f"The {part} is not {expected}.", where, _described(value), expected)
 
     def _traced(self, call: str, function: Any, *args: Any, expected: str) -> Any:
         try:
@@ -169,7 +171,9 @@ class SubEnvironments:
     def _check_ids(self, part: Any, where: str) -> None:
         if self.several and not (isinstance(part, dict) and part.keys() == {*self.agents}):
             got = list(part) if isinstance(part, dict) else part
-            raise self._refuse("Not a dict by agent.", where, got, f"a dict with the keys {list(self.agents)}")
+            raise self._refuse(
+                "The value is not a dict by agent.", where, got, f"a dict with the keys {list(self.agents)}"
+            )
 
     def _check_obs(self, obs: Any, call: str) -> None:
         self._check_ids(obs, f"{call}, obs")
@@ -183,12 +187,19 @@ class SubEnvironments:
             if part.shape != (leaf.shape or ()) or not np.can_cast(part.dtype, leaf.dtype, "same_kind"):
                 expected = f"shape {leaf.shape}, {leaf.dtype}, of {leaf}"
                 got = _described(part)
-                raise self._refuse("An observation outside of its space.", where + path_text(path), got, expected)
+                raise self._refuse(
+                    "The observation does not have the shape or dtype of its space.",
+                    where + path_text(path),
+                    got,
+                    expected,
+                )
 
         try:
             walk(check, space, obs)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise self._refuse("An observation of another structure.", where, obs, space) from error
+            raise self._refuse(
+                "The observation does not have the structure of its space.", where, obs, space
+            ) from error
 
     def _of(self, agent: str) -> str:
         return f" of {agent!r}" if self.several else ""

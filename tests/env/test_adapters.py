@@ -55,7 +55,7 @@ KIND = f"{Machine.__module__}.Machine"
 
 @pytest.mark.parametrize("adapter", [MachineEnv, f"{Machine.__module__}:MachineEnv"])
 def test_a_kind_that_a_user_adds(adapter):
-    refused(EnvError, to_base_env, Machine(), says="No environment...register_env_adapter")
+    refused(EnvError, to_base_env, Machine(), says="This is not an environment...register_env_adapter")
     register_env_adapter(KIND, adapter)
     base = to_base_env(FastMachine(), lambda index: FastMachine(), 3)
     assert base.num_envs == 3
@@ -75,19 +75,21 @@ def test_a_kind_recognized_by_its_methods_comes_before_the_built_in_ones():
 
 def test_an_adapter_that_returns_its_own_kind_or_nothing():
     register_env_adapter(KIND, lambda env: env)
-    refused(EnvError, to_base_env, Machine(), says=f"go round in a circle...{KIND} -> {KIND}...another kind")
+    refused(EnvError, to_base_env, Machine(), says=f"form a cycle...{KIND} -> {KIND}...built-in kind")
     register_env_adapter(KIND, lambda env: None)
-    refused(EnvError, to_base_env, Machine(), says="No environment...None")
+    refused(EnvError, to_base_env, Machine(), says="This is not an environment...None")
 
 
 @pytest.mark.parametrize("adapter", [None, "no_path", 3])
 def test_invalid_adapters(adapter):
-    refused(ConfigError, register_env_adapter, KIND, adapter, says="cannot be called...register_env_adapter")
+    refused(ConfigError, register_env_adapter, KIND, adapter, says="The adapter is not callable...register_env_adapter")
 
 
 def test_an_adapter_that_does_not_import():
     register_env_adapter(KIND, "no_such_module:adapt")
-    refused(ConfigError, to_base_env, Machine(), says=f"does not import...the adapter of {KIND}...no_such_module:adapt")
+    refused(
+        ConfigError, to_base_env, Machine(), says=f"cannot be imported...the adapter of {KIND}...no_such_module:adapt"
+    )
 
 
 def test_adapters_are_registered_in_other_processes():

@@ -191,18 +191,18 @@ def test_wrong_settings(call):
     refused(
         ConfigError,
         lambda: make(frameskip=4),
-        says="unknown key...ALE/Pong-v5...'frameskip'...did you mean 'frame_skip'",
+        says="Unknown key...ALE/Pong-v5...'frameskip'...did you mean 'frame_skip'",
     )
     refused(
         ConfigError,
         lambda: make(frame_skip=0),
-        says="wrong value...'frame_skip'...got:      0...greater than or equal to 1",
+        says="is invalid...'frame_skip'...got:      0...greater than or equal to 1",
     )
-    refused(ConfigError, lambda: make(grayscale="yes"), says="wrong value...'grayscale'...yes...boolean")
+    refused(ConfigError, lambda: make(grayscale="yes"), says="is invalid...'grayscale'...yes...boolean")
 
 
 def test_unknown_game():
-    refused(ConfigError, env_creator, "ALE/Pongg-v5", says="unknown environment...'ALE/Pong-v5'")
+    refused(ConfigError, env_creator, "ALE/Pongg-v5", says="Unknown environment...'ALE/Pong-v5'")
 
 
 def test_without_ale_py(monkeypatch):

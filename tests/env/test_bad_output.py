@@ -103,7 +103,7 @@ def test_shape(wrap, value, at):
     if value is None and at == LATER:
         refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=f"{SECOND}got:      ")
         return
-    says = f"An observation of the wrong shape...{SECOND}got:...expected: shape (2,)"
+    says = f"The observation has the wrong shape...{SECOND}got:...expected: shape (2,)"
     refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=says)
 
 
@@ -114,7 +114,7 @@ def test_shape(wrap, value, at):
 )
 @pytest.mark.parametrize("at", [1, LATER])
 def test_dtype(wrap, value, at):
-    says = f"dtype that cannot be cast safely...{SECOND}got:...expected: float32"
+    says = f"The dtype of the observation cannot be cast safely...{SECOND}got:...expected: float32"
     refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=says)
 
 
@@ -125,7 +125,7 @@ def test_dtype(wrap, value, at):
     [(BOX, np.array([1e300, 0.0])), (spaces.Box(0, 255, (2,), np.uint8), np.array([256, 0]))],
 )
 def test_numbers_that_the_dtype_cannot_hold(wrap, space, value, at):
-    says = f"An observation that {space.dtype} cannot hold...{SECOND}got:      {value.dtype}"
+    says = f"The observation cannot be represented in {space.dtype}...{SECOND}got:      {value.dtype}"
     refused(EnvError, play, faulty(wrap, OBS, value, at, space), at, says=says)
 
 
@@ -133,7 +133,13 @@ def test_numbers_that_the_dtype_cannot_hold(wrap, space, value, at):
 @pytest.mark.parametrize("at", [1, LATER])
 def test_fractions_for_an_integer_dtype(wrap, at):
     base = faulty(wrap, OBS, {"a": np.zeros(2, np.float32), "b": 1.5}, at, space=DICT)
-    refused(EnvError, play, base, at, says=f"dtype that cannot be cast safely...{SECOND}key 'b'...float64...int64")
+    refused(
+        EnvError,
+        play,
+        base,
+        at,
+        says=f"The dtype of the observation cannot be cast safely...{SECOND}key 'b'...float64...int64",
+    )
 
 
 @kinds("vector of columns", *NATIVE)
@@ -152,7 +158,7 @@ def test_float64_is_cast_and_warns_once(wrap, caplog):
 @pytest.mark.parametrize("value", [[np.nan, 1], [1, np.inf], [np.inf, -np.inf]])
 @pytest.mark.parametrize("at", [1, END_OF_EPISODE])
 def test_nan_observation(wrap, value, at):
-    says = f"A NaN or infinite observation...{SECOND}finite numbers"
+    says = f"The observation contains NaN or infinity...{SECOND}finite numbers"
     refused(EnvError, play, faulty(wrap, OBS, np.array(value, np.float32), at), at + 20, says=says)
 
 
@@ -164,7 +170,7 @@ def test_nan_observation(wrap, value, at):
 def test_dict_keys(wrap, value, at):
     if value is None and at == LATER:
         return  # a multi-agent environment refuses an observation that is None
-    says = f"A Dict observation with the wrong keys...{SECOND}got:...expected: ['a', 'b']"
+    says = f"The Dict observation has the wrong keys...{SECOND}got:...expected: ['a', 'b']"
     refused(EnvError, play, faulty(wrap, OBS, value, at, space=DICT), at, says=says)
 
 
@@ -172,7 +178,7 @@ def test_dict_keys(wrap, value, at):
 def test_out_of_bounds_warns_once(wrap, caplog):
     for _ in range(2):
         play(faulty(wrap, OBS, np.array([0, 11], np.float32)), 3)
-    assert caplog.text.count("an observation outside of its space Box(-10.0, 10.0, (2,), float32): [ 0. 11.]") == 1
+    assert caplog.text.count("an observation is outside its space Box(-10.0, 10.0, (2,), float32): [ 0. 11.]") == 1
     assert "sub-environment 1" in caplog.text
 
 
@@ -180,27 +186,29 @@ def test_out_of_bounds_warns_once(wrap, caplog):
 @pytest.mark.parametrize("value", ["1.0", [1.0], np.ones(1), 1j, [[1], 2], {}])
 @pytest.mark.parametrize("at", [1, LATER])
 def test_reward_is_no_number(wrap, value, at):
-    says = f"A reward that is no real number...{SECOND}got:      {type(value).__name__}"
+    says = f"The reward is not a real number...{SECOND}got:      {type(value).__name__}"
     refused(EnvError, play, faulty(wrap, REWARD, value, at), at, says=says)
 
 
 @kinds()
 def test_no_reward(wrap):
-    refused(EnvError, play, faulty(wrap, REWARD, None), 1, says="reward" if wrap in NATIVE else "no real number...None")
+    refused(
+        EnvError, play, faulty(wrap, REWARD, None), 1, says="reward" if wrap in NATIVE else "not a real number...None"
+    )
 
 
 @kinds()
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.float32(np.inf)])
 @pytest.mark.parametrize("at", [1, END_OF_EPISODE])
 def test_nan_reward(wrap, value, at):
-    says = f"A NaN or infinite reward...{SECOND}got:      {float(value)}...finite float"
+    says = f"The reward is NaN or infinite...{SECOND}got:      {float(value)}...finite float"
     refused(EnvError, play, faulty(wrap, REWARD, value, at), at + 20, says=says)
 
 
 @kinds()
 @pytest.mark.parametrize("value", [1e39, -1e300])
 def test_reward_that_float32_cannot_hold(wrap, value):
-    says = f"A reward that float32 cannot hold...{SECOND}got:      {float(value)}...3.4e+38"
+    says = f"The reward is too large for float32...{SECOND}got:      {float(value)}...3.4e+38"
     refused(EnvError, play, faulty(wrap, REWARD, value, END_OF_EPISODE), END_OF_EPISODE + 20, says=says)
 
 
@@ -210,14 +218,14 @@ def test_reward_that_float32_cannot_hold(wrap, value):
 @pytest.mark.parametrize("at", [1, LATER])
 def test_flag(wrap, value, place, name, at):
     name = "terminated" if wrap == "old" else name  # it has only one flag
-    says = f"A {name} flag that is not a boolean...{SECOND}got:      {type(value).__name__}...True or False"
+    says = f"The {name} flag is not a boolean...{SECOND}got:      {type(value).__name__}...True or False"
     refused(EnvError, play, faulty(wrap, place, value, at), at, says=says)
 
 
 @kinds(*NATIVE)
 @pytest.mark.parametrize("at", [1, LATER])
 def test_info(wrap, at):
-    says = f"An info that is no dict...{SECOND}got:      list"
+    says = f"The info is not a dict...{SECOND}got:      list"
     refused(EnvError, play, faulty(wrap, INFO, [3], at), at, says=says)
 
 

@@ -55,17 +55,20 @@ BAD = {
     "18 shape": ({"obs": {**OBS, "x": np.zeros((3, 3), np.float32)}}, "wrong shape...key 'x'...(3, 3)...(3, 2)"),
     "18 rows": ({"obs": {**OBS, "x": OBS["x"][:2]}}, "wrong shape...key 'x'...(2, 2)...(3, 2)"),
     "19 dtype": ({"obs": {**OBS, "n": np.full(3, 0.5)}}, "cannot be cast safely...key 'n'...float64...int64"),
-    "20 NaN": ({"obs": changed_at(2, np.nan)}, "NaN or infinite observation...sub-environment 2, agent 'agent0'"),
+    "20 NaN": (
+        {"obs": changed_at(2, np.nan)},
+        "observation contains NaN or infinity...sub-environment 2, agent 'agent0'",
+    ),
     "21 keys": ({"obs": {"x": OBS["x"]}}, "wrong keys...['x']...['n', 'x']"),
-    "22 reward": ({"rewards": ["1", 2, 3]}, "no real number...sub-environment 0...str"),
-    "22 rewards": ({"rewards": np.ones((3, 1))}, "no real number...sub-environment 0...ndarray"),
-    "22 number": ({"rewards": np.ones(2)}, "rewards of the wrong length...2 of them...3, one for each row"),
-    "22 none": ({"rewards": None}, "rewards of the wrong length...NoneType"),
-    "23 reward": ({"rewards": np.array([1, np.inf, 1])}, "infinite reward...sub-environment 1...inf"),
-    "24 flags": ({"terminateds": np.zeros(3)}, "A terminated flag that is not a boolean...sub-environment 0"),
-    "24 number": ({"truncateds": NO[:1]}, "truncateds of the wrong length...1 of them"),
-    "25 ended": ({"terminateds": YES}, "A row that acts and has ended...sub-environment 0"),
-    "agents": ({"agents": ["a"]}, "agents of the wrong length...1 of them"),
+    "22 reward": ({"rewards": ["1", 2, 3]}, "not a real number...sub-environment 0...str"),
+    "22 rewards": ({"rewards": np.ones((3, 1))}, "not a real number...sub-environment 0...ndarray"),
+    "22 number": ({"rewards": np.ones(2)}, "rewards has the wrong length...2 of them...3, one for each row"),
+    "22 none": ({"rewards": None}, "rewards has the wrong length...NoneType"),
+    "23 reward": ({"rewards": np.array([1, np.inf, 1])}, "reward is NaN or infinite...sub-environment 1...inf"),
+    "24 flags": ({"terminateds": np.zeros(3)}, "The terminated flag is not a boolean...sub-environment 0"),
+    "24 number": ({"truncateds": NO[:1]}, "truncateds has the wrong length...1 of them"),
+    "25 ended": ({"terminateds": YES}, "A row both acts and has ended...sub-environment 0"),
+    "agents": ({"agents": ["a"]}, "agents has the wrong length...1 of them"),
     "order": ({"in_order": True, "slots": np.array([0, 2, 1])}, "not in order...[0 1 2], slots [0 2 1]"),
 }
 
@@ -82,12 +85,18 @@ def test_columns(changed, says, at):
 @pytest.mark.parametrize("rows", [(OBS, {}), {"obs": OBS}, 3])
 @pytest.mark.parametrize("at", [0, 1])
 def test_no_rows(rows, at):
-    refused(EnvError, play, to_base_env(Columns(at, rows=rows)), at, says="No rows...Columns, ...rollax.env.rows.Rows")
+    refused(
+        EnvError,
+        play,
+        to_base_env(Columns(at, rows=rows)),
+        at,
+        says="did not return Rows...Columns, ...rollax.env.rows.Rows",
+    )
 
 
 def test_info():
-    refused(EnvError, play, to_base_env(Columns(infos=[{}, 3, {}])), 1, says="info that is no dict...sub-environment 1")
-    refused(EnvError, play, to_base_env(Columns(infos=[{}])), 1, says="infos of the wrong length...1 of them")
+    refused(EnvError, play, to_base_env(Columns(infos=[{}, 3, {}])), 1, says="info is not a dict...sub-environment 1")
+    refused(EnvError, play, to_base_env(Columns(infos=[{}])), 1, says="infos has the wrong length...1 of them")
 
 
 def test_warns_once(caplog):
@@ -97,7 +106,7 @@ def test_warns_once(caplog):
         assert rows.obs["x"].dtype == np.float32
         play(base, 2)
     assert caplog.text.count("cast to float32. Logged once.") == 1
-    assert caplog.text.count("outside of its space Box(-10.0, 10.0, (2,), float32): [11. 11.]") == 1
+    assert caplog.text.count("outside its space Box(-10.0, 10.0, (2,), float32): [11. 11.]") == 1
 
 
 def test_a_base_env_is_returned_unchanged():

@@ -110,7 +110,7 @@ def test_a_spec_without_a_space():
         SpaceError,
         DMEnvironment,
         Catch(observation_spec=specs.StringArray(())),
-        says="A spec without a corresponding space",
+        says="The spec has no corresponding space",
     )
 
 
@@ -165,7 +165,7 @@ def test_a_step_that_begins_an_episode():
 
     env = DMEnvironment(Restarting())
     env.reset()
-    refused(EnvError, env.step, 0, says="A step that began an episode...Restarting.step()...StepType.FIRST")
+    refused(EnvError, env.step, 0, says="A step started an episode...Restarting.step()...StepType.FIRST")
 
 
 @pytest.mark.long

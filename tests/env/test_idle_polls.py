@@ -143,19 +143,19 @@ class InTurn:
 @pytest.mark.parametrize(
     ("env", "where"),
     [
-        (Reports, "Reports, sub-environment 0...news of agents ['a']; alive: []"),
-        (Rewards, "Rewards, sub-environment 1...news of agents ['a']; alive: ['a']"),
-        (Silent, "Silent...news of agents []"),
-        (Columns, "Columns, sub-environment 1...news of agents ['agent0']"),
+        (Reports, "Reports, sub-environment 0...rows of agents ['a']; alive: []"),
+        (Rewards, "Rewards, sub-environment 1...rows of agents ['a']; alive: ['a']"),
+        (Silent, "Silent...rows of agents []"),
+        (Columns, "Columns, sub-environment 1...rows of agents ['agent0']"),
         (StuckVector, "StuckVector, sub-environment 1"),
-        (InTurn, "aec_v0...news of agents ['a']; alive: ['a']"),
+        (InTurn, "aec_v0...rows of agents ['a']; alive: ['a']"),
     ],
 )
 @pytest.mark.parametrize("call", [lambda worker: worker.evaluate(4), lambda worker: worker.sample()])
 def test_polls_without_an_acting_agent(env, where, call):
     config = {"rollout_fragment_length": 3, "batch_mode": "complete_episodes"}
     worker = RolloutWorker(lambda context: env(), First, config=config)
-    refused(EnvError, call, worker, says=f"Nobody can act, for {MOST} polls in a row...where:    {where}")
+    refused(EnvError, call, worker, says=f"No agent could act for {MOST} polls in a row...where:    {where}")
 
 
 class Pauses(Reports):

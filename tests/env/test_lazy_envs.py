@@ -123,7 +123,9 @@ def test_spaces_of_the_config_replace_unknown_ones(event_log, remote, num_envs, 
 
 def test_without_spaces_it_is_refused_before_a_simulator_is_made(event_log):
     config = TrainerConfig(env_config={"event_log": event_log}, observation_space=OBS_SPACE)
-    with pytest.raises(SpaceError, match=r"(?s)No Gymnasium space.*Spaceless, sub-environment 0, action_space"):
+    with pytest.raises(
+        SpaceError, match=r"(?s)This is not a Gymnasium space.*Spaceless, sub-environment 0, action_space"
+    ):
         RolloutWorker(Spaceless, AlwaysZero, config=config)
     assert event_log.count("simulator") == 0
 

@@ -152,7 +152,7 @@ def play_once(env):
 
 def test_missing_all():
     refused(
-        EnvError, play_once, Parts({"a": False}, {}), says="terminateds without '__all__'...Parts, sub-environment 0"
+        EnvError, play_once, Parts({"a": False}, {}), says="terminateds has no '__all__'...Parts, sub-environment 0"
     )
 
 
@@ -163,9 +163,11 @@ class NoInfos(OldVector):
 
 def test_parts_that_are_none():
     """Refused as those of the current interface, and not as an error of the adapter."""
-    refused(EnvError, play_once, Parts({ALL: False}, None), says="infos that are no dict...Parts, sub-environment 0")
-    refused(EnvError, play_once, Parts(False, {}), says="terminateds that are no dict...Parts, sub-environment 0")
-    refused(EnvError, play, to_base_env(NoInfos(2)), 1, says="Infos of the wrong number...NoInfos...got:      NoneType")
+    refused(EnvError, play_once, Parts({ALL: False}, None), says="infos is not a dict...Parts, sub-environment 0")
+    refused(EnvError, play_once, Parts(False, {}), says="terminateds is not a dict...Parts, sub-environment 0")
+    refused(
+        EnvError, play, to_base_env(NoInfos(2)), 1, says="The number of infos is wrong...NoInfos...got:      NoneType"
+    )
 
 
 def test_rendering():

@@ -44,7 +44,7 @@ def made(env, config, num_envs=1):
     ],
 )
 def test_a_wrong_key_of_env_config(env, says):
-    error = refused(ConfigError, made, env, {"sice": 3}, says=f"env_config that the environment does not take...{says}")
+    error = refused(ConfigError, made, env, {"sice": 3}, says=f"does not accept this env_config...{says}")
     assert isinstance(error.__cause__, TypeError)
 
 
@@ -72,7 +72,9 @@ def test_a_module_that_exits(tmp_path, monkeypatch):
     (tmp_path / "exits_at_once.py").write_text("raise SystemExit(0)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    refused(ConfigError, env_creator, "exits_at_once:Env", says="does not import...exits_at_once:Env (SystemExit: 0)")
+    refused(
+        ConfigError, env_creator, "exits_at_once:Env", says="cannot be imported...exits_at_once:Env (SystemExit: 0)"
+    )
 
 
 GOAL, GOALS = np.zeros(2), {"x": 1.0}
@@ -133,7 +135,9 @@ def test_env_config_gives_the_keywords():
     base = make_base_env(Keywords, EnvContext({"size": 7}), 2)
     assert [env.size for env in base.get_sub_environments()] == [7, 7]
     assert make_base_env(Keywords, EnvContext(), 1).get_sub_environments()[0].size == 5
-    with pytest.raises(ConfigError, match=r"does not take(.|\n)*'sise'(.|\n)*Keywords\(render_mode=None, size=5\)"):
+    with pytest.raises(
+        ConfigError, match=r"does not accept this env_config(.|\n)*'sise'(.|\n)*Keywords\(render_mode=None, size=5\)"
+    ):
         make_base_env(Keywords, EnvContext({"sise": 7}), 1)
     assert drawing(Keywords, EnvContext()) == {"render_mode": "rgb_array"}
     assert drawing(lambda size=5: None, EnvContext()) == {}

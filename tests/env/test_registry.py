@@ -67,7 +67,7 @@ def test_module_of_the_current_folder(tmp_path, monkeypatch):
 
 def test_unknown_id():
     register_env("my-corridor", Clock)
-    refused(ConfigError, env_creator, "CartPole-v2", says="An unknown environment...'CartPole-v2'...'CartPole-v1'")
+    refused(ConfigError, env_creator, "CartPole-v2", says="Unknown environment...'CartPole-v2'...'CartPole-v1'")
     refused(ConfigError, env_creator, "cartpole", says="'cartpole'...CartPole")
     refused(ConfigError, env_creator, "my-coridor", says="'my-coridor'...'my-corridor'...register_env")
     refused(ConfigError, env_creator, "Zxqw", says="a Gymnasium id or a registered name")
@@ -88,21 +88,21 @@ def test_names_of_pettingzoo():
     [
         ("no_such_module:Env", "ModuleNotFoundError...no_such_module"),
         ("tests.env.worlds:Clok", "AttributeError...Clok...did you mean 'Clock'?"),
-        ("tests.env.worlds:", "does not import"),
+        ("tests.env.worlds:", "cannot be imported"),
         ("tests.env:broken_module", "AttributeError"),
     ],
 )
 def test_path_that_does_not_import(path, says):
     refused(ConfigError, env_creator, path, says=says)
-    refused(ConfigError, env_creator, path, says=f"does not import...env='{path}'...module:Class...fix:")
+    refused(ConfigError, env_creator, path, says=f"cannot be imported...env='{path}'...module:Class...fix:")
 
 
 @pytest.mark.parametrize("value", [Clock(), 3, None, ["CartPole-v1"]])
 def test_invalid_creators(value):
     refused(
-        ConfigError, env_creator, value, says="A value that is neither an environment nor a creator...creator function"
+        ConfigError, env_creator, value, says="The value is neither an environment nor a creator...creator function"
     )
-    refused(ConfigError, register_env, "name", value, says="A creator that cannot be called...register_env('name')")
+    refused(ConfigError, register_env, "name", value, says="The creator is not callable...register_env('name')")
 
 
 def test_env_context():

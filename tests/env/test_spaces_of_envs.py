@@ -31,21 +31,21 @@ def bounds_of_another_shape() -> spaces.Box:
 
 
 BAD = {
-    "missing": (None, "No Gymnasium space...got:      None"),
-    "not Gymnasium's": (OldGymSpace(), "No Gymnasium space...OldGymSpace...gymnasium.spaces"),
-    "a dict by agent": ({"a": OBS_SPACE}, "No Gymnasium space...'a': Box"),
-    "text": (spaces.Text(5), "An unsupported space...Text...Box, Discrete"),
+    "missing": (None, "This is not a Gymnasium space...got:      None"),
+    "not Gymnasium's": (OldGymSpace(), "This is not a Gymnasium space...OldGymSpace...gymnasium.spaces"),
+    "a dict by agent": ({"a": OBS_SPACE}, "This is not a Gymnasium space...'a': Box"),
+    "text": (spaces.Text(5), "This kind of space is not supported...Text...Box, Discrete"),
     "inside": (
         spaces.Dict({"x": spaces.Tuple([OBS_SPACE, spaces.Text(3)])}),
-        "unsupported...key 'x', element 1",
+        "not supported...key 'x', element 1",
     ),
-    "empty dict": (spaces.Dict({}), "An empty space"),
-    "empty tuple": (spaces.Tuple([]), "An empty space"),
-    "empty box": (spaces.Box(0, 1, (3, 0)), "An empty space...(3, 0)"),
-    "low_above_high": (low_above_high(), "A Box with low > high...element (1, 2)...low 5.0, high 1.0"),
+    "empty dict": (spaces.Dict({}), "The space has no elements"),
+    "empty tuple": (spaces.Tuple([]), "The space has no elements"),
+    "empty box": (spaces.Box(0, 1, (3, 0)), "The space has no elements...(3, 0)"),
+    "low_above_high": (low_above_high(), "A bound of a Box has low > high...element (1, 2)...low 5.0, high 1.0"),
     "bounds_of_another_shape": (
         bounds_of_another_shape(),
-        "bounds do not have its shape...shape (2,), low (3,), high (2,)",
+        "bounds of a Box do not have its shape...shape (2,), low (3,), high (2,)",
     ),
 }
 KIND = pytest.mark.parametrize("kind", ["observation_space", "action_space"])
@@ -116,7 +116,10 @@ class NoSpaces(gym.Env):
 
 def test_no_spaces():
     refused(
-        SpaceError, to_base_env, NoSpaces(), says="No Gymnasium space...NoSpaces, sub-environment 0, observation_space"
+        SpaceError,
+        to_base_env,
+        NoSpaces(),
+        says="This is not a Gymnasium space...NoSpaces, sub-environment 0, observation_space",
     )
 
 
@@ -153,15 +156,29 @@ class TestCopies:
     @pytest.mark.parametrize("world", [Clock, Party])
     def test_the_same_environment_twice(self, world):
         env = world()
-        refused(EnvError, to_base_env, env, lambda index: env, 2, says=f"The same environment twice...{world.__name__}")
+        refused(EnvError, to_base_env, env, lambda index: env, 2, says=f"the same environment twice...{world.__name__}")
 
     @pytest.mark.parametrize("world", [Clock, Party])
     def test_too_few_copies(self, world):
-        refused(EnvError, to_base_env, world(), None, 3, says="Too few environments...1 existing...3...make_env")
+        refused(
+            EnvError,
+            to_base_env,
+            world(),
+            None,
+            3,
+            says="too few environments...1 environments, no make_env...3...make_env",
+        )
 
     @pytest.mark.parametrize("world", [Clock, Party])
     def test_a_creator_that_returns_nothing(self, world):
-        refused(EnvError, to_base_env, world(), lambda index: None, 2, says="No environment...sub-environment 1...None")
+        refused(
+            EnvError,
+            to_base_env,
+            world(),
+            lambda index: None,
+            2,
+            says="This is not an environment...sub-environment 1...None",
+        )
 
     def test_wrap(self):
         made = []
@@ -174,7 +191,7 @@ class TestCopies:
 
 @pytest.mark.parametrize("value", [None, Clock, 3, "CartPole-v1"])
 def test_no_environment(value):
-    refused(EnvError, to_base_env, value, says="No environment...to_base_env...creator")
+    refused(EnvError, to_base_env, value, says="This is not an environment...to_base_env...creator")
 
 
 class TestViews:
@@ -188,7 +205,7 @@ class TestViews:
             def send_actions(self, actions):
                 raise NotImplementedError
 
-        says = "without a whole view...Half...only poll, send_actions overridden...poll_rows"
+        says = "overrides neither all methods...Half...only poll, send_actions overridden...poll_rows"
         refused(EnvError, Half, says=says)
 
     def test_an_abstract_subclass_needs_no_view(self):

@@ -123,7 +123,7 @@ class TestJaxMarl:
         assert given.max_steps == 7
 
     def test_an_unknown_name(self):
-        with pytest.raises(ConfigError, match=r"unknown environment of jaxmarl[\s\S]*did you mean 'counts'"):
+        with pytest.raises(ConfigError, match=r"Unknown environment of jaxmarl[\s\S]*did you mean 'counts'"):
             env_creator("jax:jaxmarl/count")
 
 

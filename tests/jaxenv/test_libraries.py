@@ -69,7 +69,7 @@ class TestPgx:
     def test_settings(self):
         env = the_env("jax:pgx/minatar-breakout", sticky_action_prob=0.5, max_episode_steps=3)
         assert (env.env.env.sticky_action_prob, env.max_episode_steps) == (0.5, 3)
-        with pytest.raises(ConfigError, match=r"that the environment does not take[\s\S]*sticky_action_prob"):
+        with pytest.raises(ConfigError, match=r"does not accept this env_config[\s\S]*sticky_action_prob"):
             the_env("jax:pgx/minatar-breakout", sticky=0.5)
 
     def test_the_timer_of_freeway_truncates(self):
@@ -88,7 +88,7 @@ class TestPgx:
     def test_names_and_several_players(self):
         with pytest.raises(ConfigError, match=r"environment of pgx[\s\S]*did you mean 'minatar-breakout'"):
             env_creator("jax:pgx/minatar-breakuot")
-        with pytest.raises(EnvError, match=r"A game for several players[\s\S]*2 players"):
+        with pytest.raises(EnvError, match=r"The game has several players[\s\S]*2 players"):
             the_env("jax:pgx/tic_tac_toe")
 
 
@@ -167,13 +167,13 @@ class TestBrax:
             def __init__(self, env):
                 self.env = env
 
-        with pytest.raises(EnvError, match=r"a wrapper of its training[\s\S]*EpisodeWrapper"):
+        with pytest.raises(EnvError, match=r"a wrapper of brax's training[\s\S]*EpisodeWrapper"):
             to_base_env(Own(EpisodeWrapper(Env())))
 
     def test_unknown_names_and_settings(self):
         with pytest.raises(ConfigError, match=r"unknown environment of brax[\s\S]*did you mean 'adder'"):
             env_creator("jax:brax/addr")
-        with pytest.raises(ConfigError, match=r"env_config that the environment does not take[\s\S]*gain: "):
+        with pytest.raises(ConfigError, match=r"does not accept this env_config[\s\S]*gain: "):
             the_env("jax:brax/adder", gian=1)
 
 
@@ -244,7 +244,7 @@ class TestGymnax:
         assert env.observation_space == spaces.Box(0, 9, (1,), np.float32)
         fragment = sampled("jax:gymnax/Climb-v0", noise=0.5)
         assert len(np.unique(fragment["rewards"])) > 100  # the key of each step is new
-        with pytest.raises(ConfigError, match=r"env_config that the environment does not take[\s\S]*slope: "):
+        with pytest.raises(ConfigError, match=r"does not accept this env_config[\s\S]*slope: "):
             the_env("jax:gymnax/Climb-v0", slop=1)
 
     def test_an_environment_itself(self):

@@ -113,7 +113,7 @@ class _Check:
             self._find(
                 "warning",
                 "integer actions",
-                f"{whole[0]}: policies of rollax choose no integers of a Box. Declare MultiDiscrete(high - low + 1, "
+                f"{whole[0]}: rollax's policies do not choose integers of a Box. Declare MultiDiscrete(high - low + 1, "
                 "start=low), or a Box of floats that the environment rounds.",
             )
 
@@ -152,9 +152,9 @@ class _Check:
             with self._made(1, context) as base:
                 base.reset_rows(np.arange(base.num_envs), self._seeds(base))
                 if not is_frame(base.try_render(0)):
-                    self._find("note", "no pictures", f"metadata name {_RGB!r}, and {setting} nothing is drawn")
+                    self._find("note", "no pictures", f"metadata lists {_RGB!r}, but {setting} nothing is drawn")
         except Exception as error:
-            self._find("warning", "no pictures", f"metadata name {_RGB!r}, and {setting} it raises {error!r}")
+            self._find("warning", "no pictures", f"metadata lists {_RGB!r}, but {setting} it raises {error!r}")
 
     def _look_at_pictures(self, base: BaseEnv) -> None:
         """Checks that an environment with a render mode returns frames."""
@@ -165,11 +165,13 @@ class _Check:
         try:
             frame = base.try_render(0)
         except Exception as error:
-            self._find("warning", "no pictures", f"render_mode is {_RGB!r}, and render() raises {error!r}")
+            self._find("warning", "no pictures", f"render_mode is {_RGB!r}, but render() raises {error!r}")
         else:
             if not is_frame(frame):
                 got = checks.outline(frame)
-                self._find("warning", "no pictures", f"render_mode is {_RGB!r}, and render() gives no picture: {got}")
+                self._find(
+                    "warning", "no pictures", f"render_mode is {_RGB!r}, but render() does not return an image: {got}"
+                )
 
     def _trace(self, num_envs: int) -> tuple[list[Moment], int]:
         """Returns the history of the first sub-environment, and the number of sub-environments."""
@@ -279,7 +281,7 @@ class EnvReport:
     def __str__(self) -> str:
         verdict = f", with {_count(len(self.warnings), 'warning')}" if self.warnings else ""
         shown = ", ".join(map(str, self.agents[:8])) + (f", … ({len(self.agents)})" if len(self.agents) > 8 else "")
-        by_agent = "of each agent its own"
+        by_agent = "different for each agent"
         lines = [
             f"{self.name}: fit for training{verdict}",
             f"  kind:         {self.kind}",

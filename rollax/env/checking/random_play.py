@@ -113,11 +113,11 @@ class RandomPlayer:
                 space = self._spaces_of(agent)[kind == "action_space"]
             if space is None:
                 raise SpaceError(
-                    "An agent without spaces.",
+                    "An agent has no space.",
                     where=f"{type(self.env).__name__}.{kind}, agent {agent!r}",
                     got=None,
                     expected=f"{kind}, or {kind}s with a space for this agent",
-                    fix="set it in the env, or pass spaces_of, which gives those of its policy",
+                    fix="set it in the env, or pass spaces_of, a function from an agent id to its spaces",
                 )
             check_space(space, f"{kind} of agent {agent!r}")
             self._spaces[key] = space
@@ -177,17 +177,17 @@ class RandomActions:
         mask, widths = np.asarray(obs[ACTION_MASK]).ravel() > 0, choices(space)
         if len(mask) != sum(widths):
             raise EnvError(
-                "An action mask of the wrong size.",
+                "The action mask has the wrong width.",
                 where=where,
                 got=f"{len(mask)} entries",
                 expected=f"{sum(widths)}: one for each choice of each discrete action of {space}",
-                fix="let the observation space's 'action_mask' be a Box or MultiBinary of that size",
+                fix="make 'action_mask' of the observation space a Box or MultiBinary of that width",
             )
         allowed = []
         for part in np.split(mask, np.cumsum(widths)[:-1]):
             if not part.any():
                 raise EnvError(
-                    "An action mask allows no action.",
+                    "The action mask allows no action.",
                     where=where,
                     got=obs[ACTION_MASK],
                     expected="at least one 1 for each discrete action",

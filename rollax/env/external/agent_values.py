@@ -89,7 +89,7 @@ class AgentValues:
         except (TypeError, ValueError, KeyError, IndexError):
             pass
         raise EnvError(
-            "A logged action that is not in the action space.",
+            "The logged action is not in the action space.",
             where=where,
             got=checks.outline(action),
             expected=space,
@@ -133,7 +133,7 @@ def _check_masks(masks: np.ndarray, first_choices: np.ndarray, where: Where) -> 
     allowed = spaces.have_choices(masks, first_choices)
     if not allowed.all():
         raise EnvError(
-            "An action mask allows no action.",
+            "The action mask allows no action.",
             where=where(int(np.argmin(allowed.all(axis=1)))),
             got="no entry above 0",
             expected="at least one 1 for each discrete action",

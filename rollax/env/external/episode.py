@@ -105,7 +105,7 @@ class ExternalEpisode:
         lost = {agent: amount for agent, amount in rewards.items() if amount and agent not in self.trajectories}
         if lost and self.decided:
             raise MultiAgentError(
-                "A reward for an agent that has ended, or has never acted.",
+                "An agent has a reward, but has ended or has never acted.",
                 where=self.where,
                 got=lost,
                 expected=f"rewards only for {sorted(map(str, self.trajectories))}",
@@ -133,11 +133,11 @@ class ExternalEpisode:
             asking = trajectory is not None and trajectory.call is not None
             if asking or agent in self.logging:
                 raise EnvError(
-                    "An episode that still waits for an action." if asking else "Two threads that play one episode.",
+                    "The episode still waits for an action." if asking else "Two threads play one episode.",
                     where=self.where_of(agent),
                     got=f"a second call before the first {'get_action' if asking else 'log_action'} has returned",
                     expected="one call at a time for each agent of an episode",
-                    fix="play each episode from one thread, or let the others wait for the action",
+                    fix="play each episode from one thread, or wait for the action before the next call",
                 )
 
     def _refuse_many(self, infos: ByAgent) -> None:
@@ -173,7 +173,7 @@ class Event:
 def not_running(name: str, episode_id: Hashable, *, ended: bool) -> EnvError:
     """The error of a call for an episode of the environment `name` that is not running."""
     return EnvError(
-        "An episode that has ended." if ended else "An unknown episode.",
+        "The episode has ended." if ended else "Unknown episode.",
         where=name,
         got=episode_id,
         expected="the id of a running episode",

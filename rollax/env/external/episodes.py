@@ -54,7 +54,7 @@ class ExternalEpisodes:
             self.queue.refuse_if_stopped()
             if self._lookup(episode_id) is not None:
                 raise EnvError(
-                    "An episode that is running already.",
+                    "The episode is already running.",
                     where=f"{self.name}, start_episode",
                     got=episode_id,
                     expected="an id that no running episode has",
@@ -91,11 +91,11 @@ class ExternalEpisodes:
         """
         if not observations:
             raise EnvError(
-                "A request for actions without an observation.",
+                "Actions were requested without an observation.",
                 where=self.name,
                 got={},
                 expected="the observations of at least one episode",
-                fix="leave the request out",
+                fix="call it only if an episode has an observation",
             )
 
         def on_done(call: Call) -> None:
@@ -150,7 +150,7 @@ class ExternalEpisodes:
         checks.check_by_agent("actions", actions, episode.where)
         if actions.keys() != values.keys():
             raise MultiAgentError(
-                "Logged actions of other agents than the observations.",
+                "The logged actions are not of the same agents as the observations.",
                 where=episode.where,
                 got=sorted(map(str, actions)),
                 expected=sorted(map(str, values)),
@@ -196,7 +196,7 @@ class ExternalEpisodes:
             absent = [agent for agent in values if agent not in episode.trajectories]
             if absent:
                 raise MultiAgentError(
-                    "The end of an agent that is not running.",
+                    "An agent that is not running cannot be ended.",
                     where=episode.where,
                     got=absent,
                     expected=f"some of {sorted(map(str, episode.trajectories))}",
@@ -222,7 +222,7 @@ class ExternalEpisodes:
             episode.over = True
             if not episode.decided:
                 raise EnvError(
-                    "An episode without an action; it is dropped.",
+                    "The episode ended without an action and is dropped.",
                     where=episode.where,
                     got="end_episode after start_episode",
                     expected="get_action or log_action in between",
@@ -259,7 +259,7 @@ class ExternalEpisodes:
             return self._running.get(episode_id)
         except TypeError:
             raise EnvError(
-                "An invalid episode id.",
+                "The episode id is not hashable.",
                 where=self.name,
                 got=checks.outline(episode_id),
                 expected="a string, a number, or another hashable value",
@@ -283,7 +283,7 @@ class ExternalEpisodes:
         self._check_agents("obs", by_agent, episode)
         if not by_agent:
             raise MultiAgentError(
-                "Observations of no agent.",
+                "The observations are empty.",
                 where=episode.where,
                 got={},
                 expected="an observation for at least one agent",

@@ -41,7 +41,7 @@ class ExternalBaseEnv(BaseEnv):
         episodes = getattr(env, "_external_episodes", None)
         if episodes is None:
             raise EnvError(
-                "An external environment that was not set up.",
+                "The external environment was not set up.",
                 where=f"{type(env).__name__}.__init__",
                 got="no call of super().__init__",
                 expected="one, before the environment is used",
@@ -84,7 +84,7 @@ class ExternalBaseEnv(BaseEnv):
         for slot in slots:
             if self._waiting.pop(slot, None) is None:
                 raise EnvError(
-                    "An action for an agent that does not wait for one.",
+                    "An action was sent for an agent that is not waiting for one.",
                     where=f"{self.name}, slot {slot}",
                     got="no pending request, or a second action",
                     expected="one action for each row that acts",
@@ -211,8 +211,8 @@ class ExternalBaseEnv(BaseEnv):
             thread.join(_SECONDS_TO_STOP)
             if thread.is_alive():
                 log.warning(
-                    "%s: run() still runs %s s after the environment was stopped. Check `stopped` in it, and let "
-                    "close() end what it waits for.",
+                    "%s: run() is still running %s s after the environment was stopped. Check `stopped` in it, and let "
+                    "close() end what it is waiting for.",
                     *(self.name, _SECONDS_TO_STOP),
                 )
 

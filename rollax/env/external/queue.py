@@ -80,7 +80,7 @@ class EventQueue:
                 where=self.name,
                 got=f"{self._queued} events",
                 expected=f"fewer than {MOST_QUEUED}",
-                fix="send it again a little later",
+                fix="log it again later; the sampler empties the queue while the trainer samples",
             )
 
     def refuse_if_stopped(self) -> None:
@@ -91,7 +91,7 @@ class EventQueue:
                 where=self.name,
                 got="a call after stop()",
                 expected="no further call",
-                fix="let run(), and the other playing threads, return on EnvStoppedError",
+                fix="let run() and the other playing threads return when EnvStoppedError is raised",
             )
 
     # Without the lock.
@@ -157,14 +157,14 @@ class EventQueue:
     def _raise_if_over(self) -> None:
         self.refuse_if_stopped()
         if self._interrupted:
-            raise PollInterruptedError("A poll was interrupted.", where=self.name)
+            raise PollInterruptedError("The poll was interrupted.", where=self.name)
         if self._failure is not None:
             raise EnvError(
                 f"The external environment raised {type(self._failure).__name__} in run(): {self._failure}",
                 where=self.name,
                 got="the traceback above",
                 expected="run() to run while the environment is sampled",
-                fix="correct run(); it may catch what a single episode raises, and play the next one",
+                fix="correct run(), or catch errors of a single episode in it and play the next one",
             ) from self._failure
 
     def answer(self, trajectories: Iterable[Trajectory], actions: Iterable[Any]) -> None:

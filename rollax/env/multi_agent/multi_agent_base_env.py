@@ -61,11 +61,11 @@ class AgentActions:
                 waiting[index].remove(agent)  # type: ignore[union-attr]
             except (KeyError, AttributeError):
                 raise MultiAgentError(
-                    "An action for an agent that is not waiting for one.",
+                    "An action was sent for an agent that is not waiting for one.",
                     where=f"{self._name}, sub-environment {index}, agent {agent!r}",
                     got="a second action" if agent in taken[index] else "no request",
                     expected=f"one action for each of {sorted(map(str, waiting[index] or ()))}",
-                    fix="answer each row that acts once",
+                    fix="send one action for each row that acts",
                 ) from None
             taken[index][agent] = action
 
@@ -74,11 +74,15 @@ class AgentActions:
         waiting = self._waiting[index]
         if waiting or waiting is None:
             raise MultiAgentError(
-                "A step without an action for every agent that waits for one.",
+                "A step lacks the action of an agent that is waiting for one.",
                 where=f"{self._name}, sub-environment {index}",
-                got=f"no action for {sorted(map(str, waiting))}" if waiting else "an episode that is over or not begun",
+                got=f"no action for {sorted(map(str, waiting))}"
+                if waiting
+                else "an episode that is over or has not begun",
                 expected="a reset first, then an action for each row that acts before the next poll",
-                fix="send the actions" if waiting else "call reset_rows or try_reset after the end of an episode",
+                fix="send the missing actions"
+                if waiting
+                else "call reset_rows or try_reset after the end of an episode",
             )
         actions, self._actions[index] = self._actions[index], {}
         return actions

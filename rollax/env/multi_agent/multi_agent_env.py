@@ -186,8 +186,8 @@ class _Grouped(MultiAgentEnv):
             checks.warn_once(
                 "first reward",
                 name,
-                f"{name}, agent {member!r}: a reward of {unearned.pop(member)} beside the first observation of a "
-                "trajectory follows from no action and is not counted. Logged once.",
+                f"{name}, agent {member!r}: a reward of {unearned.pop(member)} with the first observation of a "
+                "trajectory belongs to no action and is not counted. Logged once.",
             )
         return unearned
 
@@ -217,7 +217,9 @@ def _check_groups(groups: Groups, possible_agents: Sequence[Hashable] | None) ->
         else:
             continue
         where = f"with_agent_groups, group {group!r}"
-        raise ConfigError("Invalid agent groups.", where=where, got=problem[0], expected=problem[1], fix=problem[2])
+        raise ConfigError(
+            "The agent groups are invalid.", where=where, got=problem[0], expected=problem[1], fix=problem[2]
+        )
 
 
 def _tuple_spaces(
@@ -230,20 +232,20 @@ def _tuple_spaces(
         unknown = [member for member in members if member not in of_agents]
         if given is None and unknown:
             raise SpaceError(
-                "A group of agents whose spaces are not known.",
+                "The spaces of the agents of a group are not known.",
                 where=where,
                 got=f"no space of {unknown}",
                 expected="a space for each member",
-                fix=f"pass {kind}, or give the environment's class the spaces of its agents",
+                fix=f"pass {kind} to with_agent_groups, or set {kind}s in the environment",
             )
         space = spaces.Tuple([of_agents[member] for member in members]) if given is None else given
         if not isinstance(space, spaces.Tuple) or len(space) != len(members):
             raise SpaceError(
-                f"A group's {kind} that is no Tuple with a space for each member.",
+                f"The {kind} of a group is not a Tuple with a space for each member.",
                 where=where,
                 got=space,
                 expected=f"a gymnasium.spaces.Tuple of {len(members)} spaces, for {list(members)}",
-                fix=f"correct {kind}, or leave it out where the environment names its agents' spaces",
+                fix=f"correct {kind}, or leave it out if the environment has the spaces of its agents",
             )
         found[group] = space
     return found
@@ -264,7 +266,7 @@ def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDi
     # This kind of environment changes only by actions, so without an acting agent it would never continue.
     if not obs and terminateds.get(ALL) is False and truncateds.get(ALL) is False:
         raise MultiAgentError(
-            f"Nobody can act: empty obs without {ALL!r}.",
+            f"No agent can act: obs is empty, and {ALL!r} is not True.",
             where=where,
             got={},
             expected=f"an observation of each agent that acts next, or {ALL!r} True in a flag dict",

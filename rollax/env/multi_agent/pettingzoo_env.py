@@ -29,11 +29,11 @@ def from_pettingzoo(env: Any) -> MultiAgentEnv:
     """
     if not asks_spaces_by_agent(env):
         raise EnvError(
-            "No environment of PettingZoo.",
+            "This is not an environment of PettingZoo.",
             where="from_pettingzoo",
             got=env,
             expected="an environment of the parallel or the AEC API",
-            fix="pass an instance; other kinds of environment need no adapter",
+            fix="pass an instance; pass other kinds of environments to rollax without from_pettingzoo",
         )
     return AECPettingZooEnv(env) if takes_turns(env) else ParallelPettingZooEnv(env)
 
@@ -111,7 +111,7 @@ class ParallelPettingZooEnv(PettingZooEnv):
         unobserved = [agent for agent in agents if agent not in obs]
         if unobserved:
             raise MultiAgentError(
-                "Agents without an observation.",
+                "An agent has no observation.",
                 where=f"{self.spec.id}, agent {unobserved[0]!r}",
                 got=f"observations of {sorted(map(str, obs))}",
                 expected=f"an observation of each of env.agents: {sorted(map(str, agents))}",
@@ -173,7 +173,7 @@ def _agents(env: Any, name: str) -> list[Hashable]:
     agents = getattr(env, "agents", None)
     if not isinstance(agents, list | tuple):
         raise MultiAgentError(
-            "agents that are no list.",
+            "The agents are not a list.",
             where=f"{name}.agents",
             got=checks.outline(agents),
             expected="a list of the ids of the agents of the running episode",
@@ -209,7 +209,7 @@ def pettingzoo_creator(env_id: str) -> Callable[[EnvContext], Any]:
         short = {known.rpartition("/")[2]: known for known in ids}
         near = [short[match] for match in difflib.get_close_matches(env_id.rpartition("/")[2], short, n=3)]
         raise ConfigError(
-            "An unknown environment of PettingZoo.",
+            "Unknown environment of PettingZoo.",
             where="env",
             got=env_id,
             expected=f"an id such as {', '.join(near or ids[:3])}",

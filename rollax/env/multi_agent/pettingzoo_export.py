@@ -30,7 +30,7 @@ def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
     """
     if not isinstance(env, MultiAgentEnv):
         raise EnvError(
-            "No multi-agent environment.",
+            "This is not a multi-agent environment.",
             where="to_pettingzoo",
             got=env,
             expected="a MultiAgentEnv",
@@ -82,7 +82,7 @@ class _Exported(ParallelEnv):
         where = f"{self}, exported to PettingZoo"
         if not self.agents:
             raise EnvError(
-                "A step before the reset or after the end of an episode.",
+                "step() was called before the reset or after the end of an episode.",
                 where=where,
                 got="no agents",
                 expected="reset() first",
@@ -91,7 +91,7 @@ class _Exported(ParallelEnv):
         wrong = (actions.keys() - set(self.agents)) | (self._acting - actions.keys())
         if wrong:
             raise MultiAgentError(
-                "Actions for other agents than those of `agents`.",
+                "The actions are not for the agents in `agents`.",
                 where=where,
                 got=f"actions for {sorted(map(str, actions))}",
                 expected=f"one for each of `agents`, {sorted(map(str, self.agents))}",
@@ -113,7 +113,7 @@ class _Exported(ParallelEnv):
         space = space_of(self.env, kind, agent)
         if space is None:
             raise SpaceError(
-                "An agent without a space.",
+                "An agent has no space.",
                 where=f"{self}, exported to PettingZoo, agent {agent!r}",
                 got=None,
                 expected=f"{kind}, or {kind}s by agent id, in the environment",

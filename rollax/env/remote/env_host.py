@@ -94,10 +94,10 @@ class EnvHost:
                 value = getattr(self._as_written, name)
             except AttributeError as error:
                 raise NoAttributeError(
-                    "An attribute that the environment does not have.",
+                    "The environment does not have this attribute.",
                     where=self._where,
                     got=str(error),
-                    expected="an attribute or a method of the environment as it was written",
+                    expected="an attribute or a method of the user's environment",
                     fix="correct the name",
                 ) from error
             return (True, None) if callable(value) else (False, value)
@@ -143,11 +143,11 @@ def facts_of(env: Any, declared: Spaces) -> EnvFacts:
     is_several = isinstance(env, VectorEnv | gym.vector.VectorEnv | BaseEnv) or has_base(env, JAX_ENV_CLASS)
     if is_several or not (hasattr(env, "reset") and hasattr(env, "step")):
         raise EnvError(
-            "An environment that cannot be one of several remote sub-environments.",
+            "The environment cannot be a remote sub-environment.",
             where="remote_envs",
             got=env,
             expected="a Gymnasium env, a MultiAgentEnv, or a PettingZoo env",
-            fix="leave remote_worker_envs out where the env brings its own sub-environments or its own thread, or is "
+            fix="leave remote_worker_envs out if the env has its own sub-environments or its own thread, or is "
             "written in JAX",
         )
     spaces = (space_of(env, "observation_space", declared), space_of(env, "action_space", declared))

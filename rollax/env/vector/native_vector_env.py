@@ -172,7 +172,7 @@ class NativeVectorEnv(BaseEnv):
             checks.warn_once(
                 "seed",
                 self.name,
-                f"{self.name} takes its seed when it is made, and none at a reset: pass it to envpool.make, together "
+                f"{self.name} does not accept a seed in reset(): pass it to envpool.make, together "
                 "with the worker_index. Logged once.",
             )
             return None
@@ -203,7 +203,7 @@ class NativeVectorEnv(BaseEnv):
             return info_list(infos, self.num_envs, ended)
         except Exception as error:
             raise EnvError(
-                "Infos that cannot be split by sub-environment.",
+                "The infos cannot be split by sub-environment.",
                 where=self.name,
                 got=f"{type(error).__name__}: {error}, of {checks.outline(infos)}",
                 expected="arrays of one entry for each sub-environment, and masks of the same length",
@@ -218,11 +218,11 @@ class NativeVectorEnv(BaseEnv):
             final = None
         if final is None:
             raise EnvError(
-                "An episode ended without its last observation.",
+                "The last observation of an ended episode is missing.",
                 where=f"{self.name}, sub-environments {ended.tolist()}",
                 got=f"infos with {sorted(infos)}" if isinstance(infos, dict) else checks.outline(infos),
                 expected="infos['final_obs'], as autoreset mode SAME_STEP requires",
-                fix="return it, or use another autoreset mode",
+                fix="return infos['final_obs'], or use another autoreset mode",
             )
         space = self.env.single_observation_space
 
@@ -254,7 +254,7 @@ def _autoreset_mode(env: gym.vector.VectorEnv, name: str) -> AutoresetMode:
     # The attribute first, because metadata often belong to the class, and instances may differ.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or (env.metadata or {}).get("autoreset_mode")
     if mode is None:
-        checks.warn_once("autoreset", name, f"{name} does not say how it resets: NEXT_STEP is assumed.")
+        checks.warn_once("autoreset", name, f"{name} does not declare its autoreset mode: NEXT_STEP is assumed.")
         return AutoresetMode.NEXT_STEP
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
 

@@ -219,11 +219,13 @@ class Answers:
         if np.count_nonzero(states == _WAITING) != len(states):
             stray = int(env_index[states != _WAITING][0])
             raise EnvError(
-                "An action for a sub-environment that is not waiting for one.",
+                "An action was sent for a sub-environment that is not waiting for one.",
                 where=f"{self.name}, sub-environment {stray}",
-                got="an answer already" if self._states[stray] == _ANSWERED else "an episode that is over or not begun",
+                got="a second action"
+                if self._states[stray] == _ANSWERED
+                else "an episode that is over or has not begun",
                 expected="one action per poll, between the reset and the end of an episode",
-                fix="reset the sub-environment first, and answer each row that acts once",
+                fix="reset the sub-environment first, and send one action for each row that acts",
             )
 
     def take(self) -> trees.Tree:
@@ -232,9 +234,9 @@ class Answers:
             stray = int(np.flatnonzero(self._states != _ANSWERED)[0])
             waits = self._states[stray] == _WAITING
             raise EnvError(
-                "A step without an action for every sub-environment.",
+                "A step lacks the action of a sub-environment.",
                 where=f"{self.name}, sub-environment {stray}",
-                got="no action" if waits else "an episode that is over or not begun",
+                got="no action" if waits else "an episode that is over or has not begun",
                 expected="a reset first, then an action for each sub-environment before the next poll",
                 fix="send its action" if waits else "call reset_rows or try_reset after an episode's end",
             )

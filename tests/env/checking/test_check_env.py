@@ -76,9 +76,9 @@ def test_accepted_kinds(env, kind, name):
 
 
 def test_unknown_environments():
-    with pytest.raises(ConfigError, match="An unknown environment"):
+    with pytest.raises(ConfigError, match="Unknown environment"):
         check_env("CartPol-v1")
-    with pytest.raises(EnvError, match="No environment"):
+    with pytest.raises(EnvError, match="This is not an environment"):
         check_env(3)
 
 
@@ -351,7 +351,7 @@ class TestPictures:
         blind = {"render_mode": "rgb_array", "blind": True}
         for report in (check_env(Film, blind), check_env(Film(blind))):
             assert names(report) == [("warning", "no pictures")]
-            assert "render() gives no picture: NoneType" in report.findings[0].message
+            assert "render() does not return an image: NoneType" in report.findings[0].message
 
     def test_render_raises(self):
         class RenderRaises(Film):

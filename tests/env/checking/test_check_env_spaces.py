@@ -40,7 +40,7 @@ class TestSpacesByAgent:
         report = check_env(Named)
         assert report.findings == ()
         assert report.agents == ("a", "b")
-        assert "  observations: of each agent its own\n" in str(report)
+        assert "  observations: different for each agent\n" in str(report)
 
         class Off(Named):
             def _obs(self):
@@ -51,12 +51,12 @@ class TestSpacesByAgent:
     def test_spaces_declared_by_the_policies(self):
         assert check_env(OwnSpaces, spaces_of=OwnSpaces.spaces_by_agent.get).findings == ()
         refused(
-            SpaceError, check_env, OwnSpaces, says="An agent without spaces...observation_space, agent 'a'...spaces_of"
+            SpaceError, check_env, OwnSpaces, says="An agent has no space...observation_space, agent 'a'...spaces_of"
         )
         bad = {"a": (None, spaces.Discrete(2))}
-        refused(SpaceError, lambda: check_env(OwnSpaces, spaces_of=bad.get), says="An agent without spaces...'a'")
+        refused(SpaceError, lambda: check_env(OwnSpaces, spaces_of=bad.get), says="An agent has no space...'a'")
         bad = {agent: (pair[0], spaces.Text(3)) for agent, pair in OwnSpaces.spaces_by_agent.items()}
-        refused(SpaceError, lambda: check_env(OwnSpaces, spaces_of=bad.get), says="unsupported space...agent 'a'")
+        refused(SpaceError, lambda: check_env(OwnSpaces, spaces_of=bad.get), says="space is not supported...agent 'a'")
 
 
 MASKED = spaces.Dict({"x": OBS_SPACE, "action_mask": spaces.MultiBinary(5)})
@@ -89,14 +89,14 @@ class TestMasks:
             def obs(self):
                 return {**super().obs(), "action_mask": np.zeros(5, np.int8)}
 
-        says = "An action mask allows no action...sub-environment 0...[0, 0, 0, 0, 0]"
+        says = "The action mask allows no action...sub-environment 0...[0, 0, 0, 0, 0]"
         refused(EnvError, check_env, Stuck, says=says)
 
     def test_a_mask_of_the_wrong_size(self):
         class Wide(Masked):
             action_space = spaces.Discrete(4)
 
-        refused(EnvError, check_env, Wide, says="An action mask of the wrong size...5 entries...4: one for")
+        refused(EnvError, check_env, Wide, says="The action mask has the wrong width...5 entries...4: one for")
 
     def test_masks_of_nested_actions(self):
         """Five choices, then two times two, side by side; the rest is free."""

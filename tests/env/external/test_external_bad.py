@@ -61,7 +61,7 @@ def running_episode(env, episode="mine"):
         (np.zeros(2, np.float32), "wrong shape...episode 'mine'...(2,)...(3,)"),
         (np.zeros((3, 1), np.float32), "wrong shape...(3, 1)"),
         (NAN, "NaN...episode 'mine'"),
-        (np.array([0, np.inf, 0], np.float32), "infinite...episode 'mine'...inf"),
+        (np.array([0, np.inf, 0], np.float32), "contains NaN or infinity...episode 'mine'...inf"),
         (None, "wrong shape...None"),
         ([1.0, [2.0]], "shape"),
         (["a", "b", "c"], "dtype"),
@@ -122,12 +122,12 @@ def test_unsafe_dtypes_in_the_first_episodes():
 @pytest.mark.parametrize(
     ("reward", "says"),
     [
-        ("1", "no real number...'mine'...str"),
-        (None, "no real number"),
-        ([1.0], "no real number"),
-        (1j, "no real number"),
-        (float("nan"), "NaN or infinite reward...'mine'...nan"),
-        (np.float32(np.inf), "NaN or infinite reward...inf"),
+        ("1", "not a real number...'mine'...str"),
+        (None, "The reward is not a real number"),
+        ([1.0], "The reward is not a real number"),
+        (1j, "The reward is not a real number"),
+        (float("nan"), "The reward is NaN or infinite...'mine'...nan"),
+        (np.float32(np.inf), "The reward is NaN or infinite...inf"),
     ],
 )
 def test_rewards(reward, says):
@@ -141,7 +141,7 @@ def test_rewards(reward, says):
 def test_infos_and_flags():
     def check(env):
         running_episode(env)
-        refused(EnvError, env.log_returns, "mine", 1.0, ["info"], says="info that is no dict...'mine'...list")
+        refused(EnvError, env.log_returns, "mine", 1.0, ["info"], says="info is not a dict...'mine'...list")
         refused(EnvError, env.end_episode, "mine", seen(1), 1, says="truncated flag...'mine'...int: 1...True or False")
         refused(EnvError, env.start_episode, "other", None, says="training_enabled flag...start_episode...None")
         env.end_episode("mine", seen(1), np.bool_(True))
@@ -183,7 +183,7 @@ class TestEpisodes:
                 lambda: env.log_returns("unknown", 1.0),
                 lambda: env.end_episode("unknown", seen(1)),
             ):
-                refused(EnvError, call, says="unknown episode...Scripted...unknown...start_episode first")
+                refused(EnvError, call, says="Unknown episode...Scripted...unknown...start_episode first")
 
         check_beside_an_episode(check)
 
@@ -199,15 +199,15 @@ class TestEpisodes:
     def test_duplicate(self):
         def check(env):
             running_episode(env)
-            refused(EnvError, env.start_episode, "mine", says="running already...start_episode...mine")
+            refused(EnvError, env.start_episode, "mine", says="already running...start_episode...mine")
             env.log_action("mine", seen(2), 1)
 
         check_beside_an_episode(check)
 
     def test_invalid_ids(self):
         def check(env):
-            refused(EnvError, env.start_episode, ["mine"], says="invalid episode id...list")
-            refused(EnvError, env.log_returns, {}, 1.0, says="invalid episode id...dict")
+            refused(EnvError, env.start_episode, ["mine"], says="episode id is not hashable...list")
+            refused(EnvError, env.log_returns, {}, 1.0, says="episode id is not hashable...dict")
 
         check_beside_an_episode(check)
 
@@ -255,7 +255,7 @@ class TestSampler:
         with playing(script) as base:
             rows = base.poll_rows()
             answer(base, rows)
-            refused(EnvError, base.send_rows, rows, None, np.array([1]), says="does not wait...slot 0")
+            refused(EnvError, base.send_rows, rows, None, np.array([1]), says="not waiting...slot 0")
 
     def test_actions_before_the_first_poll(self):
         with playing(lambda env: None) as base:
@@ -281,7 +281,7 @@ class TestSpaces:
         with playing(script, Scripted, spaces.Box(-1, 1, (2,)), ACTION_SPACE) as base, caplog.at_level(logging.WARNING):
             for _ in range(3):
                 assert base.poll_rows().obs.tolist() == [[9.0, 9.0]]
-        assert caplog.text.count("outside of its space") == 1
+        assert caplog.text.count("outside its space") == 1
 
 
 class TestAgents:
@@ -295,7 +295,7 @@ class TestAgents:
 
     def test_rewards_for_agents_that_are_not_running(self):
         def script(env):
-            says = "has ended, or has never acted...'mine'...{'c': 2.0}...['a', 'b']"
+            says = "has ended or has never acted...'mine'...{'c': 2.0}...['a', 'b']"
             refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0, "c": 2.0}, says=says)
             env.end_agents("mine", {"a": seen(2)})
             refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0}, says="has ended...{'a': 1.0}")
@@ -308,8 +308,8 @@ class TestAgents:
     def test_bad_values(self):
         def script(env):
             refused(EnvError, env.get_action, "mine", {"a": seen(1), "b": NAN}, says="NaN...'mine', agent 'b'")
-            refused(EnvError, env.log_returns, "mine", {"a": 1.0, "b": "2"}, says="no real number...'mine'")
-            refused(EnvError, env.log_returns, "mine", {"a": 1.0}, {"a": 1}, says="info that is no dict...'mine'")
+            refused(EnvError, env.log_returns, "mine", {"a": 1.0, "b": "2"}, says="not a real number...'mine'")
+            refused(EnvError, env.log_returns, "mine", {"a": 1.0}, {"a": 1}, says="info is not a dict...'mine'")
             refused(EnvError, env.end_agents, "mine", {"a": seen(1)}, 0, says="truncated flag")
             refused(EnvError, env.end_agents, "mine", {"a": NAN}, says="NaN...agent 'a'")
 
@@ -317,21 +317,23 @@ class TestAgents:
 
     def test_values_that_are_no_dicts_and_empty_dicts(self):
         def script(env):
-            refused(MultiAgentError, env.get_action, "mine", seen(1), says="obs that are no dict...'mine'...ndarray")
-            refused(MultiAgentError, env.log_action, "mine", {"a": seen(1)}, 1, says="actions that are no dict")
-            refused(MultiAgentError, env.log_returns, "mine", 1.0, says="rewards that are no dict...float: 1.0")
-            refused(MultiAgentError, env.log_returns, "mine", {}, [1], says="infos that are no dict")
-            refused(MultiAgentError, env.end_episode, "mine", None, says="obs that are no dict")
-            refused(MultiAgentError, env.get_action, "mine", {}, says="no agent...'mine'...at least one agent")
-            refused(MultiAgentError, env.get_actions, {"mine": {}}, says="no agent")
+            refused(MultiAgentError, env.get_action, "mine", seen(1), says="obs is not a dict...'mine'...ndarray")
+            refused(MultiAgentError, env.log_action, "mine", {"a": seen(1)}, 1, says="actions is not a dict")
+            refused(MultiAgentError, env.log_returns, "mine", 1.0, says="rewards is not a dict...float: 1.0")
+            refused(MultiAgentError, env.log_returns, "mine", {}, [1], says="infos is not a dict")
+            refused(MultiAgentError, env.end_episode, "mine", None, says="obs is not a dict")
+            refused(
+                MultiAgentError, env.get_action, "mine", {}, says="observations are empty...'mine'...at least one agent"
+            )
+            refused(MultiAgentError, env.get_actions, {"mine": {}}, says="observations are empty")
 
         self.check(script)
 
     def test_actions_of_other_agents(self):
         def script(env):
             log, obs = env.log_action, {"a": seen(2), "b": seen(2)}
-            refused(MultiAgentError, log, "mine", obs, {"a": 1}, says="other agents...['a']...['a', 'b']")
-            refused(MultiAgentError, log, "mine", {"a": seen(2)}, {"a": 1, "b": 1}, says="other agents")
+            refused(MultiAgentError, log, "mine", obs, {"a": 1}, says="not of the same agents...['a']...['a', 'b']")
+            refused(MultiAgentError, log, "mine", {"a": seen(2)}, {"a": 1, "b": 1}, says="not of the same agents")
 
         self.check(script)
 
@@ -354,6 +356,6 @@ class TestAgents:
                 lambda: env.log_returns("mine", {"z": 0.0}),
                 lambda: env.log_returns("mine", {"a": 0.0}, {"z": {}}),
             ):
-                refused(MultiAgentError, call, says="does not declare...'mine'...z...['a', 'b']")
+                refused(MultiAgentError, call, says="not declared by the environment...'mine'...z...['a', 'b']")
 
         self.check(script, Declares)

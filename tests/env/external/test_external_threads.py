@@ -25,7 +25,7 @@ class TestStopping:
         def script(env):
             def play(n):
                 episode = env.start_episode(n)
-                with pytest.raises(EnvStoppedError, match=r"was stopped(?s:.)*return on EnvStoppedError"):
+                with pytest.raises(EnvStoppedError, match=r"was stopped(?s:.)*return when EnvStoppedError"):
                     env.get_action(episode, seen(n))
                 outcomes.append(n)
 
@@ -94,7 +94,7 @@ class TestStopping:
         base = to_base_env(Scripted(lambda env: release.wait()))
         base.reset_rows(np.arange(1))
         base.stop()
-        assert "run() still runs" in caplog.text
+        assert "run() is still running" in caplog.text
         release.set()
         base._thread.join(LONG)
         assert not base._thread.is_alive()
@@ -142,7 +142,7 @@ class TestErrorsOfRun:
 
     def test_a_refused_call_is_an_error_too(self):
         with playing(lambda env: env.get_action("unknown", seen(1))) as base:
-            error = refused(EnvError, base.poll_rows, says="raised EnvError in run(): An unknown episode")
+            error = refused(EnvError, base.poll_rows, says="raised EnvError in run(): Unknown episode")
             assert isinstance(error.__cause__, EnvError)
 
 
@@ -377,7 +377,7 @@ class TestTwoThreadsOfOneEpisode:
         second = threading.Thread(target=episodes.log, args=("mine", {"agent0": seen(1)}, {"agent0": 0}))
         second.start()
         until(lambda: episodes.queue._room._waiters)
-        says = "Two threads that play one episode...'mine', agent 'agent0'...log_action has returned"
+        says = "Two threads play one episode...'mine', agent 'agent0'...log_action has returned"
         refused(EnvError, episodes.log, "mine", {"agent0": seen(2)}, {"agent0": 0}, says=says)
         episodes.queue.take()
         second.join(LONG)

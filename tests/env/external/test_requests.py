@@ -73,7 +73,7 @@ class TestRequests:
         base.env.start_episode("a")
         base.env.request_actions({"a": seen(0)}, lambda actions: None)
         refused(EnvError, base.env.request_actions, {"a": seen(0)}, print, says="still waits for an action")
-        refused(EnvError, base.env.request_actions, {"b": seen(0)}, print, says="unknown episode")
+        refused(EnvError, base.env.request_actions, {"b": seen(0)}, print, says="Unknown episode")
         refused(EnvError, base.env.request_actions, {}, print, says="without an observation")
 
     def test_a_reward_while_a_request_waits_belongs_to_its_action(self, base):
@@ -175,7 +175,7 @@ def test_a_full_queue_refuses_calls_that_do_not_wait(base, monkeypatch):
 
     log()
     log()
-    refused(QueueFullError, log, says="again a little later")
+    refused(QueueFullError, log, says="again later")
     base.poll_rows()
     log()
 

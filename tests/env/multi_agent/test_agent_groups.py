@@ -204,7 +204,7 @@ class TestDicts:
         grouped = env.with_agent_groups(GROUPS)
         grouped.reset()
         assert grouped.step({"team": (0, 0)})[1] == {"team": 1.0}
-        assert "FixedSteps, agent 'b': a reward of 5.0 beside the first observation" in caplog.text
+        assert "FixedSteps, agent 'b': a reward of 5.0 with the first observation" in caplog.text
 
 
 class TestSpaces:
@@ -249,7 +249,7 @@ class TestSpaces:
         )
         refused(SpaceError, env.with_agent_groups, GROUPS, says="not known...group 'team'...obs_space")
         for wrong in (OBS_SPACE, spaces.Tuple([OBS_SPACE])):
-            says = "no Tuple with a space for each member...group 'team'...for ['a', 'b']"
+            says = "not a Tuple with a space for each member...group 'team'...for ['a', 'b']"
             refused(SpaceError, env.with_agent_groups, GROUPS, wrong, act_space, says=says)
 
 
@@ -266,7 +266,7 @@ class TestRefused:
         ],
     )
     def test_groups(self, groups, says):
-        refused(ConfigError, FixedSteps().with_agent_groups, groups, says=f"Invalid agent groups...{says}")
+        refused(ConfigError, FixedSteps().with_agent_groups, groups, says=f"agent groups are invalid...{says}")
 
     def refuses(self, says, *steps, error=MultiAgentError, first=None):
         env = FixedSteps(*steps, first=first or ({"a": observation(1), "b": observation(2)}, {}))
@@ -281,7 +281,7 @@ class TestRefused:
         self.refuses(
             "step() did not return five...FixedSteps, sub-environment 0", (self.BOTH, {}, NO, {}), error=EnvError
         )
-        self.refuses("rewards that are no dict...FixedSteps, sub-environment 0", (self.BOTH, 1.0, NO, NO, {}))
+        self.refuses("rewards is not a dict...FixedSteps, sub-environment 0", (self.BOTH, 1.0, NO, NO, {}))
 
     def test_shape(self):
         obs = {"a": observation(1), "b": np.zeros(4, np.float32)}
@@ -293,24 +293,29 @@ class TestRefused:
         self.refuses("NaN...agent 'team'", ({"a": observation(np.nan)}, {}, NO, NO, {}), error=EnvError)
 
     def test_rewards(self):
-        for bad, says in ((np.nan, "NaN or infinite"), ("1", "no real number"), ([1.0], "no real"), (None, "no real")):
+        for bad, says in (
+            (np.nan, "NaN or infinite"),
+            ("1", "not a real number"),
+            ([1.0], "not a real"),
+            (None, "not a real"),
+        ):
             step = (self.BOTH, {"a": 1.0, "b": bad}, NO, NO, {})
             self.refuses(f"{says}...sub-environment 0, agent 'team'", step, error=EnvError)
 
     def test_flags(self):
-        says = "A truncated flag that is not a boolean...sub-environment 0, agent 'b'...int: 0"
+        says = "The truncated flag is not a boolean...sub-environment 0, agent 'b'...int: 0"
         self.refuses(says, (self.BOTH, {}, NO, {"b": 0, ALL: False}, {}), error=EnvError)
 
     def test_undeclared_agents(self):
         obs = self.BOTH | {"z": observation(1)}
-        self.refuses("does not declare...sub-environment 0, agent 'z'...['team']", (obs, {}, NO, NO, {}))
+        self.refuses("not declared by the environment...sub-environment 0, agent 'z'...['team']", (obs, {}, NO, NO, {}))
 
     def test_missing_all(self):
-        self.refuses("terminateds without '__all__'...sub-environment 0", (self.BOTH, {}, {"a": False}, NO, {}))
+        self.refuses("terminateds has no '__all__'...sub-environment 0", (self.BOTH, {}, {"a": False}, NO, {}))
 
     def test_reward_for_a_member_that_has_ended(self):
         ends = ({"a": observation(1)}, {}, {"b": True, ALL: False}, NO, {})
-        says = "A reward for an agent that has ended...sub-environment 0, agent 'b'...got:      2.0"
+        says = "An agent has a reward, but has ended...sub-environment 0, agent 'b'...got:      2.0"
         self.refuses(says, ends, ({"a": observation(1)}, {"a": 1.0, "b": 2.0}, NO, NO, {}))
 
     def test_action_for_a_member(self):
@@ -319,8 +324,10 @@ class TestRefused:
         refused(EnvError, base.send_actions, {0: {"a": 1}}, says="not waiting...agent 'a'...'team'")
 
     def test_nobody_can_act(self):
-        self.refuses("Nobody can act...FixedSteps, sub-environment 0", ({}, {}, NO, NO, {}))
-        self.refuses("Nobody can act...sub-environment 0", ({"a": observation(1)}, {}, {"a": True, ALL: False}, NO, {}))
+        self.refuses("No agent can act...FixedSteps, sub-environment 0", ({}, {}, NO, NO, {}))
+        self.refuses(
+            "No agent can act...sub-environment 0", ({"a": observation(1)}, {}, {"a": True, ALL: False}, NO, {})
+        )
 
 
 def test_spaces_seeds_render_and_close_are_passed_through():

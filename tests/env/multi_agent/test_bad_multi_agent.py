@@ -76,21 +76,21 @@ class TestContradictions:
 
     @pytest.mark.parametrize("missing", ["terms", "truncs"])
     def test_missing_all(self, where, kind, before, missing):
-        says = f"{missing[:-1]}...without '__all__'...{where}...got:      ['a', 'b']...expected: a flag '__all__'"
+        says = f"{missing[:-1]}...has no '__all__'...{where}...got:      ['a', 'b']...expected: a flag '__all__'"
         self.refuses(kind, before, says, parts(**{missing: {"a": False, "b": False}}))
 
     def test_reward_for_an_agent_that_has_ended(self, where, kind, before):
-        says = f"A reward for an agent that has ended...{where}, agent 'b'...got:      0.5"
+        says = f"An agent has a reward, but has ended...{where}, agent 'b'...got:      0.5"
         only_a = {"obs": {"a": OBS}, "rewards": {"a": 1.0}}
         ends = parts(**only_a, terms={"b": True, ALL: False})
         self.refuses(kind, before, says, ends, parts(**only_a), parts(obs={"a": OBS}, rewards={"a": 1.0, "b": 0.5}))
 
     def test_reward_for_an_agent_never_seen(self, where, kind, before):
-        says = f"or has never been seen...{where}, agent 'z'...got:      -2"
+        says = f"or has never been observed...{where}, agent 'z'...got:      -2"
         self.refuses(kind, before, says, parts(rewards={"a": 1.0, "z": -2}))
 
     def test_empty_obs(self, where, kind, before):
-        says = f"Nobody can act: empty obs without '__all__'...{where}...got:      {{}}"
+        says = f"No agent can act: obs is empty, and '__all__' is not True...{where}...got:      {{}}"
         self.refuses(kind, before, says, parts(obs={}, rewards={}))
         if "FixedSteps" in where:  # a BaseEnv may continue without actions
             self.refuses(kind, before, says, parts(obs={}))
@@ -109,7 +109,7 @@ class TestValues:
     def test_nan(self, where, kind, before):
         bad = np.array([0, np.nan, 0], np.float32)
         place = f"{where.split(', ')[1]}, agent 'b'"
-        self.refuses(kind, before, f"A NaN or infinite observation...{place}", obs={"a": OBS, "b": bad})
+        self.refuses(kind, before, f"The observation contains NaN or infinity...{place}", obs={"a": OBS, "b": bad})
 
     def test_shape(self, where, kind, before):
         place = f"{where.split(', ')[1]}, agent 'b'"
@@ -117,17 +117,19 @@ class TestValues:
         self.refuses(kind, before, says, obs={"a": OBS, "b": np.zeros(4, np.float32)})
 
     def test_infinite_reward(self, where, kind, before):
-        self.refuses(kind, before, f"infinite reward...{where}, agent 'a'", rewards={"a": np.inf, "b": 1.0})
-        self.refuses(kind, before, f"infinite reward...{where}, agent 'a'", obs={"b": OBS}, rewards={"a": np.nan})
+        self.refuses(kind, before, f"reward is NaN or infinite...{where}, agent 'a'", rewards={"a": np.inf, "b": 1.0})
+        self.refuses(
+            kind, before, f"reward is NaN or infinite...{where}, agent 'a'", obs={"b": OBS}, rewards={"a": np.nan}
+        )
 
     def test_reward_that_is_no_number(self, where, kind, before):
         for value in ("1", [1.0], np.ones(1)):
-            says = f"no real number...{where}, agent 'b'...{type(value).__name__}"
+            says = f"not a real number...{where}, agent 'b'...{type(value).__name__}"
             self.refuses(kind, before, says, rewards={"a": 1.0, "b": value})
 
     def test_flags(self, where, kind, before):
         for agent in ("a", ALL):
-            says = f"A truncated flag that is not a boolean...{where}, agent {agent!r}...got:      int: 0"
+            says = f"The truncated flag is not a boolean...{where}, agent {agent!r}...got:      int: 0"
             self.refuses(kind, before, says, truncs={ALL: False, agent: 0})
 
     def test_none_is_not_an_observation(self, where, kind, before):
@@ -141,14 +143,14 @@ class TestValues:
         step[index] = [1]
         name = ("obs", "rewards", "terminateds", "truncateds", "infos")[index]
         base = kind(FixedSteps(*before, tuple(step)))
-        refused(EnvError, play, base, len(before) + 1, says=f"{name} that are no dict...{where}...got:      list")
+        refused(EnvError, play, base, len(before) + 1, says=f"{name} is not a dict...{where}...got:      list")
 
 
 @pytest.mark.parametrize("appears", ["at the reset", "in an episode"])
 def test_undeclared_agent(appears):
     env = FixedSteps(FINE, reset=({"a": OBS}, {})) if appears == "in an episode" else FixedSteps(FINE)
     env.possible_agents = ["a", "c"]
-    says = "does not declare...FixedSteps, sub-environment 0, agent 'b'...got:      b...['a', 'c']"
+    says = "not declared by the environment...FixedSteps, sub-environment 0, agent 'b'...got:      b...['a', 'c']"
     refused(MultiAgentError, play, to_base_env(env), 1, says=says)
 
 
@@ -158,11 +160,11 @@ def test_action_for_a_finished_or_absent_agent():
     base.send_actions({0: {"a": 0, "b": 0}})
     base.poll()
     for agent in ("b", "z"):
-        says = f"An action for an agent that is not waiting...sub-environment 0, agent '{agent}'...'a'"
+        says = f"An action was sent for an agent that is not waiting...sub-environment 0, agent '{agent}'...'a'"
         refused(EnvError, base.send_actions, {0: {agent: 0}}, says=says)
     rows = play(base, 1)
     assert rows.agents == ["a", "b"]
-    says = "An action for an agent that is not waiting...FixedSteps, sub-environment 0, agent 'b'...no request...['a']"
+    says = "An action was sent for an agent that is not waiting...sub-environment 0, agent 'b'...no request...['a']"
     refused(MultiAgentError, base.send_rows, rows, np.array([1]), np.zeros(1, np.int64), says=says)
 
 
@@ -178,14 +180,14 @@ def test_reset_without_agents():
         play,
         to_base_env(FixedSteps(FINE, reset=({}, {}))),
         0,
-        says="A reset without an observation...FixedSteps",
+        says="The reset returned no observation...FixedSteps",
     )
     refused(
         EnvError,
         play,
         to_base_env(FixedSteps(FINE, reset=(OBS, {}))),
         0,
-        says="obs that are no dict...FixedSteps...ndarray",
+        says="obs is not a dict...FixedSteps...ndarray",
     )
 
 
@@ -194,7 +196,7 @@ def test_a_reward_beside_a_first_observation_is_not_counted_and_warns_once(caplo
     rows = play(base, 1)
     assert rows.rewards[rows.agents.index("b")] == 0  # type: ignore[union-attr]
     play(base, 1)
-    assert caplog.text.count("agent 'b': a reward of 1.0 beside the first observation of a trajectory") == 1
+    assert caplog.text.count("agent 'b': a reward of 1.0 with the first observation of a trajectory") == 1
 
 
 class TestDictView:
@@ -225,14 +227,14 @@ class TestDictView:
             def poll(self):
                 return *({7: part} for part in self.env.step({})), {}
 
-        refused(EnvError, play, More(FixedSteps(FINE)), 1, says="unknown sub-environment...More...7...num_envs, 1")
+        refused(EnvError, play, More(FixedSteps(FINE)), 1, says="Unknown sub-environment...More...7...num_envs, 1")
 
     def test_off_policy_action_without_observation(self):
         class Given(Polled):
             def poll(self):
                 return *super().poll()[:5], {0: {"z": 3}}
 
-        refused(EnvError, play, Given(FixedSteps(FINE)), 1, says="without an observation...agent 'z'...3")
+        refused(EnvError, play, Given(FixedSteps(FINE)), 1, says="has no observation...agent 'z'...3")
 
 
 class Declares(FixedSteps):
@@ -247,7 +249,7 @@ def test_undeclared_agent_in_one_part(kind, part, before):
     values = {"obs": OBS, "rewards": 0.0, "terms": False, "truncs": False, "infos": {}}
     good = dict(zip(values, FINE, strict=True))[part]
     steps = [*before, parts(**{part: {**good, "aa": values[part]}})]
-    says = "environment does not declare...agent 'aa'...expected: one of possible_agents: ['a', 'b']"
+    says = "not declared by the environment...agent 'aa'...expected: one of possible_agents: ['a', 'b']"
     refused(MultiAgentError, play, kind(Declares(*steps)), len(steps), says=says)
 
 

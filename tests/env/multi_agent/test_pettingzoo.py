@@ -143,7 +143,7 @@ def test_an_agent_that_never_acts_has_no_row(caplog):
     rows = base.poll_rows()
     assert (rows.agents, rows.rewards.tolist(), rows.terminateds.tolist()) == (["player_1"], [1.0], [True])
     assert rows.ended_envs.tolist() == [0]
-    assert "a reward of -1 beside the first observation" in caplog.text
+    assert "a reward of -1 with the first observation" in caplog.text
 
 
 class TestSpaces:
@@ -191,7 +191,7 @@ class TestSpaces:
     def test_an_undeclared_agent(self):
         env = Dance()
         env.possible_agents = ["a"]
-        with pytest.raises(MultiAgentError, match=r"does not declare(?s:.*)dance_v0, sub-environment 0"):
+        with pytest.raises(MultiAgentError, match=r"not declared by the environment(?s:.*)dance_v0, sub-environment 0"):
             play(to_base_env(env), 30)
 
 
@@ -294,8 +294,8 @@ class TestGroups:
         refused(EnvError, RolloutWorker, lambda: Dance().with_agent_groups({}), Encode, says=says)
 
     def test_environments_that_are_not_pettingzoos(self):
-        refused(EnvError, from_pettingzoo, Party(), says="No environment of PettingZoo...Party")
-        refused(EnvError, from_pettingzoo, Dance, says="No environment of PettingZoo...Dance")
+        refused(EnvError, from_pettingzoo, Party(), says="This is not an environment of PettingZoo...Party")
+        refused(EnvError, from_pettingzoo, Dance, says="This is not an environment of PettingZoo...Dance")
 
 
 def test_rollax_does_not_load_pettingzoo():

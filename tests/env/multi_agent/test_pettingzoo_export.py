@@ -154,7 +154,9 @@ class TestExport:
     def test_actions_of_other_agents(self, actions):
         env = to_pettingzoo(Together(False))
         env.reset()
-        refused(MultiAgentError, env.step, actions, says="Actions for other agents...Together...['a', 'b', 'c']")
+        refused(
+            MultiAgentError, env.step, actions, says="The actions are not for the agents...Together...['a', 'b', 'c']"
+        )
 
     def test_no_spaces(self):
         class Bare(Together):
@@ -164,10 +166,10 @@ class TestExport:
         env = to_pettingzoo(Bare(False))
         assert env.action_space("a") == spaces.Discrete(3)
         assert env.action_space("b") == ACTION_SPACE
-        refused(SpaceError, env.observation_space, "b", says="without a space...Bare...agent 'b'")
+        refused(SpaceError, env.observation_space, "b", says="has no space...Bare...agent 'b'")
 
     def test_other_values_than_a_multi_agent_env(self):
-        refused(EnvError, to_pettingzoo, Dance(), says="No multi-agent environment...Dance")
+        refused(EnvError, to_pettingzoo, Dance(), says="This is not a multi-agent environment...Dance")
 
     def test_without_pettingzoo(self):
         code = (

@@ -284,7 +284,7 @@ class TestUnfinished:
 class TestRefused:
     def test_an_env_without_frames(self, tmp_path):
         base = make_base_env(record_env(Film, tmp_path), EnvContext({"blind": True}), 2)
-        refused(EnvError, play, base, 1, says="gives no frames...sub-environment 0...NoneType...render_mode")
+        refused(EnvError, play, base, 1, says="does not return frames...sub-environment 0...NoneType...render_mode")
 
     @pytest.mark.parametrize("frame", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), "picture"])
     def test_no_pictures(self, frame, tmp_path):
@@ -292,7 +292,7 @@ class TestRefused:
             def render(self):
                 return frame
 
-        refused(EnvError, play, recorded(Odd, tmp_path), 1, says="gives no frames...[height, width, 3]")
+        refused(EnvError, play, recorded(Odd, tmp_path), 1, says="does not return frames...[height, width, 3]")
 
     def test_a_frame_of_another_size(self, tmp_path):
         class Grows(Film):
@@ -300,7 +300,7 @@ class TestRefused:
                 return np.zeros((8 + 2 * self.state, 8, 3), np.uint8)
 
         base = recorded(Grows, tmp_path)
-        refused(EnvError, play, base, 1, says="another size...episode_000000.mp4...(10, 8, 3)...(8, 8, 3)")
+        refused(EnvError, play, base, 1, says="size of a frame differs...episode_000000.mp4...(10, 8, 3)...(8, 8, 3)")
         base.stop()
 
     def test_a_folder_without_write_permission(self, tmp_path):
@@ -355,7 +355,7 @@ class Floats(Film):
 
 def test_frames_of_floats_are_refused(tmp_path):
     base = recorded(Floats, tmp_path, num_envs=1)
-    with pytest.raises(EnvError, match=r"no frames(.|\n)*float64 of shape \(32, 32, 3\)(.|\n)*uint8"):
+    with pytest.raises(EnvError, match=r"does not return frames(.|\n)*float64 of shape \(32, 32, 3\)(.|\n)*uint8"):
         play(base, 3)
     base.stop()
 

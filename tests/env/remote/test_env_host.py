@@ -53,12 +53,16 @@ class AgentsWithoutSpaces(MultiAgentEnv):
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda index: ListVector(2), EnvError, "cannot be one of several remote"),
-        (lambda index: SyncVectorEnv([Clock] * 2), EnvError, "cannot be one of several remote"),
-        (lambda index: DictParties(2), EnvError, "cannot be one of several remote"),
-        (lambda index: JaxClock(), EnvError, "cannot be one of several remote"),
-        (lambda index: 5, EnvError, "No environment."),
-        (lambda index: Unspaced(), SpaceError, "No Gymnasium space.\n  where:    Unspaced, sub-environment 3"),
+        (lambda index: ListVector(2), EnvError, "The environment cannot be a remote sub-environment"),
+        (lambda index: SyncVectorEnv([Clock] * 2), EnvError, "The environment cannot be a remote sub-environment"),
+        (lambda index: DictParties(2), EnvError, "The environment cannot be a remote sub-environment"),
+        (lambda index: JaxClock(), EnvError, "The environment cannot be a remote sub-environment"),
+        (lambda index: 5, EnvError, "This is not an environment."),
+        (
+            lambda index: Unspaced(),
+            SpaceError,
+            "This is not a Gymnasium space.\n  where:    Unspaced, sub-environment 3",
+        ),
         (lambda index: 1 / 0, EnvError, "raised ZeroDivisionError in its creator"),
     ],
 )

@@ -355,7 +355,7 @@ class Locked(Clock):
         ("reset", (np.zeros(2, np.float32), {}), "shape...sub-environment 1, reset()"),
         ("step", (1, 2, 3, 4), "step() did not return five...sub-environment 1"),
         ("step", (np.full(3, np.nan, np.float32), 0.0, False, False, {}), "NaN...sub-environment 1, step()"),
-        ("step", (np.zeros(3, np.float32), np.inf, False, False, {}), "infinite reward...sub-environment 1"),
+        ("step", (np.zeros(3, np.float32), np.inf, False, False, {}), "reward is NaN or infinite...sub-environment 1"),
         ("step", (np.zeros(3, np.float32), 0.0, 1, False, {}), "terminated flag...sub-environment 1"),
         ("step", (np.zeros(3, np.float32), 0.0, False, False, []), "info...sub-environment 1"),
     ],

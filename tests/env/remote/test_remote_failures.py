@@ -153,7 +153,7 @@ def test_a_raising_one_is_recreated_if_configured(make, event_log, cls, caplog):
     rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
     assert rows.dropped_envs.tolist() == [0]
     assert {*rows.env_index.tolist()} == {1}
-    with pytest.raises(EnvError, match="over or not begun"):
+    with pytest.raises(EnvError, match="an episode that is over or has not begun"):
         env.poll_rows()
     started = env.reset_rows(rows.dropped_envs)
     rows = act(env, Rows.concat(rows, started))

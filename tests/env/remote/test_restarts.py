@@ -93,7 +93,7 @@ def test_the_dict_view_reports_a_lost_episode_as_truncated_without_an_agent(cls,
 def test_a_lost_episode_must_be_reset(cls, event_log):
     env = make(cls, event_log)
     rows = act(env, env.reset_rows(np.arange(3)), {1: RAISE})
-    with pytest.raises(EnvError, match="over or not begun"):
+    with pytest.raises(EnvError, match="an episode that is over or has not begun"):
         act(env, rows)
 
 
@@ -178,7 +178,7 @@ def test_a_recreated_one_must_have_the_same_spaces(event_log, monkeypatch):
 @pytest.mark.parametrize("env", [ArrayVector(2), ExternalClocks(1), DictParties(2)], ids=lambda env: type(env).__name__)
 def test_kinds_with_their_own_sub_environments_warn(env, caplog):
     to_base_env(env, restart_failed_sub_environments=True)
-    assert f"{type(env).__name__} brings its own sub-environments" in caplog.text
+    assert f"{type(env).__name__} has its own sub-environments" in caplog.text
 
 
 def test_a_vector_env_can_report_lost_sub_environments():

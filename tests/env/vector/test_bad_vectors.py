@@ -88,18 +88,18 @@ class TestStep:
     @pytest.mark.parametrize("part", ["rewards", "terms", "truncs"])
     @pytest.mark.parametrize("value", [np.zeros(2), 1.0, None, {}])
     def test_columns_of_another_length(self, kind, at, part, value):
-        name = {"rewards": "Rewards", "terms": "Terminateds", "truncs": "Truncateds"}[part]
-        bad(kind, at, f"{name} of the wrong number...{kind.__name__}...of 3, one entry", **{part: value})
+        name = {"rewards": "rewards", "terms": "terminateds", "truncs": "truncateds"}[part]
+        bad(kind, at, f"The number of {name} is wrong...{kind.__name__}...of 3, one entry", **{part: value})
 
     def test_rewards(self, kind, at):
-        bad(kind, at, "no real number...sub-environment 0...ndarray", rewards=np.zeros((3, 1)))
-        bad(kind, at, "no real number...sub-environment 2...str", rewards=[1, 2, "3"])
-        bad(kind, at, "infinite reward...sub-environment 1...nan", rewards=[1, np.nan, np.inf])
-        bad(kind, at, "infinite reward...sub-environment 0...inf", rewards=np.array([np.inf, -np.inf, 0]))
+        bad(kind, at, "not a real number...sub-environment 0...ndarray", rewards=np.zeros((3, 1)))
+        bad(kind, at, "not a real number...sub-environment 2...str", rewards=[1, 2, "3"])
+        bad(kind, at, "reward is NaN or infinite...sub-environment 1...nan", rewards=[1, np.nan, np.inf])
+        bad(kind, at, "reward is NaN or infinite...sub-environment 0...inf", rewards=np.array([np.inf, -np.inf, 0]))
 
     def test_flags(self, kind, at):
-        bad(kind, at, "truncated flag that is not a boolean...sub-environment 0...0", truncs=np.zeros(3))
-        bad(kind, at, "terminated flag that is not a boolean...sub-environment 1...1", terms=[True, 1, False])
+        bad(kind, at, "truncated flag is not a boolean...sub-environment 0...0", truncs=np.zeros(3))
+        bad(kind, at, "terminated flag is not a boolean...sub-environment 1...1", terms=[True, 1, False])
 
     def test_observations(self, kind, at):
         wrong = np.zeros((3, 3), np.float32)
@@ -110,7 +110,7 @@ class TestStep:
         bad(kind, at, "cannot be cast safely...key 'n'...float64...int64", obs={**OBS, "n": np.zeros(3)})
         value = np.zeros((3, 2), np.float32)
         value[2, 1] = np.nan
-        bad(kind, at, "NaN or infinite observation...sub-environment 2, ", obs={**OBS, "x": value})
+        bad(kind, at, "observation contains NaN or infinity...sub-environment 2, ", obs={**OBS, "x": value})
 
     def test_float64_is_cast_and_warns_once(self, kind, at, caplog):
         base = to_base_env(kind(at, obs={**OBS, "x": np.ones((3, 2))}))
@@ -149,9 +149,9 @@ def test_values_that_are_not_columns(kind, at, x):
 
 @pytest.mark.parametrize("infos", [{}, [{}] * 2, None])
 def test_infos_of_a_user_s_vector_env(infos):
-    bad(Columns, 1, "Infos of the wrong number...Columns...of 3", infos=infos)
-    bad(Columns, 0, "Infos of the wrong number...Columns...of 3", reset=(OBS, infos))
-    bad(Columns, 1, "info that is no dict...Columns, sub-environment 1", infos=[{}, 3, {}])
+    bad(Columns, 1, "The number of infos is wrong...Columns...of 3", infos=infos)
+    bad(Columns, 0, "The number of infos is wrong...Columns...of 3", reset=(OBS, infos))
+    bad(Columns, 1, "info is not a dict...Columns, sub-environment 1", infos=[{}, 3, {}])
 
 
 @pytest.mark.parametrize("infos", [[3], 3, None, [{}, {}, 1]])
@@ -164,13 +164,13 @@ def test_infos_of_a_native_vector_env(infos):
             return *super().step(actions)[:4], infos
 
     for at, call in ((0, "reset()"), (1, "step()")):
-        says = f"An info that is no dict...Says, {call}"
+        says = f"The info is not a dict...Says, {call}"
         refused(EnvError, play, to_base_env(Says()), at, says=says)
 
 
 def test_lists_of_the_wrong_length():
     one = {"x": np.zeros(2, np.float32), "n": 1}
-    bad(Columns, 1, "Observations of the wrong number...2 of them...of 3", obs=[one, one])
+    bad(Columns, 1, "The number of observations is wrong...2 of them...of 3", obs=[one, one])
     assert len(play(to_base_env(Columns(obs=(one, one, one))), 1)) == 3
 
 
@@ -178,7 +178,7 @@ def test_out_of_bounds_warns_once(caplog):
     for kind in (Columns, Native):
         play(to_base_env(kind(obs={**OBS, "n": np.array([0, 1, 7])})), 2)
     assert (
-        caplog.text.count("sub-environment 2, step(), key 'n': an observation outside of its space Discrete(3): 7") == 1
+        caplog.text.count("sub-environment 2, step(), key 'n': an observation is outside its space Discrete(3): 7") == 1
     )
 
 

@@ -84,7 +84,7 @@ class TestStandIn:
         with caplog.at_level(logging.WARNING):
             for _ in range(2):
                 to_base_env(Pool()).reset_rows(np.arange(3), [1, 2, 3])
-        assert caplog.text.count("takes its seed when it is made") == 1
+        assert caplog.text.count("does not accept a seed in reset()") == 1
 
     def test_check_env(self):
         report = check_env(lambda: Pool(seed=7))

@@ -119,7 +119,7 @@ def test_without_an_autoreset_mode(caplog):
     base = to_base_env(Countdown())
     to_base_env(Countdown())
     assert base.mode is AutoresetMode.NEXT_STEP
-    assert caplog.text.count("Countdown does not say how it resets") == 1
+    assert caplog.text.count("Countdown does not declare its autoreset mode") == 1
 
 
 def test_the_mode_of_the_instance_overrides_that_of_its_class():

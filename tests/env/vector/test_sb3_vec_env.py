@@ -160,7 +160,7 @@ def test_an_end_without_its_final_observation():
         base.send_rows(rows, None, np.array([0]))
         rows = base.poll_rows()
     base.send_rows(rows, None, np.array([0]))
-    refused(EnvError, base.poll_rows, says="An episode ended without its last observation")
+    refused(EnvError, base.poll_rows, says="The last observation of an ended episode is missing")
 
 
 @pytest.mark.long
