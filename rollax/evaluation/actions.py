@@ -126,7 +126,7 @@ class BoxMap:
         array = actions if hasattr(actions, "__array_namespace__") else np.asarray(actions)
         if array.shape[1:] != self.box.shape or array.ndim == 0:
             raise ShapeError(
-                "Actions of the wrong shape.",
+                "The actions have the wrong shape.",
                 where="a Box of the action space",
                 got=array.shape,
                 expected=("N", *self.box.shape),
@@ -155,7 +155,7 @@ class ActionRanges:
             outside = self._outside(actions)
         except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
             raise PolicyError(
-                "Actions of another structure than the action space.",
+                "The actions do not have the structure of the action space.",
                 where=described(self._policy),
                 got=f"{type(error).__name__}: {error}",
                 expected=str(self._policy.action_space),
@@ -164,11 +164,11 @@ class ActionRanges:
         if outside is not None:
             row, got, leaf = outside
             raise PolicyError(
-                "An action that is not in the action space.",
+                "An action is not in the action space.",
                 where=f"{described(self._policy)}, row {row}",
                 got=got,
                 expected=leaf,
-                fix="return whole numbers of the action space, one per observation",
+                fix="return integers within the action space, one per observation",
             )
 
     def _outside(self, actions: Tree) -> tuple[int, object, spaces.Space] | None:

@@ -51,7 +51,7 @@ def check_critic_obs(fragment: Fragment, policy_id: str) -> None:
             where=f"policy {policy_id!r}, postprocess_trajectory",
             got=f"the column {SampleBatch.CRITIC_OBS!r} alone",
             expected=f"sample_batch.after[{SampleBatch.CRITIC_OBS!r}] beside it",
-            fix="set it to one row: the `critic_obs` after the last row",
+            fix="set after['critic_obs'] to one row: the `critic_obs` that follows the last row",
         )
 
 

@@ -74,11 +74,11 @@ def _check_hook(callbacks: Callbacks, name: str, where: str) -> None:
         known = [hook for hook, others in _OTHER_NAMES.items() if name in others]
         near = next(iter(known), None) or corrected(name, _HOOKS)
         raise ConfigError(
-            "This callback is never called.",
+            "The callback is never called: its name is unknown.",
             where=where,
             got=name,
             expected=", ".join(_HOOKS),
-            fix=f"call it {near or 'one of these'}; give your own methods names that do not begin with on_",
+            fix=f"rename it to {near or 'one of these'}; names of your own methods must not begin with on_",
         )
     named = tuple(parameter for parameter in hook.parameters if parameter != "self")
     expected = f"def {name}(self, *, {', '.join(named)})"
@@ -92,7 +92,7 @@ def _check_call(function: Any, named: tuple[str, ...], expected: str, where: str
     except ValueError:  # some functions written in C have none
         return
     except TypeError:  # not a function
-        raise ConfigError("A callback that cannot be called.", where=where, got=function, expected=expected) from None
+        raise ConfigError("The callback is not callable.", where=where, got=function, expected=expected) from None
     try:
         signature.bind(**dict.fromkeys(named))
     except TypeError as error:
@@ -110,7 +110,7 @@ def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any)
     """Raises ConfigError for a returned value other than the argument `given`, which may be changed in place."""
     if returned is not None and returned is not given:
         raise ConfigError(
-            "What a callback returns has no effect.",
+            "The value that a callback returns has no effect.",
             where=f"config key 'callbacks', class {type(callbacks).__name__}, method {method}",
             got=type(returned).__name__,
             expected="None",

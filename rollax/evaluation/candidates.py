@@ -269,28 +269,28 @@ class _ActionNoise:
 def _check(env: object, runner: PolicyRunner) -> None:
     if not isinstance(runner.policy, SearchedPolicy):
         raise PolicyError(
-            "A policy whose parameters are not searched for.",
+            "The policy does not support parameter search.",
             where=f"policy {runner.policy.name!r}",
             got=type(runner.policy).__name__,
-            expected="a SearchedPolicy, as that of ES and ARS",
-            fix="leave the policy's class out, or derive it from SearchedPolicy",
+            expected="a SearchedPolicy, as in ES and ARS",
+            fix="leave the class out of the policy's spec, or derive it from SearchedPolicy",
         )
     if getattr(env, "possible_agents", None) is not None or getattr(env, "action_space", None) is None:
         raise _several_agents(env)
     if not getattr(env, "seeds_every_episode", True):
         raise EnvError(
-            "An environment that does not begin each episode from a given seed.",
+            "The environment cannot start each episode from a given seed.",
             where=getattr(env, "name", type(env).__name__),
             got=type(env).__name__,
             expected="single environments, a rollax VectorEnv, or a SyncVectorEnv or AsyncVectorEnv with "
             "autoreset_mode=AutoresetMode.DISABLED",
-            fix="pass single environments, which rollax steps together (num_envs_per_worker)",
+            fix="pass a single environment; rollax steps num_envs_per_worker copies of it together",
         )
 
 
 def _several_agents(env: object) -> EnvError:
     return EnvError(
-        "Several agents, for an algorithm of one agent.",
+        "The algorithm supports only one agent, but the environment has several.",
         where=getattr(env, "name", type(env).__name__),
         got="an environment with several agents",
         expected="one agent",

@@ -50,7 +50,7 @@ class JointRows:
         """
         if len(self._numbers) < 2:
             raise ConfigError(
-                "A centralized critic needs a list of the agents.",
+                "A centralized critic requires a list of the agents.",
                 where="config key 'centralized_critic'",
                 got=f"possible_agents: {list(self._numbers) or None}",
                 expected="a multi-agent environment whose `possible_agents` names two or more",
@@ -99,7 +99,7 @@ class JointRows:
             return np.array([self._numbers[agent] for agent in batch[SampleBatch.AGENT_ID].tolist()], np.int64)
         except KeyError as error:
             raise MultiAgentError(
-                "An agent that the environment has not declared.",
+                "An agent is not declared by the environment.",
                 where="the inputs of the centralized critic",
                 got=error.args[0],
                 expected=f"one of possible_agents: {sorted(map(str, self._numbers))}",

@@ -81,8 +81,8 @@ class ColumnSampler(Sampler):
     def _enter(self) -> None:
         if self._in_call:
             log.warning(
-                "Sampling was interrupted. The running episodes are dropped%s; fresh ones begin.",
-                f", and {self._steps} steps that no batch holds yet" if self._steps else "",
+                "Sampling was interrupted. The running episodes are dropped%s; new ones are started.",
+                f", with {self._steps} steps that are in no batch yet" if self._steps else "",
             )
             self.restart()
         self._in_call = True

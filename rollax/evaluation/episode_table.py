@@ -308,7 +308,7 @@ class Episode:
         else:
             where, got = "episode.custom_metrics", noted
         raise ConfigError(
-            "A custom metric that is no number.",
+            "A custom metric is not a number.",
             where=f"config key 'callbacks', {where}",
             got=f"{got!r} ({type(got).__name__})",
             expected="a dict with strings as keys and numbers as values",

@@ -133,7 +133,7 @@ class MeanStdFilter:
         own = self._arrays(0)
         if state.keys() != own.keys():
             raise CheckpointError(
-                "A filter's state is for another filter or observation space.",
+                "The filter state is of a different filter or observation space.",
                 where="observation filter",
                 got=sorted(state),
                 expected=sorted(own),
@@ -142,7 +142,7 @@ class MeanStdFilter:
         for name, array in own.items():
             if np.shape(state[name]) != array.shape:
                 raise CheckpointError(
-                    "A filter's state is for another observation space.",
+                    "The filter state is of a different observation space.",
                     where=name,
                     got=f"shape {np.shape(state[name])}",
                     expected=f"shape {array.shape}",
@@ -175,7 +175,7 @@ class _Moments:
 
     def standardize(self, leaf: NDArray, clip: float, update: bool) -> NDArray[np.float32]:
         if leaf.shape[1:] != self.shape:
-            raise ShapeError("Observations of the wrong shape.", got=leaf.shape, expected=("N", *self.shape))
+            raise ShapeError("The observations have the wrong shape.", got=leaf.shape, expected=("N", *self.shape))
         rows = leaf.reshape(len(leaf), self._parts[1].shape[1]).astype(np.float64)
         if update and len(rows):
             with np.errstate(over="ignore", invalid="ignore"):  # raises an error below
@@ -228,11 +228,11 @@ def check_moments(path: Path, mean: NDArray, squares: NDArray) -> None:
     """Raises EnvError unless the statistics of new rows are finite; `path`: of their leaf."""
     if not math.isfinite(np.add.reduce(squares, axis=None)):
         raise EnvError(
-            "Observations that cannot be standardized: NaN, infinite, or so large that their squares are.",
+            "The observations cannot be standardized: they or their squares are NaN or infinite.",
             where="observation filter" + (f", {'/'.join(map(str, path))}" if path else ""),
             got=f"mean {np.array2string(np.ravel(mean), threshold=10)}",
             expected="finite observations",
-            fix="clip them in the environment; bounds of a Box that are finite are checked at each step",
+            fix="clip them in the environment",
         )
 
 
@@ -263,7 +263,7 @@ def make_filter(name: str, observation_space: spaces.Space) -> MeanStdFilter:
     if name in FILTERS:
         return FILTERS[name](observation_space)
     raise ConfigError(
-        "An unknown observation filter.",
+        "Unknown observation filter.",
         where="observation_filter",
         got=name,
         expected=" or ".join(FILTERS),

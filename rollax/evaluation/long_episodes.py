@@ -34,8 +34,8 @@ class LongEpisodes:
         if longest[slot] >= _LONG_EPISODE:
             self._has_warned = True
             log.warning(
-                "An episode has not ended after %d steps (sub-environment %d). %s If this one never ends, limit "
-                "episodes: gym.make(..., max_episode_steps=...), or wrap the environment in "
+                "An episode has not ended after %d steps (sub-environment %d). %s If it never ends, limit its "
+                "length: gymnasium.make(..., max_episode_steps=...), or wrap the environment in "
                 "gymnasium.wrappers.TimeLimit.",
                 longest[slot],
                 slot,

@@ -68,11 +68,11 @@ def make_sampler(
     if worker.config.output is not None:
         if not issubclass(sampler_class, ColumnSampler):
             raise ConfigError(
-                "A sampler that writes no experience.",
+                "The sampler does not write experience.",
                 where="config keys 'output' and 'sampler'",
                 got=sampler_class.__name__,
                 expected="rollax's own sampler, or a subclass of it",
-                fix="leave one of the two out",
+                fix="leave one of the two keys out",
             )
         sampler.recorder = make_recorder(
             worker.config, worker.runners, worker_index=worker.worker_index, timestep=lambda: sampler.timestep
@@ -92,11 +92,11 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) 
         return None
     if others:
         raise ConfigError(
-            "A policy that cannot act while it learns.",
+            "The policy cannot act while it learns.",
             where="config key 'sample_async'",
             got=f"true, with {', '.join(others)}",
             expected="policies whose class has acts_while_learning=True, as those of all algorithms of rollax",
-            fix="set acts_while_learning if other threads may call compute_actions during learn_on_batch, or "
+            fix="set acts_while_learning=True if other threads may call compute_actions during learn_on_batch, or "
             "leave sample_async out",
         )
     off_policy = all(runner.accepts_off_policy for runner in worker.runners.values())
@@ -112,7 +112,7 @@ def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
     raise ConfigError(
-        "An invalid sampler.",
+        "The sampler is not a subclass of rollax.Sampler.",
         where="config key 'sampler'",
         got=given,
         expected="a subclass of rollax.Sampler",

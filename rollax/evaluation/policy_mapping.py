@@ -21,11 +21,11 @@ def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -
         return PolicyMapping(function, policy_ids)
     if len(policy_ids) > 1:
         raise ConfigError(
-            "Several policies without a mapping.",
+            "Several policies require a policy mapping.",
             where="policy_mapping_fn",
             got=None,
             expected=f"a function from an agent id to one of {policy_ids}",
-            fix="pass policy_mapping_fn",
+            fix="pass policy_mapping_fn, such as lambda agent_id: ...",
         )
     return None
 
@@ -84,11 +84,11 @@ def check_unchanged(before: Mapping[Hashable, str], now: Mapping[Hashable, str])
     for agent, policy_id in before.items():
         if now[agent] != policy_id:
             raise PolicyError(
-                "A policy mapping that changes, in an environment that is sampled in compiled calls.",
+                "The policy mapping changed, but the environment is sampled in compiled calls.",
                 where=f"policy_mapping_fn, agent {agent!r}",
                 got=f"{now[agent]!r}, and {policy_id!r} before",
                 expected="the same policy in every episode",
-                fix="let it take (agent_id, episode): then it is called in each episode, which is sampled step by step",
+                fix="let it take (agent_id, episode): it is then called in each episode, and sampling is step by step",
             )
 
 
@@ -114,11 +114,11 @@ def _takes_episode(function: Callable[..., str]) -> bool:
 
 def _no_mapping(function: Any, got: Any) -> ConfigError:
     return ConfigError(
-        "A policy mapping that takes other arguments."
+        "The policy mapping takes the wrong arguments."
         if callable(function)
-        else "A policy mapping that is no function.",
+        else "The policy mapping is not a function.",
         where="policy_mapping_fn",
         got=got,
         expected="a function of (agent_id) or (agent_id, episode)",
-        fix="let it take one of these two, and bind the rest: lambda agent_id: choose(agent_id, mine)",
+        fix="let it take one of these two, and bind the others: lambda agent_id: choose(agent_id, others)",
     )

@@ -108,7 +108,7 @@ class PolicyRunner:
         """Raises a PolicyError if the policy cannot learn from off-policy actions."""
         if not self.accepts_off_policy:
             raise PolicyError(
-                "Off-policy actions for a policy that learns only from its own.",
+                "The policy learns only from its own actions, but got off-policy ones.",
                 where=described(self.policy),
                 got="an action that the environment has logged (log_action, off_policy_actions)",
                 expected="actions of this policy only",
@@ -295,11 +295,11 @@ class PolicyRunner:
             if leaf.dtype.kind == "f" and np.count_nonzero(np.isfinite(leaf)) != leaf.size:
                 row = int(np.argwhere(~np.isfinite(leaf))[0][0])
                 raise NonFiniteError(
-                    "A NaN or infinite action.",
+                    "The action contains NaN or infinity.",
                     where=f"policy {self.policy.name!r}, row {row} of {rows}",
                     got=leaf[row],
                     expected="finite numbers",
-                    fix="look for NaN weights or observations",
+                    fix="look for NaN in the weights and the observations",
                 )
 
     def _refuse(self, what: str, got: Any, expected: str) -> PolicyError:

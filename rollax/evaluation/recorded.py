@@ -177,11 +177,11 @@ class _Rows:
         differs = [name for name in SCALE if self._reader.header.get(name, True) is None]
         if self._recorded_map.boxes and differs:
             raise DatasetError(
-                f"Files that differ in {' and '.join(differs)}.",
+                f"The files differ in {' and '.join(differs)}.",
                 where=trajectory.where,
                 got="actions of the policy, in several scales, without the actions that the environment received",
                 expected="files of one scale, or with a column env_actions",
-                fix="give the files of each scale as a source of its own: input={path: 1, other: 1}",
+                fix="make the files of each scale a source of their own: input={path: 1, other_path: 1}",
             )
 
     def _add_further(

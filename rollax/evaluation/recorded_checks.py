@@ -37,7 +37,7 @@ class RecordedChecks:
             theirs, ours = getattr(reader, f"{kind}s").get(recorded), getattr(policy, kind)
             if theirs is not None and not same_space(theirs, ours):
                 raise SpaceError(
-                    f"The {kind} of recorded data is not that of the policy.",
+                    f"The {kind} of the recorded data is not that of the policy.",
                     where=f"policy {policy.name!r}, {trajectory.where or 'recorded data'}",
                     got=space_text(theirs) if space_text(theirs) != space_text(ours) else theirs,
                     expected=space_text(ours) if space_text(theirs) != space_text(ours) else ours,
@@ -81,22 +81,22 @@ class RecordedChecks:
         place = f"column {problem.column!r}{path_text(problem.path)}"
         if problem.kind == "shape":
             return ShapeError(
-                "A recorded column of another shape than its space.",
+                "A recorded column does not have the shape of its space.",
                 where=f"{where}, {place}",
                 got=problem.got,
                 expected=problem.expected,
-                fix="check the data: `rollax data check`",
+                fix="find all such rows with `rollax data check`, and correct or remove them",
             )
         if problem.kind == "not finite":
-            error, what = NonFiniteError, "NaN or infinity in recorded data."
+            error, what = NonFiniteError, "The recorded data contains NaN or infinity."
         elif problem.kind == "forbidden":
-            error, what = PolicyError, "A recorded action that the action mask forbids."
+            error, what = PolicyError, "A recorded action is not allowed by the action mask."
         elif problem.column == SampleBatch.REWARDS:
-            error, what = DatasetError, "A recorded reward that is too large."
+            error, what = DatasetError, "A recorded reward is too large."
         elif problem.column == SampleBatch.OBS:
-            error, what = DatasetError, "A recorded observation outside the observation space."
+            error, what = DatasetError, "A recorded observation is outside the observation space."
         else:
-            error, what = PolicyError, "A recorded action outside the action space."
+            error, what = PolicyError, "A recorded action is outside the action space."
         return error(
             what,
             where=f"policy {self._policy.name!r}, {where}, step {step}, {place}",

@@ -220,7 +220,7 @@ class Recorder:
         try:
             self.write_running()
         except (IndexError, ValueError, KeyError):  # an interrupt left the rows inconsistent
-            log.warning("Sampling was interrupted: the last episodes are not in the data.", exc_info=True)
+            log.warning("Sampling was interrupted: the last episodes were not written.", exc_info=True)
         finally:
             self.writer.close()
 
@@ -298,7 +298,7 @@ def make_recorder(
         from rollax.data.new_file import check_folder
         from rollax.data.writer import DatasetWriter
     except ImportError as error:
-        what = "Writing experience needs a package that is not installed."
+        what = "Writing experience requires a package that is not installed."
         raise not_installed(what, error, where="config key 'output'", package="pyarrow", extra="offline") from error
     assert config.output is not None
 

@@ -212,7 +212,7 @@ def _check_resources(ray: Any, count: int, reserved: Mapping[str, float]) -> Non
     lacking = {name: amount * count for name, amount in reserved.items() if amount * count > there.get(name, 0.0)}
     if lacking:
         raise ConfigError(
-            "The workers need more resources than there are.",
+            "The workers need more resources than the cluster has.",
             where="config keys 'num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', "
             "'custom_resources_per_worker'",
             got=", ".join(f"{name}: {amount:g}" for name, amount in lacking.items()),

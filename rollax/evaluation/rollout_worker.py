@@ -158,11 +158,11 @@ class RolloutWorker:
         sampler = self.sampler
         if not sampler.record:
             raise ConfigError(
-                "This worker keeps no trajectories.",
+                "This worker does not record trajectories.",
                 where="RolloutWorker.sample()",
                 got="record=False",
                 expected="a worker made with record=True",
-                fix="call evaluate(), or make another worker",
+                fix="call evaluate(), or create a worker with record=True",
             )
         fragments, env_steps = sampler.sample()
         while not fragments:  # no row has its reward and flags yet
@@ -294,7 +294,7 @@ class RolloutWorker:
         """The policy with that id; PolicyError for an unknown one."""
         if policy_id not in self.policies:
             raise PolicyError(
-                "No such policy.",
+                "Unknown policy.",
                 where="get_policy",
                 got=policy_id,
                 expected=f"one of {list(self.policies)}",
@@ -422,7 +422,7 @@ class RolloutWorker:
         if len(self.runners) == 1:
             return next(iter(self.runners.values()))
         raise PolicyError(
-            "Several policies, for an algorithm of one.",
+            "The algorithm trains only one policy, but several are given.",
             where="config key 'multiagent.policies'",
             got=list(self.runners),
             expected="one policy",
@@ -431,7 +431,7 @@ class RolloutWorker:
 
     def _does_not_sample(self) -> ConfigError:
         return ConfigError(
-            "This worker only holds policies.",
+            "This worker does not sample: it has only policies.",
             where=repr(self),
             got="samples=False",
             expected="a worker with an environment",

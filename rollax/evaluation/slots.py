@@ -130,7 +130,7 @@ class SlotMemory:
         shapes, expected = [part.shape for part in parts], [(len(slots), *column.shape[1:]) for column in columns]
         if shapes != expected:
             raise PolicyError(
-                "compute_actions returned states that are not like the initial state.",
+                "The states that compute_actions returned do not have the shapes of the initial state.",
                 where=described(self._runner.policy),
                 got=shapes,
                 expected=expected,

@@ -94,7 +94,7 @@ class Trajectories:
         rows, end = self._columns, start + count
         if columns.keys() != self._given:
             raise PolicyError(
-                "A policy's columns differ from those of its first rows.",
+                "The columns of a policy differ from those of its first rows.",
                 where="extra_fetches of compute_actions",
                 got=sorted(columns),
                 expected=sorted(self._given),

@@ -64,7 +64,9 @@ def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
     """As `play_episodes`, and writes these episodes with the sampler's recorder; ConfigError without one."""
     recorder = sampler.recorder
     if recorder is None:
-        raise ConfigError("Nowhere to write episodes.", where="config key 'output'", expected="a folder")
+        raise ConfigError(
+            "There is no folder to write episodes into.", where="config key 'output'", expected="a folder"
+        )
     try:
         return play_episodes(sampler, num_episodes, recorder)
     finally:

@@ -33,7 +33,7 @@ def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
     if isinstance(given, Mapping):
         if not given:
             raise PolicyError(
-                "No policy at all.",
+                "No policy is given.",
                 where="RolloutWorker(env_creator, policy_cls_or_specs)",
                 got=given,
                 expected="a policy class, or at least one policy id with its spec",
@@ -108,10 +108,10 @@ def make_runners(
         policy_class = spec.policy_class or default_policy_class
         if policy_class is None:
             raise PolicyError(
-                "A policy without a class.",
+                "A policy has no class.",
                 where=f"policy {policy_id!r}",
                 expected="a Policy class in its spec",
-                fix="name one; None stands for the algorithm's own policy, and there is no algorithm here",
+                fix="set a class in the spec: None means the algorithm's own policy, but there is no algorithm here",
             )
         seed = _seed(config.seed, max(context.worker_index, 1) - 1, restarts, number)
         changes = {**spec.config, "seed": seed} if spec.config or seed != config.seed else {}
@@ -195,12 +195,12 @@ def space_of_agents(
                 where=f"policy {policy_id!r}, multiagent.policy_mapping_fn",
                 got=mapped or "not known before an episode runs: policy_mapping_fn reads it",
                 expected=f"an agent that is mapped to {policy_id!r}",
-                fix=f"return {policy_id!r} for an agent, or name the space: PolicySpec({kind}=...)",
+                fix=f"return {policy_id!r} for an agent, or set the space: PolicySpec({kind}=...)",
             )
     for agent in agents:
         if agent not in spaces:
             raise SpaceError(
-                f"An agent without {kind}.",
+                f"An agent has no {kind}.",
                 where=f"the environment's {kind}s, agent {agent!r} of policy {policy_id!r}",
                 got=f"spaces of {sorted(map(str, spaces))}",
                 expected="a space for every agent of possible_agents that the policy acts for",
@@ -208,11 +208,11 @@ def space_of_agents(
             )
         if not same_space(spaces[agent], spaces[agents[0]]):
             raise PolicyError(
-                f"Agents with different spaces for one policy: no {kind} fits all.",
+                f"The agents of one policy have different spaces, so no {kind} fits all.",
                 where=f"policy {policy_id!r}",
                 got=f"{agents[0]!r}: {spaces[agents[0]]}, {agent!r}: {spaces[agent]}",
                 expected="agents with equal spaces",
-                fix="give them different policies in policy_mapping_fn",
+                fix="map them to different policies in policy_mapping_fn",
             )
     return spaces[agents[0]]
 

@@ -140,9 +140,9 @@ def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[
 
 def _no_env(context: EnvContext) -> Any:
     raise ConfigError(
-        "There is no environment.",
+        "No environment is given.",
         where="config key 'env'",
         got=None,
         expected="a Gymnasium id, a registered name, a class, or a creator function",
-        fix="set env: recorded data can be learned from without one, and evaluation requires it",
+        fix="set env: learning from recorded data does not require one, but evaluation does",
     )

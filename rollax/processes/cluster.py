@@ -54,11 +54,11 @@ def started_ray(required_by: str, address: str | None = None) -> Any:
             raise _no_answer(address, str(error)) from error
         except Exception as error:  # Ray has no specific error for other failures here
             raise ConfigError(
-                "Ray does not start." if address is None else "Ray does not connect to the cluster.",
+                "Ray cannot be started." if address is None else "Ray cannot connect to the cluster.",
                 where=f"config key '{required_by}'" if address is None else "config key 'ray_address'",
                 got=f"{type(error).__name__}: {error}",
                 expected="that ray.init(" + ("" if address is None else f"address={address!r}") + ") succeeds",
-                fix="try that alone; `ray stop` ends what an earlier run has left, and versions of Ray and Python must "
+                fix="run that call alone; `ray stop` ends processes of earlier runs; versions of Ray and Python must "
                 f"be those of the cluster; or leave {required_by} out",
             ) from error
     return ray

@@ -75,11 +75,11 @@ class Failures:
         """The error of calling these actors, or any, that are not available; its cause is their last error."""
         last = sorted(self.last.items())
         error = WorkerError(
-            f"{self.name.capitalize()}s that cannot be called." if indices else f"No {self.name} is left.",
+            f"Some {self.name}s cannot be called." if indices else f"No {self.name} is left.",
             where=f"{self.name}s {list(indices) or [index for index, _ in last]}",
             got="; ".join(f"{index}: {_in_one_line(error)}" for index, error in last) or "they have been stopped",
             expected="all of them" if indices else "at least one that works",
-            fix="fix the cause shown above; num_workers=0 runs the same in this process, where a debugger works",
+            fix="fix the cause shown above; num_workers=0 runs the same code in this process, where a debugger works",
         )
         error.__cause__ = list(self.last.values())[-1] if last else None
         return error

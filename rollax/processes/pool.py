@@ -212,7 +212,7 @@ class ActorPool:
             for reference, outcome in zip(over, self._actors.outcomes(over), strict=True):
                 if isinstance(outcome, Exception) and not isinstance(outcome, ProcessLostError):
                     where = f"{self.failures.name.capitalize()} {stopping[reference]}"
-                    log.warning("%s failed as it was stopped.", where, exc_info=outcome)
+                    log.warning("%s failed while it was stopped.", where, exc_info=outcome)
         for actor in live.values():
             self._actors.kill(actor.handle)
 

@@ -33,7 +33,7 @@ class RayActors:
             raise WorkerError(
                 "Ray was shut down while its actors were in use.",
                 where=f"{method}()",
-                expected="Ray to run as long as they are used",
+                expected="Ray to run as long as the trainer is used",
                 fix="stop the trainer before ray.shutdown(), and make a new one after it",
             )
         reference = getattr(handle, method).remote(*arguments)
@@ -117,11 +117,11 @@ def stored(ray: Any, arguments: Mapping[str, Any], where: str) -> dict[str, Any]
         except Exception as error:
             why = error.__cause__ or error  # Ray wraps the error in long advice
             raise ConfigError(
-                "A value that cannot be sent to another process.",
+                "A value cannot be sent to another process.",
                 where=f"{name}, with {where}",
                 got=f"{type(why).__name__}: {why}",
                 expected="an environment, policies and callbacks that cloudpickle can store",
-                fix="make what they need (files, locks, simulators) inside of the env creator, not outside",
+                fix="create files, locks and simulators inside the env creator, not outside it",
             ) from error
     return references
 

@@ -146,11 +146,11 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "fix"),
         [
-            ("on_episode_finish", "call it on_episode_end"),
-            ("on_episode_begin", "call it on_episode_start"),
-            ("on_episode_steps", "call it on_episode_step"),
-            ("on_learn_on_batch", "call it on_sample_end"),
-            ("on_something_else", "call it one of these"),
+            ("on_episode_finish", "rename it to on_episode_end"),
+            ("on_episode_begin", "rename it to on_episode_start"),
+            ("on_episode_steps", "rename it to on_episode_step"),
+            ("on_learn_on_batch", "rename it to on_sample_end"),
+            ("on_something_else", "rename it to one of these"),
         ],
     )
     def test_unknown_methods(self, name, fix):
@@ -201,7 +201,7 @@ class TestRefused:
             episode.custom_metrics = noted
 
         config = {"rollout_fragment_length": 20, "callbacks": hooks(on_episode_end=note)}
-        with pytest.raises(ConfigError, match=f"A custom metric that is no number(.|\n)*{where}"):
+        with pytest.raises(ConfigError, match=f"A custom metric is not a number(.|\n)*{where}"):
             RolloutWorker(Line, Encode, config=config).sample()
 
     def test_a_returned_value(self):

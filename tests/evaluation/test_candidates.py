@@ -315,14 +315,14 @@ class TestRefused:
             worker_of(Overflowing).play_candidates(request(2))
 
     def test_several_agents(self):
-        with pytest.raises(EnvError, match="Several agents"):
+        with pytest.raises(EnvError, match="The algorithm supports only one agent, but the environment has several"):
             worker_of(lambda context: Two()).play_candidates(request())
 
     def test_environments_that_begin_episodes_by_themselves(self):
         def make(context):
             return SyncVectorEnv([lambda: Drift({})] * 2)
 
-        with pytest.raises(EnvError, match=r"does not begin each episode(.|\n)*AutoresetMode.DISABLED"):
+        with pytest.raises(EnvError, match=r"cannot start each episode(.|\n)*AutoresetMode.DISABLED"):
             worker_of(make).play_candidates(request())
 
     def test_other_policies(self):

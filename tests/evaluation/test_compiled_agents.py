@@ -94,7 +94,7 @@ def test_a_mapping_that_changes_later_is_refused():
     worker = make(JaxClocks, PAIR["policy"], mapping=lambda agent: owner)
     worker.sample()
     owner = "other"
-    with pytest.raises(PolicyError, match=r"mapping that changes[\s\S]*'other', and 'own' before[\s\S]*episode"):
+    with pytest.raises(PolicyError, match=r"policy mapping changed[\s\S]*'other', and 'own' before[\s\S]*episode"):
         worker.sample()
 
 

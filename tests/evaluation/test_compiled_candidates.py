@@ -139,7 +139,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("broken", "message"),
         [
-            ("obs", r"NaN or infinite observation(.|\n)*sub-environment \d"),
+            ("obs", r"observation contains NaN or infinity(.|\n)*sub-environment \d"),
             ("mask", "allows no action"),
             ("reward", r"reward(.|\n)*sub-environment \d"),
         ],

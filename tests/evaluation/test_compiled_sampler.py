@@ -179,7 +179,10 @@ class Failing(JaxClock):
 
 @pytest.mark.parametrize(
     ("failing", "message"),
-    [("obs", r"NaN or infinite observation[\s\S]*sub-environment \d"), ("reward", r"sub-environment \d[\s\S]*nan")],
+    [
+        ("obs", r"observation contains NaN or infinity[\s\S]*sub-environment \d"),
+        ("reward", r"sub-environment \d[\s\S]*nan"),
+    ],
 )
 def test_numbers_that_are_none_are_named_and_fresh_episodes_begin(failing, message):
     class Once(Failing):

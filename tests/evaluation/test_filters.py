@@ -207,7 +207,7 @@ class TestSaving:
             MeanStdFilter(spaces.Box(0, 1, (2,))).set_state(MeanStdFilter(VECTOR).state())
         with pytest.raises(CheckpointError, match="arm/0/mean"):
             MeanStdFilter(VECTOR).set_state(MeanStdFilter(NESTED).state())
-        with pytest.raises(CheckpointError, match="another filter"):
+        with pytest.raises(CheckpointError, match="different filter"):
             NoFilter(VECTOR).set_state(MeanStdFilter(VECTOR).state())
 
 

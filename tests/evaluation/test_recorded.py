@@ -95,7 +95,7 @@ class TestActions:
         assert unscaled == [[-1, -0.75], [-1, 0], [1, 0.125]]
 
     def test_files_of_several_scales_are_refused(self):
-        with pytest.raises(DatasetError, match=r"(?s)Files that differ in normalize_actions\..*a source of its own"):
+        with pytest.raises(DatasetError, match=r"(?s)The files differ in normalize_actions\..*a source of their own"):
             self.actions([[0, 0]] * 3, actions_of="policy", normalize_actions=None, clip_actions=True)
 
 
@@ -245,7 +245,7 @@ def test_an_action_that_its_mask_forbids():
     mask = np.array([[1, 0, 0], [1, 0, 1], [0, 0, 0]], np.int8)
     one.columns["obs"] = {"action_mask": mask, "x": np.zeros((3, 1), np.float32)}
     runners = {"default_policy": runner(MASKED)}
-    with pytest.raises(PolicyError, match=r"the action mask forbids(.|\n)*line 4, step 1"):
+    with pytest.raises(PolicyError, match=r"not allowed by the action mask(.|\n)*line 4, step 1"):
         fragments(ListReader([one], MASKED), runners)
     one.columns["actions"] = np.array([0, 2])
     ((_, fragment),) = fragments(ListReader([one], MASKED), runners)

@@ -198,7 +198,9 @@ def test_states_that_differ_from_the_initial_ones_are_refused(states):
             return [0] * len(obs_batch), states, {}
 
     worker = RolloutWorker(Clock, Wrong)
-    with pytest.raises(PolicyError, match=r"not like the initial state(.|\n)*\[\(1,\), \(1, 2\)\](.|\n)*initial_state"):
+    with pytest.raises(
+        PolicyError, match=r"do not have the shapes of the initial state(.|\n)*\[\(1,\), \(1, 2\)\](.|\n)*initial_state"
+    ):
         worker.sample()
 
 

@@ -53,7 +53,7 @@ class TestEnvironments:
                 super().__init__(0)
 
         assert RolloutWorker(Plain, Encode).env.num_envs == 1
-        with pytest.raises(ConfigError, match="takes no env_config"):
+        with pytest.raises(ConfigError, match="The environment does not accept an env_config"):
             RolloutWorker(Plain, Encode, config={"env_config": {"length": 7}})
 
     def test_a_users_vector_env(self):

@@ -158,6 +158,6 @@ class TestColumns:
         t = Trajectories()
         first = {"obs": np.ones(1), "b": np.ones(1)}
         t.append(slots(0), slots(0), slots(0), first)
-        with pytest.raises(PolicyError, match="columns differ") as caught:
+        with pytest.raises(PolicyError, match="columns of a policy differ") as caught:
             t.append(slots(0), slots(0), slots(0), {name: np.array(value) for name, value in second.items()})
         assert "['b', 'obs']" in str(caught.value)

@@ -105,7 +105,7 @@ def test_an_address_that_answers_is_passed_to_ray(ray, given):
 
 def test_other_errors_of_ray(ray):
     ray.fails = RuntimeError("Version mismatch")
-    for address, says in ((None, "Ray does not start"), ("auto", "Ray does not connect to the cluster")):
+    for address, says in ((None, "Ray cannot be started"), ("auto", "Ray cannot connect to the cluster")):
         with pytest.raises(ConfigError, match=f"{says}(.|\\n)*RuntimeError: Version mismatch") as error:
             cluster.started_ray("num_workers", address)
         assert error.value.__cause__ is ray.fails

@@ -120,7 +120,7 @@ def test_errors_of_stopping_are_logged(actor_pool_of, caplog):
     caplog.set_level(logging.WARNING)
     actors, _ = actor_pool_of(script={(1, 0, "close"): [Does(1, BrokenError("the door"))]}, stop="close")
     actors.stop()
-    assert "Stand-in 1 failed as it was stopped." in caplog.text
+    assert "Stand-in 1 failed while it was stopped." in caplog.text
     assert "the door" in caplog.text
 
 
