@@ -99,11 +99,11 @@ def _unrolled(equation: Any) -> Any:
     length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
     if not isinstance(length, int) or length > _LONGEST_LOOP:
         raise PolicyError(
-            "A model with a loop that is too long to unroll, or whose length is not known.",
+            "The model has a loop that is too long to unroll, or whose length is unknown.",
             where="primitive 'scan'",
             got=f"{length} steps",
             expected=f"at most {_LONGEST_LOOP} steps, whatever the number of observations",
-            fix="loop over fewer steps when the model acts",
+            fix="loop over fewer steps, and over a fixed number of them, when the model acts",
         )
     body = core.jaxpr_as_fun(params["jaxpr"])
 

@@ -65,7 +65,7 @@ class PolicyFunction:
         policy = runner.policy
         if not isinstance(policy, JaxPolicy) or type(policy).compute_actions is not JaxPolicy.compute_actions:
             raise PolicyError(
-                "A policy that chooses its actions in Python cannot be exported.",
+                "The policy chooses its actions in Python, so it cannot be exported.",
                 where=f"policy {policy.name!r}, class {type(policy).__name__}",
                 got="compute_actions of its own",
                 expected="a JaxPolicy that inherits compute_actions, with any model",
@@ -271,5 +271,5 @@ def _fixed_rows(policy: JaxPolicy, error: Exception) -> PolicyError:
         where=f"policy {policy.name!r}, while its model is traced",
         got=f"{type(error).__name__}: {error}",
         expected="a model whose shapes follow from the shapes of its inputs",
-        fix="write x.shape[0] for len(x), and no Python numbers or branches that depend on the number of rows",
+        fix="replace len(x) by x.shape[0], and use no Python numbers or branches that depend on the number of rows",
     )

@@ -246,11 +246,11 @@ def values_of_actions(critics: Any, obs: Any, actions: Any, action_space: spaces
 def _check_parameters_only(critic: nnx.Module) -> None:
     if other := jax.tree.leaves(nnx.state(critic, nnx.Not(nnx.Param))):
         raise PolicyError(
-            "A critic with state besides its parameters.",
+            "The critic has state besides its parameters.",
             where="config key 'model.custom_model'",
             got=f"{len(other)} further arrays, such as batch statistics or random streams",
             expected="only parameters where the model is built with num_outputs of a critic",
-            fix="leave out dropout and batch normalization in the critics, or use PPO or DQN",
+            fix="leave dropout and batch normalization out of the critics, or use PPO or DQN",
         )
 
 

@@ -71,7 +71,7 @@ def make_custom_model(
     model = cls(observation_space, num_outputs, rngs=rngs, **arguments, **thawed(config.custom_model_config))
     if is_recurrent(model) and not memory:
         raise PolicyError(
-            "A custom model with memory, for an algorithm that learns from single rows.",
+            "The custom model has memory, but the algorithm learns from single rows.",
             where=f"model.custom_model {path_of(cls)}",
             got="a method initial_state",
             expected="a model without memory",
@@ -102,10 +102,10 @@ def _model_class(model: type | str | StoredCode) -> type[Any]:
         raise cls.error()
     if not (isinstance(cls, type) and issubclass(cls, nnx.Module)):
         raise ConfigError(
-            "The custom model is no Flax NNX module class.",
+            "The custom model is not a class of Flax NNX modules.",
             where="model.custom_model",
             got=cls,
             expected="a subclass of flax.nnx.Module (the class, not an instance)",
-            fix="derive it from nnx.Module, or use a policy in PyTorch for one of PyTorch's modules",
+            fix="derive it from nnx.Module, or for a module of PyTorch use a policy in PyTorch",
         )
     return cls

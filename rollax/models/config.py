@@ -68,14 +68,14 @@ class ModelConfig(FrozenModel):
         default=None,
         description="an nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
         "**custom_model_config) and called as model(obs) -> Outputs(policy=[B, num_outputs], value=[B], aux={...}). "
-        "It replaces all of the above except max_seq_len. A model with memory also has a method initial_state()",
+        "It replaces all other keys of model except max_seq_len. A model with memory also has a method initial_state()",
     )
     custom_model_config: dict[str, Any] = Field(default={}, description="further keyword arguments of custom_model")
 
     @model_validator(mode="after")
     def _one_kind_of_memory(self) -> ModelConfig:
         if self.use_lstm and self.use_gru:
-            raise ValueError("use_lstm or use_gru, not both")
+            raise ValueError("only one of use_lstm and use_gru to be true")
         has_memory = self.use_lstm or self.use_gru
         if has_memory and self.custom_model is not None:
             raise ValueError("use_lstm and use_gru are for the default model: give the custom model initial_state()")

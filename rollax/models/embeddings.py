@@ -32,15 +32,15 @@ def check_parametric(observation_space: spaces.Space, action_space: spaces.Space
     where, embeddings = f"observation_space[{EMBEDDINGS!r}]", observation_space[EMBEDDINGS]
     if not isinstance(action_space, spaces.Discrete):
         raise SpaceError(
-            "Embeddings of actions for an action space that has no slots.",
+            "The observation has embeddings of actions, but the action space is not Discrete.",
             where="action_space",
             got=action_space,
             expected=f"Discrete(slots), since the observation has {EMBEDDINGS!r}",
-            fix=f"declare Discrete(slots), or give {EMBEDDINGS!r} another name: it is then a feature like any other",
+            fix=f"declare Discrete(slots), or rename {EMBEDDINGS!r} to make it an ordinary feature",
         )
     if ACTION_MASK not in observation_space.spaces:
         raise SpaceError(
-            "Embeddings of actions without an action mask.",
+            "Embeddings of actions require an action mask.",
             where=where,
             got=sorted(observation_space.spaces),
             expected=f"{ACTION_MASK!r} beside {EMBEDDINGS!r}",
@@ -48,11 +48,11 @@ def check_parametric(observation_space: spaces.Space, action_space: spaces.Space
         )
     if not (isinstance(embeddings, spaces.Box) and len(embeddings.shape) == 2):
         raise SpaceError(
-            "Embeddings of actions that are no table.",
+            "The embeddings of actions are not a table.",
             where=where,
             got=embeddings,
             expected=f"a Box of shape ({action_space.n}, E): one embedding of width E per slot",
-            fix="give every slot an embedding of the same width, zeros where it is empty",
+            fix="give every slot an embedding of the same width, with zeros for an empty slot",
         )
     if embeddings.shape[0] != action_space.n:
         raise SpaceError(

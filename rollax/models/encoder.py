@@ -111,7 +111,7 @@ def _check_32_bits(space: spaces.Box, path: Path) -> None:
     too_high = (space.high > of_jax.max) & (space.high < of_dtype.max)
     if (too_low | too_high).any():
         raise SpaceError(
-            "Observations of integers beyond 32 bits.",
+            "The integers of the observations need more than 32 bits.",
             where="observation_space" + path_text(path),
             got=space_text(space),
             expected=f"numbers from {of_jax.min} to {of_jax.max}, or floats",

@@ -43,7 +43,7 @@ def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
     found = [(path, leaf) for path, leaf in leaves(space) if hidden.isdisjoint(path[:1])]
     if not found:
         raise SpaceError(
-            "No features to learn from.",
+            "The observation has no features.",
             where="observation_space",
             got=space,
             expected=f"an entry besides {sorted(NOT_FEATURES)}",
@@ -56,11 +56,11 @@ def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
 def not_encodable(space: spaces.Space, path: Path) -> SpaceError:
     """The error for a leaf of an observation space that no default model encodes."""
     return SpaceError(
-        "A space that no model can encode.",
+        "The default model cannot encode this space.",
         where="observation_space" + path_text(path),
         got=space,
         expected="Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those",
-        fix="wrap the env to give one of those, or use a custom model",
+        fix="wrap the env to convert it to one of those, or use a custom model",
     )
 
 

@@ -43,7 +43,7 @@ class GroupView:
         choice = _one_of("action_space", action_space)
         if not isinstance(choice, spaces.Discrete):
             raise SpaceError(
-                "Members of a group whose actions are not of one discrete choice.",
+                "The actions of the members of a group are not one discrete choice.",
                 where="action_space[0]",
                 got=choice,
                 expected="Discrete(n), the same for every member",
@@ -52,7 +52,7 @@ class GroupView:
         members, num_actions = len(_parts(action_space)), int(choice.n)
         if len(_parts(observation_space)) != members:
             raise SpaceError(
-                "A group with another number of actions than of observations.",
+                "The number of actions of a group is not the number of its observations.",
                 where="action_space",
                 got=f"{members} actions, {len(_parts(observation_space))} observations",
                 expected="one of each for every member",
@@ -62,16 +62,16 @@ class GroupView:
         hidden = tuple(key for key in keys if key in (ACTION_MASK, state_key))
         if keys and len(hidden) == len(keys):
             raise SpaceError(
-                "Members of a group that see nothing.",
+                "The members of a group have nothing to observe.",
                 where="observation_space[0]",
                 got=observed,
                 expected=f"an entry besides {list(hidden)}",
-                fix="put what a member sees under another key of the Dict, or set state_key to None",
+                fix="put the members' observations under another key of the Dict, or set state_key to None",
             )
         mask = observed.spaces.get(ACTION_MASK) if isinstance(observed, spaces.Dict) else None
         if mask is not None and mask.shape != (num_actions,):
             raise SpaceError(
-                "An action mask of the wrong width.",
+                "The action mask has the wrong width.",
                 where=f"observation_space[0][{ACTION_MASK!r}]",
                 got=mask,
                 expected=f"MultiBinary({num_actions}), one entry for each action",
@@ -155,22 +155,22 @@ def _one_of(name: str, space: spaces.Space) -> spaces.Space:
     """The space of each member."""
     if not isinstance(space, spaces.Tuple):
         raise SpaceError(
-            "An agent that is no group.",
+            "The agent is not a group.",
             where=name,
             got=space,
             expected="a Tuple with an equal space for each member",
-            fix="present agents as one: env.with_agent_groups({'team': [...]}), of PettingZoo's environments "
+            fix="group the agents: env.with_agent_groups({'team': [...]}), for environments of PettingZoo "
             "from_pettingzoo(env).with_agent_groups({'team': [...]}); for single agents use DQN",
         )
     first, *others = space.spaces
     for place, other in enumerate(others, start=1):
         if not same_space(first, other):
             raise SpaceError(
-                "Members of a group that differ in their spaces.",
+                "The members of a group have different spaces.",
                 where=f"{name}[{place}]",
                 got=other,
                 expected=first,
                 fix="pad observations and actions to the largest member's, with an 'action_mask' for the actions that "
-                "the others do not have; or make a group of each kind of agent, with a policy of its own",
+                "the others do not have; or group each kind of agent separately, with a policy for each",
             )
     return first

@@ -58,7 +58,7 @@ class ActorCritic(nnx.Module):
         if config.free_log_std:
             if num_outputs % 2:
                 raise ConfigError(
-                    "free_log_std needs a diagonal Gaussian, with as many log standard deviations as means.",
+                    "free_log_std requires a diagonal Gaussian, with as many log standard deviations as means.",
                     where="model.free_log_std",
                     got=f"{num_outputs} outputs",
                     expected="an even number: a Box action space",

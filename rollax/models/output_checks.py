@@ -102,7 +102,7 @@ def _memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str, Any]
             where=f"{path_of(type(model))}.memory_inputs",
             got=names,
             expected=f"some of {sorted(known)}",
-            fix="name only those",
+            fix="list only those",
         )
     state = tuple(np.repeat(part[None], _ROWS, axis=0) for part in initial_state_of(model))
     return {"state_in": state, **{name: known[name] for name in names}}
@@ -128,7 +128,7 @@ def _outputs_of(
             where=where,
             got=_described(outputs),
             expected=expected,
-            fix="name what it returns: `from rollax import Outputs`, `return Outputs(policy=..., value=...)`",
+            fix="`from rollax import Outputs`, and return Outputs(policy=..., value=...)",
         )
     if not isinstance(outputs.aux, Mapping):
         raise PolicyError(
@@ -136,7 +136,7 @@ def _outputs_of(
             where=where,
             got=f"aux {_described(outputs.aux)}",
             expected="aux={'name': arrays, ...}",
-            fix="return a dict",
+            fix="return a dict of named arrays: Outputs(..., aux={'name': array})",
         )
     return outputs
 

@@ -59,11 +59,11 @@ def initial_state_of(model: Any) -> tuple[NDArray, ...]:
         parts = [np.asarray(part) for part in given]
     except (RuntimeError, TypeError, ValueError) as error:  # a parameter of PyTorch
         raise PolicyError(
-            "A recurrent state that is no array.",
+            "The recurrent state is not an array.",
             where=f"{type(model).__name__}.initial_state()",
             got=f"{type(error).__name__}: {error}",
             expected="NumPy arrays, which are constant: no parameters of the model",
-            fix="return zeros, and add a trained initial value in the call of the model",
+            fix="return zeros; add a trained initial value in the model's __call__",
         ) from error
     return tuple(part.astype(np.float32) if part.dtype == np.float64 else part for part in parts)
 

@@ -130,11 +130,11 @@ class Acting:
         values = self._forward(model, columns).value
         if values is None:
             raise PolicyError(
-                "The values of a model that has none.",
+                "The model returns no values.",
                 where="compute_values",
                 got=f"Outputs(value=None) of {type(model).__name__}",
                 expected="[N] state values",
-                fix="return them: `Outputs(policy=..., value=...)`",
+                fix="return values from the model: `Outputs(policy=..., value=...)`",
             )
         return values
 

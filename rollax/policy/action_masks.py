@@ -59,7 +59,7 @@ class ActionMasks:
         mask = obs[ACTION_MASK]
         if mask.shape[1:] != (self._width,):
             raise ShapeError(
-                "An action mask of the wrong width.",
+                "The action mask has the wrong width.",
                 where=f"policy {policy_id!r}, observation key {ACTION_MASK!r}",
                 got=mask.shape,
                 expected=(len(mask), self._width),
@@ -70,7 +70,7 @@ class ActionMasks:
             row, action = np.argwhere(~allowed)[0].tolist()
             several = f", discrete action {action} of {len(self._starts)}" if len(self._starts) > 1 else ""
             raise EnvError(
-                "An action mask allows no action.",
+                "The action mask allows no action.",
                 where=f"policy {policy_id!r}, row {row} of {len(mask)}{several}",
                 got="no entry above 0",
                 expected="at least one 1",
@@ -82,7 +82,7 @@ def _check_space(space: Space, width: int, action_space: Space) -> None:
     where = f"observation space, key {ACTION_MASK!r}"
     if not width:
         raise SpaceError(
-            "An action mask for an action space that has no discrete choices.",
+            "The observation has an action mask, but the action space has no discrete choices.",
             where=where,
             got=space_text(action_space),
             expected="Discrete or MultiDiscrete actions, or a Dict or Tuple with some",
@@ -90,7 +90,7 @@ def _check_space(space: Space, width: int, action_space: Space) -> None:
         )
     if isinstance(space, spaces.Dict | spaces.Tuple) or space.shape != (width,):
         raise SpaceError(
-            "An action mask of the wrong width.",
+            "The action mask has the wrong width.",
             where=where,
             got=space_text(space),
             expected=f"MultiBinary({width}), or a Box of that shape: one entry for each choice of the actions",
@@ -120,7 +120,7 @@ class GroupMasks:
         if wrong.any():
             row, member = np.argwhere(wrong)[0].tolist()
             raise EnvError(
-                "An action mask allows no action.",
+                "The action mask allows no action.",
                 where=f"policy {policy_id!r}, row {row} of {len(nothing)}, member {member} of {len(obs)}",
                 got="no entry above 0",
                 expected="at least one 1, for a member that is present",

@@ -21,8 +21,8 @@ def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
             where=f"policy {policy_id!r}, row {row} of {len(numbers)}, at timestep {timestep}",
             got="a NaN or infinite log-probability, value or action",
             expected="finite outputs",
-            fix="look for NaN weights, or for observations too large for the model; observation_filter="
-            "'MeanStdFilter' scales them",
+            fix="look for NaN in the weights, or for very large observations; observation_filter="
+            "'MeanStdFilter' standardizes them",
         )
 
 
@@ -31,8 +31,8 @@ def not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ()) 
     return NonFiniteError(
         "Learning stopped: a loss, gradient or new weight is not finite. The weights are those before this step.",
         where=f"{where}, gradient step {step}: {tensor}",
-        got="NaN, infinity, or numbers whose squares add up to it"
-        + (f"; so are the batch's columns {list(columns)}" if columns else ""),
+        got="NaN, infinity, or numbers whose sum of squares overflows"
+        + (f"; the batch's columns {list(columns)} are not finite either" if columns else ""),
         expected="finite numbers",
         fix="lower lr, set grad_clip, normalize observations (observation_filter='MeanStdFilter') or clip rewards",
     )

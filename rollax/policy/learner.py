@@ -184,7 +184,7 @@ class Learner:
         state, expected = self.variables.optimizer_state, self.optimizer_arrays()
         if {n: np.shape(a) for n, a in arrays.items()} != {n: a.shape for n, a in expected.items()}:
             raise CheckpointError(
-                "The state of another optimizer.",
+                "The state is that of a different optimizer.",
                 where=where,
                 got=sorted(arrays),
                 expected=sorted(expected),

@@ -19,7 +19,7 @@ def checked_loss(result: Any, policy_class: type, array: type) -> tuple[Any, Map
     parts = result if isinstance(result, tuple) else (result,)
     name = array.__name__.rpartition(".")[2]  # JAX writes the module before it
     raise PolicyError(
-        "A loss that is no pair of a number and statistics.",
+        "The loss function does not return a number and a dict of statistics.",
         where=f"policy class {policy_class.__name__}, loss",
         got=", ".join(f"{name} {list(p.shape)}" if isinstance(p, array) else type(p).__name__ for p in parts),
         expected=f"({name} [], {{name: statistic}})",
@@ -47,7 +47,7 @@ def td_error_of(statistics: Mapping[str, Any], rows: int, where: str) -> Any:
 def misshapen_statistic(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> ShapeError:
     """The error of a statistic that is neither a number nor a column with one number for each row."""
     return ShapeError(
-        "A statistic by row of the wrong shape.",
+        "A statistic by row has the wrong shape.",
         where=f"statistic {name!r} of the loss",
         got=got,
         expected=f"{expected}: one number for each row of the minibatch, with memory for each sequence",

@@ -186,11 +186,11 @@ class ModelPolicy(Policy):
             return super().action_probabilities(obs_batch, explore=explore)
         if explore and self._noisy:
             raise PolicyError(
-                "The probabilities of actions of a noisy model are not known.",
+                "The action probabilities of a noisy model are unknown.",
                 where=f"policy {self.name!r}, action_probabilities",
                 got="explore=True, and a model that explores by the noise of its weights",
                 expected="explore=False, for its greedy actions",
-                fix="estimate the greedy policy, or by 'dm', which requires no probabilities",
+                fix="estimate the greedy policy, or use 'dm', which requires no probabilities",
             )
         self.check_masks(obs_batch)
         outputs, _ = self._model_outputs({SampleBatch.OBS: obs_batch})
@@ -210,11 +210,11 @@ class ModelPolicy(Policy):
     ) -> tuple[np.ndarray, Sequence[Any]]:
         if not self.exploration.from_distribution:
             raise PolicyError(
-                "The policy has no probabilities of its actions.",
+                "The policy has no action probabilities.",
                 where=f"policy {self.name!r}, class {type(self).__name__}",
                 got=f"exploration by {type(self.exploration).__name__}, in {space_text(self.action_space)}",
-                expected="actions that are drawn from a distribution of the model's",
-                fix="estimate it by 'dm', which requires no probabilities",
+                expected="actions that are drawn from the model's distribution",
+                fix="use 'dm', which requires no probabilities",
             )
         columns, _ = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
         outputs, states = self._model_outputs(columns)
@@ -260,11 +260,11 @@ class ModelPolicy(Policy):
         """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""
         if not len(batch):
             raise BatchError(
-                "A batch without rows.",
+                "The batch has no rows.",
                 where=f"policy {self.name!r}, class {type(self).__name__}",
                 got=f"columns {sorted(batch)} of 0 rows",
                 expected="1 row or more",
-                fix="leave the call out where nothing was sampled",
+                fix="do not call it if nothing was sampled",
             )
         columns, count = self.train_columns(batch), len(batch)
         self._check_rows(columns, count)
@@ -287,12 +287,12 @@ class ModelPolicy(Policy):
             for leaf in trees.leaves(column):
                 if np.shape(leaf)[:1] != (rows,):
                     raise BatchError(
-                        "A column with another number of rows than its batch.",
+                        "The number of rows of the column is not that of its batch.",
                         where=f"policy class {type(self).__name__}, train_columns, column {name!r}",
                         got=f"shape {np.shape(leaf)}",
                         expected=f"({rows}, ...)",
-                        fix="return one row for each row of the batch; numbers that are the same for all rows belong "
-                        "into coefficients()",
+                        fix="return one row for each row of the batch; return numbers that are equal for all rows from "
+                        "coefficients()",
                     )
 
     def _units(self, rows: int | None) -> int | None:

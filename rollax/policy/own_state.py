@@ -38,7 +38,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
         for _, leaf in _flat(value):
             if not _is_state(leaf) and _hides_state(leaf, _DEPTH):
                 raise CheckpointError(
-                    "State that would be lost: networks or arrays inside an object that a checkpoint does not store.",
+                    "State would be lost: networks or arrays are inside an object that a checkpoint does not store.",
                     where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
                     got=f"{type(leaf).__name__} ({type(leaf).__module__})",
                     expected="nnx modules, optimizers, optax states or JAX arrays, also in dicts, lists and tuples",
@@ -54,11 +54,11 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
     Raises CheckpointError, without a change, for other attributes, or other names or shapes of arrays.
     """
     own = own_arrays(policy)
-    _check(policy, "Other attributes with state", sorted(arrays), sorted(own))
+    _check(policy, "The attributes with state", sorted(arrays), sorted(own))
     for name, expected in own.items():
         got = {path: np.shape(array) for path, array in sorted(arrays[name].items())}
         shapes = {path: array.shape for path, array in sorted(expected.items())}
-        _check(policy, f"Other arrays in the attribute {name}", got, shapes)
+        _check(policy, f"The arrays in the attribute {name}", got, shapes)
     for name in own:
         setattr(policy, name, restored(getattr(policy, name), arrays[name]))
 
@@ -146,10 +146,10 @@ def _hides_state(value: Any, depth: int) -> bool:
 def _check(policy: Any, what: str, got: Any, expected: Any) -> None:
     if got != expected:
         raise CheckpointError(
-            f"{what} than this policy's.",
+            f"{what} differ from those of this policy.",
             where=f"policy {policy.name!r}, class {type(policy).__name__}",
             got=got,
             expected=expected,
-            fix="restore with the class that the checkpoint was made with; an attribute with state must be there, with "
-            "all its arrays, as soon as the policy is made",
+            fix="restore with the class that the checkpoint was made with; an attribute with state must exist, with "
+            "all its arrays, when the policy is created",
         )

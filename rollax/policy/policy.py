@@ -355,7 +355,7 @@ class Policy(ABC):
         return PolicyError(
             f"This policy does not implement {method}.",
             where=f"policy {self.name!r}, class {type(self).__name__}",
-            expected=f"{method} overridden",
+            expected=f"a class that overrides {method}",
             fix=f"implement {method}, or leave the policy out of policies_to_train",
         )
 
@@ -388,7 +388,7 @@ class PolicySpec(NamedTuple):
             if changes is None or isinstance(changes, Mapping):
                 return cls(*spec[:3], config=changes or {})
         raise PolicyError(
-            "No policy spec.",
+            "This is not a policy spec.",
             where=f"multiagent.policies[{policy_id!r}]",
             got=spec,
             expected="a Policy class, None, (class or None, observation_space, action_space, config), or a PolicySpec; "

@@ -33,7 +33,7 @@ def make_policy_model(
     if sizes.custom_model is None:
         if sizes.free_log_std and not isinstance(distribution, DiagGaussian):
             raise ConfigError(
-                "free_log_std for actions that have no standard deviation, or not only.",
+                "free_log_std requires actions that all have a standard deviation.",
                 where="config key 'model.free_log_std'",
                 got=action_space,
                 expected="a Box action space",

@@ -94,7 +94,7 @@ def _check_finite(space: Space, column: np.ndarray, where: str) -> None:
     if np.isnan(column).any() or not isinstance(space, spaces.Box) or space.is_bounded("both"):
         row = int(np.argmin(np.isfinite(column).reshape(len(column), -1).all(axis=1)))
         raise NonFiniteError(
-            "A NaN or infinite observation.",
+            "The observation contains NaN or infinity.",
             where=where if len(column) == 1 else f"{where}, row {row}",
             got=column[row],
             expected=f"finite numbers in {space}",
@@ -104,11 +104,11 @@ def _check_finite(space: Space, column: np.ndarray, where: str) -> None:
 
 def _misfit(where: str, got: Any, expected: str, *, one: bool) -> EnvError:
     return EnvError(
-        "An observation that does not fit.",
+        "The observation does not fit the observation space.",
         where=where,
         got=got,
         expected=expected,
-        fix="pass one observation as the environment returns it; of many, a list to compute_actions"
+        fix="pass one observation as the environment returns it; pass a list of several to compute_actions"
         if one
         else "pass a list of observations as the environment returns them, or columns of them: arrays [N, ...]",
     )

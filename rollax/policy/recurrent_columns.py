@@ -65,7 +65,7 @@ class RecurrentColumns:
         shapes = [(rows, *part.shape) for part in self.initial_state]
         if [part.shape for part in state_in] != shapes:
             raise PolicyError(
-                "A recurrent state of the wrong shape.",
+                "The recurrent state has the wrong shape.",
                 where=f"{where}, state_batches of compute_actions",
                 got=[part.shape for part in state_in],
                 expected=shapes,
@@ -88,11 +88,11 @@ class RecurrentColumns:
             numbers = name == SampleBatch.PREV_REWARDS
             if any((shape if numbers else shape[:1]) != (rows,) for shape in shapes):
                 raise PolicyError(
-                    "Previous actions or rewards that do not fit the observations.",
+                    "The previous actions or rewards do not fit the observations.",
                     where=f"{where}, {ARGUMENT_OF[name]} of compute_actions",
                     got=f"shapes {shapes}",
                     expected=f"{rows} rows, one for each observation",
-                    fix="pass what the step before returned, or nothing at the start of a trajectory",
+                    fix="pass those of the previous step, or nothing at the start of a trajectory",
                 )
 
     def of(self, stored: Columns) -> dict[str, Any]:
@@ -107,11 +107,11 @@ class RecurrentColumns:
         missing = [name for name in self.columns if name not in memory]
         if missing and SampleBatch.CRITIC_OBS not in memory:
             raise PolicyError(
-                "The value of an observation depends on the memory.",
+                "The value of an observation depends on the memory, which is not given.",
                 where=f"{where}, compute_values",
                 got=f"observations only, without {missing}" if memory else "observations only",
                 expected=f"memory with {sorted(self.columns)}",
-                fix="compute_values(fragment.after['obs'], fragment.after)",
+                fix="pass the memory too: compute_values(fragment.after['obs'], fragment.after)",
             )
 
     def sequences(self, columns: Columns, batch: SampleBatch) -> tuple[dict[str, Any], int]:

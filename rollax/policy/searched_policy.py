@@ -59,11 +59,11 @@ class SearchedPolicy(JaxPolicy):
         self._shapes = {name: array.shape for name, array in self.split.params.items()}
         if not self._shapes:
             raise PolicyError(
-                "A model without parameters, so that there is nothing to search for.",
+                "The model has no parameters to search for.",
                 where=f"policy class {type(self).__name__}, make_model",
                 got="no nnx.Param",
                 expected="a model with trained parameters",
-                fix="keep what is searched for in nnx.Param, as layers such as nnx.Linear do",
+                fix="keep the parameters in nnx.Param, as layers such as nnx.Linear do",
             )
 
     def check_spaces(self) -> None:

@@ -94,10 +94,10 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
     for policy_id in policy_ids:
         if policy_id not in policies:
             raise ConfigError(
-                "An unknown policy shares variables.",
+                "Unknown policy in shared_variables.",
                 where=f"{key}, policies",
                 got=policy_id,
-                expected=f"ids out of {sorted(policies)}",
+                expected=f"ids from {sorted(policies)}",
                 fix=nearest(policy_id, policies),
             )
     if len(policy_ids) < 2:
@@ -106,7 +106,7 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
             where=f"{key}, policies",
             got=policy_ids,
             expected="at least two policies",
-            fix="name the policies that share these parts, or leave the entry out",
+            fix="list at least two policies, or leave the entry out",
         )
     shapes = {policy_id: _shapes(policies[policy_id], policy_id, shared.parts, key) for policy_id in policy_ids}
     first_id, *others = policy_ids
@@ -138,10 +138,10 @@ def _in_part(part: str, names: Iterable[str], policy_id: str, key: str) -> list[
     if not found:
         known = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
         raise ConfigError(
-            "A policy's model lacks a shared part.",
+            "The model of a policy lacks a shared part.",
             where=f"{key}, parts",
             got=f"{part!r}, for policy {policy_id!r}",
-            expected=f"variables or modules out of {sorted(known)}",
+            expected=f"variables or modules from {sorted(known)}",
             fix=nearest(part, known),
         )
     return found
@@ -159,7 +159,7 @@ def _refuse_overlap(groups: Mapping[str, SharedParts], resolved: Sequence[_Group
                         where="config key 'multiagent.shared_variables'",
                         got=f"{name!r} of policy {policy_id!r}, in {other!r} and in {group_name!r}",
                         expected="each variable of a policy in one entry",
-                        fix="join the two entries, or share a smaller part in one of them",
+                        fix="merge the two entries, or share a smaller part in one of them",
                     )
 
 

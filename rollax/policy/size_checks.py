@@ -27,7 +27,7 @@ def check_layers(config: ModelConfig, policy_class: str) -> None:
     for name in _NOT_IN_OWN_NETWORKS:
         if getattr(config, name):
             raise ConfigError(
-                "A setting of the actor-critic model, for an algorithm with other networks.",
+                "The setting is for actor-critic models, but the algorithm has different networks.",
                 where=f"config key 'model.{name}', for {policy_class}",
                 got=getattr(config, name),
                 expected="the sizes of the default layers (fcnet_hiddens, fcnet_activation, conv_filters, ...), or a "
@@ -47,7 +47,7 @@ def check_convolutions(config: ModelConfig, observation_spaces: Iterable[Space],
             where=f"config key 'model.{given}', for {where}",
             got=", ".join(map(space_text, boxes)) or "observations without a Box",
             expected=f"a Box of rank 3 with two sides of at least {MIN_IMAGE_SIDE}, or of uint8 and rank 2 or 4",
-            fix=f"leave {given} out, pad smaller images, or set a custom_model",
+            fix=f"leave {given} out, pad smaller images to that size, or set a custom_model",
         )
 
 
@@ -66,7 +66,7 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
             f"A layer of {largest[0]:,} inputs and {largest[1]:,} outputs",
             math.prod(largest) * _NUMBER * _COPIES,
             f"{where}: observation_space, action_space, model.fcnet_hiddens and the like",
-            "use smaller spaces or layers, such as Box or MultiDiscrete in the place of a Discrete with many values",
+            "use smaller spaces or layers, such as Box or MultiDiscrete in place of a Discrete with many values",
         )
     row = _ROW + sum(
         math.prod(leaf.shape) * leaf.dtype.itemsize
@@ -82,17 +82,17 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
     passes = getattr(config, "num_sgd_iter", 1)
     key = "config keys 'num_sgd_iter' and 'train_batch_size'"
     order = passes * config.train_batch_size * _NUMBER
-    _check_fits(f"The order of the rows of {passes:,} passes", order, key, "lower num_sgd_iter or train_batch_size")
+    _check_fits(f"The order of the rows in {passes:,} epochs", order, key, "lower num_sgd_iter or train_batch_size")
 
 
 def _check_fits(what: str, wanted: int, where: str, fix: str) -> None:
     there = memory_there()
     if wanted > there:
         raise ConfigError(
-            f"{what} would need more memory than there is.",
+            f"{what} needs more memory than this machine has.",
             where=where,
-            got=f"{gib(wanted)} at the least",
-            expected=f"at most {gib(there)}, all the memory there is, for everything",
+            got=f"at least {gib(wanted)}",
+            expected=f"less than {gib(there)}, the memory of this machine for all processes",
             fix=fix,
         )
 

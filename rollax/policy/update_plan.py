@@ -53,17 +53,17 @@ def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> Up
     """
     _check_whole(interval, "polyak_average, interval")
     if not 0 <= tau <= 1:
-        raise PolicyError("τ out of range.", where="polyak_average, tau", got=tau, expected="a number from 0 to 1")
+        raise PolicyError("τ is out of range.", where="polyak_average, tau", got=tau, expected="a number from 0 to 1")
 
     def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
         names = [name for name in targets if part_of(name) in parts]
         if unknown := set(parts).difference(map(part_of, names)):
             raise PolicyError(
-                "Target parameters that would never move: parts that the model does not have.",
+                "Some target parameters would never change: the model does not have these parts.",
                 where="polyak_average, argument parts",
                 got=sorted(unknown),
                 expected=f"some of {sorted(set(map(part_of, targets)))}, the model's attributes with parameters",
-                fix="name the attributes whose targets are averages",
+                fix="pass the names of the model's attributes whose targets are averages",
             )
         moved = {name: tau * params[name] + (1.0 - tau) * targets[name] for name in names}
         if interval > 1:
@@ -90,17 +90,17 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
         own = part_of(name)
         if own not in averaged and (others := averaged.intersection(attributes)):
             raise PolicyError(
-                "Target parameters that would never move: their name is that of another attribute of the model.",
+                "Some target parameters would never change: another attribute of the model owns them.",
                 where=f"policy class {where}, make_plan",
                 got=f"{name}, which is in {sorted(others)} too",
                 expected="polyak_average with all attributes that share parameters",
-                fix=f"name all of them: polyak_average(tau, {tuple(sorted({own, *averaged}))})",
+                fix=f"pass all of them: polyak_average(tau, {tuple(sorted({own, *averaged}))})",
             )
 
 
 def _check_whole(value: Any, where: str) -> None:
     if not (is_whole(value) and value >= 1):
-        raise PolicyError("A number that is no whole number from 1 on.", where=where, got=value)
+        raise PolicyError("The value is not an integer of at least 1.", where=where, got=value)
 
 
 def part_of(name: str) -> str:

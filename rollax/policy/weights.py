@@ -19,15 +19,15 @@ def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: st
     """Raises PolicyError unless they have the names and shapes of the policy's own, which are `shapes`."""
     if not isinstance(weights, Mapping):
         raise PolicyError(
-            "No arrays by name.",
+            "The weights are not a dict of arrays by name.",
             where=where,
             got=type(weights).__name__,
             expected="name -> array",
-            fix="pass the dict that an equal policy returned",
+            fix="pass the dict that get_weights() of a policy with the same model returned",
         )
     if weights.keys() != shapes.keys():
         raise PolicyError(
-            "Weights of another model.",
+            "The weights are of a different model.",
             where=where,
             got=f"{len(weights)} arrays; missing: {sorted(shapes.keys() - weights.keys())}, "
             f"unknown: {sorted(weights.keys() - shapes.keys())}",
@@ -37,7 +37,7 @@ def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: st
     for name, value in weights.items():
         if np.shape(value) != shapes[name]:
             raise PolicyError(
-                "A weight of the wrong shape.",
+                "An array of the weights has the wrong shape.",
                 where=f"{where}, {name}",
                 got=np.shape(value),
                 expected=shapes[name],

@@ -179,11 +179,11 @@ class TestCustomModel:
     @pytest.mark.parametrize(
         ("model", "message"),
         [
-            (dict, "no Flax NNX module"),
-            ("json:JSONDecoder", "no Flax NNX module"),
-            ("no colon", "does not import"),
-            ("no_such_module:Model", r"does not import(.|\n)*no_such_module"),
-            ("rollax.models.networks:ActorCritik", r"does not import(.|\n)*did you mean 'ActorCritic'"),
+            (dict, "The custom model is not a class of Flax NNX modules"),
+            ("json:JSONDecoder", "The custom model is not a class of Flax NNX modules"),
+            ("no colon", "cannot be imported"),
+            ("no_such_module:Model", r"cannot be imported(.|\n)*no_such_module"),
+            ("rollax.models.networks:ActorCritik", r"cannot be imported(.|\n)*did you mean 'ActorCritic'"),
         ],
     )
     def test_other_objects_are_refused_as_models(self, model, message):

@@ -130,12 +130,12 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("changes", "action_space", "words"),
         [
-            ({"action_mask": None}, ACTIONS, ("without an action mask", "MultiBinary(5)")),
+            ({"action_mask": None}, ACTIONS, ("Embeddings of actions require an action mask", "MultiBinary(5)")),
             ({}, spaces.Discrete(4), ("5 slots", "Discrete(5)")),
-            ({}, spaces.Box(-1, 1, (5,), np.float32), ("no slots", "Discrete(slots)")),
-            ({}, spaces.MultiDiscrete([5]), ("no slots", "Discrete(slots)")),
-            ({"avail_actions": spaces.Box(-1, 1, (5,), np.float32)}, ACTIONS, ("no table", "(5, E)")),
-            ({"avail_actions": spaces.MultiBinary((5, 3))}, ACTIONS, ("no table", "(5, E)")),
+            ({}, spaces.Box(-1, 1, (5,), np.float32), ("the action space is not Discrete", "Discrete(slots)")),
+            ({}, spaces.MultiDiscrete([5]), ("the action space is not Discrete", "Discrete(slots)")),
+            ({"avail_actions": spaces.Box(-1, 1, (5,), np.float32)}, ACTIONS, ("not a table", "(5, E)")),
+            ({"avail_actions": spaces.MultiBinary((5, 3))}, ACTIONS, ("not a table", "(5, E)")),
         ],
     )
     def test_spaces_that_do_not_fit(self, changes, action_space, words):

@@ -57,5 +57,5 @@ def test_additive_masks_are_refused() -> None:
     policy = PPOPolicy(AdditiveMasks.observation_space, AdditiveMasks.action_space, {"model": {"fcnet_hiddens": (4,)}})
     seen = {key: value[None] for key, value in AdditiveMasks().reset()[0].items()}
     for act in (lambda: policy.compute_actions(seen), lambda: check_env(AdditiveMasks)):
-        with pytest.raises(EnvError, match="An action mask allows no action"):
+        with pytest.raises(EnvError, match="The action mask allows no action"):
             act()

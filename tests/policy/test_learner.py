@@ -171,7 +171,7 @@ class TestLearner:
         for one in (learner, other):
             one.apply(gradient, 0.1, where="")
         np.testing.assert_array_equal(learner.variables.params["w"], other.variables.params["w"])
-        with pytest.raises(CheckpointError, match=r"another optimizer(.|\n)*policy 'p'"):
+        with pytest.raises(CheckpointError, match=r"different optimizer(.|\n)*policy 'p'"):
             other.set_state({"x": np.zeros(3)}, 1, {}, where="policy 'p'")
 
     @pytest.mark.parametrize("lr", [1e300, 1e30])

@@ -89,8 +89,8 @@ class TestOnItsOwn:
         [
             ({}, {"net": {}}, r"got: +\['net'\]\n +expected: \[\]"),  # saved by a policy that made it later
             ({"w": jnp.ones(2)}, {}, r"got: +\[\]\n +expected: \['w'\]"),
-            ({"w": jnp.ones(2)}, {"w": {"": np.ones(3)}}, r"attribute w than(.|\n)*\(3,\)(.|\n)*\(2,\)"),
-            ({"w": [jnp.ones(2)]}, {"w": {"[1]": np.ones(2)}}, r"attribute w than(.|\n)*\[1\](.|\n)*\[0\]"),
+            ({"w": jnp.ones(2)}, {"w": {"": np.ones(3)}}, r"attribute w differ(.|\n)*\(3,\)(.|\n)*\(2,\)"),
+            ({"w": [jnp.ones(2)]}, {"w": {"[1]": np.ones(2)}}, r"attribute w differ(.|\n)*\[1\](.|\n)*\[0\]"),
         ],
     )
     def test_other_state_is_refused(self, attributes, arrays, message):

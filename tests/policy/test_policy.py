@@ -111,7 +111,7 @@ def test_values_that_make_a_spec(given, expected):
 @pytest.mark.parametrize("given", ["PPO", 3, (), [None, BOX, TWO, {}], ("PPO",), (None, BOX, TWO, 1), (None,) * 5, int])
 def test_other_values_are_refused_as_specs(given):
     with pytest.raises(
-        PolicyError, match=r"No policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*fix:"
+        PolicyError, match=r"not a policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*fix:"
     ):
         PolicySpec.of(given, "p")
 

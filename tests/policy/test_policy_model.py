@@ -29,7 +29,7 @@ VAST = 10**15
     ],
 )
 def test_is_refused(observations, actions, config, message):
-    with pytest.raises(ConfigError, match="would need more memory than there is") as error:
+    with pytest.raises(ConfigError, match="needs more memory than this machine has") as error:
         PPOPolicy(observations, actions, config)
     assert message in str(error.value)
 

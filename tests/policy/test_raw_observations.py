@@ -77,7 +77,7 @@ def test_observations_that_do_not_fit_are_refused(space, obs, message):
 
 @pytest.mark.parametrize(("space", "number"), [(BOX, np.nan), (BOX, np.inf), (UNBOUNDED, np.nan)])
 def test_non_finite_observations_are_refused(space, number):
-    with pytest.raises(NonFiniteError, match=r"infinite observation.\n +where: +here, element 0\n"):
+    with pytest.raises(NonFiniteError, match=r"NaN or infinity.\n +where: +here, element 0\n"):
         columns_of_one(spaces.Tuple([space]), [[0, number]], "here")
 
 

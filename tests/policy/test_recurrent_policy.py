@@ -88,7 +88,7 @@ class TestActing:
 
     @pytest.mark.parametrize("state", [[np.zeros((2, 15))], [np.zeros((1, 16))], [np.zeros((2, 16))] * 2], ids=len)
     def test_states_of_the_wrong_shape_are_refused(self, state):
-        with pytest.raises(PolicyError, match=r"recurrent state of the wrong(.|\n)*\(2, 16\)"):
+        with pytest.raises(PolicyError, match=r"recurrent state has the wrong(.|\n)*\(2, 16\)"):
             make().compute_actions(np.zeros((2, 3), np.float32), state)
 
     def test_values_require_the_memory(self):

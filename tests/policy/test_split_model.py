@@ -95,7 +95,7 @@ def test_weights_of_another_model_are_refused(split, params, extra):
     checked = split.checked(weights, "policy 'p'")
     assert [arrays.keys() for arrays in checked] == [params.keys(), extra.keys()]
     with pytest.raises(
-        PolicyError, match=r"another model(.|\n)*policy 'p'(.|\n)*missing: \['kernel'\], unknown: \['k'\]"
+        PolicyError, match=r"different model(.|\n)*policy 'p'(.|\n)*missing: \['kernel'\], unknown: \['k'\]"
     ):
         split.checked({**{n: v for n, v in weights.items() if n != "kernel"}, "k": 0}, "policy 'p'")
     with pytest.raises(
@@ -105,7 +105,7 @@ def test_weights_of_another_model_are_refused(split, params, extra):
 
 
 def test_weights_without_names_are_refused(split, params, extra):
-    with pytest.raises(PolicyError, match=r"No arrays by name(.|\n)*policy 'p'(.|\n)*list"):
+    with pytest.raises(PolicyError, match=r"not a dict of arrays by name(.|\n)*policy 'p'(.|\n)*list"):
         split.checked([*params.values(), *extra.values()], "policy 'p'")
 
 

@@ -51,7 +51,7 @@ def test_parts_without_an_update_are_refused():
             return replace(super().make_plan(), targets=polyak_average(TAU, (*PARTS, "critic")))
 
     policy = WithoutUpdates(SEEN, CHOICES, SMALL)
-    with pytest.raises(PolicyError, match=r"never move(.|\n)*got: +\['critic'\](.|\n)*value_trunk"):
+    with pytest.raises(PolicyError, match=r"never change(.|\n)*got: +\['critic'\](.|\n)*value_trunk"):
         policy.learn_on_batch(experience(policy, 24))
 
 
@@ -127,7 +127,7 @@ def test_are_part_of_the_state_and_not_of_the_weights():
 def test_targets_of_another_model_are_refused():
     state = updated(make()).get_state()
     del state["targets"]["value_head.bias"]
-    with pytest.raises(PolicyError, match=r"another model(.|\n)*'default_policy', target parameters"):
+    with pytest.raises(PolicyError, match=r"different model(.|\n)*'default_policy', target parameters"):
         make().set_state(state)
 
 
@@ -186,7 +186,7 @@ def test_targets_of_an_encoder_that_two_parts_share(parts: Any) -> None:
     config = {"sgd_minibatch_size": 8, "num_sgd_iter": 1, "seed": 0, "model": {"custom_model": SharedEncoder}}
     if len(parts) == 1:
         with pytest.raises(
-            PolicyError, match=r"never move(.|\n)*actor.layers.0.bias, which is in \['critic_net'\] too"
+            PolicyError, match=r"never change(.|\n)*actor.layers.0.bias, which is in \['critic_net'\] too"
         ):
             Averaged(SEEN, CHOICES, config)
         return

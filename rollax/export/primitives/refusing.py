@@ -14,5 +14,5 @@ def refuse(equation: Equation, what: str = "") -> PolicyError:
         where=f"primitive {equation.primitive!r}" + (f", {what}" if what else ""),
         got=f"operands {shapes}",
         expected="matrix products, convolutions, elementwise functions, reductions, slices and table look-ups",
-        fix="express it by other operations where the model acts, or export it with to='stablehlo'",
+        fix="express it by other operations in the part of the model that acts, or export it with to='stablehlo'",
     )

@@ -118,7 +118,7 @@ class ActionDistribution(ABC):
         """
         if not self.num_mask:
             raise SpaceError(
-                "An action mask for an action space that has no discrete choices.",
+                "The observation has an action mask, but the action space has no discrete choices.",
                 where=f"{type(self).__name__}.mask",
                 got=self,
                 expected="Discrete or MultiDiscrete actions, or a Dict or Tuple with some",

@@ -56,7 +56,7 @@ def _check_32_bits(space: spaces.Discrete | spaces.MultiDiscrete, where: str) ->
     low, high = (np.asarray(side, object) for side in bounds(space))
     if (low < -(2**31)).any() or (high >= 2**31).any():
         raise SpaceError(
-            "Discrete actions beyond 32 bits.",
+            "Discrete actions need more than 32 bits.",
             where=where,
             got=space,
             expected=f"actions from {-(2**31)} to {2**31 - 1}",
@@ -71,7 +71,7 @@ def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
     """
     if not np.issubdtype(space.dtype, np.floating):
         raise SpaceError(
-            "A Box of integers as an action space.",
+            "The action space is a Box of integers.",
             where=where,
             got=space,
             expected="a Box of floats, or Discrete or MultiDiscrete for integers",
@@ -79,7 +79,7 @@ def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
         )
     if bounded and not space.is_bounded():
         raise SpaceError(
-            "A Box without finite bounds for actions that are made in (-1, 1).",
+            "The Box has no finite bounds, to which actions in (-1, 1) are scaled.",
             where=where,
             got=space,
             expected="finite low and high",
@@ -93,7 +93,7 @@ def check_box_or_discrete(space: spaces.Space, where: str, *, composite: str) ->
         check_box(space, where, bounded=True)
     elif not isinstance(space, spaces.Discrete):
         raise SpaceError(
-            "Actions that are neither continuous nor of one discrete choice.",
+            "The actions are neither continuous nor one discrete choice.",
             where=where,
             got=space,
             expected="a Box of floats with finite bounds, or Discrete(n)",
@@ -175,11 +175,11 @@ class Composite(ActionDistribution):
         if self.keys is not None and isinstance(actions, Mapping) and actions.keys() == set(self.keys):
             return [actions[key] for key in self.keys]
         raise ShapeError(
-            "Actions that do not have the structure of the action space.",
+            "The actions do not have the structure of the action space.",
             where=f"{type(self).__name__}.logp",
             got=f"{type(actions).__name__} {list(actions) if isinstance(actions, Mapping) else ''}".strip(),
             expected=f"a tuple of {len(self.parts)} columns" if self.keys is None else f"a dict of {list(self.keys)}",
-            fix="pass columns as rollax.spaces.stack gives them",
+            fix="pass columns as rollax.spaces.stack returns them",
         )
 
 
