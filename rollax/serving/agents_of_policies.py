@@ -59,22 +59,22 @@ def _table(table: dict[str, str], policy_ids: list[str]) -> PolicyMapping:
     unknown = sorted(set(table.values()) - set(policy_ids))
     if unknown:
         raise ConfigError(
-            "A policy mapping to unknown policies.",
+            "The policy mapping contains unknown policies.",
             where="policy_mapping",
             got=unknown,
             expected=f"some of {policy_ids}",
-            fix="correct the ids",
+            fix="correct the policy ids in policy_mapping",
         )
 
     def policy_of(agent_id: str, episode_id: str) -> str:
         if agent_id not in table:
             raise RequestError(
-                "An agent without a policy.",
+                "The agent has no policy.",
                 status=422,
                 where="agent id",
                 got=agent_id,
                 expected=f"one of {sorted(table)}",
-                fix="correct the id, or start the server with a policy mapping that has it",
+                fix="correct the id, or start the server with a policy mapping that contains it",
             )
         return table[agent_id]
 

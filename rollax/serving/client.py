@@ -91,11 +91,11 @@ class PolicyClient:
         ):
             if not is_valid:
                 raise ConfigError(
-                    f"{name} has a wrong value.",
+                    f"The value of {name} is invalid.",
                     where=f"{name} of PolicyClient",
                     got=value,
                     expected=expected,
-                    fix=f"pass such a value, or leave {name} out",
+                    fix=f"pass a valid value, or leave {name} out",
                 )
         for name, value, default in (
             ("update_interval", update_interval, _UPDATE_INTERVAL_S),
@@ -105,7 +105,7 @@ class PolicyClient:
         ):
             if value != default and inference_mode == "remote":
                 raise ConfigError(
-                    "A setting of local inference: with remote inference the server decides.",
+                    "The setting is for local inference; with remote inference the server decides.",
                     where=f"{name} of PolicyClient",
                     got=value,
                     expected=f"{default!r}, or inference_mode='local'",
@@ -236,7 +236,7 @@ class ClientEpisode:
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None and not self.ended:
             raise ConfigError(
-                "An episode that did not end in its block.",
+                "The episode did not end in its `with` block.",
                 where=f"episode {self.id}",
                 expected="end(obs), with the last observation",
                 fix="call end(obs), or end(obs, truncated=True), before the block ends",
@@ -267,7 +267,7 @@ class ClientEpisode:
 def _check_flag(name: str, flag: Any, where: str) -> None:
     if not isinstance(flag, bool | np.bool_):
         raise RequestError(
-            "A flag that is not a boolean.",
+            "The flag is not a boolean.",
             status=422,
             where=f"{name} of {where}",
             got=flag,
@@ -292,7 +292,7 @@ def _with_lists(episode: Any) -> Any:
 def _make_calls(address: str, token: str | None, timeout: float, ca_file: str | None) -> Calls:
     if not isinstance(timeout, int | float) or not 0 < timeout <= _LONGEST_S:
         raise ConfigError(
-            "A time limit that is no positive number, or too long.",
+            "The time limit is not a positive number, or is too long.",
             where="timeout of PolicyClient",
             got=timeout,
             expected=f"seconds, at most {_LONGEST_S:,}",

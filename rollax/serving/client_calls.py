@@ -59,12 +59,12 @@ class Calls:
             # Checked here, because a server closes the connection after reading too much, which looks like a failed
             # connection.
             raise RequestError(
-                "A request that is larger than the policy server accepts.",
+                "The request is larger than the policy server accepts.",
                 status=413,
                 where=f"{self.address.text}, {verb}",
                 got=f"{len(message)} bytes",
                 expected=f"at most {self.max_bytes:.0f} bytes",
-                fix="send less at once, or raise max_body_bytes of the server's limits",
+                fix="send less in one request, or raise max_body_bytes of the server's limits",
             )
 
         def send(connection: Connection, deadline: float) -> Answer:
@@ -102,7 +102,10 @@ class Calls:
         for attempt in itertools.count():
             if self._closed.is_set():
                 raise RequestError(
-                    "This policy client is closed.", status=503, where=self.address.text, fix="create another one"
+                    "This policy client is closed.",
+                    status=503,
+                    where=self.address.text,
+                    fix="create another PolicyClient",
                 )
             problem, reused = "", False
             pause = random.uniform(0.5, 1.0) * min(_FIRST_WAIT_S * 2 ** min(attempt, 30), _LONGEST_WAIT_S)
@@ -129,7 +132,7 @@ class Calls:
             where=f"{self.address.text}, {what}",
             got=problem,
             expected=f"an answer within {self.timeout:g} s",
-            fix="check that the server runs at this address; a longer wait is `timeout`",
+            fix="check that the server runs at this address, or raise `timeout` of PolicyClient",
         )
 
     def _send(self, connection: Connection, send: Callable[[Connection, float], T], deadline: float) -> T:

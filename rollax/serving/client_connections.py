@@ -96,7 +96,7 @@ class Address:
             raise _no_address(text)
         if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable() and token):
             raise ConfigError(
-                "A malformed token.",
+                "The token is malformed.",
                 where="token of PolicyClient",
                 got=type(token).__name__,
                 expected="a string of printable ASCII characters",
@@ -104,7 +104,7 @@ class Address:
             )
         if ca_file is not None and not secure:
             raise ConfigError(
-                "Authorities to trust, with an address without TLS.",
+                "ca_file requires an address with TLS.",
                 where="ca_file of PolicyClient",
                 got=f"{ca_file}, with {text}",
                 expected="an address https://HOST:PORT or wss://HOST:PORT",
@@ -155,7 +155,7 @@ class Address:
 
 def _no_address(text: Any) -> ConfigError:
     return ConfigError(
-        "No address of a policy server.",
+        "This is not an address of a policy server.",
         where="address of PolicyClient",
         got=text,
         expected="http://HOST:PORT, https://HOST:PORT, ws://HOST:PORT or wss://HOST:PORT",

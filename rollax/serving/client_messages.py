@@ -25,11 +25,11 @@ def encode(verb: str, body: Mapping[str, Any], *, stream: bool) -> bytes:
         return message
     except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
         raise RequestError(
-            "A value that cannot be sent to a policy server.",
+            "The value cannot be sent to a policy server.",
             where=verb,
             got=str(error),
             expected="finite numbers, strings, lists, numeric arrays, and dicts with strings as keys",
-            fix="convert it first",
+            fix="convert the value to one of these",
         ) from error
 
 
@@ -51,7 +51,7 @@ def _as_lists(value: Any) -> Any:
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise ValueError(_NOT_FINITE)
         return value.tolist()
-    raise NotImplementedError(f"{type(value).__name__} is no number, string, list, dict or numeric array")
+    raise NotImplementedError(f"{type(value).__name__} is not a number, string, list, dict or numeric array")
 
 
 def _as_arrays(value: Any) -> Any:

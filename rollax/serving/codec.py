@@ -117,7 +117,7 @@ def failure(error: BaseException) -> tuple[int, ErrorBody, float | None]:
     if not isinstance(error, RollaxError) or isinstance(error, WorkerError):
         _log.error("error %s", error_id, exc_info=error)
         fix = "report it with this id; the server's log has the details"
-        return 500, ErrorBody(error_id, "The server has failed to execute the request.", fix=fix), None
+        return 500, ErrorBody(error_id, "The server failed to execute the request.", fix=fix), None
     status, retry_after_s = (error.status, error.retry_after_s) if isinstance(error, RequestError) else (422, None)
     _log.log(logging.ERROR if status >= 500 else logging.INFO, "refused %s: %s", error_id, error)
     parts = {name: text[:_LARGEST_TEXT] for name, text in error.parts.items()}
@@ -134,7 +134,7 @@ def _malformed(error: Exception) -> RequestError:
     if isinstance(error, msgspec.ValidationError):
         return RequestError("The request does not have the fields of its verb.", status=422, got=str(error))
     if isinstance(error, RecursionError):
-        return RequestError("The request is nested too deeply.", expected="at most some hundred levels")
+        return RequestError("The request is nested too deeply.", expected="at most a few hundred levels")
     return RequestError(
         "The request is malformed.", got=str(error), expected="JSON without NaN and Infinity, or msgpack"
     )

@@ -297,13 +297,17 @@ class HttpApp:
         given = query.get("policy_id", [policies[0]] if len(policies) == 1 else [])
         if unknown or len(given) != 1:
             got = f"{', '.join(unknown) or len(given)}"
-            raise RequestError("The query is not one policy_id.", status=422, where="query", got=got, expected=policies)
+            raise RequestError(
+                "The query is not a single policy_id.", status=422, where="query", got=got, expected=policies
+            )
         return given[0]
 
 
 class _WrongMethodError(RequestError):
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
-        super().__init__("The path has another method.", status=405, got=method, expected=" or ".join(allowed))
+        super().__init__(
+            "The path does not support this method.", status=405, got=method, expected=" or ".join(allowed)
+        )
         self.allowed = ", ".join((*allowed, "OPTIONS")).encode()
 
 

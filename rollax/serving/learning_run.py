@@ -86,7 +86,7 @@ def learn_until_signal(
                 failures += 1
                 if failures >= _MOST_FAILURES:
                     raise
-                log.warning("An update is dropped: %s", error)
+                log.warning("An update was dropped: %s", error)
                 continue
             failures = 0
             run.append(result)

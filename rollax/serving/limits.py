@@ -63,11 +63,11 @@ class Limits:
             value, whole = getattr(self, field.name), type(field.default) is int
             if not isinstance(value, int | float) or not value > 0 or (whole and value % 1 != 0):
                 raise ConfigError(
-                    "A limit that is no positive number.",
+                    "The limit is not a positive number.",
                     where=field.name,
                     got=value,
                     expected="a whole number above 0" if whole else "a number above 0",
-                    fix="set such a number",
+                    fix=f"set {field.name} to such a number",
                 )
             if whole:
                 object.__setattr__(self, field.name, int(value))  # 1e6, as in configs

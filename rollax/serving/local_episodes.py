@@ -111,12 +111,12 @@ class LocalEpisode:
         """An agent that has acted and has not ended; RequestError otherwise."""
         if not self.is_running(agent_id):
             raise RequestError(
-                f"{what} of an agent that has not acted, or has ended.",
+                f"{what} is of an agent that has not acted, or has ended.",
                 status=409,
                 where=f"episode {self.id!r}",
                 got=agent_id,
                 expected=f"one of {[name for name, other in self.agents.items() if other.ended is None]}",
-                fix="call get_action or log_action before",
+                fix="call get_action or log_action first",
             )
         return self.agents[agent_id]
 
@@ -125,7 +125,7 @@ class LocalEpisode:
         agent = self.agents.get(agent_id)
         if agent is not None and agent.ended is not None:
             raise RequestError(
-                "An agent that appears again after its end.",
+                "An agent appears again after its end.",
                 status=409,
                 where=f"episode {self.id!r}",
                 got=agent_id,
@@ -151,7 +151,7 @@ class LocalEpisodes:
         """Starts an episode; RequestError for the id of a running one."""
         if episode_id in self._running:
             raise RequestError(
-                "An episode that is running already.",
+                "The episode is already running.",
                 status=409,
                 where="start_episode",
                 got=episode_id,
@@ -163,7 +163,7 @@ class LocalEpisodes:
         """A running episode; EpisodeLostError for other ids."""
         if episode_id not in self._running:
             raise EpisodeLostError(
-                "An episode that is unknown or has ended.",
+                "The episode is unknown or has ended.",
                 status=404,
                 where="PolicyClient in local mode",
                 got=episode_id,
@@ -176,10 +176,10 @@ class LocalEpisodes:
         episode = self._running.pop(self.find(episode_id).id)
         if not episode.agents:
             raise RequestError(
-                "An episode that ends without an action; it is dropped.",
+                "The episode ended without an action and is dropped.",
                 status=409,
                 where="end_episode",
                 got=episode_id,
-                fix="call get_action or log_action before",
+                fix="call get_action or log_action first",
             )
         return episode

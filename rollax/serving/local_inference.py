@@ -103,7 +103,7 @@ class LocalInference:
             values, actions = self._by_agent(obs, "observations"), self._by_agent(action, "actions")
             if values.keys() != actions.keys():
                 raise RequestError(
-                    "Logged actions of other agents than the observations.",
+                    "The logged actions are not of the same agents as the observations.",
                     status=422,
                     where=f"episode {episode_id!r}",
                     got=sorted(actions),
@@ -236,7 +236,7 @@ class LocalInference:
     def _check_id(self, value: Any, where: str) -> None:
         if not isinstance(value, str) or not 0 < len(value) <= self._max_id_length:
             raise RequestError(
-                "An id that the server does not accept.",
+                "The server does not accept this id.",
                 status=422,
                 where=where,
                 got=value,
@@ -295,17 +295,17 @@ def _plain_rewards(rewards: Mapping[str, Any]) -> dict[str, Any]:
 
 def _info(info: Any, where: str) -> dict[str, Any]:
     if not isinstance(info, Mapping):
-        raise RequestError("An info that is no dict.", status=422, where=where, got=info, expected="a dict")
+        raise RequestError("The info is not a dict.", status=422, where=where, got=info, expected="a dict")
     try:
         return msgspec.json.decode(msgspec.json.encode(plain(info)))  # as sent to an address http://
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RequestError(
-            "An info that cannot be sent to a policy server.",
+            "The info cannot be sent to a policy server.",
             status=422,
             where=where,
             got=str(error),
             expected="numbers, strings, arrays, lists, and dicts with strings as keys",
-            fix="convert it first",
+            fix="convert the value to one of these",
         ) from error
 
 

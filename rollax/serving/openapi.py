@@ -35,15 +35,15 @@ RESPONSES: dict[str, type[msgspec.Struct]] = {
 ERRORS = {
     400: "The request is malformed, or values do not belong to their space.",
     401: "The token is missing or wrong.",
-    403: "The Host or Origin header is foreign.",
+    403: "The Host or Origin header is not allowed.",
     404: "There is no such episode or policy.",
     409: "The state of the episode does not allow the request.",
     410: "The episode has ended.",
     413: "The request is too large.",
-    415: "The body has another type than JSON and msgpack.",
+    415: "The body is neither JSON nor msgpack.",
     422: "The request does not have the fields of its verb, or values do not belong to their space.",
     429: "A limit is reached: send the request again after the seconds of Retry-After.",
-    500: "The server has failed; its log has the details under the id.",
+    500: "The server failed; its log has the details under the error id.",
     503: "The server is shutting down.",
 }
 

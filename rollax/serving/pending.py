@@ -67,9 +67,11 @@ class PendingActions:
         self._sessions.refuse_waiting(agents)
         count, mine = self.count + len(sessions), self._by_client.get(client, 0) + len(sessions)
         if count > self._limits.max_pending:
-            raise self._limits.exceeded("Too many observations wait for an action.", count, "max_pending")
+            raise self._limits.exceeded("Too many observations are waiting for an action.", count, "max_pending")
         if mine > self._limits.max_pending_per_client:
-            raise self._limits.exceeded("Too many observations of this client wait.", mine, "max_pending_per_client")
+            raise self._limits.exceeded(
+                "Too many observations of this client are waiting for an action.", mine, "max_pending_per_client"
+            )
         self.count, self._by_client[client] = count, mine
         call = Call(self, client, sessions, agents, single, key)
         self._sessions.begin_waiting(agents)

@@ -53,7 +53,7 @@ class PolicyBackend(Backend):
         for name, value in (("explore", explore), ("multi_agent", multi_agent)):
             if not isinstance(value, bool):
                 raise ConfigError(
-                    f"{name} has a wrong value.",
+                    f"The value of {name} is invalid.",
                     where=f"{name} of PolicyBackend",
                     got=value,
                     expected="True or False",
@@ -61,11 +61,11 @@ class PolicyBackend(Backend):
                 )
         if len(runners) > 1 and (mapping is None or not multi_agent):
             raise ConfigError(
-                "Several policies for a single agent.",
+                "The server has several policies, but no mapping from agents to policies.",
                 where="multi_agent, policy_mapping",
                 got=sorted(runners),
                 expected="several agents, and a mapping from agent ids to policy ids",
-                fix="pass policy_mapping (--policy-mapping), and leave out multi_agent (--single-agent)",
+                fix="pass policy_mapping (--policy-mapping), and leave multi_agent (--single-agent) out",
             )
         self.actors = {policy_id: Actor(runner, explore) for policy_id, runner in runners.items()}
         self._mapping, self._several, self._version = mapping, multi_agent, version
@@ -241,12 +241,12 @@ class PolicyBackend(Backend):
         if agent_id not in episode.actors:
             if len(episode.actors) >= _MOST_AGENTS:
                 raise RequestError(
-                    "Too many agents in an episode.",
+                    "The episode has too many agents.",
                     status=413,
                     where=f"episode {episode_id!r}",
                     got=len(episode.actors) + 1,
                     expected=f"at most {_MOST_AGENTS} different ids",
-                    fix="use the id of an agent again, or end agents",
+                    fix="reuse the ids of agents, or end agents",
                 )
             episode.actors[agent_id] = self.actors[self._mapping(agent_id, episode_id)]
         return episode.actors[agent_id]
@@ -281,4 +281,4 @@ class _Episode:
 
 def _on_logged(error: Exception | None) -> None:
     if error is not None:  # the client already has its answer
-        log.error("A logged action is lost to the memory of its agent: the forward pass has failed.", exc_info=error)
+        log.error("The memory of an agent does not contain a logged action: the forward pass failed.", exc_info=error)

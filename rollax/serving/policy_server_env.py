@@ -37,7 +37,7 @@ class _Served:
         unknown = sorted(set(env_config) - set(_DEFAULTS))
         if unknown:
             raise ConfigError(
-                "An unknown key.",
+                "Unknown key.",
                 where=f"env_config of {type(self).__name__}",
                 got=unknown[0],
                 expected=f"one of {sorted(_DEFAULTS)}",
@@ -49,7 +49,11 @@ class _Served:
     def server(self) -> PolicyServer:
         """The running server; a ConfigError if no worker samples this environment."""
         if self._server is None:
-            raise ConfigError("The server does not run.", where=type(self).__name__, fix="make a trainer or a worker")
+            raise ConfigError(
+                "The server is not running.",
+                where=type(self).__name__,
+                fix="create a trainer or a worker with this env",
+            )
         return self._server
 
     @property
@@ -65,10 +69,10 @@ class _Served:
         """Starts the server; requests wait until sampling starts."""
         if not worker.sampler.record:
             raise ConfigError(
-                "Evaluation on a policy server is not possible: no client plays evaluation episodes.",
+                "A policy server cannot be evaluated: no client plays evaluation episodes.",
                 where=f"env of evaluation, {type(self).__name__}",
                 expected="an environment that can be stepped",
-                fix="set evaluation_config={'env': ..., 'env_config': {}}, or do not evaluate",
+                fix="set evaluation_config={'env': ..., 'env_config': {}}, or leave evaluation_interval out",
             )
         settings, index = self._settings, getattr(self._context, "worker_index", 0)
         backend = TrainingBackend(
@@ -121,7 +125,7 @@ class PolicyServerEnv(_Served, ExternalEnv):
         observation_space, action_space = self._configure(env_config)
         if self._settings["agents"] is not None:
             raise ConfigError(
-                "Agents of an environment with a single one.",
+                "agents is given, but the environment has a single agent.",
                 where="env_config key 'agents'",
                 got=self._settings["agents"],
                 expected="None",
@@ -139,7 +143,9 @@ class MultiAgentPolicyServerEnv(_Served, ExternalMultiAgentEnv):
         spaces = self._configure(env_config)
         agents = self._settings["agents"]
         if isinstance(agents, str):
-            raise ConfigError("A single string.", where="env_config key 'agents'", got=agents, expected="a list of ids")
+            raise ConfigError(
+                "agents is a single string.", where="env_config key 'agents'", got=agents, expected="a list of ids"
+            )
         self.possible_agents = None if agents is None else list(agents)
         ExternalMultiAgentEnv.__init__(self, *spaces)
 
@@ -166,7 +172,7 @@ def _spaces(settings: Mapping[str, Any]) -> tuple[Space | None, Space | None]:
         for name in ("observation_space", "action_space"):
             if settings[name] is not None:
                 raise ConfigError(
-                    "A space beside spaces_of.",
+                    "Both a space and spaces_of are given.",
                     where=f"env_config key {name!r}",
                     got=settings[name],
                     expected="observation_space and action_space, or spaces_of",
@@ -191,7 +197,7 @@ def _limits(given: Any) -> Limits:
     try:
         return Limits(**given)
     except TypeError as error:
-        raise ConfigError("An unknown limit.", where="env_config key 'limits'", got=str(error)) from None
+        raise ConfigError("The limits are invalid.", where="env_config key 'limits'", got=str(error)) from None
 
 
 def _curve_of(run_folder: str | Path | None) -> LearningCurve:
@@ -204,8 +210,8 @@ def _curve_of(run_folder: str | Path | None) -> LearningCurve:
 
 def _no_spaces(name: str) -> ConfigError:
     return ConfigError(
-        "A policy server without spaces.",
+        "The policy server has no spaces.",
         where=f"env_config of {name}",
         expected="observation_space and action_space, or spaces_of",
-        fix='as in env_config={"spaces_of": "CartPole-v1"}',
+        fix='set them, such as env_config={"spaces_of": "CartPole-v1"}',
     )

@@ -48,7 +48,7 @@ class Readers:
         """Refuses ids that are empty or too long."""
         if not 0 < len(value) <= self._limits.max_id_length:
             raise RequestError(
-                "An id of the wrong length.",
+                "The id has the wrong length.",
                 status=422,
                 where=where,
                 got=f"{len(value)} characters",
@@ -99,7 +99,7 @@ class Readers:
             raise _no_agents(session)
         if obs.keys() != action.keys():
             raise RequestError(
-                "Logged actions of other agents than the observations.",
+                "The logged actions are not of the same agents as the observations.",
                 status=422,
                 where=f"episode {session.id!r}",
                 got=sorted(action),
@@ -147,7 +147,7 @@ class Readers:
         """Agent id -> last observation, or None, of running agents."""
         if self._only is not None:
             raise RequestError(
-                "The end of single agents, where there is only one.",
+                "end_agents is for several agents, but the policy serves one.",
                 status=422,
                 where=f"end_agents of {session.id!r}",
                 fix="use end_episode",
@@ -158,7 +158,7 @@ class Readers:
         absent = sorted(observations.keys() - session.agents)
         if absent:
             raise RequestError(
-                "The end of an agent that is not running.",
+                "An agent that is not running cannot be ended.",
                 status=409,
                 where=f"episode {session.id!r}",
                 got=absent,
@@ -192,7 +192,7 @@ class Readers:
                 self.check_id(episode.episode_id, f"{where}.episode_id")
             if not episode.agents or (not self._several and episode.agents.keys() != {DEFAULT_AGENT}):
                 raise RequestError(
-                    "A submitted episode of other agents.",
+                    "The submitted episode does not have the expected agents.",
                     status=422,
                     where=f"{where}.agents",
                     got=sorted(episode.agents),
@@ -223,7 +223,7 @@ class Readers:
         self._check_count(len(agents), where)
         for agent in agents:
             if not isinstance(agent, str):
-                raise RequestError("An agent id that is no string.", status=422, where=where, got=agent)
+                raise RequestError("The agent id is not a string.", status=422, where=where, got=agent)
             self.check_id(agent, f"agent id in the {where}")
 
     def _check_count(self, agents: int, where: str) -> None:
@@ -272,14 +272,14 @@ class AgentReader:
                 lengths[name] = len(getattr(trajectory, name))
         if not steps or any(length != steps for length in lengths.values()):
             raise RequestError(
-                "A trajectory whose columns differ in length.",
+                "The columns of the trajectory differ in length.",
                 status=422,
                 where=where,
                 got=f"{steps} actions, {lengths['obs'] + 1} obs, {lengths}",
                 expected="T actions, rewards and other columns, T + 1 observations, T at least 1",
             )
         if trajectory.terminated and trajectory.truncated:
-            raise RequestError("A trajectory that is terminated and truncated.", status=422, where=where)
+            raise RequestError("The trajectory is both terminated and truncated.", status=422, where=where)
         obs = self._observations.columns(trajectory.obs, lambda row: f"{where}.obs[{row}]")
         actions = self._actions.columns(trajectory.actions, lambda row: f"{where}.actions[{row}]")
         self._check_masks(obs, actions, where)
@@ -295,7 +295,7 @@ class AgentReader:
         t = trajectory.t
         if t is not None and (t[0] < 0 or t[-1] >= 2**31 or any(later <= earlier for earlier, later in pairwise(t))):
             raise RequestError(
-                "Times that do not grow.", status=422, where=f"{where}.t", expected="increasing integers from 0"
+                "The times do not increase.", status=422, where=f"{where}.t", expected="increasing integers from 0"
             )
 
     def _check_masks(self, obs: Tree, actions: Tree, where: str) -> None:
@@ -311,7 +311,11 @@ class AgentReader:
             check_finite_number(value, "log-probability", f"{where}[{row}]", _LARGEST_LOGP)
             if value > highest:
                 raise RequestError(
-                    "A log-probability above 0.", status=422, where=f"{where}[{row}]", got=value, expected="at most 0"
+                    "The log-probability is above 0.",
+                    status=422,
+                    where=f"{where}[{row}]",
+                    got=value,
+                    expected="at most 0",
                 )
         return np.array(values, np.float32)
 
@@ -322,7 +326,7 @@ def _where(places: Sequence[tuple[str, str]]) -> Where:
 
 def _no_agents(session: Session) -> RequestError:
     return RequestError(
-        "Observations of no agent.",
+        "The observations are empty.",
         status=422,
         where=f"episode {session.id!r}",
         got="{}",
@@ -333,7 +337,7 @@ def _no_agents(session: Session) -> RequestError:
 
 def _by_agent(what: str, session: Session, got: Any, *, several: bool) -> RequestError:
     return RequestError(
-        f"{what[0].upper()}{what[1:]} {'not by agent' if several else 'by agent, where there is only one'}.",
+        f"{what[0].upper()}{what[1:]} {'must' if several else 'must not'} be by agent id.",
         status=422,
         where=f"episode {session.id!r}",
         got=type(got).__name__,
@@ -343,7 +347,7 @@ def _by_agent(what: str, session: Session, got: Any, *, several: bool) -> Reques
 
 def _early(where: str, reward: Any) -> RequestError:
     return RequestError(
-        "A reward for an agent that has not acted, or has ended.",
+        "An agent has a reward, but has not acted or has ended.",
         status=409,
         where=where,
         got=reward,

@@ -80,7 +80,7 @@ def checked_hello(calls: Calls) -> dict[str, Any]:
     hello = calls.call("hello", {})
     if hello.get("protocol") != PROTOCOL_VERSION:
         raise RequestError(
-            "The policy server has another version of the protocol.",
+            "The policy server has a different version of the protocol.",
             status=501,
             where=calls.address.text,
             got=f"protocol {hello.get('protocol')} of {hello.get('server')}",
@@ -116,7 +116,7 @@ def converter(hello: Mapping[str, Any], mapping: PolicyMapping | None = None) ->
 def without_policy(agent_id: str, policy_id: Any, policies: list[str]) -> RequestError:
     """The error of an agent that is mapped to an unknown policy."""
     return RequestError(
-        "An agent without a policy.",
+        "The agent has no policy.",
         status=422,
         where="policy_mapping_fn of PolicyClient",
         got=f"{policy_id!r} for agent {agent_id!r}",

@@ -24,12 +24,12 @@ def check_finite_number(value: Any, what: str, where: str, largest: float | None
         RequestError: it is not a finite number, or too large.
     """
     if type(value) is not float and type(value) is not int:
-        raise RequestError(f"A {what} that is no number.", status=422, where=where, got=value, expected="a number")
+        raise RequestError(f"The {what} is not a number.", status=422, where=where, got=value, expected="a number")
     if type(value) is float and math.isnan(value):
-        raise RequestError(f"A {what} that is NaN.", status=422, where=where, got=value, expected="a finite number")
+        raise RequestError(f"The {what} is NaN.", status=422, where=where, got=value, expected="a finite number")
     if abs(value) > (_LARGEST if largest is None else largest):
         limit = "a finite number" if largest is None else f"a number from {-largest:g} to {largest:g}"
-        raise RequestError(f"A {what} that is too large.", status=422, where=where, got=value, expected=limit)
+        raise RequestError(f"The {what} is too large.", status=422, where=where, got=value, expected=limit)
     return float(value)
 
 
@@ -47,17 +47,17 @@ def read_plain(value: Any, what: str, where: str, *, depth: int = 16) -> Any:
         return [read_plain(part, what, where, depth=depth - 1) for part in value]
     if isinstance(value, dict) and depth > 0:
         if not all(isinstance(key, str) for key in value):
-            raise RequestError(f"{what} with a key that is no string.", status=422, where=where, got=value)
+            raise RequestError(f"{what} has a key that is not a string.", status=422, where=where, got=value)
         if isinstance(value.get("data"), bytes):
             return read_plain(unpack(value, where).tolist(), what, where, depth=depth - 1)
         return {key: read_plain(part, what, where, depth=depth - 1) for key, part in value.items()}
     raise RequestError(
-        f"{what} with a value that is not plain.",
+        f"{what} has a value that is not plain.",
         status=422,
         where=where,
         got=value,
         expected="finite numbers, strings, booleans, null, and lists and objects of those, up to 16 levels",
-        fix="send plain values",
+        fix="convert the value to one of these",
     )
 
 
@@ -82,7 +82,7 @@ class AllowedActions:
         width = sum(self._counts)
         if mask.shape[1:] != (width,):
             raise RequestError(
-                "An action mask of the wrong width.",
+                "The action mask has the wrong width.",
                 status=422,
                 where=where(0),
                 got=f"shape {mask.shape[1:]}",
@@ -91,7 +91,7 @@ class AllowedActions:
         allowed = have_choices(mask, self._starts).all(axis=1)
         if not allowed.all():
             raise RequestError(
-                "An action mask allows no action.",
+                "The action mask allows no action.",
                 status=422,
                 where=where(int(np.argmin(allowed))),
                 got="no entry above 0",
@@ -107,7 +107,7 @@ class AllowedActions:
         if not allowed.all():
             row = int(np.argmin(allowed))
             raise RequestError(
-                "A logged action that its action mask excludes.",
+                "The logged action is not allowed by its action mask.",
                 status=422,
                 where=where(row),
                 got=str(plain(index(actions, row))),

@@ -47,7 +47,7 @@ def check_address(host: str, token: str | None) -> None:
             )
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError(
-            "The token of a policy server is unusable.",
+            "The token of the policy server is invalid.",
             where="token",
             got="an empty text" if not token else "a text with spaces or characters outside printable ASCII",
             expected="printable ASCII characters without spaces",
@@ -98,7 +98,7 @@ class Access:
         for name, given in (("allowed_origins", allowed_origins), ("allowed_hosts", allowed_hosts)):
             if isinstance(given, str):
                 raise ConfigError(
-                    "A single string.", where=name, got=given, expected="a list", fix=f"write [{given!r}]"
+                    f"{name} is a single string.", where=name, got=given, expected="a list", fix=f"write [{given!r}]"
                 )
         self._token = None if token is None else _digest(token.encode())
         self._origins = frozenset(_origin(origin) for origin in allowed_origins)
@@ -111,7 +111,7 @@ class Access:
         host = headers.get(b"host", b"")
         if not self._knows_host(host):
             raise RequestError(
-                "The name in the Host header is not one of this server.",
+                "The name in the Host header is not a name of this server.",
                 status=403,
                 where="header Host",
                 got=_shown(host),
@@ -239,7 +239,7 @@ def _host_name(host: bytes) -> str | None:
 def _allowed_host(name: str) -> str:
     if _host_name(name.encode()) != name.lower():
         raise ConfigError(
-            "An allowed host is not a name alone.",
+            "An allowed host is not only a name.",
             where="allowed_hosts",
             got=name,
             expected='a name without scheme and port: "example.org"',
@@ -253,7 +253,7 @@ def _origin(origin: str) -> str:
     parts = urlsplit(origin)
     if not parts.scheme or not parts.hostname or parts.path.strip("/") or parts.query:
         raise ConfigError(
-            "An allowed origin is not one that a browser sends.",
+            "An allowed origin is not of the form that browsers send.",
             where="allowed_origins",
             got=origin,
             expected='a scheme and a host, and a port if it is not the usual one: "https://example.org:8443"',

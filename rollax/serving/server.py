@@ -64,14 +64,14 @@ class PolicyServer:
         check_address(host, token)
         if not isinstance(service, Backend) and not callable(getattr(service, "call", None)):
             raise ConfigError(
-                "A value that cannot be served.",
+                "The value cannot be served.",
                 where="PolicyServer",
                 got=type(service).__name__,
                 expected="a Backend, such as PolicyBackend.from_checkpoint(path), or a Service",
             )
         if limits is not None and not isinstance(service, Backend):
             raise ConfigError(
-                "Limits beside a service, which has its own.",
+                "Limits are given with a Service, which has its own.",
                 where="limits of PolicyServer",
                 got=limits,
                 expected="a Backend with limits, or a Service",
@@ -79,7 +79,7 @@ class PolicyServer:
             )
         if key is not None and certificate is None:
             raise ConfigError(
-                "A private key without a certificate, which would not turn on TLS.",
+                "A private key is given without a certificate, so TLS would be off.",
                 where="certificate, key",
                 got=f"key {key}",
                 expected="both, or neither",
@@ -113,10 +113,10 @@ class PolicyServer:
         """Starts the server; returns itself. ConfigError for a server that was started before."""
         if self._thread.ident is not None:
             raise ConfigError(
-                "A policy server that was started before.",
+                "The policy server was already started.",
                 where="PolicyServer.start",
                 got=self.address,
-                fix="create another one; `with PolicyServer(...)` starts it too",
+                fix="create a new PolicyServer; `with PolicyServer(...)` starts it, too",
             )
         self._thread.start()
         self._ready.result()

@@ -39,7 +39,7 @@ class Service:
     ) -> None:
         if limits is not None and not isinstance(limits, Limits):
             raise ConfigError(
-                "Limits of another type.",
+                "The limits have the wrong type.",
                 where="limits",
                 got=limits,
                 expected="rollax.serving.limits.Limits",
@@ -107,7 +107,7 @@ class Service:
         function = self._verbs.get(verb)
         if function is None:
             raise RequestError(
-                "An unknown verb.", status=404, where="verb", got=verb, expected=f"one of {sorted(self._verbs)}"
+                "Unknown verb.", status=404, where="verb", got=verb, expected=f"one of {sorted(self._verbs)}"
             )
         if self._closed:
             raise shutting_down(self.limits.retry_after_s)
@@ -256,7 +256,7 @@ class Service:
             if not session.acted:
                 self._drop(session, DROPPED)
                 raise RequestError(
-                    "An episode that ends without an action; it is dropped.",
+                    "The episode ended without an action and is dropped.",
                     status=409,
                     where="episode_id",
                     got=session.id,
@@ -283,7 +283,7 @@ class Service:
             known = self._submitted.get(key)
         if known is None:
             if self._submitting >= self.limits.max_submissions:
-                raise self.limits.exceeded("Too many submissions wait.", self._submitting + 1, "max_submissions")
+                raise self.limits.exceeded("Too many submissions are waiting.", self._submitting + 1, "max_submissions")
             known = self._in_thread(lambda: self.backend.submit(self._readers.episodes(request.episodes)))
             self._submitting += 1
             known.add_done_callback(lambda done: self._on_submitted(done, key))
@@ -334,7 +334,7 @@ class Service:
     def _check_policy(self, policy_id: str) -> None:
         if policy_id not in self._hello.policies:
             raise RequestError(
-                "An unknown policy.",
+                "Unknown policy.",
                 status=404,
                 where="policy_id",
                 got=policy_id,

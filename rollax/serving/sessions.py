@@ -97,7 +97,7 @@ class Sessions:
             episode_id = uuid.uuid4().hex
         elif episode_id in self._running:
             raise RequestError(
-                "An episode that is running already.",
+                "The episode is already running.",
                 status=409,
                 where="episode_id",
                 got=episode_id,
@@ -145,15 +145,15 @@ class Sessions:
     def _not_running(self, episode_id: str) -> RequestError:
         ended = self._ended.get(episode_id)
         if ended is None:
-            what, status, fix = "An unknown episode.", 404, "call start_episode first, and use the id that it returns"
+            what, status, fix = "Unknown episode.", 404, "call start_episode first, and use the id that it returns"
         elif ended[0] == EXPIRED:
-            what, status = "An episode that was idle for too long and is dropped.", 410
+            what, status = "The episode was dropped, because it was idle for too long.", 410
             fix = f"start another one; the idle time is limited to {self._limits.idle_timeout_s:g} s"
         elif ended[0] == DROPPED:
-            what, status = "An episode that was dropped, because it ended without an action.", 410
+            what, status = "The episode was dropped, because it ended without an action.", 410
             fix = "start another one with start_episode"
         else:
-            what, status, fix = "An episode that has ended.", 410, "start another one with start_episode"
+            what, status, fix = "The episode has ended.", 410, "start another one with start_episode"
         return RequestError(
             what, status=status, where="episode_id", got=episode_id, expected="the id of a running episode", fix=fix
         )
@@ -202,7 +202,7 @@ class Sessions:
             if both:
                 of_agents = "".join(f", agent {agent!r}," for agent in sorted(both) if agent)
                 raise RequestError(
-                    "An episode that waits for an action.",
+                    "The episode is waiting for an action.",
                     status=409,
                     where="episode_id",
                     got=f"a second request for {episode_id!r}{of_agents} before the first is answered",

@@ -22,10 +22,10 @@ def read_token(file: Path, where: str = "--token-file") -> str:
         raise ConfigError("The token cannot be read.", where=where, got=f"{file} ({error})") from error
     if not text or len(text) > _MAX_TOKEN or not text.isprintable() or " " in text:
         raise ConfigError(
-            "A file without a token.",
+            "The file does not contain a valid token.",
             where=f"{where} {file}",
             got=f"{len(text)} characters",
             expected=f"one line of 1 to {_MAX_TOKEN} printable ASCII characters without spaces",
-            fix=f"make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {file}",
+            fix=f"create one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {file}",
         )
     return text

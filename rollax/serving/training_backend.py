@@ -96,7 +96,7 @@ class TrainingBackend(Backend):
             self._episodes.log(episode_id, values, self._by_agent(action), blocking=False)
         except QueueFullError as error:
             raise RequestError(
-                "Too many logged actions wait for the sampler.",
+                "Too many logged actions are waiting for the sampler.",
                 status=429,
                 retry_after_s=_RETRY_AFTER_S,
                 got=error.parts.get("got"),
@@ -185,7 +185,7 @@ class TrainingBackend(Backend):
                 runner = self.worker.runners[self.worker.policy_of(name, None)]
             except PolicyError as error:
                 raise RequestError(
-                    "An agent without a policy.",
+                    "The agent has no policy.",
                     status=422,
                     where="agent id",
                     got=name,
@@ -205,7 +205,7 @@ class TrainingBackend(Backend):
             self._runner(agent).check_off_policy()
         except PolicyError as error:
             raise RequestError(
-                "A logged action for a policy that learns only from its own.",
+                "The policy learns only from its own actions, but got a logged one.",
                 status=422,
                 where=f"policy {self._runner(agent).policy.name!r}",
                 got="an action that the policy has not chosen, or without action_logp and policy_version",

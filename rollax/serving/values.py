@@ -97,7 +97,7 @@ def pack(array: np.ndarray) -> dict[str, Any]:
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     if little.dtype.str not in _DTYPES:
         raise RequestError(
-            "An array that cannot be sent.", got=f"dtype {array.dtype}", expected=f"one of {sorted(_DTYPES)}"
+            "The array cannot be sent.", got=f"dtype {array.dtype}", expected=f"one of {sorted(_DTYPES)}"
         )
     return {"dtype": little.dtype.str, "shape": list(array.shape), "data": little.tobytes()}
 
@@ -158,7 +158,7 @@ class _DictNode:
             if value.keys() == self._keys:
                 return {str(key): part for key, part in value.items()}
         got = f"keys {sorted(map(str, value))}" if isinstance(value, dict) else _shown(value)
-        raise _MisfitError("A value with other keys than its space.", self._path, got, sorted(self._parts))
+        raise _MisfitError("The keys of the value are not those of its space.", self._path, got, sorted(self._parts))
 
 
 class _TupleNode:
@@ -171,7 +171,7 @@ class _TupleNode:
             if not isinstance(value, list | tuple) or len(value) != len(self._parts):
                 got = f"{len(value)} parts" if isinstance(value, list | tuple) else _shown(value)
                 expected = f"a list of {len(self._parts)} parts"
-                raise _MisfitError("A value of another length than its space.", self._path, got, expected)
+                raise _MisfitError("The length of the value is not that of its space.", self._path, got, expected)
         return tuple(node.columns([value[i] for value in values]) for i, node in enumerate(self._parts))
 
 
@@ -201,19 +201,19 @@ class _Leaf:
             try:
                 column = np.array(values)
             except OverflowError:
-                raise self._misfit(f"A number that {self._dtype} cannot hold.", values[0]) from None
+                raise self._misfit(f"A number cannot be represented in {self._dtype}.", values[0]) from None
             except (ValueError, TypeError):
-                raise self._misfit("A value of the wrong shape.", values[0]) from None
+                raise self._misfit("The value has the wrong shape.", values[0]) from None
             if column.dtype.kind not in "fiub":
-                raise self._misfit("A value that consists of other things than numbers.", values[0])
+                raise self._misfit("The value does not consist of numbers.", values[0])
         if column.shape[1:] != self._shape:
-            raise self._misfit("A value of the wrong shape.", f"shape {column.shape[1:]}")
+            raise self._misfit("The value has the wrong shape.", f"shape {column.shape[1:]}")
         if column.dtype != self._dtype:
             column = self._cast(column)
         if column.dtype.kind == "f":
             self._check_finite(column)
         if self._bounded and ((column < self._low) | (column > self._high)).any():
-            raise self._misfit("A value out of bounds.", values[0])
+            raise self._misfit("The value is out of bounds.", values[0])
         return column
 
     def _packed(self, values: Sequence[Any]) -> np.ndarray:
@@ -238,7 +238,7 @@ class _Leaf:
                 return np.frombuffer(data, dtype).reshape(len(values), *self._shape)
         arrays = [_unpacked(value, self._path) for value in values]
         if any(array.shape != self._shape for array in arrays):
-            raise self._misfit("A value of the wrong shape.", f"shape {arrays[0].shape}")
+            raise self._misfit("The value has the wrong shape.", f"shape {arrays[0].shape}")
         return np.stack(arrays)
 
     def _cast(self, column: np.ndarray) -> np.ndarray:
@@ -248,15 +248,15 @@ class _Leaf:
                 return cast
             lost = (cast != column) if self._dtype.kind != "f" else np.isinf(cast) & np.isfinite(column)
         if lost.any():
-            raise self._misfit(f"A number that {self._dtype} cannot hold.", column[lost].flat[0].item())
+            raise self._misfit(f"A number cannot be represented in {self._dtype}.", column[lost].flat[0].item())
         return cast
 
     def _check_finite(self, column: np.ndarray) -> None:
         if not all_finite(column):
-            raise self._misfit("A number that is not finite.", str(column[~np.isfinite(column)].flat[0]))
+            raise self._misfit("A number is not finite.", str(column[~np.isfinite(column)].flat[0]))
         if self._largest is not None and column.size and not np.abs(column).max() <= self._largest:
             raise self._misfit(
-                "A number that is too large.",
+                "A number is too large.",
                 column.flat[int(np.abs(column).argmax())].item(),
                 f"at most {self._largest:g} in absolute value",
             )
@@ -269,18 +269,20 @@ class _Leaf:
 def _unpacked(packed: Any, path: Path = ()) -> np.ndarray:
     expected = "{dtype: one of " + ", ".join(sorted(_DTYPES)) + "; shape: a list of counts; data: bytes}"
     if not isinstance(packed, dict) or packed.keys() != _PACKED:
-        raise _MisfitError("A packed array with other keys.", path, _shown(packed), expected)
+        raise _MisfitError("The packed array has the wrong keys.", path, _shown(packed), expected)
     dtype, shape, data = packed["dtype"], packed["shape"], packed["data"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise _MisfitError("A packed array of another type.", path, _shown(dtype), expected)
+        raise _MisfitError("The packed array has an unknown dtype.", path, _shown(dtype), expected)
     counts = isinstance(shape, list | tuple) and len(shape) <= _MAX_AXES
     if not counts or any(type(n) is not int or n < 0 for n in shape):
-        raise _MisfitError("A packed array with a malformed shape.", path, _shown(shape), expected)
+        raise _MisfitError("The shape of the packed array is malformed.", path, _shown(shape), expected)
     if not isinstance(data, bytes):
-        raise _MisfitError("A packed array without bytes.", path, _shown(data), expected)
+        raise _MisfitError("The data of the packed array is not bytes.", path, _shown(data), expected)
     size = math.prod(shape) * int(dtype[2:])
     if len(data) != size:
-        raise _MisfitError("A packed array of another size.", path, f"{len(data)} bytes", f"{size} bytes")
+        raise _MisfitError(
+            "The data of the packed array has the wrong size.", path, f"{len(data)} bytes", f"{size} bytes"
+        )
     return np.frombuffer(data, dtype).reshape(shape)
 
 

@@ -52,12 +52,12 @@ def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
     policy = runner.policy
     if not isinstance(policy.config, TrainerConfig) or not _is_own(policy):
         raise RequestError(
-            "A policy whose code clients do not have.",
+            "Clients do not have the code of this policy.",
             status=409,
             where=f"policy {policy.name!r}",
             got=f"class {path_of(type(policy))}, model {getattr(policy.config, 'model', None)!r}",
             expected="a policy and a model of rollax",
-            fix="use remote inference, or the policy as ONNX",
+            fix="use remote inference, or get the policy as ONNX",
         )
     description = {
         "format": FORMAT,
@@ -90,17 +90,21 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
     name = description["class"]
     policy_class = named_by_file(str(name), "class", base=POLICY, trusted=False)
     if isinstance(policy_class, StoredCode) or policy_class.config_class is None:
-        raise _refused("A policy whose code is not one of rollax.", name, "a class of rollax")
+        raise _refused("The policy's class is not one of rollax.", name, "a class of rollax")
     try:
         config = policy_class.config_class.from_json({**description["config"], "seed": seed})
         if isinstance(config.model.custom_model, StoredCode):
-            raise _refused("A model whose code is not one of rollax.", config.model.custom_model.shown, "no own model")
+            raise _refused(
+                "The policy's model is not one of rollax.", config.model.custom_model.shown, "no custom model"
+            )
         observation_space = space_from_json(description["observation_space"], _WHERE)
         action_space = space_from_json(description["action_space"], _WHERE)
         policy = policy_class(observation_space, action_space, config)
         observation_filter = make_filter(description["observation_filter"], observation_space)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _refused("A description that is damaged.", f"{type(error).__name__}: {error}", FORMAT) from error
+        raise _refused(
+            "The description of the policy is damaged.", f"{type(error).__name__}: {error}", FORMAT
+        ) from error
     policy.name = description["policy_id"]
     runner = PolicyRunner.of(policy, config, observation_filter)
     update_policy(runner, data)
@@ -118,7 +122,7 @@ def update_policy(runner: PolicyRunner, data: bytes) -> int:
     policy = runner.policy
     if description["class"] != path_of(type(policy)) or description["policy_id"] != policy.name:
         got = f"{description['policy_id']!r} of {description['class']}"
-        raise _refused("Weights of another policy.", got, f"{policy.name!r} of {path_of(type(policy))}")
+        raise _refused("The weights are of a different policy.", got, f"{policy.name!r} of {path_of(type(policy))}")
     policy.set_weights(_under(_WEIGHTS, arrays))
     runner.filter.set_state(_under(_FILTER, arrays))
     policy.timestep = description["timestep"]
@@ -134,21 +138,21 @@ def read_description(data: bytes) -> dict[str, Any]:
     # safetensors: 8 bytes with the length of a JSON header, the header, the arrays.
     length = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else 0
     if not 0 < length <= min(len(data) - 8, 100 << 20):
-        raise _refused("Bytes that are no safetensors.", f"{len(data)} bytes", FORMAT)
+        raise _refused("The bytes are not in the safetensors format.", f"{len(data)} bytes", FORMAT)
     header = storage.from_json_bytes(data[8 : 8 + length], _WHERE)
     metadata = header.get("__metadata__") if isinstance(header, dict) else None
     text = metadata.get(_KEY) if isinstance(metadata, dict) else None
     if not isinstance(text, str) or len(text) > _MAX_DESCRIPTION:
-        raise _refused("Bytes without a description of the policy.", str(metadata), f"the metadata {_KEY!r}")
+        raise _refused("The bytes do not contain a description of the policy.", str(metadata), f"the metadata {_KEY!r}")
     description = storage.from_json_bytes(text.encode(), _WHERE)
     expected = {"class": str, "config": dict, "policy_id": str, "observation_filter": str}
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         got = description.get("format") if isinstance(description, dict) else description
-        raise _refused("A policy of another format.", got, FORMAT)
+        raise _refused("The policy has a different format.", got, FORMAT)
     if not all(isinstance(description.get(key), kind) for key, kind in expected.items()) or not all(
         type(description.get(key)) is int and 0 <= description[key] < 2**63 for key in ("version", "timestep")
     ):
-        raise _refused("A description that is damaged.", sorted(description), FORMAT)
+        raise _refused("The description of the policy is damaged.", sorted(description), FORMAT)
     return description
 
 
@@ -170,5 +174,5 @@ def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def _refused(what: str, got: Any, expected: str) -> CheckpointError:
-    fix = "use a server of the same version of rollax, whose policies are its own; or remote inference"
+    fix = "use remote inference; or a server with the same version of rollax and a policy and model of rollax"
     return CheckpointError(what, where=_WHERE, got=got, expected=expected, fix=fix)

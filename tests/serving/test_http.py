@@ -123,8 +123,8 @@ def test_files_have_an_etag_and_are_made_once_per_version():
     [
         ("/v1/none", None, {}, 404, "no such path"),
         ("/v1/get_action/", b"{}", {}, 404, "no such path"),
-        ("/v1/get_action", None, {}, 405, "another method"),
-        ("/v1", b"{}", {}, 405, "another method"),
+        ("/v1/get_action", None, {}, 405, "does not support this method"),
+        ("/v1", b"{}", {}, 405, "does not support this method"),
         ("/v1/get_action", ACTION, {"content_type": "application/octet-stream"}, 415, "unknown type"),
         ("/v1/get_action", b"{", {}, 400, "malformed"),
         ("/v1/get_action", b"", {}, 400, "malformed"),

@@ -189,7 +189,7 @@ def test_logged_actions_have_no_probability(discrete, server):
 def test_wrong_calls_are_refused_and_change_nothing(discrete, server):
     with local(server.address) as client:
         episode = client.start_episode("e")
-        with pytest.raises(RequestError, match="running already"):
+        with pytest.raises(RequestError, match="The episode is already running"):
             client.start_episode("e")
         with pytest.raises(RequestError, match="has not acted"):
             client.log_returns(episode, 1.0)
@@ -285,7 +285,7 @@ def test_masked_actions_and_nested_observations():
 def test_wrong_observations_and_actions_are_refused_at_once(discrete, server):
     """Otherwise the server would refuse the whole episode at its end."""
     with local(server.address) as client:
-        with pytest.raises(RequestError, match="An id that the server does not accept"):
+        with pytest.raises(RequestError, match="The server does not accept this id"):
             client.start_episode(5)  # type: ignore[arg-type]
         episode = client.start_episode()
         client.get_action(episode, SEEN[0])
@@ -293,7 +293,7 @@ def test_wrong_observations_and_actions_are_refused_at_once(discrete, server):
             with pytest.raises(RequestError, match="action of"):
                 client.log_action(episode, SEEN[1], action)
         for info in ([1], {"a": object()}):
-            with pytest.raises(RequestError, match="An info"):
+            with pytest.raises(RequestError, match="The info"):
                 client.log_returns(episode, 1.0, info)  # type: ignore[arg-type]
         client.log_returns(episode, 0.5, {"a": np.arange(2), "b": float("nan")})
         with pytest.raises(RequestError, match="None"):
@@ -319,14 +319,14 @@ def test_an_unknown_mode_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("reward", "says"), [(np.nan, "NaN"), (np.inf, "too large"), (1e39, "too large"), ("1", "no number")]
+    ("reward", "says"), [(np.nan, "NaN"), (np.inf, "too large"), (1e39, "too large"), ("1", "not a number")]
 )
 def test_a_reward_that_is_no_number_is_refused_at_once(discrete, server, reward, says):
     with local(server.address) as client:
         episode = client.start_episode()
         client.get_action(episode, SEEN[0])
         client.log_returns(episode, np.float32(0.5))
-        with pytest.raises(RequestError, match=rf"A reward that is {says}(.|\n)*where: +reward of"):
+        with pytest.raises(RequestError, match=rf"The reward is {says}(.|\n)*where: +reward of"):
             client.log_returns(episode, reward)
         client.end_episode(episode, SEEN[1])
     assert discrete.episodes[-1].agents["agent0"].rewards == [0.5]
@@ -336,7 +336,7 @@ def test_a_reward_before_the_first_action_is_zero_or_refused(discrete, server):
     with local(server.address) as client:
         episode = client.start_episode()
         client.log_returns(episode, 0.0)
-        with pytest.raises(RequestError, match="A reward of an agent that has not acted"):
+        with pytest.raises(RequestError, match="A reward is of an agent that has not acted"):
             client.log_returns(episode, 1.0)
 
 

@@ -54,7 +54,7 @@ def test_an_address_and_a_token_must_be_strings(given):
 
 @pytest.mark.parametrize("token", ["", "two words", "tab\t", "ä", "new\n"])
 def test_unusable_tokens(token):
-    with pytest.raises(ConfigError, match="unusable"):
+    with pytest.raises(ConfigError, match="token of the policy server is invalid"):
         PolicyServer(EchoService(), token=token)
 
 

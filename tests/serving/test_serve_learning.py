@@ -149,15 +149,15 @@ def play_until(address, stop):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "Nothing to serve"),
+        ([], "There is nothing to serve"),
         (["--run=DQM"], "did you mean"),
-        (["--run=DQN"], "without spaces"),
-        (["runs/one", "--set=lr=1"], "An option of a run that learns"),
-        (["runs/one", "--checkpoint-frequency-s=5"], "An option of a run that learns"),
-        (["--run=DQN", "--explore"], "An option of a checkpoint that is served"),
-        (["--run=DQN", "--single-agent"], "An option of a checkpoint that is served"),
-        (["--run=DQN", "--policy-mapping={}"], "An option of a checkpoint that is served"),
-        (["--run=DQN", "--trust-code"], "An option of a checkpoint that is served"),
+        (["--run=DQN"], "has no spaces"),
+        (["runs/one", "--set=lr=1"], "The option is for a run that learns"),
+        (["runs/one", "--checkpoint-frequency-s=5"], "The option is for a run that learns"),
+        (["--run=DQN", "--explore"], "The option is for a served checkpoint"),
+        (["--run=DQN", "--single-agent"], "The option is for a served checkpoint"),
+        (["--run=DQN", "--policy-mapping={}"], "The option is for a served checkpoint"),
+        (["--run=DQN", "--trust-code"], "The option is for a served checkpoint"),
     ],
 )
 def test_errors(arguments, says, tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def test_unknown_ended_and_duplicate_episodes(serve):
         session.act()
         session.end()
         for verb in (session.act, session.reward, session.end):
-            assert refused(410, verb).parts["what"] == "An episode that has ended."
+            assert refused(410, verb).parts["what"] == "The episode has ended."
         assert session.start() == "e"  # the id can be used again
         session.act()
 
@@ -218,7 +218,7 @@ def test_masks_are_checked_with_observations_and_logged_actions(serve):
         assert "allows no action" in str(refused(422, session.act, obs=obs(0, 0, 0)))
         session.act(obs=obs(0, 1, 0))
         error = refused(422, session, "log_action", LogAction(episode_id="e", obs=obs(0, 1, 0), action=2))
-        assert "excludes" in str(error)
+        assert "not allowed by its action mask" in str(error)
         session("log_action", LogAction(episode_id="e", obs=obs(0, 1, 0), action=1))
         session.end(obs=obs(0, 0, 0))  # no action follows the last observation
 
@@ -242,7 +242,7 @@ class TestSeveralAgents:
             refused(422, session.reward, {"a": 1.0}, info={"a": 3})
             session("log_action", LogAction(episode_id="e", obs={"b": X}, action={"b": 1}))
             error = refused(422, session, "log_action", LogAction(episode_id="e", obs={"b": X}, action={"a": 1}))
-            assert "other agents" in str(error)
+            assert "not of the same agents" in str(error)
             session("end_agents", EndAgents(episode_id="e", observations={"a": None, "boxes": 2}))
             refused(409, session, "end_agents", EndAgents(episode_id="e", observations={"a": None}))
             session.end(obs={"b": X})
@@ -327,7 +327,7 @@ def test_weights_and_models_are_made_in_a_thread(serve):
     async def play(session):
         assert await session.service.weights("default_policy") == b"default_policy"
         for file in (session.service.weights, session.service.onnx):
-            with pytest.raises(RequestError, match="An unknown policy"):
+            with pytest.raises(RequestError, match="Unknown policy"):
                 file("another")  # it raises at once, and no result is kept for parallel requests
         with pytest.raises(RequestError, match="no ONNX model"):
             await session.service.onnx("default_policy")

@@ -51,7 +51,7 @@ def test_an_episode_that_waits_for_an_action_is_not_idle(serve):
 
 
 def test_limits_must_be_an_instance_of_limits():
-    with pytest.raises(ConfigError, match="Limits of another type"):
+    with pytest.raises(ConfigError, match="The limits have the wrong type"):
         Service(StandIn(), {"max_episodes": 3})  # pyright: ignore[reportArgumentType]
 
 

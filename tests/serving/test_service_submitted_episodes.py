@@ -129,7 +129,7 @@ def test_submitted_episodes_are_checked(serve, changes):
 def test_submitted_episodes_of_other_agents(serve):
     async def play(session):
         for agents in ({}, {"a": trajectory()}):
-            with pytest.raises(RequestError, match="of other agents"):
+            with pytest.raises(RequestError, match="does not have the expected agents"):
                 await session("submit_episodes", SubmitEpisodes(episodes=[Episode(agents=agents)]))
 
     serve(play)

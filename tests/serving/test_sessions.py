@@ -21,7 +21,11 @@ def test_ended_and_unknown_episodes_are_different_errors():
     sessions = make()
     sessions.end(sessions.start("a", "client", True))
     sessions.end(sessions.start("b", "client", True), EXPIRED)
-    for episode_id, status, what in (("a", 410, "ended"), ("b", 410, "idle for too long"), ("c", 404, "unknown")):
+    for episode_id, status, what in (
+        ("a", 410, "ended"),
+        ("b", 410, "idle for too long"),
+        ("c", 404, "Unknown episode"),
+    ):
         with pytest.raises(RequestError, match=what) as caught:
             sessions.running(episode_id)
         assert caught.value.status == status
@@ -73,7 +77,7 @@ def test_counts_agree_with_running_episodes(steps):
 @pytest.mark.parametrize("name", list(Limits().as_numbers()))
 def test_limits_are_positive(name):
     for value in (0, -1, float("nan")):
-        with pytest.raises(ConfigError, match="no positive number"):
+        with pytest.raises(ConfigError, match="not a positive number"):
             Limits(**{name: value})
 
 

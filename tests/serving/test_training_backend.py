@@ -291,7 +291,7 @@ class TestSeveralAgents:
         assert run.backend.statistics()["episode_reward_mean"] == 30.0
 
     def test_an_unknown_agent_is_refused(self, run):
-        with pytest.raises(RequestError, match="agent without a policy") as refusal:
+        with pytest.raises(RequestError, match="The agent has no policy") as refusal:
             run.backend.spaces_of(None, "z")
         assert refusal.value.status == 422
 
@@ -300,7 +300,7 @@ class TestSeveralAgents:
         monkeypatch.setattr(run.backend, "_play", pytest.fail)
         version = run.backend.version
         both = [Episode(agents={a: trajectory(2, logp=-0.5)}, policy_version=version) for a in "xy"]
-        with pytest.raises(MultiAgentError, match=r"does not declare(.|\n)*episodes\[1\], agent 'y'"):
+        with pytest.raises(MultiAgentError, match=r"not declared by the environment(.|\n)*episodes\[1\], agent 'y'"):
             run.backend.submit(both)
 
     def test_submitted_agents_act_at_their_own_steps(self, run, monkeypatch):
