@@ -31,11 +31,11 @@ def td_error_of(statistics: Mapping[str, Any], rows: int, where: str) -> Any:
     """The statistic `td_error` [rows]; PolicyError for a loss without it, ShapeError for another shape."""
     if SampleBatch.TD_ERROR not in statistics:
         raise PolicyError(
-            "A loss without errors for each row.",
+            "The loss returns no error for each row.",
             where=where,
             got=sorted(statistics),
             expected=f"the statistic {SampleBatch.TD_ERROR!r} [N]",
-            fix="return it: statistics[SampleBatch.TD_ERROR] = errors",
+            fix="return it from the loss: statistics[SampleBatch.TD_ERROR] = errors",
         )
     errors = statistics[SampleBatch.TD_ERROR]
     shape = tuple(np.shape(errors))

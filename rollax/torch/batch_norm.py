@@ -22,11 +22,11 @@ def check_minibatches(layers: Iterable[str], plan: UpdatePlan, max_seq_len: int,
     size = min(size or 2 for size in (plan.minibatch_size, plan.microbatch_size))
     if size == 1 == max_seq_len and (names := sorted(layers)):
         raise ConfigError(
-            "Batch normalization over minibatches of one row, which have no statistics.",
+            "Batch normalization requires minibatches of more than one row.",
             where=where,
             got=f"minibatches of 1 row, and the layers {names}",
             expected="minibatches of 2 or more rows",
-            fix="raise the size of minibatches (sgd_minibatch_size), or use nn.LayerNorm",
+            fix="raise sgd_minibatch_size, or use nn.LayerNorm",
         )
 
 

@@ -52,11 +52,11 @@ def torch_policy(
     ):
         if isinstance(names, str):
             raise PolicyError(
-                "A text where names are expected.",
+                "A string is given where a list of names is expected.",
                 where=f"torch_policy, argument {argument}",
                 got=names,
                 expected="a list of names",
-                fix=f"{argument}=[{names!r}]",
+                fix=f"pass {argument}=[{names!r}]",
             )
     module = sys._getframe(1).f_globals
     _check_name(name, module)
@@ -89,7 +89,7 @@ def _check_name(name: str, module: Mapping[str, Any]) -> None:
     if name.isidentifier() and isinstance(module.get(name, object), type):
         return
     raise PolicyError(
-        "A class that could not be found again by its name.",
+        "The class could not be found again by its name.",
         where="torch_policy, argument name",
         got=f"{name!r}" + (f", the name of {module[name]!r}" if name in module else ""),
         expected="the name of the variable that the class is assigned to",

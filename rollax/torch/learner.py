@@ -138,7 +138,7 @@ class Learner:
         """
         if not isinstance(gradients, Mapping):
             raise PolicyError(
-                "No gradients.",
+                "The gradients are not a dict of arrays by name.",
                 where=f"{where}, apply_gradients",
                 got=type(gradients).__name__,
                 expected="name -> array",
@@ -248,7 +248,7 @@ class Learner:
                 continue
             if any(gradient.is_sparse for gradient in gradients):
                 raise PolicyError(
-                    "Sparse gradients, whose norm is not computed.",
+                    "Sparse gradients are not supported.",
                     where=[self.tensors.names[p] for p in parameters if p.grad is not None and p.grad.is_sparse],
                     expected="dense gradients",
                     fix="leave sparse=True out: nn.Embedding(..., sparse=False)",
@@ -340,7 +340,7 @@ class Learner:
 
 def _no_gradient(loss: Tensor) -> PolicyError:
     return PolicyError(
-        "A loss without a gradient.",
+        "The loss has no gradient.",
         where="loss",
         got=f"{loss.item()}, detached from the model's parameters",
         expected="a number that depends on the model's outputs",

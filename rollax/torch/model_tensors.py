@@ -90,11 +90,11 @@ class ModelTensors:
         if not unknown:
             return
         raise PolicyError(
-            "Parameters that would be neither trained nor stored: they are not those that the policy was made with.",
+            "Some parameters would be neither trained nor stored: the policy was created without them.",
             where=where,
             got=unknown,
             expected="the layers that make_model returned, with requires_grad as it was there",
-            fix="make them in make_model, and copy values into them (load_state_dict without assign=True); to train "
+            fix="create them in make_model, and copy values into them (load_state_dict without assign=True); to train "
             "parameters later, leave them trainable there, and set requires_grad=False until then",
         )
 
@@ -156,10 +156,10 @@ def _copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except RuntimeError as error:  # a tensor that was computed from parameters, as by nn.utils.weight_norm
         raise PolicyError(
-            "A model that cannot be copied for target parameters.",
+            "The model cannot be copied for target parameters.",
             where=f"make_model, {type(model).__name__}",
             got=str(error),
             expected="a module that copy.deepcopy copies",
-            fix="use parametrizations.weight_norm of torch.nn.utils for its weight_norm; keep no computed tensors as "
+            fix="replace torch.nn.utils.weight_norm by parametrizations.weight_norm; keep no computed tensors as "
             "attributes",
         ) from error

@@ -260,7 +260,7 @@ def check_own_networks(policy: Any, actions: type[spaces.Space]) -> None:
     name, space = type(policy).__name__, policy.action_space
     if not isinstance(space, actions):
         raise SpaceError(
-            "Actions that the algorithm does not support.",
+            "The algorithm does not support these actions.",
             where=f"action_space of {name}",
             got=space,
             expected=actions.__name__,
@@ -272,7 +272,7 @@ def check_own_networks(policy: Any, actions: type[spaces.Space]) -> None:
     check_layers(policy.config.model, name)
     if policy.config.model.custom_model is not None:
         raise ConfigError(
-            "A custom model for an algorithm that makes its own networks.",
+            "The algorithm creates its own networks and does not support a custom model.",
             where=f"config key 'model.custom_model', for {name}",
             got=policy.config.model.custom_model,
             expected="the sizes of the default layers (fcnet_hiddens, fcnet_activation, conv_filters, ...)",
@@ -289,7 +289,7 @@ def make_model(
     """
     if config.free_log_std and (num_outputs % 2 or not isinstance(action_space, spaces.Box)):
         raise ConfigError(
-            "free_log_std for actions that have no standard deviation, or not only.",
+            "free_log_std requires actions that all have a standard deviation.",
             where="config key 'model.free_log_std'",
             got=action_space,
             expected="a Box action space",

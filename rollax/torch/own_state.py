@@ -41,7 +41,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
         for _, part in _parts(value, ""):
             if not isinstance(part, _STATE) and _hides_state(part, stored, _DEPTH):
                 raise CheckpointError(
-                    "State that would be lost: networks or tensors inside an object that a checkpoint does not store.",
+                    "State would be lost: networks or tensors are inside an object that a checkpoint does not store.",
                     where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
                     got=f"{type(part).__name__} ({type(part).__module__})",
                     expected="modules, optimizers or tensors of PyTorch, also in dicts, lists and tuples",
@@ -71,12 +71,12 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
         expected = {path: tuple(tensor.shape) for path, tensor in own.items()}
         if got != expected:
             raise CheckpointError(
-                f"Other arrays in the attribute {name} than this policy's.",
+                f"The arrays in the attribute {name} differ from those of this policy.",
                 where=f"policy {policy.name!r}, class {type(policy).__name__}",
                 got=got,
                 expected=expected,
-                fix="restore with the class that the checkpoint was made with; an attribute with state must be there, "
-                "with all its arrays, as soon as the policy is made",
+                fix="restore with the class that the checkpoint was made with; an attribute with state must exist, "
+                "with all its arrays, when the policy is created",
             )
     parameters = {name: tensor for tensor, name in _names(policy).items()}
     for name, own in tensors.items():

@@ -76,7 +76,7 @@ def check_module(model: Any, where: str) -> nn.Module:
     """The model; PolicyError unless it is a module, with all of its state in parameters and buffers."""
     if not isinstance(model, nn.Module):
         raise PolicyError(
-            "A model that is no module of PyTorch.",
+            "The model is not a module of PyTorch.",
             where=f"policy class {where}, make_model",
             got=model,
             expected="an instance of torch.nn.Module",
@@ -91,7 +91,7 @@ def refuse_extra_state(model: nn.Module, where: str) -> None:
     for name, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise PolicyError(
-                "State that would be lost: `get_extra_state` of a module, which weights and checkpoints do not have.",
+                "The state of a module's `get_extra_state` would be lost: weights and checkpoints do not store it.",
                 where=f"{where}, module {name or 'itself'}",
                 got=type(module).__name__,
                 expected="state in parameters and buffers",
@@ -103,7 +103,7 @@ def check_sizes_known(model: nn.Module, where: str) -> None:
     """Raises PolicyError for layers of the policy class `where` whose sizes are not known yet."""
     if names := [name for name, tensor in model.named_parameters() if is_lazy(tensor)]:
         raise PolicyError(
-            "Layers whose sizes are not known when the policy is made.",
+            "The sizes of some layers are not known when the policy is created.",
             where=f"policy class {where}, make_model",
             got=f"parameters without a shape: {names}",
             expected="a model whose parameters have shapes; the check of its outputs calls it once, but not for a "
@@ -133,7 +133,7 @@ def _module_class(model: type | str | StoredCode) -> type[nn.Module]:
         raise cls.error()
     if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
         raise ConfigError(
-            "The custom model is no module class of PyTorch.",
+            "The custom model is not a class of PyTorch modules.",
             where="model.custom_model",
             got=cls,
             expected="a subclass of torch.nn.Module, for a policy in PyTorch",

@@ -21,7 +21,7 @@ def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, T
             statistics[name] = as_tensor(value, device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise PolicyError(
-                "A statistic that is no number.",
+                "A statistic is not a number.",
                 where=f"statistic {name!r} of the loss",
                 got=f"{type(value).__name__}: {value!r}"[:200],
                 expected="a tensor, an array or a number",
@@ -49,7 +49,7 @@ def of_microbatches(name: str, values: Mapping[int, Tensor], counts: Tensor | No
         return (torch.stack([*values.values()]) * weights).sum() / weights.sum()
     if len(values) < parts:
         raise ShapeError(
-            "A statistic by row that some microbatches lack.",
+            "Some microbatches lack a statistic by row.",
             where=f"statistic {name!r} of the loss",
             got=f"{len(values)} of {parts} microbatches",
             expected="one number for each row of the minibatch",

@@ -101,7 +101,7 @@ class TorchPolicy(ModelPolicy):
     def _check_exploration(self) -> None:
         if type(self.exploration).acting_params is not Exploration.acting_params:
             raise PolicyError(
-                "An exploration with other parameters, which would have no effect in PyTorch.",
+                "An exploration by perturbed parameters has no effect in PyTorch.",
                 where=f"policy class {type(self).__name__}, make_exploration",
                 got=type(self.exploration).__name__,
                 expected="an exploration by the outputs of the model",
@@ -112,7 +112,7 @@ class TorchPolicy(ModelPolicy):
         """Whether the model draws random numbers while it acts; PolicyError for wrong outputs, or no critic."""
         if self.sees_all_agents and not hasattr(self.model, "critic"):
             raise PolicyError(
-                "A centralized critic for a model that has none.",
+                "The model has no centralized critic.",
                 where=f"policy class {type(self).__name__}, make_model",
                 got=type(self.model).__name__,
                 expected="a model with a method critic(critic_obs) -> values [B]",
@@ -229,11 +229,11 @@ class TorchPolicy(ModelPolicy):
         values = self.forward(model, columns).value
         if values is None:
             raise PolicyError(
-                "The values of a model that has none.",
+                "The model returns no values.",
                 where=f"policy {self.name!r}, compute_values",
                 got="Outputs(value=None)",
                 expected="[B] state values",
-                fix="return them: `Outputs(policy=..., value=...)`",
+                fix="return values from the model: `Outputs(policy=..., value=...)`",
             )
         return values
 

@@ -41,11 +41,11 @@ def parameter_groups(model: nn.Module, rates: Any, where: str) -> Any:
     parameters = parameters_of(model)
     if not parameters:
         raise PolicyError(
-            "A model without parameters, so that there is nothing to learn.",
+            "The model has no parameters to train.",
             where=f"policy class {where}, make_model",
             got=f"{type(model).__name__}, without an nn.Parameter that requires a gradient",
             expected="a model with trained parameters",
-            fix="keep what is learned in nn.Parameter, as layers such as nn.Linear do",
+            fix="keep the parameters in nn.Parameter, as layers such as nn.Linear do",
         )
     if not isinstance(rates, Mapping):
         return list(parameters.values())
@@ -111,7 +111,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | N
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise PolicyError(
-            "No optimizer.",
+            "make_optimizer did not return an optimizer.",
             where="make_optimizer",
             got=type(optimizer).__name__,
             expected="an optimizer of torch.optim",
@@ -120,15 +120,15 @@ def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | N
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise PolicyError(
-            "An optimizer that calls the loss itself, several times in each step.",
+            "The optimizer calls the loss itself, several times in each step.",
             where="make_optimizer",
             got=type(optimizer).__name__,
             expected="an optimizer whose step() takes the gradients as they are, such as Adam, SGD or RMSprop",
-            fix="return another one",
+            fix="return such an optimizer, for example torch.optim.Adam(params, lr=0.0)",
         )
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise PolicyError(
-            "An optimizer that takes sparse gradients only.",
+            "The optimizer accepts only sparse gradients.",
             where="make_optimizer",
             got=type(optimizer).__name__,
             expected="an optimizer of dense gradients, such as Adam, SGD or RMSprop",
@@ -138,18 +138,18 @@ def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | N
     others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
     if others:
         raise PolicyError(
-            "An optimizer of parameters that are not the model's.",
+            "The optimizer has parameters that are not the model's.",
             where="make_optimizer",
             got=f"{others} other parameters",
             expected=f"parameters of the model, a {type(model).__name__}",
-            fix="make what they belong to a part of the model, as an attribute of the module that make_model returns",
+            fix="make their module a part of the model: an attribute of the module that make_model returns",
         )
     fix = "let learning_rates() return {part: rate}, and give make_optimizer's `params` to the optimizer as they are"
     if parts is not None:
         names = [group.get("name") for group in optimizer.param_groups]
         if unknown := [name for name in names if name not in parts]:
             raise PolicyError(
-                "Groups of parameters without a learning rate.",
+                "Some parameter groups have no learning rate.",
                 where="make_optimizer",
                 got=f"groups named {unknown}",
                 expected=f"groups with a `name` of {sorted(parts)}, the keys of learning_rates()",
@@ -157,7 +157,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | N
             )
     elif len(rates := {float(group.get("lr", 0.0)) for group in optimizer.param_groups}) > 1:
         raise PolicyError(
-            "Learning rates of parameter groups, which would be overwritten.",
+            "The learning rates of the parameter groups would be overwritten.",
             where="make_optimizer",
             got=sorted(rates),
             expected="one rate for all groups: each step sets it to that of learning_rates(), by default the key `lr`",
@@ -203,7 +203,7 @@ def check_optimizer_arrays(
     # The module may differ: a class of a script is in `__main__` there.
     if stored_class is not None and stored_class.partition(":")[2] != own.partition(":")[2]:
         raise CheckpointError(
-            "The state of another optimizer.",
+            "The state is that of a different optimizer.",
             where=where,
             got=stored_class,
             expected=own,
@@ -246,7 +246,7 @@ def _stored_key(key: str, value: Any) -> str:
 
 def _another_optimizer(where: str, got: Any, expected: Iterable[str]) -> CheckpointError:
     return CheckpointError(
-        "The state of another optimizer.",
+        "The state is that of a different optimizer.",
         where=where,
         got=got,
         expected=f"state for {sorted(expected)}",

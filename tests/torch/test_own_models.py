@@ -51,7 +51,7 @@ class TestOwnModels:
                 super().__init__(observation_space, num_outputs)
                 self.requires_grad_(False)
 
-        with pytest.raises(PolicyError, match=r"nothing to learn(.|\n)*make_model(.|\n)*Frozen"):
+        with pytest.raises(PolicyError, match=r"no parameters to train(.|\n)*make_model(.|\n)*Frozen"):
             make(model={"custom_model": Frozen})
 
     def test_dropout_uses_the_policys_own_stream(self):
@@ -72,7 +72,7 @@ class TestOwnModels:
     def test_a_module_of_jax_is_refused(self):
         from tests.policy.test_jax_policy import Stateful as OfJax
 
-        with pytest.raises(ConfigError, match=r"no module class of PyTorch(.|\n)*torch.nn.Module"):
+        with pytest.raises(ConfigError, match=r"not a class of PyTorch modules(.|\n)*torch.nn.Module"):
             make(model={"custom_model": OfJax})
 
 
@@ -259,7 +259,7 @@ class TestOutputs:
         model = {"custom_model": TwoLinears, "custom_model_config": {"how": "no value"}}
         policy = Valueless(SEEN, CHOICES, {"model": model})
         policy.compute_actions(seen(2))
-        with pytest.raises(PolicyError, match=r"values of a model that has none(.|\n)*compute_values"):
+        with pytest.raises(PolicyError, match=r"model returns no values(.|\n)*compute_values"):
             policy.compute_values(seen(2))
 
     def test_unknown_constructor_arguments_are_refused(self):
@@ -301,7 +301,9 @@ class TestOutputs:
             def forward(self, model, columns):
                 return model(columns["obs"])
 
-        with pytest.raises(PolicyError, match=r"sizes are not known(.|\n)*OwnForward, make_model(.|\n)*policy.weight"):
+        with pytest.raises(
+            PolicyError, match=r"sizes of some layers are not known(.|\n)*OwnForward, make_model(.|\n)*policy.weight"
+        ):
             OwnForward(SEEN, CHOICES, {**PPO, "model": {"custom_model": Lazy}})
 
     def test_outputs_in_half_precision(self):
@@ -382,8 +384,8 @@ class Counter(nn.Module):
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: None, r"no module of PyTorch(.|\n)*make_model(.|\n)*None"),
-        (lambda: nn.Linear, r"no module of PyTorch(.|\n)*instance"),
+        (lambda: None, r"not a module of PyTorch(.|\n)*make_model(.|\n)*None"),
+        (lambda: nn.Linear, r"not a module of PyTorch(.|\n)*instance"),
         (lambda: nn.Sequential(nn.Linear(3, 4), Counter()), r"get_extra_state(.|\n)*module 1(.|\n)*register_buffer"),
     ],
     ids=["none", "class", "extra state"],

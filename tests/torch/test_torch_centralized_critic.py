@@ -139,5 +139,5 @@ def test_a_model_without_a_critic_is_refused():
         def make_model(self):
             return nn.Linear(1, 2)
 
-    with pytest.raises(PolicyError, match=r"for a model that has none(.|\n)*critic\(critic_obs\)"):
+    with pytest.raises(PolicyError, match=r"model has no centralized critic(.|\n)*critic\(critic_obs\)"):
         worker(Without)
