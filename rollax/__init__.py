@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
             raise
         from rollax.errors import not_installed
 
-        what, where = f"{name} needs a package that is not installed.", f"rollax.{name}"
+        what, where = f"{name} requires a package that is not installed.", f"rollax.{name}"
         raise not_installed(what, error, where=where, package=error.name or needs[0], extra=needs[1]) from error
     globals()[name] = value = getattr(module, name)
     return value

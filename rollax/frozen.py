@@ -30,7 +30,7 @@ class _ReadOnly:
             "A config and the values in it are immutable.",
             where=f"config key '{self.key}'" if self.key else "a dict or list of a config",
             got=f"a change of {self!r}",
-            fix=f"create a new config, trainer.config.changed({changed}), and a new trainer with it",
+            fix=f"create a new config with trainer.config.changed({changed}), and a new trainer with that config",
         )
 
 
@@ -101,7 +101,7 @@ class FrozenModel(BaseModel):
             "A config is immutable.",
             where=f"{type(self).__name__}.{name}",
             got=got,
-            fix=f"create a new config, config.changed({changed}), and a new trainer with it",
+            fix=f"create a new config with config.changed({changed}), and a new trainer with that config",
         )
 
     @field_validator("*", mode="after")

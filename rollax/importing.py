@@ -37,16 +37,16 @@ class StoredCode:
     def error(self) -> ConfigError:
         trusting = ", or pass trust_code=True (--trust-code) if you trust the file" if self.path else ""
         return ConfigError(
-            "The config was loaded without its code.",
+            "A class or function that the loaded config names was not imported.",
             where=f"config key '{self.key}'",
             got=self.shown,
-            fix=f"give {self.key} again{trusting}",
+            fix=f"pass {self.key} itself{trusting}",
         )
 
     @property
     def shown(self) -> str:
         return self.path or (
-            "code without an import path (local, a lambda, or of the script that ran), or an object that no file holds"
+            "code without an import path (local, a lambda, or of the main script), or an object that cannot be stored"
         )
 
 
@@ -118,7 +118,7 @@ def _does_not_import(path: str, module: str, where: str, error: BaseException, n
     parts = error.parts if isinstance(error, RollaxError) else {}  # such as an error of a missing extra
     check = f"check the spelling, and that this works: python -c 'import {module or 'module'}'"
     return ConfigError(
-        "A class or function that does not import.",
+        "The class or function cannot be imported.",
         where=where,
         got=f"{path} ({type(error).__name__}: {parts.get('what', error)})",
         expected="module:Class, importable from the current folder or the installed packages",

@@ -30,12 +30,12 @@ def check_buffer_fits(capacity: int, bytes_per_transition: int, where: str) -> N
     wanted, there = capacity * bytes_per_transition, memory_there()
     if wanted > there:
         raise ConfigError(
-            "The replay buffer would need more memory than there is.",
+            "The replay buffer needs more memory than this machine has.",
             where=f"capacity of {where}",
             got=f"{capacity:,} transitions of {bytes_per_transition:,} bytes: {gib(wanted)}",
-            expected=f"at most {gib(there)}, all the memory there is, for everything",
-            fix=f"set a capacity (config key 'buffer_size') well below {there // bytes_per_transition:,}, or keep "
-            "stacked images once (frames=StackedFrames(...), config key 'frame_stack_axis')",
+            expected=f"less than {gib(there)}, the memory of this machine for all processes",
+            fix=f"set a capacity (config key 'buffer_size') well below {there // bytes_per_transition:,}, or store "
+            "each image of a stack once (config key 'frame_stack_axis', frames=StackedFrames(...))",
         )
 
 
@@ -44,9 +44,9 @@ def check_buffers_fit(sizes: Mapping[str, int]) -> None:
     wanted, there = sum(sizes.values()), memory_there()
     if wanted > there:
         raise ConfigError(
-            "The replay buffers would together need more memory than there is.",
+            "The replay buffers together need more memory than this machine has.",
             where=f"buffers of {list(sizes)}",
             got=f"{', '.join(gib(size) for size in sizes.values())}: {gib(wanted)} in all",
-            expected=f"at most {gib(there)}, all the memory there is, for everything",
-            fix="lower buffer_size, or keep stacked images once (frame_stack_axis)",
+            expected=f"less than {gib(there)}, the memory of this machine for all processes",
+            fix="lower buffer_size, or store each image of a stack once (frame_stack_axis)",
         )

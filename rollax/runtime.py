@@ -42,7 +42,7 @@ def configure_jax() -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            log.info("No compilation cache: %s", error)
+            log.info("Compiled programs are not cached on disk: %s", error)
             return
         settings.update("jax_compilation_cache_dir", str(folder))
         settings.update("jax_persistent_cache_min_compile_time_secs", 0.1)
@@ -56,7 +56,7 @@ def refuse_forked() -> None:
             where=f"process {os.getpid()}, forked from process {os.getppid()}",
             got="a fork, the default of multiprocessing on Linux",
             expected="a spawned process, or a fork made before any trainer or policy",
-            fix='use multiprocessing.get_context("spawn"), and make the trainer in the new process; or num_workers',
+            fix='create the trainer in a process of multiprocessing.get_context("spawn"), or set num_workers instead',
         )
 
 

@@ -65,7 +65,7 @@ def described(value: Any) -> str:
 
 def wrong(where: str, got: Any, expected: str) -> CheckpointError:
     return CheckpointError(
-        "A stored value that is missing or wrong.",
+        "A stored value is missing or invalid.",
         where=where,
         got=got,
         expected=expected,

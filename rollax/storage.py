@@ -61,7 +61,7 @@ def write_directory(
         make_parents(target.parent)
         if os.path.lexists(target):
             fix = "choose another name, or remove it"
-            raise CheckpointError("The folder to save to exists.", where=target, expected="a new name", fix=fix)
+            raise CheckpointError("The folder to save to already exists.", where=target, expected="a new name", fix=fix)
         with new_folder(target) as temporary:
             for name, content in files.items():
                 _write_file(temporary / name, content)
@@ -81,11 +81,15 @@ def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: i
     manifest = read_manifest(folder)
     if manifest["kind"] != kind:
         raise CheckpointError(
-            "A saved folder of another kind.", where=folder, got=manifest["kind"], expected=kind, fix=f"give a {kind}"
+            "The saved folder is of a different kind.",
+            where=folder,
+            got=manifest["kind"],
+            expected=kind,
+            fix=f"pass the folder of a {kind}",
         )
     if manifest["format_version"] > format_version:
         raise CheckpointError(
-            "A saved folder of a newer format.",
+            "The saved folder has a newer format.",
             where=folder,
             got=f"format {manifest['format_version']}",
             expected=f"format {format_version} or older",
@@ -101,11 +105,11 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not os.path.isfile(file):
         inside = _complete_inside(Path(path))
         raise CheckpointError(
-            "No saved folder, or one that was never completed.",
+            "This is not a saved folder, or it was never completed.",
             where=path,
             got=f"no {MANIFEST}" if os.path.isdir(path) else "no such folder",
             expected=f"a folder with a {MANIFEST}",
-            fix="check the path" if inside is None else f"give the folder of one that is inside: {inside}",
+            fix="check the path" if inside is None else f"pass a saved folder inside it: {inside}",
         )
     with _named_errors("The manifest cannot be read.", file):
         data = file.read_bytes()
@@ -152,7 +156,7 @@ def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
             value = value.astype(np.float32)
         if value.dtype.name not in _DTYPES or name == "__metadata__":
             raise CheckpointError(
-                "An array that cannot be stored.",
+                "The array cannot be stored.",
                 where=f"array {name!r}",
                 got=f"{value.dtype} array of shape {value.shape}",
                 expected=f"any name but '__metadata__', and one of {sorted(_DTYPES)}",
@@ -183,7 +187,7 @@ def to_json_bytes(data: Any) -> bytes:
         return (json.dumps(data, allow_nan=False, ensure_ascii=False, indent=2) + "\n").encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
-            "Values that cannot be stored as JSON.",
+            "The values cannot be stored as JSON.",
             got=str(error),
             expected=f"dicts with string keys, lists, strings, finite numbers, booleans, None; {_MAX_DEPTH} levels",
             fix="store arrays with arrays_to_bytes, and NumPy numbers as Python ones",
@@ -207,7 +211,7 @@ def from_json_bytes(data: bytes, where: str = "JSON") -> Any:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
+        raise ValueError(f"{text} is not a finite number")
     return number
 
 
@@ -228,7 +232,7 @@ def _check_keys(data: Any, levels: int) -> None:
         for key in data:
             # json.dumps would silently turn the key 1 into "1".
             if not isinstance(key, str):
-                raise TypeError(f"the key {key!r} is no string")
+                raise TypeError(f"the key {key!r} is not a string")
         data = data.values()
     for value in data:
         _check_keys(value, levels - 1)
@@ -241,7 +245,7 @@ def _check_files(files: Mapping[str, bytes], target: Path) -> None:
         # Some file systems ignore case.
         if not plain or folded.count(name.lower()) > 1:
             raise CheckpointError(
-                "A file name that cannot be stored.",
+                "The file name is not allowed in a saved folder.",
                 where=target,
                 got=name,
                 expected=f"a plain name of letters, digits and _ . @ + = -, used once, and not {MANIFEST}",
@@ -249,7 +253,7 @@ def _check_files(files: Mapping[str, bytes], target: Path) -> None:
             )
         if not isinstance(content, bytes | bytearray):
             got = type(content).__name__
-            raise CheckpointError("Content that is not bytes.", where=target / name, got=got, expected="bytes")
+            raise CheckpointError("The content of a file is not bytes.", where=target / name, got=got, expected="bytes")
 
 
 def _manifest(files: Mapping[str, bytes], kind: str, format_version: int) -> bytes:
@@ -258,7 +262,7 @@ def _manifest(files: Mapping[str, bytes], kind: str, format_version: int) -> byt
     }
     if not isinstance(kind, str) or type(format_version) is not int or format_version < 1:
         raise CheckpointError(
-            "A folder needs a kind and the version of its format.",
+            "The kind or the format version of a saved folder is missing or invalid.",
             got=f"kind={kind!r}, format_version={format_version!r}",
             expected="a string, and an integer of at least 1",
         )
@@ -289,7 +293,7 @@ def _read_file(file: Path, entry: Mapping[str, Any]) -> bytes:
 
 def _damaged(where: Any, got: str, expected: str) -> CheckpointError:
     return CheckpointError(
-        "A damaged file.", where=where, got=got, expected=expected, fix="use an older checkpoint or another copy"
+        "The file is damaged.", where=where, got=got, expected=expected, fix="use an older checkpoint or another copy"
     )
 
 

@@ -120,10 +120,10 @@ def checkpoint_in(folder: str | Path) -> Path:
     found = storage.newest(folder, _CHECKPOINT_PREFIX)
     if found is None:
         raise CheckpointError(
-            "No checkpoint of a trainer.",
+            "The folder contains no checkpoint of a trainer.",
             where=str(folder),
             expected=f"a folder {_CHECKPOINT_PREFIX}… in it",
-            fix="give the folder of a checkpoint that Tune made of a trial of rollax.tune.trainable(...)",
+            fix="pass the folder of a checkpoint that Tune saved for a trial of rollax.tune.trainable(...)",
         )
     return found
 

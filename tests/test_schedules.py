@@ -25,9 +25,9 @@ def test_jump():
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([], "No schedule"),
-        (None, "No schedule"),
-        ("0.1", "No schedule"),
+        ([], "The schedule has no points"),
+        (None, "The schedule has no points"),
+        ("0.1", "The schedule has no points"),
         ([[10, 1], [5, 2]], "got:      5 after 10"),
         ([[10, 1], [10, 2]], "got:      10 after 10"),
         ([[0, 1], [2]], r"got:      \[2\]"),

@@ -92,7 +92,7 @@ def test_existing_folders_are_not_overwritten(tmp_path: Path, in_the_way: str):
     ],
 )
 def test_files_that_cannot_be_stored_are_refused(tmp_path: Path, files: Any):
-    with pytest.raises(CheckpointError, match=r"file name that cannot|not bytes"):
+    with pytest.raises(CheckpointError, match=r"file name is not allowed|not bytes"):
         save(tmp_path / "p", files)
     assert os.listdir(tmp_path) == []
 
@@ -157,7 +157,7 @@ def test_other_kinds_newer_formats_and_missing_folders_are_refused(tmp_path: Pat
     path = save(tmp_path / "p", format_version=3)
     with pytest.raises(CheckpointError, match=r"newer format(.|\n)*format 3(.|\n)*format 2 or older"):
         load(path)
-    with pytest.raises(CheckpointError, match=r"another kind(.|\n)*policy(.|\n)*checkpoint"):
+    with pytest.raises(CheckpointError, match=r"different kind(.|\n)*policy(.|\n)*checkpoint"):
         storage.read_directory(path, kind="checkpoint", format_version=3)
     with pytest.raises(CheckpointError, match="no such folder"):
         load(tmp_path / "gone")
@@ -277,7 +277,7 @@ def test_the_error_for_a_folder_with_checkpoints_names_the_newest(tmp_path: Path
     (tmp_path / "run" / "checkpoints" / ".p_000012.0123abcd.tmp").mkdir()
     (tmp_path / "run" / "checkpoints" / ".p_000012.0123abcd.tmp" / "manifest.json").write_bytes(b"{}")
     for path in (tmp_path / "run" / "checkpoints", tmp_path / "run"):
-        with pytest.raises(CheckpointError, match="one that is inside: .*p_000010$"):
+        with pytest.raises(CheckpointError, match="a saved folder inside it: .*p_000010$"):
             load(path)
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(CheckpointError, match="check the path$"):
