@@ -110,7 +110,7 @@ class RecordedData:
             )
         described = {policy_id: self._described(policy_id, names) for policy_id, names in columns.items()}
         decoded = DecodedData(Path(self._config.input_folder), source, self._config.input_config, described)
-        found = decoded.opened(fragments) or decoded.decode(reader, fragments, columns)
+        found = decoded.opened(fragments) or decoded.decode(fragments, columns)
         self.trajectories += found.trajectories
         self._add_fingerprint(found.fingerprint)
         return {

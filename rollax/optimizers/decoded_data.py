@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.errors import ConfigError
 from rollax.evaluation.recorded import RecordedFragments
 from rollax.replay.column_files import ColumnWriter, MappedColumns, open_columns, read_about
-
-if TYPE_CHECKING:
-    from rollax.data import DatasetReader
 
 log = logging.getLogger("rollax.optimizers")
 
@@ -72,9 +69,7 @@ class DecodedData:
             return None
         return Decoded(columns, about["trajectories"], about["fingerprint"])
 
-    def decode(
-        self, reader: DatasetReader, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]
-    ) -> Decoded:
+    def decode(self, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]) -> Decoded:
         """Decodes the data; memory holds one fragment at a time."""
         writer, first, fingerprint = ColumnWriter(self._path, columns), fragments.trajectories, 0
         log.info("Recorded data is decoded into %s.", self._path)
