@@ -62,6 +62,8 @@ class SearchOptimizer(Optimizer):
                 expected="a SearchedPolicy that is trained",
                 fix="leave multiagent out, or derive the policy's class from SearchedPolicy",
             )
+        if self.config.noise_size is not None:
+            log.warning("noise_size has no effect: directions are generated, there is no table of noise.")
         self._policy = policy
         # Checked here, because an exception of a worker in a step counts as a failure of its process.
         if self.remote:

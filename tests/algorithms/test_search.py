@@ -434,9 +434,10 @@ class TestRefused:
         with pytest.raises(ConfigError, match=r"'action_noise_std'(.|\n)*0.5, for Discrete\(2\)"):
             ESTrainer("CartPole-v1", {**SMALL, "action_noise_std": 0.5})
 
-    def test_noise_table_size_is_accepted(self):
+    def test_noise_table_size_is_accepted_with_a_warning(self, caplog):
         with ESTrainer(Drift, {**SMALL, "noise_size": 250_000_000}) as trainer:
             assert trainer.config.noise_size == 250_000_000
+        assert caplog.text.count("noise_size has no effect") == 1
 
     def test_output(self, tmp_path):
         with pytest.raises(ConfigError, match=r"'output'(.|\n)*record"):
