@@ -10,8 +10,7 @@ import numpy as np
 
 from rollax.errors import RequestError
 from rollax.serving.client_calls import Calls
-
-PROTOCOL_VERSION = 1
+from rollax.serving.protocol import PROTOCOL_VERSION
 
 Convert = Callable[[Any], Any]
 PolicyMapping = Callable[[str], str]
