@@ -87,6 +87,15 @@ def serve(
     """Serve a trained policy over HTTP and WebSockets, or, with --run, a policy that learns from its clients."""
     with readable_errors(traceback):
         import_first(imports)
+        address: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "certificate": None if certificate is None else str(certificate),
+            "key": None if key is None else str(key),
+            "allowed_origins": allow_origin or (),
+            "allowed_hosts": allow_host or (),
+        }
+        limits = _given(max_episodes=max_episodes, idle_timeout_s=idle_timeout)
         if checkpoint is None:
             _refuse_given(
                 "The option is for a served checkpoint, but none is given.",
@@ -96,14 +105,9 @@ def serve(
             from rollax.cli.serve_learning import DEFAULT_FREQUENCY_S, serve_and_learn
 
             env_config = {
-                "host": host,
-                "port": port,
+                **address,
                 "token_file": None if token_file is None else str(token_file),
-                "certificate": None if certificate is None else str(certificate),
-                "key": None if key is None else str(key),
-                "allowed_origins": allow_origin or (),
-                "allowed_hosts": allow_host or (),
-                "limits": _given(max_episodes=max_episodes, idle_timeout_s=idle_timeout),
+                "limits": limits,
             }
             frequency_s = DEFAULT_FREQUENCY_S if checkpoint_frequency_s is None else checkpoint_frequency_s
             number = serve_and_learn(run, config, settings or (), env_config, out, frequency_s)
@@ -116,20 +120,9 @@ def serve(
         from rollax.serving.server import PolicyServer
 
         token = None if token_file is None else read_token(token_file)
-        limits = Limits(**_given(max_episodes=max_episodes, idle_timeout_s=idle_timeout))
         found = newest_checkpoint(checkpoint)
         backend = _backend(found, policy_mapping, multi_agent, explore, run, trust_code)
-        server = PolicyServer(
-            backend,
-            host,
-            port,
-            token=token,
-            certificate=certificate,
-            key=key,
-            allowed_origins=allow_origin or (),
-            allowed_hosts=allow_host or (),
-            limits=limits,
-        )
+        server = PolicyServer(backend, **address, token=token, limits=Limits(**limits))
         number = _serve(server, f"{found.name} is served at {server.address}")
     raise typer.Exit(SIGNALLED + number)
 
