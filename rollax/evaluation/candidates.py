@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import product, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,46 @@ class _Task(NamedTuple):
     index: int  # index of the direction
     side: int  # in SIGNS
     episode: int
+
+
+class _Progress:
+    """The tasks of a request, which of them have begun and ended, and the outcomes of those that have ended.
+
+    Args:
+        request: the directions, and how to play them.
+        theta: the parameters around which candidates are.
+    Attributes:
+        returns: [tasks] the returns of ended tasks.
+        seen: task -> the statistics of its observations.
+        ended: tasks, in the order in which their episodes ended.
+    """
+
+    def __init__(self, request: Candidates, theta: NDArray[np.float32]) -> None:
+        self.request, self._theta = request, theta
+        places = product(request.indices.tolist(), range(_SIDES), range(request.episodes))
+        self.tasks = list(starmap(_Task, places))
+        self.returns = np.zeros(len(self.tasks))
+        self.seen: dict[int, dict] = {}
+        self.ended: list[int] = []
+        self._begun = 0
+        self._direction: tuple[int, NDArray] = -1, theta  # the last one, which the next task may have too
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all tasks have ended."""
+        return len(self.ended) == len(self.tasks)
+
+    def begin(self, most: int) -> NDArray[np.int64]:
+        """The next tasks, at most so many."""
+        first, self._begun = self._begun, min(self._begun + most, len(self.tasks))
+        return np.arange(first, self._begun)
+
+    def vector(self, task: _Task) -> NDArray[np.float32]:
+        """The parameters of a task's candidate."""
+        request = self.request
+        if self._direction[0] != task.index:
+            self._direction = task.index, direction(request.seed, request.generation, task.index, len(self._theta))
+        return candidate(self._theta, request.noise_stdev, SIGNS[task.side], self._direction[1])
 
 
 class CandidatePlayer:
@@ -75,35 +116,27 @@ class CandidatePlayer:
         started = time.perf_counter()
         self._sampler.restart()
         self._sampler.take_metrics()
-        self._begin(request)
-        while self._left:
+        progress = self._progress = _Progress(request, self._policy.get_vector())
+        self._begin()
+        while not progress.is_over:
             self._long_episodes.after_poll(lambda: np.where(self._plays, self._episodes["length"], 0))
             self._advance()
         shape = len(request.indices), _SIDES, request.episodes
-        in_order = np.argsort(self._ended)
+        in_order = np.argsort(progress.ended)
         metrics: list[EpisodeMetrics] = self._sampler.take_metrics()
         lengths = np.array([metrics[place].length for place in in_order]).reshape(shape)
         return CandidateReturns(
             worker_index=self._worker_index,
             generation=request.generation,
             indices=request.indices,
-            returns=self._returns_of.reshape(shape).mean(axis=2),
+            returns=progress.returns.reshape(shape).mean(axis=2),
             lengths=lengths.sum(axis=(1, 2)),
             episodes=EpisodeList([metrics[place] for place in in_order]),
-            filters=[self._seen[task] for task in range(len(self._tasks))] if self._seen else [],
+            filters=[progress.seen[task] for task in range(len(progress.tasks))] if progress.seen else [],
             sample_s=time.perf_counter() - started,
         )
 
-    def _begin(self, request: Candidates) -> None:
-        indices = request.indices.tolist()
-        self._request = request
-        self._tasks = [_Task(k, side, e) for k in indices for side in range(_SIDES) for e in range(request.episodes)]
-        self._theta = self._policy.get_vector()
-        self._direction: tuple[int, NDArray] = -1, self._theta
-        self._returns_of = np.zeros(len(self._tasks))
-        self._seen: dict[int, dict] = {}
-        self._ended: list[int] = []  # tasks, in the order in which their episodes ended
-        self._next, self._left = 0, len(self._tasks)
+    def _begin(self) -> None:
         self._task_of[:] = _IDLE
         self._waiting: list[Rows] = []  # rows that act before the next poll
         started = self._begin_episodes(np.arange(self._env.num_envs))
@@ -122,11 +155,9 @@ class CandidatePlayer:
 
     def _begin_episodes(self, slots: NDArray) -> Rows | None:
         """Gives these slots the next tasks; returns their first rows, or None if none come with the resets."""
-        count = min(len(slots), len(self._tasks) - self._next)
-        begun, idle = slots[:count], slots[count:]
-        self._task_of[begun] = np.arange(self._next, self._next + count)
-        self._task_of[idle] = _IDLE
-        self._next += count
+        tasks = self._progress.begin(len(slots))
+        begun, idle = slots[: len(tasks)], slots[len(tasks) :]
+        self._task_of[begun], self._task_of[idle] = tasks, _IDLE
         rests = not len(idle) or self._env.rest_rows(idle)
         return self._reset(begun if rests else slots)
 
@@ -134,14 +165,14 @@ class CandidatePlayer:
         """Resets slots with the seeds of their tasks; without seeds if they have none."""
         if not len(slots):
             return None
-        request, seeds = self._request, []
+        progress, request, seeds = self._progress, self._progress.request, []
         for slot, number in zip(slots.tolist(), self._task_of[slots].tolist(), strict=True):
             if number == _IDLE:
                 seeds.append(None)
                 continue
-            task = self._tasks[number]
+            task = progress.tasks[number]
             part = _SIDES * task.episode + task.side
-            self._acting.set_vector(slot, self._vector(task))
+            self._acting.set_vector(slot, progress.vector(task))
             self._moments.clear(slot)
             self._returns[slot] = 0.0
             if request.action_noise:
@@ -152,12 +183,6 @@ class CandidatePlayer:
         if rows is not None:
             self._note_starts(rows, np.arange(len(rows)))
         return rows
-
-    def _vector(self, task: _Task) -> NDArray[np.float32]:
-        if self._direction[0] != task.index:
-            request = self._request
-            self._direction = task.index, direction(request.seed, request.generation, task.index, len(self._theta))
-        return candidate(self._theta, self._request.noise_stdev, SIGNS[task.side], self._direction[1])
 
     def _note_starts(self, rows: Rows, starting: NDArray) -> None:
         slots = rows.env_index[starting]
@@ -181,8 +206,8 @@ class CandidatePlayer:
         actions, finite = self._acting.actions(slots, self._policy.extra)
         if np.count_nonzero(finite) != len(finite):
             raise self._not_finite(int(slots[np.argmin(finite)]))
-        if self._request.action_noise:
-            actions = actions + np.float32(self._request.action_noise) * self._noise.next(slots, actions.shape[1:])
+        if amount := self._progress.request.action_noise:
+            actions = actions + np.float32(amount) * self._noise.next(slots, actions.shape[1:])
         self._env.send_rows(rows, selection, self._runner.action_map(actions))
 
     def _observe(self, rows: Rows) -> list[Rows]:
@@ -206,22 +231,22 @@ class CandidatePlayer:
             return [rows]
         self._end(rows.ended_envs[self._plays[rows.ended_envs]])
         again = self._reset(rows.dropped_envs)  # the same episodes again
-        started = self._begin_episodes(rows.ended_envs) if self._left else None
+        started = None if self._progress.is_over else self._begin_episodes(rows.ended_envs)
         return [one for one in (rows, again, started) if one is not None]
 
     def _counted(self, rewards: NDArray) -> NDArray:
-        rewards = rewards + self._request.reward_offset  # first, so that a bonus does not hide the sign of the reward
-        return np.sign(rewards) if self._request.sign_rewards else self._runner.clipped(rewards)
+        request = self._progress.request
+        rewards = rewards + request.reward_offset  # first, so that a bonus does not hide the sign of the reward
+        return np.sign(rewards) if request.sign_rewards else self._runner.clipped(rewards)
 
     def _end(self, slots: NDArray) -> None:
         """Ends the episodes of slots."""
-        tasks = self._task_of[slots]
-        self._returns_of[tasks] = self._returns[slots]
+        progress, tasks = self._progress, self._task_of[slots]
+        progress.returns[tasks] = self._returns[slots]
         for slot, task in zip(slots.tolist(), tasks.tolist(), strict=True):
             if seen := self._moments.of(slot):
-                self._seen[task] = seen
-        self._ended += tasks.tolist()
-        self._left -= len(tasks)
+                progress.seen[task] = seen
+        progress.ended += tasks.tolist()
         rewards = self._episodes["reward"][slots]
         self._episodes.end_trajectories(slots, np.zeros(len(slots), np.int64), rewards)
         self._episodes.end(slots)
@@ -230,7 +255,8 @@ class CandidatePlayer:
         task = self._task_of[slot]
         where = f"policy {self._policy.name!r}, sub-environment {slot}"
         if task != _IDLE:
-            where += f", direction {self._tasks[task].index} of generation {self._request.generation}"
+            progress = self._progress
+            where += f", direction {progress.tasks[task].index} of generation {progress.request.generation}"
         return NonFiniteError(
             "The model's outputs are not finite: no action can be chosen.",
             where=where,

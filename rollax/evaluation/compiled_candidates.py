@@ -79,13 +79,13 @@ class CompiledCandidates(CandidatePlayer):
         ended = played.over.any(axis=0).nonzero()[0]
         self._jax_env.ended(ended)
         self._end(ended)
-        if self._left:
+        if not self._progress.is_over:
             self._begin_episodes(ended)
 
     def _play_steps(self) -> _Played:
         shape = self._policy.action_space.shape
         noise = None
-        if amount := self._request.action_noise:
+        if amount := self._progress.request.action_noise:
             assert shape is not None
             drawn = np.stack([self._noise.next(self._everyone, shape) for _ in range(_STEPS)])
             noise = np.float32(amount) * drawn
