@@ -168,8 +168,9 @@ class EpisodeTable(Table):
             for index in env_index[counts].tolist():
                 self._on_end(self.episode(index))
         if self._keeps_past:
-            finished = [self.episode(index).finished() for index in env_index.tolist()]
-            self.past.update({episode.episode_id: episode for episode in finished})
+            for episode in map(self.episode, env_index.tolist()):
+                episode.detach()
+                self.past[episode.episode_id] = episode
         if self._running:
             for index, episode_id, counted in zip(env_index.tolist(), ids.tolist(), counts.tolist(), strict=True):
                 episode = self._running.pop(index, None)
@@ -315,10 +316,9 @@ class Episode:
             fix="store numbers there; keep anything else in episode.user_data",
         )
 
-    def finished(self) -> Episode:
-        """The episode itself, with its final reward and length."""
+    def detach(self) -> None:
+        """Keeps the current reward and length, also when another episode begins in the sub-environment."""
         self._table, self._row = {"reward": [self.total_reward], "length": [self.length]}, 0
-        return self
 
 
 def _is_number(value: Any) -> bool:

@@ -147,15 +147,15 @@ class TestTable:
 
 
 class TestEpisode:
-    def test_reads_the_table_until_it_is_finished(self):
+    def test_reads_the_table_until_it_is_detached(self):
         rewards, lengths = np.array([1.0, 2.0]), np.array([3, 4])
         running = Episode(9, 1, {"reward": rewards, "length": lengths})
         assert (running.total_reward, running.length) == (2.0, 4)
         rewards[1], lengths[1] = 5, 6
         assert (running.total_reward, running.length) == (5.0, 6)
-        finished = running.finished()
+        running.detach()
         rewards[1], lengths[1] = 0, 0
-        assert (finished.total_reward, finished.length) == (5.0, 6)
+        assert (running.total_reward, running.length) == (5.0, 6)
 
     def test_policy_of_an_agent(self):
         several, one = Episode(9, 0, {}), Episode(9, 0, {}, only_policy="p")
