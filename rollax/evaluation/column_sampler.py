@@ -315,38 +315,12 @@ class ColumnSampler(Sampler):
         observed = PolicyRows(policy_id, selection, obs)
         complete = True if observing is None else picked(observing, outcomes)
         if self.record and (outcomes is None or len(outcomes)):
-            self._record(rows, observed, complete, outcomes, ended)
+            inputs, memories = {SampleBatch.OBS: obs}, self._final_memories.get(policy_id)
+            trajectories = self._trajectories[policy_id]
+            trajectories.record_rows(rows, selection, inputs, complete, outcomes, ended, memories)
         if self.recorder is not None:
             self.recorder.observe(policy_id, rows, selection, raw, complete, outcomes, ended)
         return observed
-
-    def _record(
-        self,
-        rows: Rows,
-        observed: PolicyRows,
-        complete: Any,
-        outcomes: np.ndarray | None,
-        ended: np.ndarray | None,
-    ) -> None:
-        """Adds the outcomes of one policy's rows to the pending rows of its trajectories."""
-        policy_id, selection, obs, _ = observed
-        trajectories, slots = self._trajectories[policy_id], rows.places(outcomes)[1]
-        rewards = picked(rows.rewards, outcomes)
-        if ended is None:
-            trajectories.record_outcomes(slots, rewards, complete)
-            return
-        terminateds, truncateds = picked(rows.terminateds, outcomes), picked(rows.truncateds, outcomes)
-        trajectories.record_outcomes(slots, rewards, complete | terminateds | truncateds, terminateds, truncateds)
-        last = positions = ended
-        if selection is not None:
-            positions = np.isin(selection, ended).nonzero()[0]
-            last = selection[positions]
-        if len(last):
-            inputs = {SampleBatch.OBS: trees.index(obs, positions)}
-            if policy_id in self._final_memories:
-                remembered, memories = self._final_memories[policy_id]
-                inputs |= trees.index(memories, np.searchsorted(remembered, last))
-            trajectories.set_final_inputs(rows.slots[last], inputs)
 
     def _remember_outcomes(
         self, rows: Rows, policies: np.ndarray | None, outcomes: np.ndarray | None, ended: np.ndarray | None

@@ -99,34 +99,10 @@ class Recorder:
         if observed and self._infos:
             seen["infos"] = rows.infos_of(selection)
         if outcomes is None or len(outcomes):
-            self._record_outcomes(policy_id, rows, selection, seen, complete, outcomes, ended)
+            trajectories = self._trajectories[policy_id]
+            trajectories.record_rows(rows, selection, {SampleBatch.OBS: seen}, complete, outcomes, ended)
         if observed:
             _put(self._slots[_SEEN, policy_id], rows.places(selection)[1], seen)
-
-    def _record_outcomes(
-        self,
-        policy_id: str,
-        rows: Rows,
-        selection: np.ndarray | None,
-        seen: Mapping[str, Any],
-        complete: Any,
-        outcomes: np.ndarray | None,
-        ended: np.ndarray | None,
-    ) -> None:
-        trajectories, slots = self._trajectories[policy_id], rows.places(outcomes)[1]
-        chosen = slice(None) if outcomes is None else outcomes
-        rewards = rows.rewards[chosen]
-        if ended is None:
-            trajectories.record_outcomes(slots, rewards, complete)
-            return
-        terminateds, truncateds = rows.terminateds[chosen], rows.truncateds[chosen]
-        trajectories.record_outcomes(slots, rewards, complete | terminateds | truncateds, terminateds, truncateds)
-        last = positions = ended
-        if selection is not None:
-            positions = np.isin(selection, ended).nonzero()[0]
-            last = selection[positions]
-        if len(last):
-            trajectories.set_final_inputs(rows.slots[last], {SampleBatch.OBS: trees.index(seen, positions)})
 
     def act(
         self,

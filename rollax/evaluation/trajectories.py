@@ -9,7 +9,9 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.env.rows import Rows
 from rollax.errors import PolicyError
+from rollax.evaluation.policy_rows import picked
 from rollax.evaluation.table import Index, Table
 
 _EPISODE, _COMPLETE = "_episode", "_complete"
@@ -117,6 +119,42 @@ class Trajectories:
         else:
             self._pending()[slots] = np.arange(start, end)
         self._size = end
+
+    def record_rows(
+        self,
+        rows: Rows,
+        selection: np.ndarray | None,
+        inputs: Inputs,
+        complete: Any,
+        outcomes: np.ndarray | None,
+        ended: np.ndarray | None,
+        memories: tuple[np.ndarray, Inputs] | None = None,
+    ) -> None:
+        """Records the outcomes of one policy's rows of a poll, and the final inputs of trajectories that end there.
+
+        Args:
+            selection: the rows with an observation that is acted on or is the last of its trajectory; None: all.
+            inputs: columns of these rows.
+            complete: [K], or one for all, whether `outcomes` are rows with such an observation.
+            outcomes: [K] the rows of the policy with a reward and flags; None: all.
+            ended: the rows of all policies whose trajectory has ended; None if none has.
+            memories: rows in ascending order, with those of the policy that have ended, and further inputs of theirs.
+        """
+        slots, rewards = rows.places(outcomes)[1], picked(rows.rewards, outcomes)
+        if ended is None:
+            self.record_outcomes(slots, rewards, complete)
+            return
+        terminateds, truncateds = picked(rows.terminateds, outcomes), picked(rows.truncateds, outcomes)
+        self.record_outcomes(slots, rewards, complete | terminateds | truncateds, terminateds, truncateds)
+        last = positions = ended
+        if selection is not None:
+            positions = np.isin(selection, ended).nonzero()[0]
+            last = selection[positions]
+        if len(last):
+            final = trees.index(inputs, positions)
+            if memories is not None:
+                final |= trees.index(memories[1], np.searchsorted(memories[0], last))
+            self.set_final_inputs(rows.slots[last], final)
 
     def record_outcomes(
         self,
