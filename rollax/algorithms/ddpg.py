@@ -115,7 +115,10 @@ class DDPGPolicy(JaxPolicy):
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
         actor = make_actor(space, self.action_space, self.exploration.num_inputs, sizes, rngs=rngs)
-        critics = make_critics(space, self.action_space, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
+        layer_norm = getattr(self.config, "critic_layer_norm", False)  # a key of TD3BC
+        critics = make_critics(
+            space, self.action_space, 2 if self.config.twin_q else 1, sizes, layer_norm=layer_norm, rngs=rngs
+        )
         return ActorWithCritics(actor, critics, squashed=True)
 
     def learning_rates(self) -> dict[str, float]:

@@ -17,12 +17,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 from pydantic import Field
 
 from rollax.algorithms.ddpg import TD3Config, TD3Policy, TD3Trainer
 from rollax.batch import Fragment, SampleBatch
-from rollax.models.action_values import ActorWithCritics, make_actor, make_critics
 from rollax.models.config import ModelConfig
 from rollax.ops.imitation import behaviour_regularized_loss, squared_distances
 from rollax.policy.jax_policy import Columns
@@ -60,13 +58,6 @@ class TD3BCPolicy(TD3Policy):
     """The policy of TD3, whose actor stays near the recorded actions."""
 
     config_class = TD3BCConfig
-
-    def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
-        config, observations, actions = self.config, self.observation_space, self.action_space
-        actor = make_actor(observations, actions, self.exploration.num_inputs, config.model, rngs=rngs)
-        options: dict[str, Any] = {"layer_norm": config.critic_layer_norm, "rngs": rngs}
-        critics = make_critics(observations, actions, 2 if config.twin_q else 1, config.model, **options)
-        return ActorWithCritics(actor, critics, squashed=True)
 
     @property
     def replayed_columns(self) -> tuple[str, ...]:
