@@ -143,7 +143,8 @@ def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mappi
     for name, switches in inherited(type(config), "first_values").items():
         missing = [key for key in (name, *switches) if key not in stored]
         if missing:
-            raise ConfigError("A stored config lacks a key.", where=f"config of {path}", expected=missing)
+            fix = "use another copy of the checkpoint"
+            raise ConfigError("A stored config lacks a key.", where=f"config of {path}", expected=missing, fix=fix)
         new, old = getattr(config, name), stored[name]
         starts_over = not (new and old) or any(getattr(config, switch) != stored[switch] for switch in switches)
         if name in given and new != old and not starts_over:

@@ -33,12 +33,13 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
     expected = " or ".join(dict.fromkeys(mistake.expected for mistake in first))
     if NoneType in union_members(field.annotation) and not keys[0].endswith("]"):
         expected += " or None"
+    left_out = "" if field.is_required() else ", or leave it out"
     return ConfigError(
         "A config value has the wrong type or is out of range.",
         where=where,
         got=f"{value!r} ({type(value).__name__})",
         expected=expected,
-        fix=f"{first[0].name}: {field.description or 'see its docs'}{_default(field)}{also}",
+        fix=f"correct it{left_out}. {first[0].name}: {field.description or 'see its docs'}{_default(field)}{also}",
     )
 
 
