@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 def newest_checkpoint(path: Path) -> Path:
     """Returns `path`, or its newest complete checkpoint if it is a run folder or the `checkpoints` in one."""
     if not path.is_dir():
-        raise CheckpointError("No such checkpoint.", got=str(path), expected="the folder of a checkpoint or of a run")
+        raise CheckpointError(
+            "The checkpoint does not exist.",
+            got=str(path),
+            expected="the folder of a checkpoint or of a run",
+            fix="check the path; a relative path starts at the current folder",
+        )
     inside = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     found = newest(inside, PREFIX)
     if found is None and inside != path:
-        raise CheckpointError("The run has no checkpoint.", where=inside, expected=f"a folder {PREFIX}…")
+        fix = "pass another run; `rollax train --checkpoint-frequency=1` saves one after every iteration"
+        raise CheckpointError("The run has no checkpoint.", where=inside, expected=f"a folder {PREFIX}…", fix=fix)
     return found or path
 
 

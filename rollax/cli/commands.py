@@ -130,7 +130,8 @@ def plot(
         try:
             draw_curves({label: lines for label, (lines, _) in results.items()}, out)
         except OSError as error:
-            raise RollaxError("The picture was not written.", where=str(out), got=str(error)) from error
+            fix = "pass --out in a folder that you may write to"
+            raise RollaxError("The picture was not written.", where=str(out), got=str(error), fix=fix) from error
         print(shown_path(out))
 
 

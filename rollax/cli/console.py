@@ -105,6 +105,7 @@ def import_first(modules: Iterable[str] | None) -> None:
                 where="--import",
                 got=f"{name} ({error})",
                 expected="a module name, as in my_envs",
+                fix="check the spelling; modules are searched in the current folder and the installed packages",
             ) from error
 
 

@@ -44,7 +44,10 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     try:
         content = _read_yaml(path)
     except OSError as error:
-        raise ConfigError("The experiment file cannot be read.", where=str(path), got=error.strerror) from error
+        fix = "check the path and the permissions of the file"
+        raise ConfigError(
+            "The experiment file cannot be read.", where=str(path), got=error.strerror, fix=fix
+        ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError("The experiment file is not valid YAML.", where=str(path), got=str(error)) from error
     where = str(path)

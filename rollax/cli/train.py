@@ -223,7 +223,8 @@ def new_folder(name: str) -> Path:
         except FileExistsError:
             number += 1
         except OSError as error:
-            raise ConfigError("The run folder cannot be created.", where=str(path), got=str(error)) from error
+            fix = "choose a folder that you may write to, with --out"
+            raise ConfigError("The run folder cannot be created.", where=str(path), got=str(error), fix=fix) from error
 
 
 def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:

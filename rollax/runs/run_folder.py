@@ -184,7 +184,8 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("The run folder cannot be created.", where=str(folder), got=str(error)) from error
+        fix = "choose a folder that you may write to"
+        raise ConfigError("The run folder cannot be created.", where=str(folder), got=str(error), fix=fix) from error
 
 
 @contextmanager
@@ -192,7 +193,7 @@ def _named_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fix = "free some space on the disk, or give another folder"
+        fix = "free some space on the disk, or choose another folder"
         raise RollaxError("A file of the run was not written.", where=str(file), got=str(error), fix=fix) from error
 
 

@@ -303,7 +303,7 @@ def test_a_curve_that_cannot_be_drawn_is_only_a_warning(rollax, monkeypatch):
         (["--run=FAKE", "--stop-reward=nan"], "A stop condition is not a number."),
         (["-f", "missing.yaml"], "The experiment file cannot be read."),
         (["--run=FAKE", "--import=no_such_module"], "The module cannot be imported."),
-        (["--resume=nowhere"], "No such checkpoint."),
+        (["--resume=nowhere"], "The checkpoint does not exist."),
     ],
 )
 def test_wrong_arguments(rollax, cwd, options, message):

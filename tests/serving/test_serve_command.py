@@ -101,7 +101,7 @@ def serve(*arguments: Any) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "No such checkpoint."),
+        (["nowhere"], "The checkpoint does not exist."),
         (["{checkpoint}", "--host=0.0.0.0"], "token"),
         (["{checkpoint}", "--token-file=nowhere"], "The token cannot be read."),
         (["{checkpoint}", "--policy-mapping={"], "The option is not valid JSON"),
