@@ -92,6 +92,7 @@ class DatasetWriter:
                 where="observation_spaces, action_spaces of DatasetWriter",
                 got=f"{sorted(seen)} and {sorted(acted)}",
                 expected="both spaces of each policy",
+                fix="pass the same policy ids in observation_spaces and action_spaces",
             )
         for name, value, known in (("compression", compression, Compression), ("actions_of", actions_of, ActionsOf)):
             if value not in get_args(known):

@@ -65,7 +65,10 @@ def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
     recorder = sampler.recorder
     if recorder is None:
         raise ConfigError(
-            "There is no folder to write episodes into.", where="config key 'output'", expected="a folder"
+            "There is no folder to write episodes into.",
+            where="config key 'output'",
+            expected="a folder",
+            fix="set output to a new folder",
         )
     try:
         return play_episodes(sampler, num_episodes, recorder)

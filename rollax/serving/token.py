@@ -19,7 +19,8 @@ def read_token(file: Path, where: str = "--token-file") -> str:
         with file.open("rb") as opened:
             text = opened.read(_MAX_TOKEN + 1).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("The token cannot be read.", where=where, got=f"{file} ({error})") from error
+        fix = "check the path and the permissions of the file"
+        raise ConfigError("The token cannot be read.", where=where, got=f"{file} ({error})", fix=fix) from error
     if not text or len(text) > _MAX_TOKEN or not text.isprintable() or " " in text:
         raise ConfigError(
             "The file does not contain a valid token.",

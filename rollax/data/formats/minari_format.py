@@ -183,6 +183,7 @@ def write_minari(
             where=path,
             got=f"policies {sorted(reader.observation_spaces)}",
             expected="data with the spaces of one policy",
+            fix="convert to rollax's own format or to json_lines, which may have several agents",
         )
     (policy_id, observation_space), *_ = reader.observation_spaces.items()
     for name, space in (("obs", observation_space), ("actions", reader.action_spaces[policy_id])):
@@ -196,7 +197,10 @@ def write_minari(
         for trajectory in reader.trajectories():
             if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
                 raise DatasetError(
-                    "A Minari data set can have only one agent.", where=trajectory.where, got=trajectory.agent_id
+                    "A Minari data set can have only one agent.",
+                    where=trajectory.where,
+                    got=trajectory.agent_id,
+                    fix="convert to rollax's own format or to json_lines, which may have several agents",
                 )
             stored.update_episodes([_buffer(trajectory, reader)])
             count += 1
