@@ -69,7 +69,7 @@ def test_list(rollax):
 def test_list_without_a_match(rollax):
     done = rollax("list", "--envs=minigrid")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert "No environment id contains 'minigrid'. --import=MODULE" in done.stderr
+    assert "No environment id contains 'minigrid'. Pass --import=MODULE" in done.stderr
     assert "pettingzoo/classic/connect_four_v3" in rollax("list", "--envs=connect_four").stdout.splitlines()
 
 
