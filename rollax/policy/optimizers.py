@@ -32,11 +32,13 @@ def clipped(
         return optimizer
     clip = optax.clip_by_global_norm(limit)
 
-    def update(gradients: Any, state: Any, params: Any = None) -> Any:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
         parts: dict[str, dict[str, Any]] = {}
-        for name, gradient in gradients.items():
+        for name, gradient in updates.items():
             parts.setdefault(part_of(name) if each_part else "", {})[name] = gradient
-        bounded = [clip.update(part, optax.EmptyState())[0] for part in parts.values()]
-        return optimizer.update({name: part[name] for part in bounded for name in part}, state, params)
+        bounded: dict[str, Any] = {}
+        for part in parts.values():
+            bounded.update(clip.update(part, optax.EmptyState())[0])  # type: ignore[arg-type]  a dict, as `part`
+        return optimizer.update(bounded, state, params)
 
     return optax.GradientTransformation(optimizer.init, update)
