@@ -92,10 +92,6 @@ class QMIXPolicy(JaxPolicy):
         config = self.config
         return GroupView.of(self.observation_space, self.action_space, config.state_key, config.agent_ids)
 
-    @cached_property
-    def _group_masks(self) -> GroupMasks:
-        return GroupMasks(self.view.masked, filtered=self.config.observation_filter != "NoFilter")
-
     @property
     def _first_action(self) -> int:
         return int(self.action_space[0].start)  # type: ignore[index]  a Tuple, as GroupView has found
@@ -111,6 +107,9 @@ class QMIXPolicy(JaxPolicy):
     def make_plan(self) -> UpdatePlan:
         config = self.config
         return UpdatePlan(config.train_batch_size, targets=periodic_copy(config.target_network_update_freq))
+
+    def make_masks(self) -> GroupMasks:
+        return GroupMasks(self.view.masked, filtered=self.config.observation_filter != "NoFilter")
 
     def make_exploration(self) -> Exploration:
         space = self.action_space[0]  # type: ignore[index]  a Tuple, as GroupView has found
@@ -133,9 +132,6 @@ class QMIXPolicy(JaxPolicy):
         else:
             _check_without_memory(config)
         return model
-
-    def check_masks(self, obs_batch: Any) -> None:
-        self._group_masks.check(obs_batch, self.name)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         return transitions(batch, SampleBatch.TARGET_STEPS if self.memory.present else SampleBatch.NEW_OBS)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.errors import EnvError, ShapeError, SpaceError
 from rollax.models.embeddings import EMBEDDINGS
-from rollax.spaces import ACTION_MASK, at, bounds, choices, have_choices, leaves, space_text
+from rollax.spaces import ACTION_MASK, at, bounds, choices, have_choices, leaves, path_text, space_text
 
 
 def has_mask(observation_space: Space) -> bool:
@@ -98,18 +98,36 @@ def _check_space(space: Space, width: int, action_space: Space) -> None:
         )
 
 
+def refuse_nested_masks(observation_space: Space, action_space: Space) -> None:
+    """Raises SpaceError if the only masks of discrete choices are inside parts of the observation, with no effect."""
+    if has_mask(observation_space) or not choices(action_space):
+        return
+    for path, _ in leaves(observation_space):
+        if ACTION_MASK in path:
+            raise SpaceError(
+                "The action mask is not at the top level of the observation, so it would have no effect.",
+                where="observation space" + path_text(path),
+                got=space_text(observation_space),
+                expected=f"a Dict with the key {ACTION_MASK!r}, beside the other parts of the observation",
+                fix="put one mask for all choices there; for a group of agents, use QMIX or VDN, which read the masks "
+                "of the members; rename the key if it is an ordinary feature",
+            )
+
+
 class GroupMasks:
     """Checks the action masks of a group's members. The observation of an absent member, with its mask, is all zeros.
 
     If a filter may change zero observations (`filtered`), only a group in which no member has a valid action raises.
     """
 
-    def __init__(self, present: bool, *, filtered: bool) -> None:
-        self.present, self._filtered = present, filtered
+    present = False  # at the top level of the observation; the group's model applies those of the members
+
+    def __init__(self, masked: bool, *, filtered: bool) -> None:
+        self._masked, self._filtered = masked, filtered
 
     def check(self, obs: Any, policy_id: str) -> None:
         """Raises EnvError if a present member has a mask of zeros, or all members have."""
-        if not self.present:
+        if not self._masked:
             return
         nothing = np.stack([~(member[ACTION_MASK] > 0).any(axis=1) for member in obs], axis=1)
         if not nothing.any():

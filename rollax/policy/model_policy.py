@@ -16,7 +16,7 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.errors import BatchError, PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs
-from rollax.policy.action_masks import ActionMasks
+from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.finite import check_finite
 from rollax.policy.minibatches import Minibatches, acting_bucket
@@ -36,9 +36,9 @@ class ModelPolicy(Policy):
     """A policy that acts by a model and its exploration, and learns by a loss; see `JaxPolicy` and `TorchPolicy`.
 
     A subclass of those implements `loss`. It may override the steps of construction, which read the config:
-    `check_spaces`, `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for each batch:
-    `check_masks`, `postprocess_rows`, `train_columns`, `coefficients`, `learning_rates`, and with target parameters
-    `target_columns`.
+    `check_spaces`, `make_masks`, `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for each
+    batch: `check_masks`, `postprocess_rows`, `train_columns`, `coefficients`, `learning_rates`, and with target
+    parameters `target_columns`.
     """
 
     _noisy: bool
@@ -59,7 +59,7 @@ class ModelPolicy(Policy):
         self.acting_rng = np.random.Generator(np.random.SFC64(acting))
         self.learning_rng = np.random.Generator(np.random.SFC64(learning))
         self._schedules: dict[str, Schedule] = {}
-        self.masks = ActionMasks(observation_space, action_space)
+        self.masks = self.make_masks()
         self.exploration = self.make_exploration()
         self._exploration_state = self.exploration.initial_state()
         self._checked_fetch = next(iter(self.exploration.fetched))
@@ -98,6 +98,12 @@ class ModelPolicy(Policy):
 
     def check_spaces(self) -> None:
         """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
+
+    def make_masks(self) -> ActionMasks | GroupMasks:
+        """Returns the checks of action masks: by default of one at the top level of the observation."""
+        if self.config.model.custom_model is None:  # which may apply masks of its own
+            refuse_nested_masks(self.observation_space, self.action_space)
+        return ActionMasks(self.observation_space, self.action_space)
 
     def make_exploration(self) -> Exploration:
         """Returns the exploration: by default actions are drawn from `distribution`."""

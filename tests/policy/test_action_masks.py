@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import EnvError, PPOPolicy, check_env
+from rollax import EnvError, PPOPolicy, SpaceError, check_env
 from rollax.policy.action_masks import are_allowed, masks_choices
 
 MASK = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
@@ -59,3 +59,22 @@ def test_additive_masks_are_refused() -> None:
     for act in (lambda: policy.compute_actions(seen), lambda: check_env(AdditiveMasks)):
         with pytest.raises(EnvError, match="The action mask allows no action"):
             act()
+
+
+@pytest.mark.parametrize(
+    ("observed", "acted"),
+    [
+        (spaces.Dict({"unit": spaces.Dict({"x": BOX, **MASK})}), spaces.Discrete(3)),
+        (spaces.Tuple([spaces.Dict({"x": BOX, **MASK})] * 2), spaces.Tuple([spaces.Discrete(3)] * 2)),
+    ],
+)
+def test_masks_inside_parts_of_the_observation_are_refused(observed, acted) -> None:
+    with pytest.raises(SpaceError, match="not at the top level of the observation"):
+        PPOPolicy(observed, acted, {"model": {"fcnet_hiddens": (4,)}})
+
+
+def test_masks_of_others_beside_the_own_one_are_features() -> None:
+    observed = spaces.Dict({"other": spaces.Dict({"x": BOX, **MASK}), **MASK})
+    policy = PPOPolicy(observed, spaces.Discrete(3), {"model": {"fcnet_hiddens": (4,)}})
+    seen = {"other": {"x": np.zeros((1, 2)), "action_mask": [[1, 0, 0]]}, "action_mask": np.array([[0, 1, 0]])}
+    assert policy.compute_actions(seen)[0].tolist() == [1]
