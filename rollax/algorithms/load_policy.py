@@ -96,7 +96,7 @@ def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> Poli
         policy = policy_class(observation_space, action_space, config)
         policy.name = policy_id
         policy.set_state(stored["state"]["workers"]["policies"][policy_id])
-        observation_filter = make_filter(stored["observation_filter"], policy.observation_space)
+        observation_filter = make_filter(config.observation_filter, policy.observation_space)
         observation_filter.set_state(stored["state"]["workers"]["filters"][policy_id])
     return PolicyRunner.of(policy, config, observation_filter)
 

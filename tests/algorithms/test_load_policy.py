@@ -74,6 +74,17 @@ def test_a_policy_of_another_algorithm_is_loaded_by_its_id(tmp_path):
     assert policy.compute_single_action(obs) == trainer.compute_single_action(obs, policy_id="pg")
 
 
+def test_each_policy_has_the_filter_of_its_own_config(tmp_path):
+    policies = {"left": (None, None, None, {"observation_filter": "MeanStdFilter"}), "right": None}
+    multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: agent}
+    trainer, path = trained(tmp_path, TwoAgents, multiagent=multiagent)
+    obs = np.array([[0.25, 0.75]], np.float32)
+    for policy_id, runner in trainer.worker.runners.items():
+        loaded = load_policy(path, policy_id).filter
+        assert type(loaded) is type(runner.filter)
+        np.testing.assert_array_equal(loaded(obs, update=False), runner.filter(obs, update=False))
+
+
 def test_a_trainer_that_is_not_registered(tmp_path):
     class MyTrainer(PPOTrainer):
         name = "MINE"
