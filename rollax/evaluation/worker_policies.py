@@ -63,7 +63,8 @@ def env_with_spaces(
         getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
     )
     # A centralized critic needs the ids of all agents.
-    if known and not getattr(config, "centralized_critic", False):
+    sees_all = getattr(config, "centralized_critic", False)
+    if known and not (sees_all or any(spec.config.get("centralized_critic") for spec in specs.values())):
         yield None
         return
     env = make_base_env(creator, context, 1, **declared)

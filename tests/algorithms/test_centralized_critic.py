@@ -306,6 +306,12 @@ def test_agents_in_a_set_have_the_same_order_in_every_process():
         assert list(trainer.worker._joint_rows._numbers) == sorted(Unordered.possible_agents)
 
 
+def test_a_spec_with_spaces_in_a_worker_that_does_not_sample():
+    spec = PolicySpec(PPOPolicy, COIN, COIN, {"centralized_critic": True})
+    local = RolloutWorker(Secrets, {"p": spec}, policy_mapping_fn=lambda agent: "p", config=SMALL, samples=False)
+    assert local.policies["p"].config.critic_space["agent"] == spaces.Discrete(2)
+
+
 class TestRefused:
     def test_a_single_agent(self):
         with pytest.raises(ConfigError, match=r"centralized_critic(.|\n)*possible_agents"):
