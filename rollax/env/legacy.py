@@ -113,6 +113,11 @@ class LegacyVectorEnv(VectorEnv):
 class LegacyMultiAgentEnv(_Legacy, MultiAgentEnv):
     """An old multi-agent env: `reset() -> obs`, `step(actions) -> (obs, rewards, dones, infos)` by agent id."""
 
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_spaces = getattr(env, "observation_spaces", None)
+        self.action_spaces = getattr(env, "action_spaces", None)
+
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
         result = self.env.step(actions)
         if _is_new(result, type(self.env).__name__):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import EnvError, MultiAgentEnv, VectorEnv, to_base_env
+from rollax import EnvError, MultiAgentEnv, VectorEnv, to_base_env, to_pettingzoo
 from rollax.env.adapters import is_legacy
 from tests.env.drive import clock_trace, drive
 from tests.env.old_worlds import OldClock, OldParty, OldVector
@@ -154,6 +154,40 @@ def test_missing_all():
     refused(
         EnvError, play_once, Parts({"a": False}, {}), says="terminateds has no '__all__'...Parts, sub-environment 0"
     )
+
+
+class OldPair(MultiAgentEnv):
+    """Two agents with spaces of their own, in the old interface."""
+
+    possible_agents = ("a", "b")
+    observation_spaces = {"a": OBS_SPACE, "b": spaces.Discrete(2)}
+    action_spaces = {"a": ACTION_SPACE, "b": spaces.Discrete(3)}
+
+    def reset(self):  # type: ignore[override]
+        return {"a": OBS, "b": 1}
+
+    def step(self, actions):  # type: ignore[override]
+        return self.reset(), {"a": 1.0, "b": 2.0}, {ALL: True}, {}
+
+
+def test_spaces_by_agent():
+    base = to_base_env(OldPair())
+    assert base.observation_spaces == OldPair.observation_spaces
+    assert base.action_spaces == OldPair.action_spaces
+
+
+def test_agent_groups():
+    env = OldPair().with_agent_groups({"team": ["a", "b"]})
+    assert env.reset()[0]["team"][1] == 1
+    _, rewards, terminateds, _, _ = env.step({"team": (0, 0)})
+    assert (rewards["team"], terminateds[ALL]) == (3.0, True)
+
+
+def test_export_to_pettingzoo():
+    env = to_pettingzoo(OldPair())
+    assert env.metadata["name"] == "OldPair"
+    assert env.reset()[0]["b"] == 1
+    assert env.step({"a": 0, "b": 0})[1:3] == ({"a": 1.0, "b": 2.0}, {"a": True, "b": True})
 
 
 class NoInfos(OldVector):

@@ -12,6 +12,7 @@ from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.env import checks
+from rollax.env.adapters import adapted
 from rollax.env.base_env import AgentDict, in_order
 from rollax.env.checks import env_name
 from rollax.env.dict_rows import flags_of, is_nothing
@@ -74,7 +75,7 @@ class MultiAgentEnv:
             ConfigError: invalid groups.
             SpaceError: unknown spaces, or no Tuples of the right length.
         """
-        return _Grouped(self, groups, obs_space, act_space)
+        return _Grouped(adapted(self), groups, obs_space, act_space)
 
 
 class _Grouped(MultiAgentEnv):

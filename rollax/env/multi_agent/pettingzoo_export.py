@@ -8,6 +8,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from rollax.env.adapters import adapted
+from rollax.env.checks import env_name
 from rollax.env.dict_rows import flags_of
 from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, space_of
 from rollax.errors import EnvError, MultiAgentError, SpaceError, not_installed
@@ -36,13 +38,13 @@ def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
             expected="a MultiAgentEnv",
             fix="pass an instance of a subclass of MultiAgentEnv",
         )
-    return _Exported(env)
+    return _Exported(adapted(env))
 
 
 class _Exported(ParallelEnv):
     def __init__(self, env: MultiAgentEnv) -> None:
         self.env = env
-        self.metadata = {"name": type(env).__name__, **(getattr(env, "metadata", None) or {})}
+        self.metadata = {"name": env_name(env), **(getattr(env, "metadata", None) or {})}
         self.render_mode = getattr(env, "render_mode", None)
         if env.possible_agents:
             self.possible_agents = list(env.possible_agents)
