@@ -33,7 +33,7 @@ from rollax.policy.update_plan import UpdatePlan
 class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
     """The fields of A3C in addition to the common ones, with the symbols of the module's equation."""
 
-    defaults = {"rollout_fragment_length": 10, "grad_clip": 0.5}
+    defaults = {"rollout_fragment_length": 10, "timesteps_per_iteration": 1000, "grad_clip": 0.5}
     requires = {"train_batch_size": {"rollout_fragment_length": "auto"}}
 
 
@@ -74,7 +74,7 @@ class A3CTrainer(Trainer):
 class A2CConfig(A3CConfig):
     """The fields of A3C, and the size of the parts of a batch."""
 
-    defaults = {"rollout_fragment_length": 20}
+    defaults = {"rollout_fragment_length": 20, "timesteps_per_iteration": 0}
     requires = {"train_batch_size": {}}
     places = {"microbatch_size": ("policy",)}
 

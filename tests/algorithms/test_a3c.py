@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import A2CConfig, A2CPolicy, A2CTrainer, A3CConfig, A3CPolicy, RolloutWorker, SampleBatch
+from rollax import A2CConfig, A2CPolicy, A2CTrainer, A3CConfig, A3CPolicy, A3CTrainer, RolloutWorker, SampleBatch
 from rollax.batch import Fragment
 from rollax.errors import ConfigError
 from rollax.policy.minibatches import Minibatches
@@ -110,6 +110,11 @@ def test_lambda_comes_from_the_config():
     assert terminated.any()
     expected = 1 + 0.5 * np.where(terminated, 0, value[state + 1]) - value[state]
     np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-5)
+
+
+def test_an_iteration_has_many_fragments():
+    with A3CTrainer(Corridor, {**TABLE, "num_envs_per_worker": 8}) as trainer:
+        assert trainer.train()["timesteps_this_iter"] == 1040  # 13 fragments of 8 * 10 steps
 
 
 def test_gradients_of_a_worker_can_be_applied_by_another_policy():

@@ -64,7 +64,7 @@ def test_pg_learns_to_repeat_observations():
     ("name", "options", "iterations"),
     [
         ("A2C", {"train_batch_size": 64}, 40),
-        pytest.param("A3C", {}, 40, marks=pytest.mark.long),
+        pytest.param("A3C", {"timesteps_per_iteration": 0}, 40, marks=pytest.mark.long),
         ("IMPALA", {"train_batch_size": 64, "timesteps_per_iteration": 0}, 40),
         ("APPO", {"train_batch_size": 64, "timesteps_per_iteration": 0, "num_sgd_iter": 4}, 15),
         pytest.param(
