@@ -102,18 +102,28 @@ class Evaluator:
     def _check_weights_fit(self, evaluation: TrainerConfig) -> None:
         """Refuses evaluation policies that do not fit the trained weights, before a possibly late first evaluation."""
         trained = self._trainer.worker.policies
-        arguments = worker_arguments(evaluation, self._trainer.policy_class)
-        specs = specs_of(arguments["policy_cls_or_specs"])
+        arguments = self._worker_arguments(evaluation)
+        specs = arguments["policy_cls_or_specs"]
         for name in trained.keys() & specs.keys():
             spaces = {kind: getattr(trained[name], kind) for kind in ("observation_space", "action_space")}
             specs[name] = specs[name]._replace(**spaces)
         try:
-            self._hand_over(RolloutWorker(**{**arguments, "policy_cls_or_specs": specs}, samples=False))
+            self._hand_over(RolloutWorker(**arguments, samples=False))
         except PolicyError as error:
             raise ConfigError(f"evaluation_config is invalid. {error}") from None
 
     def _make_worker(self, config: TrainerConfig) -> RolloutWorker:
-        return RolloutWorker(**worker_arguments(config, self._trainer.policy_class), record=False)
+        return RolloutWorker(**self._worker_arguments(config), record=False)
+
+    def _worker_arguments(self, config: TrainerConfig) -> dict[str, Any]:
+        arguments = worker_arguments(config, self._trainer.policy_class)
+        specs = specs_of(arguments["policy_cls_or_specs"])
+        for name, policy in self._trainer.worker.policies.items():
+            # The weights of a centralized critic, which does not act, fit the agents of training only.
+            space = getattr(policy.config, "critic_space", None)
+            if space is not None and name in specs:
+                specs[name] = specs[name]._replace(config={**specs[name].config, "critic_space": space})
+        return {**arguments, "policy_cls_or_specs": specs}
 
     def _config(self, recording: int = 0) -> TrainerConfig:
         """The config of evaluation; `recording` is the number of a recording within its iteration."""

@@ -312,6 +312,18 @@ def test_a_spec_with_spaces_in_a_worker_that_does_not_sample():
     assert local.policies["p"].config.critic_space["agent"] == spaces.Discrete(2)
 
 
+def test_evaluation_with_another_number_of_agents():
+    class Team(Secrets):
+        def __init__(self, env_config: dict) -> None:
+            super().__init__(env_config)
+            self.possible_agents = tuple("abc"[: env_config["agents"]])
+
+    evaluation = {"evaluation_config": {"env_config": {"agents": 2}}}
+    config = {**SMALL, "centralized_critic": True, "env_config": {"agents": 3}, **evaluation}
+    with PPOTrainer(Team, config) as trainer:
+        assert trainer.evaluate(2)["episodes"] == 2
+
+
 class TestRefused:
     def test_a_single_agent(self):
         with pytest.raises(ConfigError, match=r"centralized_critic(.|\n)*possible_agents"):
