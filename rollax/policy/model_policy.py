@@ -36,8 +36,8 @@ class ModelPolicy(Policy):
     """A policy that acts by a model and its exploration, and learns by a loss; see `JaxPolicy` and `TorchPolicy`.
 
     A subclass of those implements `loss`. It may override the steps of construction, which read the config:
-    `check_spaces`, `make_masks`, `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for each
-    batch: `check_masks`, `postprocess_rows`, `train_columns`, `coefficients`, `learning_rates`, and with target
+    `check_spaces`, `make_masks`, `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for
+    each batch: `check_masks`, `postprocess_rows`, `train_columns`, `coefficients`, `learning_rates`, and with target
     parameters `target_columns`.
     """
 
