@@ -333,7 +333,7 @@ class Trainer:
 
         Raises:
             CheckpointError: writing failed; no incomplete checkpoint is left.
-            ConfigError: `exact` for asynchronous algorithms with workers, or replay buffers that are not stored.
+            ConfigError: `exact` for runs that cannot be saved exactly; docs/training.md lists them.
             NonFiniteError: weights, target parameters or optimizer state contain NaN or infinity.
         """
         if exact:

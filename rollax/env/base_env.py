@@ -45,6 +45,8 @@ class BaseEnv:
     """The default of the config key `sample_async`."""
     seeds_every_episode: bool = True
     """Whether `reset_rows` begins the next episode of any sub-environment, from a given seed."""
+    repeats: bool = True
+    """Whether equal seeds and actions give equal polls; false where other threads or processes decide what is ready."""
     in_jax: bool = False
     """Whether it is a `JaxBaseEnv`, whose steps can be compiled together with those of a policy."""
 

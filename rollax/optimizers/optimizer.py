@@ -205,6 +205,10 @@ class Optimizer(ABC):
                 got=f"num_workers={len(self.remote)}, whose samples stream in while others are learned from",
                 expected="num_workers=0 for this algorithm: with workers timing decides what a run learns from",
             )
+        ask = RolloutWorker.inexact
+        asked = self.remote.call_all("apply", ask, raises=True).values() if self.remote else (ask(self.local_worker),)
+        for reason in filter(None, asked):
+            raise inexact(*reason)
 
     def rest(self) -> None:  # noqa: B027  most have no thread
         """Waits until no other thread learns, as one may after an interrupted step."""

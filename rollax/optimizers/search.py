@@ -176,6 +176,9 @@ class SearchOptimizer(Optimizer):
         """The number of generations, as `generation`."""
         return {"generation": self.generation}
 
+    def begin_exactly(self) -> None:
+        """Drops nothing: returns depend only on the parameters, the search's own seed and the number of generations."""
+
     def get_state(self) -> dict[str, Any]:
         """The number of generations, and the seed where the config has none."""
         drawn = {"search_seed": self._seed} if self.config.seed is None else {}

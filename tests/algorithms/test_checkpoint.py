@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import PGTrainer, PPOTrainer, Trainer
+from rollax import ExternalEnv, PGTrainer, PPOTrainer, Trainer
 from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import CheckpointError, ConfigError, PolicyError
@@ -112,10 +112,38 @@ class TestExactRestore:
                 assert continue_training(fresh, 2) == expected
 
     def test_exact_save_without_the_replay_buffer_is_refused(self, tmp_path):
-        with get_trainer_class("DQN")("CartPole-v1", {"model": CONFIG["model"]}) as trainer:
+        with get_trainer_class("DQN")("CartPole-v1", {"model": CONFIG["model"], "seed": 5}) as trainer:
             with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*store_buffer_in_checkpoints=True"):
                 trainer.save(tmp_path, exact=True)
             assert not list(tmp_path.iterdir())
+
+    def test_without_a_seed_only_a_search_is_saved_exactly(self, tmp_path):
+        with PGTrainer("CartPole-v1", {**CONFIG, "seed": None}) as trainer:
+            with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*seed=None"):
+                trainer.save(tmp_path, exact=True)
+            assert not list(tmp_path.iterdir())
+        config = {"num_directions": 2, "model": CONFIG["model"]}
+        with get_trainer_class("ES")("CartPole-v1", config) as trainer:
+            path = trainer.save(tmp_path, exact=True)
+            expected = continue_training(trainer, 1)
+            with Trainer.from_checkpoint(path) as fresh:
+                assert continue_training(fresh, 1) == expected
+
+    def test_exact_save_of_an_external_environment_is_refused(self, tmp_path):
+        box = gym.spaces.Box(0, 1, (1,))
+        with PGTrainer(lambda _: ExternalEnv(box, gym.spaces.Discrete(2)), CONFIG) as trainer:
+            with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*ExternalBaseEnv"):
+                trainer.save(tmp_path, exact=True)
+
+    @pytest.mark.parametrize(("num_envs", "wait_ms"), [(2, 0.0), (2, 1e9), (1, 0.0)])
+    def test_exact_save_of_remote_environments_requires_lockstep(self, small_ray, tmp_path, num_envs, wait_ms):
+        remote = {"remote_worker_envs": True, "remote_env_batch_wait_ms": wait_ms, "num_envs_per_worker": num_envs}
+        with PGTrainer("CartPole-v1", {**CONFIG, **remote}) as trainer:
+            if num_envs == 1 or wait_ms:
+                trainer.save(tmp_path, exact=True)
+                return
+            with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*remote_env_batch_wait_ms"):
+                trainer.save(tmp_path, exact=True)
 
     def test_a_plain_save_changes_nothing(self, tmp_path):
         with PPOTrainer("CartPole-v1", PPO) as saved, PPOTrainer("CartPole-v1", PPO) as other:

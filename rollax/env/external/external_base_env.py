@@ -35,6 +35,7 @@ class ExternalBaseEnv(BaseEnv):
     """
 
     seeds_every_episode = False
+    repeats = False
 
     def __init__(self, copies: EnvCopies) -> None:
         env: ExternalEnv | ExternalMultiAgentEnv = copies.vector()

@@ -57,6 +57,7 @@ class RemoteBaseEnv(BaseEnv):
             else _SingleAgentRows(self.name, self.num_envs, self.observation_space)
         )
         self._wait_s = batch_wait_ms / 1000
+        self.repeats = batch_wait_ms > 0 or self.num_envs == 1
         self._calls: dict[int, Call] = {}  # the step or reset of each sub-environment, until a poll takes it
         self._seeds: list[int | None] = [None] * self.num_envs  # of the pending reset
         self._resting: set[int] = set()
