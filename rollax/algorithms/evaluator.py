@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from rollax.algorithms.from_data import estimates_of
+from rollax.algorithms.from_data import estimates_of, steps_the_env
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.metrics import EpisodeMetrics, EvaluationResult, summarize
@@ -30,8 +30,26 @@ class Evaluator:
         self._trainer = trainer
         if (evaluation := trainer.config.for_evaluation()).model != trainer.config.model:
             self._check_weights_fit(evaluation)
+        if trainer.config.evaluation_interval is not None and trainer.config.env is not None and not self.plays:
+            raise ConfigError(
+                "The environment cannot be evaluated: others play its episodes.",
+                where="config key 'evaluation_interval'",
+                got=f"{trainer.config.evaluation_interval}, with env={trainer.config.env!r}",
+                expected="an environment that can be stepped",
+                fix="set evaluation_config={'env': ..., 'env_config': {}}, or leave evaluation_interval out",
+            )
         self._estimates = None if isinstance(trainer.optimizer, EvaluationOnly) else estimates_of(trainer)
         self._worker: RolloutWorker | None = None  # made at the first evaluation
+
+    @property
+    def plays(self) -> bool:
+        """Whether there is an environment whose episodes it can play."""
+        config = self._trainer.config
+        if config.env is None:
+            return False
+        if config.for_evaluation().env is not config.env or not steps_the_env(config):
+            return True
+        return all(self._trainer.workers.foreach_worker(lambda worker: worker.env.evaluates))
 
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
         """The result of this many episodes, `evaluation_num_episodes` by default, and of the estimates from data."""

@@ -171,7 +171,8 @@ class Trainer:
             keep_checkpoints: number of newest checkpoints to keep; None keeps all.
             keep_best: keep the best model of this call, by greedy evaluation where there are evaluations, else by
                 `episode_reward_mean` in every 10th iteration and when a checkpoint is saved.
-            evaluate: evaluate greedily at the end, which adds `evaluation` to the last result.
+            evaluate: evaluate greedily at the end, which adds `evaluation` to the last result; it stays None where
+                `can_evaluate` is false.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
                 "lines" and "none" are the others.
         Returns:
@@ -253,6 +254,11 @@ class Trainer:
         if record_dir is not None:
             return self._evaluator.evaluate_recorded(num_episodes, Path(record_dir))
         return self._evaluator.evaluate(num_episodes)
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether `evaluate` can play episodes: there is an environment, and it is not a policy server."""
+        return self._evaluator.plays
 
     def record(
         self, num_episodes: int, out: str | Path, *, explore: bool = True, infos: bool = False

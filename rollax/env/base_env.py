@@ -45,6 +45,8 @@ class BaseEnv:
     """The default of the config key `sample_async`."""
     seeds_every_episode: bool = True
     """Whether `reset_rows` begins the next episode of any sub-environment, from a given seed."""
+    evaluates: bool = True
+    """Whether evaluation can play its episodes."""
     repeats: bool = True
     """Whether equal seeds and actions give equal polls; false where other threads or processes decide what is ready."""
     in_jax: bool = False

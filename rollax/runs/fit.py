@@ -66,7 +66,7 @@ def fit(
     conditions = _checked_conditions(trainer, stop)
     path = None if out is None else Path(out)
     display, left = make_display(title_of(run, trainer.config.env, path), progress), TimeLeft(conditions)
-    interval = trainer.config.evaluation_interval
+    interval, evaluate = trainer.config.evaluation_interval, evaluate and trainer.can_evaluate
     greedy_goal = "evaluation_reward_mean" in conditions
     best_by = "evaluation_reward_mean" if greedy_goal or interval is not None else "episode_reward_mean"
     folder = None
@@ -113,13 +113,14 @@ def fit(
 
 def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str, float]:
     conditions = checked_stop(stop, "fit(stop=...)")
-    if "evaluation_reward_mean" in conditions and trainer.config.env is None:
+    if "evaluation_reward_mean" in conditions and not trainer.can_evaluate:
         raise ConfigError(
             "There is no environment to evaluate in.",
             where="fit(stop=...): evaluation_reward_mean",
-            got="env=None",
-            expected="an environment",
-            fix="set env, or stop by timesteps_total, training_iteration or time_total_s",
+            got=f"env={trainer.config.env!r}",
+            expected="an environment that can be stepped",
+            fix="set env, or for a policy server evaluation_config={'env': ...}; or stop by timesteps_total, "
+            "training_iteration or time_total_s",
         )
     for name, now in (
         ("timesteps_total", trainer.optimizer.steps),
@@ -172,9 +173,7 @@ def _run_folder(
 
 
 def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | None) -> None:
-    """Adds a greedy evaluation to the last result, if there is an environment, unless Ctrl-C interrupts it."""
-    if trainer.config.env is None:  # learning from recorded data
-        return
+    """Adds a greedy evaluation to the last result, unless Ctrl-C interrupts it."""
     try:
         result["evaluation"] = trainer.evaluate()
     except KeyboardInterrupt:

@@ -28,6 +28,7 @@ class _Served:
     """Base of both classes, with the server; docs/external-environments.md lists the keys of `env_config`."""
 
     samples_in_background = True
+    evaluates = False
     _server: PolicyServer | None = None
     _external_episodes: Any
 

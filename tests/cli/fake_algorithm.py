@@ -35,6 +35,7 @@ class FakeTrainer:
     """
 
     name = "FAKE"
+    can_evaluate = True
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = FakeConfig(config)

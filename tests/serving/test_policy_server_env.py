@@ -110,6 +110,30 @@ class TestServing:
         with pytest.raises(ConfigError, match=r"A policy server cannot be evaluated(?s:.)*evaluation_config"):
             trainer.evaluate(1)
 
+    def test_an_evaluation_interval_needs_another_environment(self):
+        config = {**CONFIG, "evaluation_interval": 2}
+        with pytest.raises(ConfigError, match=r"cannot be evaluated(?s:.)*'evaluation_interval'"):
+            DQNTrainer(env=PolicyServerEnv, config=config)
+        with DQNTrainer(
+            env=PolicyServerEnv, config={**config, "evaluation_config": {"env": "CartPole-v1", "env_config": {}}}
+        ) as trainer:
+            assert trainer.can_evaluate
+
+    def test_fit_ends_without_an_evaluation(self, trainer):
+        with pytest.raises(ConfigError, match="no environment to evaluate in"):
+            trainer.fit({"evaluation_reward_mean": 1.0}, progress="none")
+
+        def play():
+            with PolicyClient(server_env(trainer).address) as client:
+                play_cartpole(client)
+
+        player = threading.Thread(target=play)
+        player.start()
+        result = trainer.fit({"training_iteration": trainer.iteration + 1}, progress="none")
+        player.join(60)
+        assert result.reached == "training_iteration"
+        assert result.last["evaluation"] is None
+
     def test_stopping_frees_the_port(self):
         before = set(threading.enumerate())
         with DQNTrainer(env=PolicyServerEnv, config=CONFIG) as trainer:

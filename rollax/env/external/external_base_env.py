@@ -50,7 +50,7 @@ class ExternalBaseEnv(BaseEnv):
             )
         self.env, self.name = env, episodes.name
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.samples_in_background = env.samples_in_background
+        self.samples_in_background, self.evaluates = env.samples_in_background, env.evaluates
         self._queue, self._values = episodes.queue, episodes.values
         self._several_agents = isinstance(env, ExternalMultiAgentEnv)
         agents = env.possible_agents if isinstance(env, ExternalMultiAgentEnv) else None

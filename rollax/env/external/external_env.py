@@ -25,6 +25,9 @@ class _External:
     samples_in_background = False
     """Whether it is sampled in a background thread by default, so that actions do not wait for learning."""
 
+    evaluates = True
+    """Whether evaluation can play its episodes."""
+
     _external_episodes: ExternalEpisodes
 
     def _begin(
