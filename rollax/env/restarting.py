@@ -29,6 +29,7 @@ class EnvFailures(Failures):
     MOST_IN_A_ROW = 5
     FIRST_PAUSE_S = 0.1
     STEPS_TO_GET_WELL = 1000
+    ATTEMPTS_PER_SEED = 3
 
     def __init__(self, *, restart_failed: bool, timeout_s: float | None = None) -> None:
         rules = FailureRules(
@@ -46,6 +47,7 @@ class EnvFailures(Failures):
         """Sub-environments that have failed since their last reset."""
         self._steps: dict[int, int] = {}
         self._seeds: dict[int, int] = {}
+        self._attempts: dict[int, int] = {}
         self._restarts_of: dict[int, int] = {}
 
     def failed(self, index: int, error: Exception) -> float:
@@ -81,15 +83,25 @@ class EnvFailures(Failures):
             self.in_a_row.pop(index, None)
 
     def seed(self, index: int, seed: int | None) -> int | None:
-        """The seed of a reset: the given one, or the next of its stream if the sub-environment was recreated."""
+        """The seed of a reset: the given one, or the next of its stream if the sub-environment was recreated.
+
+        A seed with which the sub-environment failed `ATTEMPTS_PER_SEED` times may be the cause: another one, which is a
+        function of it, replaces it.
+        """
         recreated = index in self.recreated
         self.recreated.discard(index)
         if seed is not None:
+            again = recreated and seed == self._seeds.get(index)
+            self._attempts[index] = self._attempts[index] + 1 if again else 1
             self._seeds[index] = seed
+            if self._attempts[index] <= self.ATTEMPTS_PER_SEED:
+                return seed
+            source = (seed, self._attempts[index])
         elif recreated and index in self._seeds:
             source = (self._seeds[index], self._restarts_of[index])
-            return int(np.random.SeedSequence(source).generate_state(1)[0]) >> 1
-        return seed
+        else:
+            return None
+        return int(np.random.SeedSequence(source).generate_state(1)[0]) >> 1
 
 
 class Restarts:

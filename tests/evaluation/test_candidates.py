@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rollax import Callbacks, EnvError, MultiAgentEnv, PolicyError, RolloutWorker, VectorEnv
 from rollax.algorithms.es import ESPolicy
 from rollax.algorithms.pg import PGPolicy
+from rollax.env.restarting import EnvFailures
 from rollax.errors import NonFiniteError
 from rollax.evaluation import long_episodes
 from rollax.evaluation.messages import Candidates
@@ -203,6 +204,32 @@ def test_a_lost_episode_is_played_again():
     assert [e.length for e in found.episodes] == [e.length for e in expected.episodes]
     for state, other in zip(found.filters, expected.filters, strict=True):
         assert all(np.array_equal(state[name], other[name]) for name in other)
+
+
+class Unplayable(Drift):
+    """Every fourth level fails in each of its attempts: some in their reset, others in their first step."""
+
+    def reset(self, *, seed=None, options=None):
+        started = super().reset(seed=seed, options=options)
+        self.level = int(self.np_random.integers(8))
+        if self.level == 0:
+            raise ValueError("no such level")
+        return started
+
+    def step(self, action):
+        if self.level == 1:
+            raise ValueError("no way out")
+        return super().step(action)
+
+
+def test_an_episode_that_fails_with_its_seed_is_played_with_another(monkeypatch):
+    monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 0.0)
+    results = []
+    for slots in (1, 5):
+        worker = worker_of(Unplayable, num_envs_per_worker=slots, restart_failed_sub_environments=True)
+        results.append(worker.play_candidates(request(8)))
+    np.testing.assert_array_equal(results[0].returns, results[1].returns)
+    np.testing.assert_array_equal(results[0].lengths, results[1].lengths)
 
 
 def test_a_call_after_one_that_raised():
