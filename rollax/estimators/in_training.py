@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from rollax.data.dataset import DatasetReader, RecordedTrajectory
@@ -11,6 +11,7 @@ from rollax.errors import DatasetError, PolicyError
 from rollax.estimators.episodes import HalfOfMemory, LoggedEpisodes, for_estimates, left_out_warning
 from rollax.estimators.estimate import NEED_LOGP, estimate
 from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
+from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.spaces import same_space, space_text
 
@@ -27,7 +28,7 @@ class TrainingEstimates:
         reader: the data.
         runners: policy id -> the policy to estimate.
         methods: some of `METHODS`.
-        policy_of: `(agent_id, episode) -> policy id`; None if there is one policy.
+        policy_of: the policies of agents; None if there is one policy.
     Raises:
         ConfigError: the data is larger than half of the memory.
         DatasetError: a policy has no whole trajectory, other spaces, or no log-probabilities, which a method requires.
@@ -39,7 +40,7 @@ class TrainingEstimates:
         reader: DatasetReader,
         runners: Mapping[str, PolicyRunner],
         methods: Sequence[str],
-        policy_of: Callable[..., str] | None = None,
+        policy_of: PolicyMapping | None = None,
     ) -> None:
         self._methods = tuple(methods)
         data = {policy_id: _TrajectoriesOf(runner, reader, policy_id) for policy_id, runner in runners.items()}
@@ -108,21 +109,25 @@ class _TrajectoriesOf(DatasetReader):
         return iter(self.found)
 
 
-def _read(reader: DatasetReader, data: Mapping[str, _TrajectoriesOf], policy_of: Callable[..., str] | None) -> None:
+def _read(reader: DatasetReader, data: Mapping[str, _TrajectoriesOf], policy_of: PolicyMapping | None) -> None:
     """Adds each trajectory to those of its policy."""
     memory = HalfOfMemory("config key 'off_policy_estimation_input'")
+    policy_ids: dict[tuple[Hashable, str], str] = {}
     for trajectory in reader.trajectories():
-        policy_id = next(iter(data)) if policy_of is None else _policy_id(trajectory, policy_of)
+        who = trajectory.agent_id, trajectory.policy_id
+        policy_id = policy_ids.get(who)
+        if policy_id is None:
+            policy_id = policy_ids[who] = next(iter(data)) if policy_of is None else _policy_id(*who, policy_of)
         if policy_id not in data or not len(trajectory):
             continue
         data[policy_id].add(trajectory)
         memory.add(data[policy_id].found[-1])
 
 
-def _policy_id(trajectory: RecordedTrajectory, policy_of: Callable[..., str]) -> str:
+def _policy_id(agent_id: Hashable, recorded: str, policy_of: PolicyMapping) -> str:
     try:
-        return policy_of(trajectory.agent_id, None)
+        return policy_of.of_recorded(agent_id, recorded)
     except PolicyError as error:
         if error.__cause__ is None:
             raise
-        return trajectory.policy_id  # the mapping reads the episode, which is not recorded
+        return recorded  # not a policy of the trainer

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollax.errors import ConfigError, PolicyError
 
-_TIMES_ASKED = 20
+_TIMES_ASKED = 100
 
 
 def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> PolicyMapping | None:
@@ -61,6 +61,21 @@ class PolicyMapping:
             expected=f"one of {self._policy_ids}",
             fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
         )
+
+    def of_recorded(self, agent_id: Hashable, recorded: str) -> str:
+        """The policy that learns from recorded trajectories of an agent; `recorded` is the policy that acted.
+
+        It is the recorded one, if there is such a policy, where the function cannot tell: it reads the episode, which
+        is not recorded, or it is random.
+        """
+        known = recorded in self._policy_ids
+        try:
+            returned = [self(agent_id, None) for _ in range(_TIMES_ASKED)]
+        except PolicyError as error:
+            if error.__cause__ is None or not known:
+                raise
+            return recorded
+        return recorded if known and len(set(returned)) > 1 else returned[0]
 
 
 def differs_between_episodes(policy_of: PolicyMapping, agents: Sequence[Hashable]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.data.dataset import SCALE
-from rollax.errors import DatasetError, PolicyError
+from rollax.errors import DatasetError
 from rollax.evaluation.actions import ActionMap
+from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.recorded_checks import RecordedChecks
 from rollax.spaces import in_dtypes, zeros
@@ -36,8 +37,7 @@ class RecordedFragments:
         reader: the data.
         runners: policy id -> runner.
         learning: the ids of the policies that learn; the trajectories of others are skipped.
-        policy_of: `(agent_id, episode) -> policy id`; None for a single policy. If it reads the episode, the recorded
-            policy id is used.
+        policy_of: the policies of agents; None for a single policy.
         columns: policy id -> further columns of its batches, beside `obs`, `actions` and `rewards`.
         first_trajectory: the id of the first trajectory.
     Raises:
@@ -49,14 +49,13 @@ class RecordedFragments:
         reader: DatasetReader,
         runners: Mapping[str, PolicyRunner],
         learning: Collection[str],
-        policy_of: Callable[..., str] | None = None,
+        policy_of: PolicyMapping | None = None,
         columns: Mapping[str, Collection[str]] | None = None,
         first_trajectory: int = 0,
     ) -> None:
         self._reader = reader
         self._policy_of = policy_of
         self._only = next(iter(runners)) if policy_of is None else None
-        self._known = runners.keys()
         self._rows = {
             policy_id: _Rows(reader, runners[policy_id], (columns or {}).get(policy_id, ())) for policy_id in learning
         }
@@ -102,12 +101,7 @@ class RecordedFragments:
         if self._policy_of is None:
             assert self._only is not None
             return self._only
-        try:
-            return self._policy_of(agent_id, None)
-        except PolicyError as error:
-            if error.__cause__ is None or recorded not in self._known:
-                raise
-            return recorded  # the mapping reads the episode, which is not recorded
+        return self._policy_of.of_recorded(agent_id, recorded)
 
 
 class _Rows:

@@ -12,7 +12,7 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.config.stored import space_to_json
 from rollax.data.reader import reading
 from rollax.errors import ConfigError
-from rollax.evaluation.policy_mapping import policy_mapping
+from rollax.evaluation.policy_mapping import PolicyMapping, policy_mapping
 from rollax.evaluation.recorded import RecordedFragments
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.memory import gib, memory_there
@@ -159,7 +159,7 @@ class RecordedData:
         given = self._config.input_memory_gb
         return memory_there() // 2 if given is None else int(given * 2**30)
 
-    def _policy_of(self) -> Callable[..., str] | None:
+    def _policy_of(self) -> PolicyMapping | None:
         return policy_mapping(self._worker.config.multiagent.policy_mapping_fn, list(self._worker.policies))
 
     def _check_rows(self) -> None:

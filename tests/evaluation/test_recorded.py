@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from rollax import DatasetError, NonFiniteError, PolicyError, ShapeError, SpaceError, open_dataset, trees
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
+from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.recorded import RecordedFragments
 from rollax.evaluation.recorded_checks import RecordedChecks
@@ -118,21 +120,28 @@ class TestSeveralPolicies:
     def test_the_mapping_of_agents_is_used(self):
         reader = ListReader([trajectory(0, 2, agent_id="left"), trajectory(1, 1, agent_id="right")])
         runners = {name: runner(name=name) for name in ("a", "b")}
-        mapping = {"left": "b", "right": "a"}
-        found = fragments(reader, runners, policy_of=lambda agent, episode: mapping[agent])
+        mapping = PolicyMapping({"left": "b", "right": "a"}.__getitem__, ["a", "b"])
+        found = fragments(reader, runners, policy_of=mapping)
         assert {policy_id: len(fragment) for policy_id, fragment in found} == {"a": 1, "b": 2}
-        found = fragments(reader, runners, learning=["a"], policy_of=lambda agent, episode: mapping[agent])
+        found = fragments(reader, runners, learning=["a"], policy_of=mapping)
         assert [policy_id for policy_id, _ in found] == ["a"]
 
     def test_the_recorded_policy_is_used_where_the_mapping_reads_the_episode(self):
-        def policy_of(agent, episode):
-            raise PolicyError("It reads the episode.") from AttributeError()
-
+        policy_of = PolicyMapping(lambda agent, episode: "ab"[episode.episode_id % 2], ["a", "b"])
         runners = {name: runner(name=name) for name in ("a", "b")}
         found = fragments(ListReader([trajectory(0, 2, policy_id="b")]), runners, policy_of=policy_of)
         assert [policy_id for policy_id, _ in found] == ["b"]
-        with pytest.raises(PolicyError, match="reads the episode"):
+        with pytest.raises(PolicyError, match="episode_id"):
             fragments(ListReader([trajectory(0, 2, policy_id="c")]), runners, policy_of=policy_of)
+
+    def test_the_recorded_policy_is_used_where_the_mapping_is_random(self):
+        drawn = random.Random(0)
+        policy_of = PolicyMapping(lambda agent: drawn.choice("ab"), ["a", "b"])
+        runners = {name: runner(name=name) for name in ("a", "b")}
+        reader = ListReader([trajectory(number, 1, policy_id="ab"[number > 5]) for number in range(9)])
+        found = fragments(reader, runners, policy_of=policy_of)
+        assert {policy_id: len(fragment) for policy_id, fragment in found} == {"a": 6, "b": 3}
+        fragments(ListReader([trajectory(0, 2, policy_id="c")]), runners, policy_of=policy_of)  # of other policies
 
     def test_one_policy_gets_all_trajectories(self):
         reader = ListReader([trajectory(0, 2, policy_id="x"), trajectory(1, 3, policy_id="y", agent_id="other")])
