@@ -263,7 +263,7 @@ class RolloutWorker:
                 for policy_id, state in update.filters.items():
                     runner = self.runners[policy_id]
                     # The filters in the update come from the statistics of a single worker.
-                    if self.num_workers > 1 or not runner.learns:
+                    if self.num_workers != 1 or not runner.learns:  # 0: the number is not given
                         runner.filter.sync(state)
             self.set_timestep(update.timestep)
             self.version = update.version

@@ -17,6 +17,7 @@ from rollax import (
     VectorEnv,
     register_env,
 )
+from rollax.evaluation.messages import Update
 from tests.evaluation.worlds import ACTION_SPACE, OBS_SPACE, Encode, Line, Weighted
 
 
@@ -130,6 +131,15 @@ class TestState:
         for name, array in worker.get_filters()["default_policy"].items():
             np.testing.assert_array_equal(other.get_filters()["default_policy"][name], array)
         assert other.get_filters()["default_policy"]["count"] > 10
+
+    def test_an_update_brings_the_filters_where_the_number_of_workers_is_not_given(self):
+        config = {"observation_filter": "MeanStdFilter", "rollout_fragment_length": 10}
+        driver, worker = (RolloutWorker(Line, Encode, config=config, worker_index=index) for index in (0, 1))
+        for version in (1, 2):
+            driver.sample()
+            worker.take_over(Update(version, 0, driver.get_weights(), driver.get_filters()))
+            counts = [one.get_filters()["default_policy"]["count"] for one in (driver, worker)]
+            assert counts[0] == counts[1]
 
     def test_the_whole_state(self):
         config = {"observation_filter": "MeanStdFilter", "num_envs_per_worker": 3, "seed": 1}
