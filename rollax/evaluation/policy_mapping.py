@@ -62,6 +62,10 @@ class PolicyMapping:
             fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
         )
 
+    def returned(self, agent_id: Hashable) -> list[str]:
+        """What repeated calls without an episode return: more than one policy id if the function is random."""
+        return [self(agent_id, None) for _ in range(_TIMES_ASKED)]
+
     def of_recorded(self, agent_id: Hashable, recorded: str) -> str:
         """The policy that learns from recorded trajectories of an agent; `recorded` is the policy that acted.
 
@@ -70,7 +74,7 @@ class PolicyMapping:
         """
         known = recorded in self._policy_ids
         try:
-            returned = [self(agent_id, None) for _ in range(_TIMES_ASKED)]
+            returned = self.returned(agent_id)
         except PolicyError as error:
             if error.__cause__ is None or not known:
                 raise
@@ -82,7 +86,7 @@ def differs_between_episodes(policy_of: PolicyMapping, agents: Sequence[Hashable
     """Whether a mapping takes the episode, or is random: repeated calls return different policies."""
     if policy_of.takes_episode:
         return True
-    return any(len({policy_of(agent, None) for _ in range(_TIMES_ASKED)}) > 1 for agent in agents)
+    return any(len(set(policy_of.returned(agent))) > 1 for agent in agents)
 
 
 def policies_of_agents(

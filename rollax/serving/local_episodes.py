@@ -42,13 +42,14 @@ class LocalAgent:
 
     Attributes:
         actor: acts for the agent.
+        policy_id: the id of its policy, where the server has several; else None.
         memory: its policy's memory.
         logp: log-probability of each action; None for actions without one, or not chosen by the policy.
         t: number of the environment step of each action.
     """
 
-    def __init__(self, actor: LocalActor) -> None:
-        self.actor, self.memory = actor, AgentMemory(actor)
+    def __init__(self, actor: LocalActor, policy_id: str | None = None) -> None:
+        self.actor, self.memory, self.policy_id = actor, AgentMemory(actor), policy_id
         self.obs: list[Any] = []
         self.actions: list[Any] = []
         self.rewards: list[float] = []
@@ -85,6 +86,8 @@ class LocalAgent:
         }  # fmt: skip
         if None not in self.logp:
             message["action_logp"] = self.logp
+        if self.policy_id is not None:
+            message["policy_id"] = self.policy_id
         return {**message, "infos": self.infos} if any(self.infos) else message
 
 

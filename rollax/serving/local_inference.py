@@ -248,7 +248,8 @@ class LocalInference:
         agent = episode.acting(agent_id)
         if agent is None:
             self._check_id(agent_id, "agent id")
-            agent = LocalAgent(self._actors[self._policy_of(agent_id)])
+            policy_id = self._policy_of(agent_id)
+            agent = LocalAgent(self._actors[policy_id], policy_id if len(self._policies) > 1 else None)
         return agent, _observation(agent, obs, f"observation of {episode.id!r}, {agent_id!r}", acts=True)
 
     def _end(self, episode: LocalEpisode, last: Mapping[str, Any], truncated: bool) -> None:

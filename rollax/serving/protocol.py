@@ -89,6 +89,7 @@ class Trajectory(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
         action_logp: [T] log-probability of each action under the policy that chose it.
         t: [T] number of the environment step of each action in its episode; None: 0, 1, 2, ...
         infos: [T] info dicts.
+        policy_id: the policy that chose the actions; None if the sender does not know it.
     """
 
     obs: list[Any]
@@ -99,6 +100,7 @@ class Trajectory(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     action_logp: list[float] | None = None
     t: list[int] | None = None
     infos: list[dict[str, Any]] | None = None
+    policy_id: str | None = None
 
 
 class Episode(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -129,6 +129,8 @@ class TrainingBackend(Backend):
         # All checks come first, because the episodes of a refused submission may be sent again, one by one.
         for number, episode in enumerate(episodes):
             self._episodes.check_declared(episode.agents, f"episodes[{number}]")
+            for agent, trajectory in episode.agents.items():
+                self._check_policy(agent, trajectory.policy_id, f"episodes[{number}].agents.{agent}.policy_id")
         too_old = list(map(self._is_too_old, episodes))
         taken = []
         for episode, is_too_old in zip(episodes, too_old, strict=True):
@@ -199,6 +201,22 @@ class TrainingBackend(Backend):
 
     def _by_agent(self, value: Any) -> ByAgent:
         return value if self._several else {DEFAULT_AGENT: value}
+
+    def _check_policy(self, agent: str, policy_id: str | None, where: str) -> None:
+        """Refuses a trajectory of another policy than the one that would learn from it."""
+        if policy_id is None:
+            return
+        mapping = self.worker.policy_of
+        learning = [self._runner(agent).policy.name] if mapping is None else mapping.returned(agent)
+        if {policy_id} != set(learning):
+            raise RequestError(
+                "The server maps the agent to another policy than the one that acted.",
+                status=422,
+                where=where,
+                got=f"{policy_id!r}; on the server {' or '.join(map(repr, sorted(set(learning))))}",
+                expected="the same policy_mapping_fn here and on the server, which is not random",
+                fix="pass the server's mapping to the client; use remote inference if the mapping is random",
+            )
 
     def _check_off_policy(self, agent: Hashable) -> None:
         try:

@@ -261,6 +261,7 @@ def test_several_agents_and_policies(two_policies):
         client.end_episode(episode, {"right1": SEEN[4]}, truncated=True)
     [sent] = two_policies.episodes
     left, right = sent.agents["left1"], sent.agents["right1"]
+    assert (left.policy_id, right.policy_id) == ("left", "right")
     assert (left.terminated, left.truncated, right.terminated, right.truncated) == (True, False, False, True)
     assert (list(left.rewards), list(right.rewards)) == ([1.5], [-1.0, -2.0, 0.0])
     assert (left.t, right.t, left.infos) == ([0], [0, 1, 2], [{"key": 3}])

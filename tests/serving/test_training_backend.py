@@ -1,5 +1,6 @@
 """A server that learns from the episodes of its clients."""
 
+import itertools
 import threading
 from functools import partial
 
@@ -302,6 +303,17 @@ class TestSeveralAgents:
         both = [Episode(agents={a: trajectory(2, logp=-0.5)}, policy_version=version) for a in "xy"]
         with pytest.raises(MultiAgentError, match=r"not declared by the environment(.|\n)*episodes\[1\], agent 'y'"):
             run.backend.submit(both)
+
+    @pytest.mark.parametrize(("answers", "acted"), [("x", "y"), ("xy", "x")], ids=["another", "random"])
+    def test_a_trajectory_of_another_policy_is_refused(self, run, monkeypatch, answers, acted):
+        mapping = itertools.cycle(answers)
+        monkeypatch.setattr(run.backend.worker.policy_of, "_function", lambda agent: next(mapping))
+        monkeypatch.setattr(run.backend, "_play", pytest.fail)
+        one = trajectory(2, logp=-0.5)
+        one.policy_id = acted
+        with pytest.raises(RequestError, match=r"another policy(.|\n)*episodes\[0\].agents.x.policy_id") as refusal:
+            run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
+        assert refusal.value.status == 422
 
     def test_submitted_agents_act_at_their_own_steps(self, run, monkeypatch):
         calls = []
