@@ -162,7 +162,7 @@ def test_a_reader_that_it_opens_is_closed(monkeypatch) -> None:
     monkeypatch.setattr(ListReader, "close", lambda self: closed.append(self))
     closed, reader, runner = [], ListReader([]), target_of(TARGET).runner
     for data in (reader, lambda: reader):
-        with pytest.raises(DatasetError, match="No whole trajectory"):
+        with pytest.raises(DatasetError, match="no whole trajectory"):
             estimate_policy(runner, data, ["wis"])
     assert closed == [reader]
 

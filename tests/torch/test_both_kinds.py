@@ -43,7 +43,7 @@ class TestErrorsOfTransitions:
 
     @both_kinds
     def test_a_loss_without_them_is_named(self, kind):
-        with pytest.raises(PolicyError, match=rf"without errors for each row(.|\n)*Own{kind}, td_errors"):
+        with pytest.raises(PolicyError, match=rf"returns no error for each row(.|\n)*Own{kind}, td_errors"):
             made(kind).td_errors(batch())
 
     @both_kinds
@@ -137,5 +137,5 @@ def test_values_are_zeros_if_the_model_has_none(kind):
     model = {"JAX": lambda self, rngs: OnlyActorInJax(rngs), "PyTorch": lambda self: OnlyActorInTorch()}[kind]
     _, _, fetches = made(kind, make_model=model).compute_actions(seen(2))
     assert fetches["vf_preds"].tolist() == [0, 0]
-    with pytest.raises(PolicyError, match="values of a model that has none"):
+    with pytest.raises(PolicyError, match="returns no values"):
         made(kind, make_model=model).compute_values(seen(2))
