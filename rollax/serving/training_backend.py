@@ -206,8 +206,8 @@ class TrainingBackend(Backend):
         """Refuses a trajectory of another policy than the one that would learn from it."""
         if policy_id is None:
             return
-        mapping = self.worker.policy_of
-        learning = [self._runner(agent).policy.name] if mapping is None else mapping.returned(agent)
+        mapping, runner = self.worker.policy_of, self._runner(agent)
+        learning = [runner.policy.name] if mapping is None else mapping.returned(agent)
         if {policy_id} != set(learning):
             raise RequestError(
                 "The server maps the agent to another policy than the one that acted.",
