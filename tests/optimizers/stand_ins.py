@@ -83,7 +83,7 @@ class FragmentWorker(RolloutWorker):
     idle = False
 
     def __init__(self, index: int = 0, /, **agents: int) -> None:
-        self.worker_index, self.num_workers, self.version = index, 2, 0
+        self.worker_index, self.num_workers, self.version, self._env = index, 2, 0, None
         self.agents = agents or {"a": 1}
         self.config = TrainerConfig()
         self.policies = {name: RecordingPolicy() for name in self.agents}
