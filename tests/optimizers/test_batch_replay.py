@@ -106,7 +106,7 @@ class TestAlone:
             with trainer.stopping_at(26):  # two of the five updates of four rows
                 assert trainer.train()["timesteps_total"] == 28
             assert trainer.train()["timesteps_total"] == 48
-            with pytest.raises(ConfigError, match="There is no environment"):
+            with pytest.raises(ConfigError, match="No environment is given"):
                 trainer.evaluate()
 
     def test_a_given_reader_stays_open(self):
