@@ -94,7 +94,11 @@ def registered_envs() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Registrations:
-    """Registrations that another process may need to make the same environments, each pickled on its own."""
+    """Registrations that another process may need to make the same environments, each pickled on its own.
+
+    Unpickling runs code: they travel only from a driver to the processes that it starts with Ray, as their classes and
+    functions do, and are read neither from files nor from requests.
+    """
 
     creators: Mapping[str, bytes]
     specs: Mapping[str, bytes]

@@ -1,17 +1,22 @@
 """Names of environments: registered names, Gymnasium ids, modules; and unknown ones."""
 
 import pickle
+import re
 import sys
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
 
+import rollax
 from rollax import ConfigError, EnvContext, register_env
 from rollax.env import registry
 from rollax.env.adapters import adapter_of
 from rollax.env.registry import env_creator
 from tests.env.refused import refused
 from tests.env.worlds import CLOCK_ID, Clock
+
+PACKAGE = Path(rollax.__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +115,14 @@ def test_env_context():
     other = pickle.loads(pickle.dumps(context.at(5)))  # noqa: S301
     assert (other, other.worker_index, other.vector_index, other.num_workers, other.remote) == ({"a": 1}, 2, 5, 3, True)
     assert context.vector_index == 0
+
+
+def test_only_registrations_from_the_driver_are_unpickled():
+    """Unpickling runs code, so nothing else in rollax unpickles, and only processes started by a driver call it."""
+    sources = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    unpickling = re.compile(
+        r"pickle\.loads?\(|Unpickler|allow_pickle=True|weights_only=False|(import|from) (dill|joblib|shelve|marshal)\b"
+    )
+    assert [name for name, source in sources.items() if unpickling.search(source)] == ["env/registry.py"]
+    calling = {name for name, source in sources.items() if re.search(r"(?<!def )register_all\(", source)}
+    assert calling == {"evaluation/remote_workers.py", "env/remote/env_host.py", "tune.py"}
