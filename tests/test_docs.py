@@ -1,6 +1,7 @@
 """README.md and docs/ agree with the code.
 
-The tables of config keys are written by `python -m tests.test_docs`, from the fields of the configs.
+`python -m tests.test_docs` writes the tables of config keys, from the fields of the configs, and those of public names,
+from their docstrings.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
+import rollax
 from rollax import PPOConfig, PPOTrainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.cli import app
 from rollax.config import TrainerConfig
 from rollax.config.rules import inherited
+from tests.api_tables import with_names
 from tests.pages import PAGES, REPOSITORY, blocks, each_page_at_length
 
 _COMMON = TrainerConfig.model_fields
@@ -110,6 +113,18 @@ def test_lines_are_not_too_long(page):
 def test_tables_of_config_keys_equal_the_fields(page):
     content = page.read_text(encoding="utf-8")
     assert with_tables(content) == content, "run `python -m tests.test_docs`, which writes the tables anew"
+
+
+@each_page
+def test_tables_of_public_names_equal_the_docstrings(page):
+    content = page.read_text(encoding="utf-8")
+    assert with_names(content) == content, "run `python -m tests.test_docs`, which writes the tables anew"
+
+
+def test_the_page_of_public_names_is_complete():
+    names, _, _ = (REPOSITORY / "docs" / "api.md").read_text(encoding="utf-8").partition("## Modules for")
+    cells = re.findall(r"^\|.*", names, re.MULTILINE)
+    assert {name for row in cells for name in re.findall(r"`(\w+)`", row)} >= set(vars(rollax)["_MODULE_OF"])
 
 
 def test_the_table_of_algorithms_is_complete():
@@ -212,4 +227,4 @@ def _row(name: str, field: FieldInfo) -> str:
 
 if __name__ == "__main__":
     for each in PAGES:
-        each.write_text(with_tables(each.read_text(encoding="utf-8")), encoding="utf-8")
+        each.write_text(with_names(with_tables(each.read_text(encoding="utf-8"))), encoding="utf-8")
