@@ -98,6 +98,7 @@ class PolicyServer:
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._stopping: asyncio.Event
         self._connections: set[Any] = set()
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
 
     @property
     def address(self) -> str:
@@ -173,19 +174,23 @@ class PolicyServer:
 
     async def _accept(self, make: Callable[[], asyncio.Protocol]) -> None:
         """Accepts connections. They are counted from here on, which also limits unfinished TLS handshakes."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as handshakes:
-            while True:
-                try:
-                    accepted, (address, *_) = await loop.sock_accept(self._socket)
-                except OSError:  # too many open files
-                    await asyncio.sleep(_AGAIN_S)
-                    continue
-                if self._app.came(address):
-                    handshakes.create_task(self._connect(make, accepted, address))
-                else:
-                    self._app.left(address)
-                    accepted.close()
+        while True:
+            await _readable(self._socket)
+            try:
+                accepted, (address, *_) = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):  # the client has already disconnected
+                continue
+            except OSError:  # too many open files
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            accepted.setblocking(False)
+            if self._app.came(address):
+                handshake = asyncio.create_task(self._connect(make, accepted, address))
+                self._handshakes[handshake] = accepted
+                handshake.add_done_callback(self._handshakes.pop)
+            else:
+                self._app.left(address)
+                accepted.close()
 
     async def _connect(self, make: Callable[[], asyncio.Protocol], accepted: socket.socket, address: str) -> None:
         """Passes an accepted socket to a connection, with TLS after the handshake."""
@@ -200,10 +205,6 @@ class PolicyServer:
             log.exception("A connection from %s could not be made.", address)
             self._app.left(address)
             accepted.close()
-        except BaseException:
-            self._app.left(address)
-            accepted.close()
-            raise
 
     async def _tick(self) -> None:
         while True:
@@ -214,7 +215,12 @@ class PolicyServer:
                 connection.tick(now)
 
     async def _end(self, state: Any) -> None:
-        """Gives the connections some time to finish, and then aborts them."""
+        """Ends unfinished handshakes, gives the connections some time to finish, and then aborts them."""
+        # Their tasks are not cancelled: uvloop may leave a connection open that is cancelled while it is made.
+        for accepted in self._handshakes.values():
+            with contextlib.suppress(OSError):  # the client has disconnected
+                accepted.shutdown(socket.SHUT_RDWR)
+        await asyncio.gather(*self._handshakes)
 
         async def ended(within_s: float) -> None:
             deadline = time.monotonic() + within_s
@@ -231,6 +237,19 @@ class PolicyServer:
         for connection in list(state.connections):
             connection.transport.abort()
         await ended(math.inf)
+
+
+async def _readable(waiting: socket.socket) -> None:
+    """Returns when a connection can be accepted.
+
+    `loop.sock_accept` would lose, and leave open, a connection that arrives just before it is cancelled.
+    """
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(waiting, arrived.set)
+    try:
+        await arrived.wait()
+    finally:
+        loop.remove_reader(waiting)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import socket
 import ssl
 import subprocess
+import time
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from http.client import HTTPException
 
+import numpy as np
 import pytest
 
 from rollax.errors import ConfigError, RequestError
@@ -17,7 +20,19 @@ from rollax.serving import security
 from rollax.serving.limits import Limits
 from rollax.serving.security import Access, Rates, check_address, is_loopback
 from rollax.serving.server import PolicyServer
-from tests.serving.wire import ACTION, TOKEN, EchoService, ask, connected, head, place, read_all, serving, wait_until
+from tests.serving.wire import (
+    ACTION,
+    PATIENCE_S,
+    TOKEN,
+    EchoService,
+    ask,
+    connected,
+    head,
+    place,
+    read_all,
+    serving,
+    wait_until,
+)
 
 
 @pytest.mark.parametrize(
@@ -286,6 +301,17 @@ def test_unfinished_tls_handshakes_are_limited(tmp_path):
         assert status() == 200
         stays = socket.create_connection(place(server))  # the server's stop does not wait for it
     stays.close()
+
+
+def test_a_stop_closes_connections_that_have_just_arrived():
+    for delay_s in np.linspace(0.0, 2e-4, 100):
+        with PolicyServer(EchoService()) as server:
+            client = socket.create_connection(place(server), timeout=PATIENCE_S)
+            time.sleep(delay_s)
+        with client, suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+        assert server.metrics.connections == 0
+    gc.collect()  # an open socket would raise ResourceWarning
 
 
 def test_an_error_of_a_new_connection_does_not_affect_others(caplog):
