@@ -46,7 +46,8 @@ class StackedActing:
         ]
         self._obs: trees.Tree = None
         self._act = jax.jit(self.act_on_block)
-        self._put = jax.jit(self._put_into_block, donate_argnums=0)
+        # Without donation: an interrupt between the call and the assignment would leave deleted arrays.
+        self._put = jax.jit(self._put_into_block)
 
     def set_vector(self, slot: int, vector: NDArray[np.float32]) -> None:
         """Gives a slot its parameters, as one vector."""

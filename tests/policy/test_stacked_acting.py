@@ -103,6 +103,25 @@ def test_a_vector_that_is_not_finite():
     assert acting.actions(np.arange(2), policy.extra)[1].tolist() == [True, False]
 
 
+def test_an_interrupt_leaves_the_vectors_usable(monkeypatch):
+    policy, vectors, obs = made("linear")
+    acting = policy.stacked(2)
+    put = acting._put
+
+    def interrupted(*arguments):
+        put(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(acting, "_put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        acting.set_vector(0, vectors[0])
+    monkeypatch.undo()
+    for slot in range(2):
+        acting.set_vector(slot, vectors[slot])
+    acting.set_obs(np.arange(2), obs[:2])
+    assert same(acting.actions(np.arange(2), policy.extra)[0], acted(policy, vectors, obs, 2))
+
+
 def test_a_linear_policy_has_no_bias_and_begins_at_zero():
     policy, _, obs = made("linear")
     assert {name: value.shape for name, value in policy.get_weights().items()} == {"head.kernel": (17, 6)}
