@@ -133,7 +133,7 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer as SyncReplayOptim
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer as SyncSamplesOptimizer
 from rollax.policy.jax_policy import JaxPolicy as JaxPolicy
 from rollax.policy.policy import Policy as Policy
-from rollax.policy.policy import PolicySpec as PolicySpec
+from rollax.policy.policy_spec import PolicySpec as PolicySpec
 from rollax.replay.frames import StackedFrames as StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay as PrioritizedReplay
 from rollax.replay.uniform import UniformReplay as UniformReplay

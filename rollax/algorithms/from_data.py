@@ -9,7 +9,7 @@ from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.config.data_input import DataInputFields, missing_input
 from rollax.errors import ConfigError
 from rollax.evaluation.policy_mapping import policy_mapping
-from rollax.policy.policy import PolicySpec
+from rollax.policy.policy_spec import PolicySpec
 from rollax.spaces import same_space
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from rollax import spaces, trees
 from rollax.env import checks
 from rollax.env.rows import ALL, Rows
 from rollax.errors import EnvError
+from rollax.methods import overrides
 
 if TYPE_CHECKING:
     from rollax.env.dict_rows import DictRows
@@ -59,8 +60,8 @@ class BaseEnv:
     __kept: Rows | None = None  # if only the columnar view is overridden: the rows of the last dicts
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        if not (cls._overrides(*DICT_VIEW) or cls._overrides(*_ROW_VIEW)):
-            found = ", ".join(name for name in (*DICT_VIEW, *_ROW_VIEW) if cls._overrides(name))
+        if not (overrides(cls, BaseEnv, *DICT_VIEW) or overrides(cls, BaseEnv, *_ROW_VIEW)):
+            found = ", ".join(name for name in (*DICT_VIEW, *_ROW_VIEW) if overrides(cls, BaseEnv, name))
             raise EnvError(
                 "The BaseEnv overrides neither all methods of the dict view nor all of the row view.",
                 where=f"class {cls.__qualname__}",
@@ -75,10 +76,6 @@ class BaseEnv:
     def __repr__(self) -> str:
         name = getattr(self, "name", "")
         return f"{type(self).__name__}({f'{name}, ' if name else ''}num_envs={self.num_envs})"
-
-    @classmethod
-    def _overrides(cls, *names: str) -> bool:
-        return all(getattr(cls, name) is not getattr(BaseEnv, name) for name in names)
 
     def poll(self) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:
         """The outcomes since the last poll, for the agents that are ready; blocks until there are any.

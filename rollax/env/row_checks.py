@@ -14,6 +14,7 @@ from rollax.env.copies import EnvCopies
 from rollax.env.observations import ObservationChecks
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
+from rollax.methods import overrides
 from rollax.spaces import check_space
 
 _COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "starts", "acts")
@@ -25,7 +26,7 @@ def with_checked_rows(copies: EnvCopies) -> BaseEnv:
     for kind in ("observation_space", "action_space"):
         if getattr(env, kind) is not None:
             check_space(getattr(env, kind), f"{type(env).__name__}.{kind}")
-    own = type(env).poll_rows is not BaseEnv.poll_rows and not type(env).__module__.startswith("rollax.")
+    own = overrides(type(env), BaseEnv, "poll_rows") and not type(env).__module__.startswith("rollax.")
     if own and "poll_rows" not in vars(env):
         check, poll, reset = RowChecks(env), env.poll_rows, env.reset_rows
 

@@ -101,11 +101,6 @@ def _check_call(function: Any, named: tuple[str, ...], expected: str, where: str
         raise ConfigError(what, where=where, got=got, expected=expected, fix=fix) from None
 
 
-def overrides(callbacks: Callbacks, method: str) -> bool:
-    """Whether the user's class overrides a method."""
-    return getattr(type(callbacks), method) is not getattr(Callbacks, method)
-
-
 def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any) -> None:
     """Raises ConfigError for a returned value other than the argument `given`, which may be changed in place."""
     if returned is not None and returned is not given:

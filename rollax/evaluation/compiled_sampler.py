@@ -12,12 +12,13 @@ from jax import lax
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.env import checks
-from rollax.evaluation.callbacks import overrides
+from rollax.evaluation.callbacks import Callbacks
 from rollax.evaluation.compiled_policy import CompiledPolicy, Played, PolicyCarry, PolicyColumns
 from rollax.evaluation.policy_mapping import check_unchanged, differs_between_episodes, policies_of_agents
 from rollax.evaluation.sampler import Sampler
 from rollax.jaxenv.jax_base_env import JaxBaseEnv
 from rollax.jaxenv.sub_environments import Running
+from rollax.methods import overrides
 from rollax.policy.jax_policy import JaxPolicy
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _steps_since(over: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def only_stepwise(worker: RolloutWorker) -> str:
     """Why the fragments of a worker cannot be sampled by `CompiledSampler`; empty if they can."""
     assert isinstance(worker.env, JaxBaseEnv)
-    config, runners, callbacks = worker.config, worker.runners.values(), worker.callbacks
+    config, runners, callbacks = worker.config, worker.runners.values(), type(worker.callbacks)
     policy_of = worker.policy_of if len(runners) > 1 else None
     differs = policy_of is not None and differs_between_episodes(policy_of, worker.env.agents)
     reasons = (
@@ -238,8 +239,8 @@ def only_stepwise(worker: RolloutWorker) -> str:
         (any(SampleBatch.INFOS in (runner.columns or ()) for runner in runners), "a policy that reads 'infos'"),
         (config.batch_mode == "complete_episodes", "config key 'batch_mode', complete_episodes"),
         (config.output is not None, "config key 'output'"),
-        (overrides(callbacks, "on_episode_start"), "callback on_episode_start"),
-        (overrides(callbacks, "on_episode_step"), "callback on_episode_step"),
+        (overrides(callbacks, Callbacks, "on_episode_start"), "callback on_episode_start"),
+        (overrides(callbacks, Callbacks, "on_episode_step"), "callback on_episode_step"),
     )
     found = next((reason for applies, reason in reasons if applies), "")
     for runner in runners:

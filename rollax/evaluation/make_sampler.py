@@ -13,12 +13,13 @@ from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
 from rollax.evaluation.actions import described as described_policy
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns
-from rollax.evaluation.callbacks import overrides
+from rollax.evaluation.callbacks import Callbacks
 from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory
 from rollax.evaluation.recorder import make_recorder
 from rollax.evaluation.sampler import Sampler
+from rollax.methods import overrides
 
 if TYPE_CHECKING:
     from rollax.evaluation.rollout_worker import RolloutWorker
@@ -133,7 +134,7 @@ def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> t
 
 def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> EpisodeTable:
     def listener(method: str) -> Callable[[Any], Any] | None:
-        if not overrides(worker.callbacks, method):
+        if not overrides(type(worker.callbacks), Callbacks, method):
             return None
         call = getattr(worker.callbacks, method)
         return lambda episode: call(worker=worker, base_env=env, episode=episode)

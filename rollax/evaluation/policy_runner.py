@@ -14,8 +14,9 @@ from rollax.config import TrainerConfig
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.actions import ActionMap, ActionRanges, described
 from rollax.evaluation.filters import MeanStdFilter
+from rollax.methods import accepted
 from rollax.policy.exploration.exploration import namespace
-from rollax.policy.policy import Policy, accepted
+from rollax.policy.policy import Policy
 from rollax.policy.raw_observations import columns_of, columns_of_one
 
 MOST_LOGP_CHANGE = 5.0

@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollax.batch import Fragment, SampleBatch
-from rollax.policy.policy import Policy, call_accepted
+from rollax.methods import call_accepted, overrides
+from rollax.policy.policy import Policy
 
 if TYPE_CHECKING:
     from rollax.evaluation.centralized_critic import JointRows
@@ -20,7 +21,7 @@ _Agents = dict[Hashable, tuple[Policy, list[Fragment]]]
 
 def overrides_trajectory(policy: Policy) -> bool:
     """Whether the policy is called once per trajectory segment."""
-    return type(policy).postprocess_trajectory is not Policy.postprocess_trajectory
+    return overrides(type(policy), Policy, "postprocess_trajectory")
 
 
 def postprocess(

@@ -16,7 +16,7 @@ from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns, YieldingEnv
-from rollax.evaluation.callbacks import check_returned, make_callbacks, overrides
+from rollax.evaluation.callbacks import Callbacks, check_returned, make_callbacks
 from rollax.evaluation.make_sampler import make_background_sampling, make_env, make_sampler
 from rollax.evaluation.messages import CandidateReturns, Candidates, Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
@@ -26,6 +26,7 @@ from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.whole_episodes import play_episodes, write_episodes
 from rollax.evaluation.worker_policies import DEFAULT_POLICY, env_with_spaces, make_runners, resolved_config, specs_of
+from rollax.methods import overrides
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
 
@@ -175,7 +176,7 @@ class RolloutWorker:
         if len(self.policies) == 1:
             (samples,) = batches.values()
             samples.env_steps = env_steps
-        if overrides(self.callbacks, "on_sample_end"):
+        if overrides(type(self.callbacks), Callbacks, "on_sample_end"):
             returned = self.callbacks.on_sample_end(worker=self, samples=samples)
             check_returned(self.callbacks, "on_sample_end", returned, samples)
         return samples

@@ -18,7 +18,8 @@ from rollax.errors import PolicyError, SpaceError
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.policy.policy import Policy, PolicySpec
+from rollax.policy.policy import Policy
+from rollax.policy.policy_spec import PolicySpec
 from rollax.policy.size_checks import check_convolutions
 from rollax.spaces import check_space, same_space
 

@@ -17,7 +17,8 @@ from rollax.errors import ConfigError
 from rollax.evaluation.remote_workers import RemoteWorkers, ray_workers
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_policies import DEFAULT_POLICY
-from rollax.policy.policy import Policy, PolicySpec
+from rollax.policy.policy import Policy
+from rollax.policy.policy_spec import PolicySpec
 from rollax.processes.failures import FailureRules
 
 log = logging.getLogger("rollax.data")

@@ -20,6 +20,7 @@ from rollax.config.stored import key_to_json
 from rollax.errors import PolicyError
 from rollax.evaluation.actions import BoxMap
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.methods import overrides
 from rollax.models.layers import plain_convolutions
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.spaces import Path, leaves, walk, zeros
@@ -63,7 +64,7 @@ class PolicyFunction:
 
     def __init__(self, runner: PolicyRunner, *, wide: bool = True) -> None:
         policy = runner.policy
-        if not isinstance(policy, JaxPolicy) or type(policy).compute_actions is not JaxPolicy.compute_actions:
+        if not isinstance(policy, JaxPolicy) or overrides(type(policy), JaxPolicy, "compute_actions"):
             raise PolicyError(
                 "The policy chooses its actions in Python, so it cannot be exported.",
                 where=f"policy {policy.name!r}, class {type(policy).__name__}",

@@ -16,6 +16,7 @@ from jax import lax
 
 from rollax import runtime, trees
 from rollax.batch import SampleBatch
+from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, is_noisy
@@ -79,7 +80,7 @@ class JaxPolicy(ModelPolicy):
     @cached_property
     def _acting(self) -> Acting:
         masks = self.distribution if self.masks.present else None
-        forward = None if type(self).forward is JaxPolicy.forward else self.forward
+        forward = self.forward if overrides(type(self), JaxPolicy, "forward") else None
         parts = self.split, self.exploration.traced, masks, self._fetched_columns, self._noisy, forward
         return shared(Acting, *parts) or Acting(*parts)
 
@@ -170,9 +171,9 @@ class JaxPolicy(ModelPolicy):
 
     def only_stepwise(self) -> str:
         """Why `traced_actions` cannot act for it, several steps in one compiled call; empty if it can."""
-        if type(self).compute_actions is not JaxPolicy.compute_actions:
+        if overrides(type(self), JaxPolicy, "compute_actions"):
             return "compute_actions of its own"
-        perturbs = type(self.exploration).acting_params is not Exploration.acting_params
+        perturbs = overrides(type(self.exploration), Exploration, "acting_params")
         return "noise in its parameters" if perturbs else ""
 
     def _draw_noise_seed(self) -> np.uint32 | None:

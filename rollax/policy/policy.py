@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import Space
@@ -15,6 +13,7 @@ from gymnasium import Space
 from rollax import spaces, trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.errors import PolicyError
+from rollax.methods import call_accepted
 from rollax.policy.raw_observations import columns_of_one
 from rollax.spaces import space_text
 from rollax.state import count, entry, section
@@ -358,58 +357,3 @@ class Policy(ABC):
             expected=f"a class that overrides {method}",
             fix=f"implement {method}, or leave the policy out of policies_to_train",
         )
-
-
-class PolicySpec(NamedTuple):
-    """Class, spaces and config of one policy of a multi-agent run.
-
-    Args:
-        policy_class: None for that of the algorithm.
-        observation_space: None for that of the environment.
-        action_space: None for that of the environment.
-        config: the keys that differ for this policy, such as {"gamma": 0.85}.
-    """
-
-    policy_class: type[Policy] | None = None
-    observation_space: Space | None = None
-    action_space: Space | None = None
-    config: Mapping[str, Any] = MappingProxyType({})
-
-    @classmethod
-    def of(cls, spec: Any, policy_id: str) -> PolicySpec:
-        """The spec of a config's entry: a spec, a class, None, or a tuple in the order of the fields.
-
-        Raises PolicyError for any other entry.
-        """
-        if spec is None or _is_policy_class(spec):
-            return cls(spec)
-        if isinstance(spec, tuple) and 1 <= len(spec) <= 4 and (spec[0] is None or _is_policy_class(spec[0])):
-            changes = spec[3] if len(spec) == 4 else None
-            if changes is None or isinstance(changes, Mapping):
-                return cls(*spec[:3], config=changes or {})
-        raise PolicyError(
-            "This is not a policy spec.",
-            where=f"multiagent.policies[{policy_id!r}]",
-            got=spec,
-            expected="a Policy class, None, (class or None, observation_space, action_space, config), or a PolicySpec; "
-            "the config is a dict of the keys that differ",
-            fix="write None for the algorithm's own policy in the environment's spaces",
-        )
-
-
-def _is_policy_class(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Policy)
-
-
-def accepted(function: Any) -> frozenset[str] | None:
-    """The names of a function's keyword arguments; None: any."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return frozenset(parameter.name for parameter in parameters)
-
-
-def call_accepted(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a function with the keyword arguments that it accepts."""
-    names = accepted(function)
-    return function(*args, **{key: value for key, value in kwargs.items() if names is None or key in names})

@@ -11,6 +11,7 @@ from gymnasium import Space
 
 from rollax import spaces, trees
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.methods import overrides
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy
@@ -64,8 +65,8 @@ class Actor:
         self._takes_action = runner.takes("prev_action_batch")
         takes_previous = self._takes_action or runner.takes("prev_reward_batch")
         self.remembers = self.recurrent or takes_previous or (explore and bool(self.initial_state))
-        whole = type(self.policy).compute_actions is not JaxPolicy.compute_actions or type(self).rows is not Actor.rows
-        self._only_actions = not (explore or self.remembers or whole)
+        own_actions = overrides(type(self.policy), JaxPolicy, "compute_actions")
+        self._only_actions = not (explore or self.remembers or own_actions)
         self._zeros = spaces.zeros(self.policy.action_space, 1)
         self._seconds: dict[int, float] = {}  # padded rows -> seconds of a compiled pass
 
@@ -140,7 +141,7 @@ class Actor:
             self._seconds[bucket] = seconds if seconds < known else known + _TRUST * (seconds - known)
 
     def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
-        """The result of `act`, from the environment's actions and the policy's further columns: the actions."""
+        """The result of `act`, from the environment's actions and, if they explore, the policy's further columns."""
         return actions.tolist() if isinstance(actions, np.ndarray) else trees.unstack(actions)
 
     def _memory(self, memories: Sequence[AgentMemory], rewards: Sequence[float]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rollax.config.groups import critic_space_of
 from rollax.errors import ConfigError, PolicyError
 from rollax.frozen import thawed
 from rollax.importing import StoredCode, import_object
+from rollax.methods import overrides
 from rollax.models.config import ModelConfig
 from rollax.models.embeddings import check_parametric
 from rollax.models.output_checks import check_arguments, check_outputs
@@ -89,7 +90,7 @@ def check_module(model: Any, where: str) -> nn.Module:
 def refuse_extra_state(model: nn.Module, where: str) -> None:
     """Raises PolicyError for a module with state that is neither a parameter nor a buffer."""
     for name, module in model.named_modules():
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
+        if overrides(type(module), nn.Module, "get_extra_state"):
             raise PolicyError(
                 "The state of a module's `get_extra_state` would be lost: weights and checkpoints do not store it.",
                 where=f"{where}, module {name or 'itself'}",

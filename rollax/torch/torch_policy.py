@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
+from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, is_noisy, run_model
 from rollax.policy.exploration.exploration import Exploration
@@ -57,7 +58,7 @@ class TorchPolicy(ModelPolicy):
         self.generator = torch.Generator().manual_seed(self._seed_of_model())
         with random_numbers_of(self.generator, self.device):
             self.model: Any = check_module(self.make_model(), type(self).__name__).to(self.device).eval()
-            own_forward = type(self).forward is not TorchPolicy.forward
+            own_forward = overrides(type(self), TorchPolicy, "forward")
             draws = False if own_forward else self._check_model()
         check_sizes_known(self.model, type(self).__name__)
         self._noisy = is_noisy(self.model)
@@ -99,7 +100,7 @@ class TorchPolicy(ModelPolicy):
         return make_policy_model(*spaces, self.exploration.num_inputs, self.config, type(self).__name__)
 
     def _check_exploration(self) -> None:
-        if type(self.exploration).acting_params is not Exploration.acting_params:
+        if overrides(type(self.exploration), Exploration, "acting_params"):
             raise PolicyError(
                 "An exploration by perturbed parameters has no effect in PyTorch.",
                 where=f"policy class {type(self).__name__}, make_exploration",

@@ -17,7 +17,7 @@ from rollax.algorithms.ppo import PPOConfig
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenDict, FrozenList, frozen, thawed
-from rollax.policy.policy import PolicySpec
+from rollax.policy.policy_spec import PolicySpec
 
 NESTED = {"a": {"b": [1, {"c": 2}], "t": (3, [4])}, "o": OrderedDict(x=[5]), "m": MappingProxyType({"y": 6})}
 CHANGES = {

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import Callbacks, PGTrainer, RolloutWorker, SampleBatch
 from rollax.errors import ConfigError
-from rollax.evaluation.callbacks import make_callbacks, overrides
+from rollax.evaluation.callbacks import make_callbacks
 from rollax.evaluation.episode_table import Episode
 from tests.evaluation.worlds import ALL, Asynchronous, Encode, Line, Scripted
 
@@ -234,23 +234,11 @@ class TestOverriding:
         episodes = RolloutWorker(Line, Encode, config={"callbacks": Ends}).sampler.episodes
         assert (episodes._on_start, episodes._on_step) == (None, None)
         assert episodes._on_end is not None
-        assert not overrides(Ends(), "on_sample_end")
-        assert not overrides(Callbacks(), "on_episode_end")
 
     def test_without_callbacks_no_episode_object_is_made(self):
         worker = RolloutWorker(Line, Encode, config={"rollout_fragment_length": 20})
         worker.sample()
         assert not worker.sampler.episodes._running
-
-    def test_inherited_overrides_count(self):
-        class Base(Callbacks):
-            def on_sample_end(self, *, worker, samples):
-                pass
-
-        class Child(Base):
-            pass
-
-        assert overrides(Child(), "on_sample_end")
 
     def test_a_class_that_is_not_a_subclass(self):
         batches = []

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import Policy, PolicySpec, PPOConfig, SampleBatch
+from rollax import Policy, SampleBatch
 from rollax.errors import PolicyError
-from rollax.policy.policy import accepted, call_accepted
 
 SEEN, CHOICES = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(5)
 
@@ -81,41 +80,3 @@ def test_missing_methods_raise_named_errors(method):
         PolicyError, match=rf"not implement {method}(.|\n)*'fixed', class Threshold(.|\n)*policies_to_train"
     ):
         getattr(policy, method)(SampleBatch({}))
-
-
-def test_only_the_accepted_arguments_are_passed():
-    assert accepted(Threshold(SEEN, CHOICES).compute_actions) == {"obs_batch", "explore"}
-    assert accepted(Nested(SEEN, CHOICES).compute_actions) is None
-    assert call_accepted(lambda x, b: (x, b), 1, a=2, b=3) == (1, 3)
-
-
-BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (None, PolicySpec()),
-        (Threshold, PolicySpec(Threshold)),
-        ((None,), PolicySpec()),
-        ((Threshold, BOX), PolicySpec(Threshold, BOX)),
-        ((None, BOX, TWO, {"gamma": 0.5}), PolicySpec(None, BOX, TWO, {"gamma": 0.5})),
-        ((None, None, None, None), PolicySpec()),
-        (PolicySpec(Threshold, config={"lr": 0.1}), PolicySpec(Threshold, config={"lr": 0.1})),
-    ],
-)
-def test_values_that_make_a_spec(given, expected):
-    assert PolicySpec.of(given, "p") == expected
-
-
-@pytest.mark.parametrize("given", ["PPO", 3, (), [None, BOX, TWO, {}], ("PPO",), (None, BOX, TWO, 1), (None,) * 5, int])
-def test_other_values_are_refused_as_specs(given):
-    with pytest.raises(
-        PolicyError, match=r"not a policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*fix:"
-    ):
-        PolicySpec.of(given, "p")
-
-
-def test_a_config_object_in_a_spec_is_named():
-    with pytest.raises(PolicyError, match="the config is a dict of the keys that differ"):
-        PolicySpec.of(PolicySpec(config=PPOConfig(gamma=0.5)), "p")  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from rollax.env.making import make_base_env, to_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.vector.vector_env import SteppedInTurn
+from rollax.methods import overrides
 from rollax.spaces import Path, leaves, path_text
 
 _COMPARED_POLLS = 50
@@ -203,8 +204,7 @@ class _Check:
 
 def _takes_seeds(env: BaseEnv) -> bool:
     """Returns whether a reset accepts a seed; that of a custom dict view may not."""
-    own_rows = type(env).reset_rows is not BaseEnv.reset_rows
-    return own_rows or "seeds" in inspect.signature(env.try_reset).parameters
+    return overrides(type(env), BaseEnv, "reset_rows") or "seeds" in inspect.signature(env.try_reset).parameters
 
 
 def _first_difference(one: list[Moment], other: list[Moment]) -> str:

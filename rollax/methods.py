@@ -1,0 +1,29 @@
+"""What is known of a user's methods before they are called: whether they are overridden, and what they accept.
+
+An overridden method decides between two paths where calling the method of the base class would cost more than not
+calling it, or where compiled code would not call the override.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+def overrides(kind: type, base: type, *methods: str) -> bool:
+    """Whether a class has other methods than `base`, its own or inherited ones, under all of these names."""
+    return all(getattr(kind, method) is not getattr(base, method) for method in methods)
+
+
+def accepted(function: Any) -> frozenset[str] | None:
+    """The names of a function's keyword arguments; None: any."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return frozenset(parameter.name for parameter in parameters)
+
+
+def call_accepted(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function with the keyword arguments that it accepts."""
+    names = accepted(function)
+    return function(*args, **{key: value for key, value in kwargs.items() if names is None or key in names})

@@ -1,0 +1,53 @@
+"""`PolicySpec`: one policy of a multi-agent run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gymnasium import Space
+
+from rollax.errors import PolicyError
+from rollax.policy.policy import Policy
+
+
+class PolicySpec(NamedTuple):
+    """Class, spaces and config of one policy of a multi-agent run.
+
+    Args:
+        policy_class: None for that of the algorithm.
+        observation_space: None for that of the environment.
+        action_space: None for that of the environment.
+        config: the keys that differ for this policy, such as {"gamma": 0.85}.
+    """
+
+    policy_class: type[Policy] | None = None
+    observation_space: Space | None = None
+    action_space: Space | None = None
+    config: Mapping[str, Any] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, spec: Any, policy_id: str) -> PolicySpec:
+        """The spec of a config's entry: a spec, a class, None, or a tuple in the order of the fields.
+
+        Raises PolicyError for any other entry.
+        """
+        if spec is None or _is_policy_class(spec):
+            return cls(spec)
+        if isinstance(spec, tuple) and 1 <= len(spec) <= 4 and (spec[0] is None or _is_policy_class(spec[0])):
+            changes = spec[3] if len(spec) == 4 else None
+            if changes is None or isinstance(changes, Mapping):
+                return cls(*spec[:3], config=changes or {})
+        raise PolicyError(
+            "This is not a policy spec.",
+            where=f"multiagent.policies[{policy_id!r}]",
+            got=spec,
+            expected="a Policy class, None, (class or None, observation_space, action_space, config), or a PolicySpec; "
+            "the config is a dict of the keys that differ",
+            fix="write None for the algorithm's own policy in the environment's spaces",
+        )
+
+
+def _is_policy_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Policy)

@@ -1,0 +1,38 @@
+"""The entries of `multiagent.policies`."""
+
+import pytest
+from gymnasium import spaces
+
+from rollax import PolicySpec, PPOConfig, PPOPolicy
+from rollax.errors import PolicyError
+
+BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, PolicySpec()),
+        (PPOPolicy, PolicySpec(PPOPolicy)),
+        ((None,), PolicySpec()),
+        ((PPOPolicy, BOX), PolicySpec(PPOPolicy, BOX)),
+        ((None, BOX, TWO, {"gamma": 0.5}), PolicySpec(None, BOX, TWO, {"gamma": 0.5})),
+        ((None, None, None, None), PolicySpec()),
+        (PolicySpec(PPOPolicy, config={"lr": 0.1}), PolicySpec(PPOPolicy, config={"lr": 0.1})),
+    ],
+)
+def test_values_that_make_a_spec(given, expected):
+    assert PolicySpec.of(given, "p") == expected
+
+
+@pytest.mark.parametrize("given", ["PPO", 3, (), [None, BOX, TWO, {}], ("PPO",), (None, BOX, TWO, 1), (None,) * 5, int])
+def test_other_values_are_refused_as_specs(given):
+    with pytest.raises(
+        PolicyError, match=r"not a policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*fix:"
+    ):
+        PolicySpec.of(given, "p")
+
+
+def test_a_config_object_in_a_spec_is_named():
+    with pytest.raises(PolicyError, match="the config is a dict of the keys that differ"):
+        PolicySpec.of(PolicySpec(config=PPOConfig(gamma=0.5)), "p")  # type: ignore[arg-type]
