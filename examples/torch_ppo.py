@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rollax import SyncSamplesOptimizer, TorchConfig, TorchPolicy, Trainer
 from rollax.config.groups import StateValueFields
-from rollax.evaluation.advantages import add_advantages
+from rollax.policy.advantages import add_advantages
 from rollax.policy.minibatches import standardized
 from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.losses import clipped_surrogate, masked_mean, value_loss

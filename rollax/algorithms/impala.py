@@ -23,12 +23,12 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncSamplesFields, StateValueFields
 from rollax.errors import ConfigError
-from rollax.evaluation.advantages import check_critic_obs
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
+from rollax.policy.advantages import check_critic_obs
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.update_plan import UpdatePlan
 

@@ -14,8 +14,8 @@ import jax
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.evaluation.advantages import discounted_returns
 from rollax.models.outputs import Outputs
+from rollax.ops.advantages import discounted_returns
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer

@@ -21,11 +21,11 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config import SET, SchedulePoints, TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
-from rollax.evaluation.advantages import add_advantages
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
+from rollax.policy.advantages import add_advantages
 from rollax.policy.jax_policy import Columns
 from rollax.policy.minibatches import standardized
 from rollax.policy.update_plan import UpdatePlan

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from pydantic import Field
 
 from rollax import JaxPolicy, SyncSamplesOptimizer, Trainer, TrainerConfig
-from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.values import value_loss
+from rollax.policy.advantages import add_advantages
 from rollax.policy.update_plan import UpdatePlan
 
 

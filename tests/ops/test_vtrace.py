@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rollax.batch import Fragment
 from rollax.errors import ShapeError
-from rollax.evaluation.advantages import generalized_advantages
+from rollax.ops.advantages import generalized_advantages
 from rollax.ops.vtrace import vtrace
 
 COMPILED = pytest.mark.parametrize(

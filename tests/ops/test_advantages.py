@@ -5,7 +5,7 @@ import pytest
 
 from rollax.batch import Fragment
 from rollax.errors import BatchError, ShapeError
-from rollax.evaluation.advantages import discounted_returns, generalized_advantages
+from rollax.ops.advantages import discounted_returns, generalized_advantages
 
 THREE_SEGMENTS = [3, 1, 2]
 

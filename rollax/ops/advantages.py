@@ -1,4 +1,4 @@
-"""Returns and advantages of all trajectory segments of a fragment at once, in NumPy.
+"""Returns and advantages of all trajectory segments of a fragment at once, in NumPy, for policies without JAX too.
 
 Segments are not padded. Truncated segments and segments that are cut by the end of the fragment are both bootstrapped
 from their real next observation.
@@ -9,50 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import Fragment, SampleBatch
-from rollax.errors import PolicyError, ShapeError
-from rollax.policy.model_policy import ModelPolicy
+from rollax.errors import ShapeError
 
 Floats = NDArray[np.floating]
-
-
-def add_advantages(policy: ModelPolicy, fragment: Fragment, *, gamma: float, lambda_: float) -> Fragment:
-    """Fills `advantages` and `value_targets` by generalized advantage estimation; see `generalized_advantages`.
-
-    Args:
-        policy: computes the value after each segment, and of every row if the fragment has `critic_obs`.
-        fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`; gets the new columns.
-        gamma: γ in [0, 1].
-        lambda_: λ in [0, 1].
-    Raises:
-        PolicyError: a segment is not terminated and `critic_obs` has no entry in `after`.
-    """
-    check_critic_obs(fragment, policy.name)
-    if SampleBatch.CRITIC_OBS in fragment:
-        critic_obs = {SampleBatch.CRITIC_OBS: fragment[SampleBatch.CRITIC_OBS]}
-        fragment[SampleBatch.VF_PREDS] = policy.compute_values(fragment[SampleBatch.OBS], critic_obs)
-    goes_on = np.flatnonzero(fragment.goes_on)
-    after = {name: trees.index(column, goes_on) for name, column in fragment.after.items()}
-    next_values = np.zeros(len(fragment.ends), np.float32)
-    next_values[goes_on] = policy.compute_values(after.pop(SampleBatch.OBS), after)
-    advantages, targets = generalized_advantages(fragment, next_values, gamma=gamma, lambda_=lambda_)
-    fragment[SampleBatch.ADVANTAGES], fragment[SampleBatch.VALUE_TARGETS] = advantages, targets
-    return fragment
-
-
-def check_critic_obs(fragment: Fragment, policy_id: str) -> None:
-    """Raises PolicyError if a segment is not terminated and `critic_obs` has no entry in `after`."""
-    if SampleBatch.CRITIC_OBS not in fragment or SampleBatch.CRITIC_OBS in fragment.after:
-        return
-    if fragment.goes_on.any():
-        raise PolicyError(
-            "The next `critic_obs` of an unterminated trajectory is missing.",
-            where=f"policy {policy_id!r}, postprocess_trajectory",
-            got=f"the column {SampleBatch.CRITIC_OBS!r} alone",
-            expected=f"sample_batch.after[{SampleBatch.CRITIC_OBS!r}] beside it",
-            fix="set after['critic_obs'] to one row: the `critic_obs` that follows the last row",
-        )
 
 
 def generalized_advantages(
@@ -132,7 +92,7 @@ def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDA
     return sums
 
 
-def _bootstraps(fragment: Fragment, next_values: Floats) -> NDArray[np.float64]:
+def _bootstraps(fragment: Fragment, next_values: Floats) -> Floats:
     """[P] the bootstrap value of each segment: 0 if it terminated."""
     if np.shape(next_values) != fragment.ends.shape:
         raise ShapeError(
