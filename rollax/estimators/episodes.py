@@ -14,8 +14,8 @@ from rollax.errors import ConfigError, DatasetError, nearest
 from rollax.estimators.importance import starts_of
 from rollax.evaluation.actions import BoxMap
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.evaluation.recorded_checks import RecordedChecks
 from rollax.memory import gib, memory_there
+from rollax.offline.recorded_checks import RecordedChecks
 from rollax.policy.action_masks import has_mask
 from rollax.spaces import ACTION_MASK, in_dtypes, same_space, space_text
 

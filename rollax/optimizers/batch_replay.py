@@ -9,7 +9,7 @@ from typing import Any
 
 from rollax.config.data_input import OF_FRESH_EXPERIENCE, missing_input
 from rollax.errors import ConfigError
-from rollax.optimizers.data_sources import RecordedData
+from rollax.offline.recorded_data import RecordedData
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.replay.mixed import MixedReplay, Part

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from rollax.data import RecordedTrajectory
-from tests.optimizers.recorded import ListReader
+from tests.offline.recorded import ListReader
 
 ActionFunction = Callable[[np.ndarray], np.ndarray]
 """Observations [N, ...] -> actions of the environment [N, ...]."""

@@ -23,7 +23,7 @@ from rollax import (
 )
 from rollax.data import RecordedTrajectory
 from rollax.errors import ConfigError, DatasetError
-from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
+from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 TINY: dict[str, Any] = {
     "model": {"fcnet_hiddens": (4,)},

@@ -35,7 +35,7 @@ from tests.algorithms.recorded_data import (
     record_episodes,
     train_and_record,
 )
-from tests.optimizers.recorded import ListReader
+from tests.offline.recorded import ListReader
 
 pytestmark = pytest.mark.learning
 

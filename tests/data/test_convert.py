@@ -18,7 +18,7 @@ from rollax import (
 from rollax.data.convert import convert
 from rollax.spaces import same_space
 from tests.data.test_describe import BOX, TWO, some, written
-from tests.optimizers.recorded import ListReader
+from tests.offline.recorded import ListReader
 
 
 @pytest.mark.parametrize("to", ["rollax", "minari", "minari_arrow", "json_lines"])

@@ -26,7 +26,7 @@ from rollax.cli import app
 from rollax.data.convert import convert
 from rollax.data.describe import describe
 from tests.data.test_parquet import same, trajectory
-from tests.optimizers.recorded import ListReader
+from tests.offline.recorded import ListReader
 
 BOX, TWO = spaces.Box(-100, 100, (3,), np.float32), spaces.Discrete(2)
 SPACES = {"default_policy": BOX}, {"default_policy": TWO}

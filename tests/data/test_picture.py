@@ -13,7 +13,7 @@ from rollax.cli import app
 from rollax.data.describe import describe
 from rollax.data.picture import Coverage, draw_dataset
 from tests.data.test_describe import some, written
-from tests.optimizers.recorded import ListReader, trajectory
+from tests.offline.recorded import ListReader, trajectory
 
 
 def test_coverage_counts_each_element_over_its_range():

@@ -11,7 +11,7 @@ from rollax.errors import ConfigError, DatasetError, PolicyError
 from rollax.estimators.estimate import METHODS, estimate, estimate_policy
 from rollax.estimators.fitted_q import FittedQ, FQEConfig
 from tests.estimators.worlds import GAMMA, START, TableValues, epsilon_greedy, exact_q, play_episodes, target_of
-from tests.optimizers.recorded import ListReader
+from tests.offline.recorded import ListReader
 
 TARGET, BEHAVIOUR = epsilon_greedy(0.1), epsilon_greedy(0.2)
 Q = exact_q(TARGET)

@@ -14,7 +14,7 @@ from rollax.algorithms.td3_bc import TD3BCTrainer
 from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.errors import DatasetError
 from rollax.estimators.estimate import METHODS, estimate_policy
-from tests.optimizers.recorded import ListReader, trajectory
+from tests.offline.recorded import ListReader, trajectory
 from tests.optimizers.test_batch_replay import TINY as FROM_DATA
 from tests.optimizers.test_batch_replay import Line
 

@@ -16,7 +16,7 @@ from rollax.data.writer import DatasetWriter
 from rollax.optimizers.batch_replay import BatchReplayOptimizer
 from rollax.policy.exploration.action_noise import RandomAtFirst
 from rollax.replay.column_files import ColumnWriter
-from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
+from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 TINY = {
     "model": {"fcnet_hiddens": (4,)},

@@ -15,10 +15,10 @@ from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.evaluation.recorded import RecordedFragments
-from rollax.evaluation.recorded_checks import RecordedChecks
+from rollax.offline.recorded_checks import RecordedChecks
+from rollax.offline.recorded_fragments import RecordedFragments
 from rollax.policy.policy import Policy
-from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
+from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 MASKED = Dict({"action_mask": Box(0, 1, (3,), np.int8), "x": Box(-9, 9, (1,), np.float32)})
 

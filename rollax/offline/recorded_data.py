@@ -13,10 +13,10 @@ from rollax.config.stored import space_to_json
 from rollax.data.reader import reading
 from rollax.errors import ConfigError
 from rollax.evaluation.policy_mapping import PolicyMapping, policy_mapping
-from rollax.evaluation.recorded import RecordedFragments
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.memory import gib, memory_there
-from rollax.optimizers.decoded_data import DecodedData, check_folder, fingerprint_of
+from rollax.offline.decoded_data import DecodedData, check_folder, fingerprint_of
+from rollax.offline.recorded_fragments import RecordedFragments
 from rollax.policy.policy import Policy
 from rollax.replay.mapped import MappedReplay
 from rollax.replay.mixed import Part
@@ -26,7 +26,7 @@ from rollax.replay.uniform import UniformReplay
 if TYPE_CHECKING:
     from rollax.data import DatasetReader
 
-log = logging.getLogger("rollax.optimizers")
+log = logging.getLogger("rollax.offline")
 _FILTERED_AT_ONCE = 8192
 _MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID)
 

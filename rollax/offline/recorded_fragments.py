@@ -15,7 +15,7 @@ from rollax.errors import DatasetError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.evaluation.recorded_checks import RecordedChecks
+from rollax.offline.recorded_checks import RecordedChecks
 from rollax.spaces import in_dtypes, zeros
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ import numpy as np
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.errors import ConfigError
-from rollax.evaluation.recorded import RecordedFragments
+from rollax.offline.recorded_fragments import RecordedFragments
 from rollax.replay.column_files import ColumnWriter, MappedColumns, open_columns, read_about
 
-log = logging.getLogger("rollax.optimizers")
+log = logging.getLogger("rollax.offline")
 
 
 @dataclass
