@@ -17,7 +17,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.registry import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, RollaxError, not_installed
-from rollax.processes.ray_actors import process_settings
+from rollax.processes.settings import process_settings
 from rollax.runs.results import to_json
 
 try:

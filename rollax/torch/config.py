@@ -11,7 +11,7 @@ from pydantic import Field
 from rollax.config import TrainerConfig
 from rollax.config.rules import FieldGroup
 from rollax.errors import ConfigError
-from rollax.processes.ray_actors import TORCH_DEVICE
+from rollax.processes.settings import TORCH_DEVICE
 
 
 class TorchFields(FieldGroup):

@@ -18,7 +18,7 @@ from examples.torch_ppo import TorchPPOPolicy, TorchPPOTrainer
 from examples.torch_sac import TorchSACTrainer
 from rollax import AsyncGradientsOptimizer, PPOTrainer, Trainer, export_policy, load_policy
 from rollax.errors import CheckpointError, ConfigError, PolicyError
-from rollax.processes.ray_actors import TORCH_DEVICE
+from rollax.processes.settings import TORCH_DEVICE
 from tests.torch.made import same
 
 REPOSITORY = Path(__file__).resolve().parents[2]
