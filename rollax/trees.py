@@ -108,3 +108,8 @@ def pad(tree: Tree, rows: int) -> Tree:
         return out
 
     return tree_map(padded, tree)
+
+
+def namespace(array: Any) -> Any:
+    """Returns the library of an array, `numpy` or `jax.numpy`, for code that is written for both."""
+    return array.__array_namespace__()

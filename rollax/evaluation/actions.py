@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.errors import PolicyError, ShapeError
-from rollax.policy.exploration.exploration import namespace
 from rollax.policy.policy import Policy
 from rollax.spaces import Path, at, bounds, leaves, walk
-from rollax.trees import Tree
+from rollax.trees import Tree, namespace
 
 
 class ActionMap:

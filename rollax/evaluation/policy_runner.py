@@ -15,7 +15,6 @@ from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.actions import ActionMap, ActionRanges, described
 from rollax.evaluation.filters import MeanStdFilter
 from rollax.methods import accepted
-from rollax.policy.exploration.exploration import namespace
 from rollax.policy.policy import Policy
 from rollax.policy.raw_observations import columns_of, columns_of_one
 
@@ -97,7 +96,7 @@ class PolicyRunner:
         bound = self.clip_rewards
         if not bound:
             return rewards
-        xp = namespace(rewards)
+        xp = trees.namespace(rewards)
         return xp.sign(rewards) if bound is True else xp.clip(rewards, -bound, bound)
 
     @property

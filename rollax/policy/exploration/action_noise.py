@@ -11,7 +11,8 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, namespace, uniform_choice
+from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, uniform_choice
+from rollax.trees import namespace
 
 GREEDY_ACTIONS = "greedy_actions"
 

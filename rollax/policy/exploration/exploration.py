@@ -13,6 +13,7 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
+from rollax.trees import namespace
 
 Params = Mapping[str, Any]
 OutputsOf = Callable[[Params], np.ndarray]
@@ -176,11 +177,6 @@ class ExplorationWrapper(Exploration):
 
     def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         return self.inner.fetches(outputs, actions)
-
-
-def namespace(array: Any) -> Any:
-    """The library of an array, `numpy` or `jax.numpy`."""
-    return array.__array_namespace__()
 
 
 def uniform_choice(outputs: Any, uniform: Any) -> Any:

@@ -10,7 +10,8 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.exploration import Exploration, log_softmax, namespace, softmax, uniform_choice
+from rollax.policy.exploration.exploration import Exploration, log_softmax, softmax, uniform_choice
+from rollax.trees import namespace
 
 CHOICE = "choice"
 """[N, 2] whether the action is the greedy one, and the number of valid actions."""
