@@ -1,7 +1,8 @@
 """Configs: the fields of every algorithm, and how a plain dict becomes a config. Imports no JAX."""
 
+from rollax.config.field_types import Lambda, SchedulePoints
 from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.rules import SET, But
-from rollax.config.trainer import Lambda, SchedulePoints, TrainerConfig, resolve_config
+from rollax.config.trainer import TrainerConfig, resolve_config
 
 __all__ = ["SET", "But", "Lambda", "MultiAgentConfig", "SchedulePoints", "TrainerConfig", "resolve_config"]

@@ -11,8 +11,9 @@ from pydantic import ConfigDict, Field
 
 from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.config.data_input import DataInputFields
+from rollax.config.field_types import Lambda, ProbabilityPoints, SchedulePoints
 from rollax.config.rules import SET, But, FieldGroup
-from rollax.config.trainer import Lambda, ProbabilityPoints, SchedulePoints, TrainerConfig
+from rollax.config.trainer import TrainerConfig
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule

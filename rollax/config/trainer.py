@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 import numpy as np
 from gymnasium.spaces import Space
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    InstanceOf,
-    NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     ValidationError,
     ValidationInfo,
@@ -25,34 +20,15 @@ from pydantic import (
 )
 
 from rollax.config.data_output import OutputFields
+from rollax.config.field_types import OwnClass, SchedulePoints
 from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.rules import SCHEDULE, SET, is_number_only, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenModel
-from rollax.importing import StoredCode
 from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule
 from rollax.spaces import check_space
-
-
-def _checked_points(points: tuple[tuple[int, float], ...], info: ValidationInfo) -> tuple[tuple[int, float], ...]:
-    Schedule(points, where=f"config key '{info.field_name}'")
-    return points
-
-
-def _checked_class(value: Any) -> Any:
-    if value is None or isinstance(value, type | StoredCode):
-        return value
-    raise ValueError("a class (not an instance of it)")
-
-
-SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], AfterValidator(_checked_points)]
-"""[[timestep, value], ...], linear in between, constant outside. `x_schedule` replaces the field `x`."""
-
-Probability = Annotated[float, Field(ge=0, le=1)]
-ProbabilityPoints = Annotated[tuple[tuple[NonNegativeInt, Probability], ...], AfterValidator(_checked_points)]
-"""The same where values are probabilities."""
 
 _ABSENT = object()
 _IN_EVALUATION: Mapping[str, Any] = {
@@ -64,18 +40,6 @@ _IN_EVALUATION: Mapping[str, Any] = {
 """Keys and the values that evaluation has in any case."""
 _LAYERS = tuple(f"model.{name}" for name in ModelConfig.model_fields if name != "custom_model")
 _MEMORY = ({"model.use_lstm": True}, {"model.use_gru": True})
-
-Lambda = Annotated[
-    float,
-    Field(
-        ge=0,
-        le=1,
-        validation_alias="lambda",
-        serialization_alias="lambda",
-        description="λ of generalized advantage estimation: 0 relies on the value function, 1 on the sampled rewards",
-    ),
-]
-"""The type of a field `lambda_`, whose key is `lambda`."""
 
 
 class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
@@ -201,12 +165,12 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
         "from it; actions of older weights, from a background thread or from clients with local inference, are "
         "dropped; None: no limit",
     )
-    callbacks: Annotated[type | InstanceOf[StoredCode] | None, BeforeValidator(_checked_class)] = Field(
+    callbacks: OwnClass | None = Field(
         default=None,
         description="a class whose methods are called at the start, step and end of episodes, and for each fragment "
         "and result",
     )
-    sampler: Annotated[type | InstanceOf[StoredCode] | None, BeforeValidator(_checked_class)] = Field(
+    sampler: OwnClass | None = Field(
         default=None,
         description="a subclass of rollax.Sampler that replaces the sampling loop; None: the default loop",
     )

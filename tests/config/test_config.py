@@ -7,8 +7,8 @@ import pytest
 from gymnasium import spaces
 from pydantic import Field
 
+from rollax.config import Lambda, SchedulePoints, TrainerConfig, resolve_config
 from rollax.config.groups import QLearningFields, ReplayFields
-from rollax.config.trainer import Lambda, SchedulePoints, TrainerConfig, resolve_config
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ModelConfig
 

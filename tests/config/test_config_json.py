@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollax.config import Lambda, TrainerConfig
 from rollax.config.stored import decode_config, missing_code, space_from_json, space_to_json
-from rollax.config.trainer import Lambda, TrainerConfig
 from rollax.errors import ConfigError, SpaceError
 from rollax.importing import StoredCode
 from rollax.spaces import same_space
