@@ -16,8 +16,10 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
+from rollax.config.rules import refuse_first_values
 from rollax.config.stored import decode_config, import_path, missing_code, space_from_json, space_to_json
 from rollax.env.checks import all_finite
+from rollax.env.closing import undone_on_failure
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.policy import Policy
@@ -171,6 +173,28 @@ def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path) -> None:
         trainer.workers.set_state(before)
         raise
     trainer.recorded_in = path.resolve().parent.parent, trainer.iteration
+
+
+def opened(
+    path: Path, trainer_class: type[Trainer] | None, changes: Mapping[str, Any], *, trust_code: bool, learn: bool
+) -> Trainer:
+    """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` describes the arguments and errors.
+
+    Without a `trainer_class` it is the class that saved the checkpoint.
+    """
+    stored = read(path)
+    own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code)
+    check_same("algorithm", stored["algorithm"], own.name, path)
+    refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
+    config = own.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
+    refuse_first_values(config, changes, stored["config"], path)
+    trainer = own.__new__(own)
+    if not learn:
+        trainer._evaluates_only, config = True, config.changed(num_workers=0)
+    trainer.__init__(config=config)
+    with undone_on_failure(trainer.stop):
+        restore(trainer, stored, path)
+    return trainer
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
@@ -61,20 +60,6 @@ def run_name(trainer_class: type) -> str:
     """Returns the `--run` argument of a trainer class: the algorithm's name, or `module:Class`."""
     path = path_of(trainer_class)
     return next((name for name, known in ALGORITHMS.items() if known == path), path)
-
-
-def refuse_two_envs(env: Any, config: Any, where: str) -> None:
-    """Raises ConfigError for an environment beside another one in a dict of config keys."""
-    inner = config.get("env") if isinstance(config, Mapping) else None
-    if env is None or inner is None or inner is env or inner == env:
-        return
-    raise ConfigError(
-        "Two different environments are given.",
-        where=where,
-        got=f"env={env!r}, and 'env': {inner!r} in the config",
-        expected="one environment",
-        fix="leave one of the two out",
-    )
 
 
 def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:

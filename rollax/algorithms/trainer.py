@@ -14,9 +14,9 @@ import numpy as np
 from rollax import runtime
 from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
-from rollax.algorithms.registry import refuse_config_of_another, refuse_two_envs, run_name
+from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
-from rollax.config.rules import refuse_first_values
+from rollax.config.rules import refuse_two_envs
 from rollax.env.closing import undone_on_failure
 from rollax.errors import ConfigError
 from rollax.evaluation.callbacks import check_returned
@@ -25,7 +25,7 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_policies import DEFAULT_POLICY
 from rollax.evaluation.worker_set import WorkerSet
 from rollax.optimizers.evaluation_only import EvaluationOnly
-from rollax.optimizers.optimizer import Optimizer, WaitEndedError
+from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Trainer:
         started = time.perf_counter()
         steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
         try:
-            stats = self._optimize(started)
+            stats = self.optimizer.iterate()
             self.iteration += 1
             episodes = self._window.summary(self.optimizer.take_episodes())
             trained_s = time.perf_counter() - started
@@ -194,21 +194,6 @@ class Trainer:
             evaluate=evaluate,
             progress=progress,
         )
-
-    def _optimize(self, started: float) -> dict[str, dict[str, Any]]:
-        optimizer, config = self.optimizer, self.config
-        steps_before = optimizer.steps
-        try:
-            while True:
-                stats = optimizer.step()
-                enough = optimizer.steps - steps_before >= config.timesteps_per_iteration
-                long_enough = time.perf_counter() - started >= config.min_time_s_per_iteration or not optimizer.waits
-                if (enough and long_enough) or optimizer.steps >= optimizer.stop_at:
-                    return stats
-        except WaitEndedError:
-            return dict(optimizer.stats)
-        finally:
-            optimizer.waits = True
 
     @contextmanager
     def stopping_at(self, timesteps_total: float, evaluation_interval: int | None = None) -> Iterator[None]:
@@ -378,19 +363,8 @@ class Trainer:
         """
         from rollax.algorithms import checkpoint
 
-        stored = checkpoint.read(Path(path))
-        own: Any = checkpoint.trainer_class_of(stored, path, trust_code=trust_code) if cls is Trainer else cls
-        checkpoint.check_same("algorithm", stored["algorithm"], own.name, path)
-        checkpoint.refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
-        config = own.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
-        refuse_first_values(config, changes, stored["config"], path)
-        trainer = own.__new__(own)
-        if not learn:
-            trainer._evaluates_only, config = True, config.changed(num_workers=0)
-        trainer.__init__(config=config)
-        with undone_on_failure(trainer.stop):
-            checkpoint.restore(trainer, stored, Path(path))
-        return trainer
+        own = None if cls is Trainer else cls
+        return cast(Self, checkpoint.opened(Path(path), own, changes, trust_code=trust_code, learn=learn))
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state that a checkpoint stores, without the config."""

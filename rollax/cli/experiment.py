@@ -13,8 +13,8 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-from rollax.algorithms.registry import refuse_two_envs
 from rollax.config import TrainerConfig
+from rollax.config.rules import refuse_two_envs
 from rollax.config.stored import decode_config, missing_code
 from rollax.errors import ConfigError, corrected, nearest
 from rollax.runs.stopping import checked_stop

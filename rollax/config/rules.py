@@ -157,6 +157,20 @@ def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mappi
             )
 
 
+def refuse_two_envs(env: Any, config: Any, where: str) -> None:
+    """Raises ConfigError for an environment beside another one in a dict of config keys."""
+    inner = config.get("env") if isinstance(config, Mapping) else None
+    if env is None or inner is None or inner is env or inner == env:
+        return
+    raise ConfigError(
+        "Two different environments are given.",
+        where=where,
+        got=f"env={env!r}, and 'env': {inner!r} in the config",
+        expected="one environment",
+        fix="leave one of the two out",
+    )
+
+
 def inherited(config_class: type, table: str) -> dict[str, Any]:
     """The entries of a table of a class and of its bases, by single key; the entry of the nearest class counts."""
     return {

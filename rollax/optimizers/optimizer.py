@@ -168,6 +168,24 @@ class Optimizer(ABC):
     def step(self) -> Stats:
         """Learns from at least one batch; returns the statistics of each policy that learns."""
 
+    def iterate(self) -> Stats:
+        """Steps of one iteration: of `timesteps_per_iteration` and `min_time_s_per_iteration`, or up to `stop_at`.
+
+        If `waits` is set to false, it ends early, with the latest statistics.
+        """
+        started, steps_before, config = time.perf_counter(), self.steps, self.config
+        try:
+            while True:
+                stats = self.step()
+                enough = self.steps - steps_before >= config.timesteps_per_iteration
+                long_enough = time.perf_counter() - started >= config.min_time_s_per_iteration or not self.waits
+                if (enough and long_enough) or self.steps >= self.stop_at:
+                    return stats
+        except WaitEndedError:
+            return dict(self.stats)
+        finally:
+            self.waits = True
+
     @property
     def steps(self) -> int:
         """Steps trained on so far, in the unit of `count_steps_by`."""
