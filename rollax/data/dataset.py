@@ -31,6 +31,7 @@ SCALE = ("normalize_actions", "clip_actions")
 
 WITH_LAST = frozenset({SampleBatch.OBS, SampleBatch.INFOS})
 """The columns of T + 1 rows."""
+_ALWAYS = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
 
 
 @dataclass
@@ -67,6 +68,12 @@ class RecordedTrajectory:
     def __len__(self) -> int:
         return trees.length(self.columns[SampleBatch.REWARDS])
 
+    def check(self) -> None:
+        """Raises DatasetError for an id, a flag or a column of a wrong type, or columns that do not fit together."""
+        _check_ids(self)
+        _check_flags(self)
+        _check_lengths(self)
+
     @property
     def ended(self) -> bool:
         """Whether it was recorded to its end."""
@@ -95,6 +102,65 @@ class RecordedTrajectory:
                 fix="skip trajectories whose `cut` is true",
             )
         return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64)) + (self.reward_left_out or 0.0)
+
+
+def _check_ids(trajectory: RecordedTrajectory) -> None:
+    for name in ("episode_id", "policy_id"):
+        value = getattr(trajectory, name)
+        if not isinstance(value, str):
+            raise DatasetError(
+                f"The {name} of a trajectory is not a string.",
+                where=trajectory.where or f"agent {trajectory.agent_id!r}",
+                got=value,
+                expected="a string",
+                fix=f"pass {str(value)!r}",
+            )
+
+
+def _check_flags(trajectory: RecordedTrajectory) -> None:
+    for name in ("terminated", "truncated", "continues"):
+        value = getattr(trajectory, name)
+        if np.ndim(value) or value not in (False, True):
+            raise DatasetError(
+                f"{name} of a trajectory is neither true nor false.",
+                where=trajectory.where or f"episode {trajectory.episode_id}",
+                got=value,
+                expected="True or False, for its last step" if name != "continues" else "True or False",
+                fix=f"pass bool({name}[-1])" if np.ndim(value) else "pass True or False",
+            )
+
+
+def _check_lengths(trajectory: RecordedTrajectory) -> None:
+    missing = [name for name in _ALWAYS if name not in trajectory.columns]
+    if missing:
+        raise DatasetError(
+            "The trajectory lacks a required column.",
+            where=trajectory.where or f"episode {trajectory.episode_id}",
+            got=f"no {', '.join(missing)}",
+            expected=", ".join(_ALWAYS),
+            fix="pass T actions and rewards, and T + 1 observations",
+        )
+    for name, leaf in ((name, leaf) for name, column in trajectory.columns.items() for leaf in trees.leaves(column)):
+        if not hasattr(leaf, "__array__") or not np.ndim(leaf):
+            raise DatasetError(
+                "The column is not an array.",
+                where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
+                got=f"{leaf!r}"[:60],
+                expected="a NumPy array [T, ...], or a dict or tuple of such arrays",
+                fix="convert it: np.array(column)",
+            )
+    steps = len(trajectory)
+    for name, column in trajectory.columns.items():
+        expected = steps + (name in WITH_LAST)
+        for leaf in trees.leaves(column):
+            if len(leaf) != expected or not steps:
+                raise DatasetError(
+                    "The column has the wrong length.",
+                    where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
+                    got=f"{len(leaf)} rows",
+                    expected=f"{expected}, for {steps} steps" if steps else "at least one step",
+                    fix="pass T actions and rewards, and T + 1 observations",
+                )
 
 
 class Continuations:

@@ -17,7 +17,6 @@ from gymnasium import Space
 
 import rollax
 from rollax import trees
-from rollax.batch import SampleBatch
 from rollax.config.stored import space_to_json
 from rollax.data.dataset import WITH_LAST, Continuations, RecordedTrajectory
 from rollax.data.formats.common import DEFAULT_POLICY
@@ -41,7 +40,6 @@ from rollax.trees import Tree
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
 ActionsOf = Literal["policy", "environment"]
-_ALWAYS = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
 _ROWS_AT_ONCE = 1 << 14
 _BYTES_AT_ONCE = 1 << 24
 
@@ -134,9 +132,8 @@ class DatasetWriter:
             DatasetError: a column is missing, is no array, has another length, holds objects or has a name that is
                 taken; an id that is no string; a flag that is no boolean; a header that is no JSON; or the disk fails.
         """
-        _check_ids(trajectory)
-        _check_flags(trajectory)
-        _check_lengths(trajectory)
+        trajectory.check()
+        id_to_text(trajectory.agent_id)  # raises for an id that no file can hold
         if trajectory.episode_id != self._last_episode:
             self._end_episode()
             self._between_episodes()
@@ -352,63 +349,3 @@ def _add(columns: dict[str, pa.Array], tree: Tree, values: Tree, rows: np.ndarra
         return
     for key in tree if isinstance(tree, dict) else range(len(tree)):
         _add(columns, tree[key], values[key], rows)
-
-
-def _check_ids(trajectory: RecordedTrajectory) -> None:
-    for name in ("episode_id", "policy_id"):
-        value = getattr(trajectory, name)
-        if not isinstance(value, str):
-            raise DatasetError(
-                f"The {name} of a trajectory is not a string.",
-                where=trajectory.where or f"agent {trajectory.agent_id!r}",
-                got=value,
-                expected="a string",
-                fix=f"pass {str(value)!r}",
-            )
-    id_to_text(trajectory.agent_id)
-
-
-def _check_flags(trajectory: RecordedTrajectory) -> None:
-    for name in (TERMINATED, TRUNCATED, CONTINUES):
-        value = getattr(trajectory, name)
-        if np.ndim(value) or value not in (False, True):
-            raise DatasetError(
-                f"{name} of a trajectory is neither true nor false.",
-                where=trajectory.where or f"episode {trajectory.episode_id}",
-                got=value,
-                expected="True or False, for its last step" if name != CONTINUES else "True or False",
-                fix=f"pass bool({name}[-1])" if np.ndim(value) else "pass True or False",
-            )
-
-
-def _check_lengths(trajectory: RecordedTrajectory) -> None:
-    missing = [name for name in _ALWAYS if name not in trajectory.columns]
-    if missing:
-        raise DatasetError(
-            "The trajectory lacks a required column.",
-            where=trajectory.where or f"episode {trajectory.episode_id}",
-            got=f"no {', '.join(missing)}",
-            expected=", ".join(_ALWAYS),
-            fix="pass T actions and rewards, and T + 1 observations",
-        )
-    for name, leaf in ((name, leaf) for name, column in trajectory.columns.items() for leaf in trees.leaves(column)):
-        if not hasattr(leaf, "__array__") or not np.ndim(leaf):
-            raise DatasetError(
-                "The column is not an array.",
-                where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
-                got=f"{leaf!r}"[:60],
-                expected="a NumPy array [T, ...], or a dict or tuple of such arrays",
-                fix="convert it: np.array(column)",
-            )
-    steps = len(trajectory)
-    for name, column in trajectory.columns.items():
-        expected = steps + (name in WITH_LAST)
-        for leaf in trees.leaves(column):
-            if len(leaf) != expected or not steps:
-                raise DatasetError(
-                    "The column has the wrong length.",
-                    where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
-                    got=f"{len(leaf)} rows",
-                    expected=f"{expected}, for {steps} steps" if steps else "at least one step",
-                    fix="pass T actions and rewards, and T + 1 observations",
-                )
