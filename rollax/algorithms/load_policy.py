@@ -9,6 +9,7 @@ from typing import Any
 
 from rollax.algorithms import checkpoint
 from rollax.algorithms.trainer import Trainer
+from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
 from rollax.config.stored import GIVEN, POLICY, space_from_json
 from rollax.errors import CheckpointError
@@ -20,7 +21,7 @@ from rollax.policy.policy import Policy
 
 def load_policy(
     path: str | Path,
-    policy_id: str = "default_policy",
+    policy_id: str = DEFAULT_POLICY,
     *,
     trainer_class: type[Trainer] | None = None,
     policy_class: type[Policy] | None = None,

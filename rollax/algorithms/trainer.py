@@ -15,6 +15,7 @@ from rollax import runtime
 from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.algorithms.registry import refuse_config_of_another, run_name
+from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_two_envs
 from rollax.env.closing import undone_on_failure
@@ -22,7 +23,6 @@ from rollax.errors import ConfigError
 from rollax.evaluation.callbacks import check_returned
 from rollax.evaluation.metrics import EpisodeWindow, EvaluationResult, TrainResult
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.worker_policies import DEFAULT_POLICY
 from rollax.evaluation.worker_set import WorkerSet
 from rollax.optimizers.evaluation_only import EvaluationOnly
 from rollax.optimizers.optimizer import Optimizer

@@ -8,6 +8,9 @@ from rollax.batch.columns import check_kind, whole_number
 from rollax.batch.sample_batch import SampleBatch, concatenated
 from rollax.errors import BatchError
 
+DEFAULT_POLICY = "default_policy"
+"""The id of a single policy."""
+
 
 class MultiAgentBatch(Mapping[str, SampleBatch]):
     """The batches of several policies over the same stretch of environment steps; `batch["car1"]` is one policy's.

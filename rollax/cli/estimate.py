@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rollax.batch import DEFAULT_POLICY
 from rollax.cli.checkpoints import newest_checkpoint
 from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
 from rollax.cli.experiment import parse_config
@@ -58,7 +59,7 @@ def estimate(
         from rollax.estimators.estimate import estimate_policy
 
         path = newest_checkpoint(checkpoint)
-        runner = load_policy(path, policy_id or "default_policy", trust_code=trust_code)
+        runner = load_policy(path, policy_id or DEFAULT_POLICY, trust_code=trust_code)
         reader = open_dataset(input, **parse_config(settings, "--settings"))
         with progress_on_stderr():
             found = estimate_policy(

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from rollax.batch import DEFAULT_POLICY
 from rollax.errors import ConfigError, nearest
 from rollax.frozen import FrozenModel
 
@@ -67,7 +68,7 @@ class MultiAgentConfig(FrozenModel):
                 fix='write "policy_mapping_fn": lambda agent_id: ...',
             )
         for policy_id in self.policies_to_train or ():
-            known = tuple(self.policies) or ("default_policy",)
+            known = tuple(self.policies) or (DEFAULT_POLICY,)
             if policy_id not in known:
                 raise ConfigError(
                     "Unknown policy to train.",

@@ -17,9 +17,9 @@ from gymnasium import Space
 
 import rollax
 from rollax import trees
+from rollax.batch import DEFAULT_POLICY
 from rollax.config.stored import space_to_json
 from rollax.data.dataset import WITH_LAST, Continuations, RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_POLICY
 from rollax.data.layout import (
     CONTINUES,
     FORMAT_VERSION,

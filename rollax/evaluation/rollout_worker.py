@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rollax.batch import MultiAgentBatch, SampleBatch
+from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
 from rollax.env.closing import undone_on_failure
@@ -25,7 +25,7 @@ from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.whole_episodes import play_episodes, write_episodes
-from rollax.evaluation.worker_policies import DEFAULT_POLICY, env_with_spaces, make_runners, resolved_config, specs_of
+from rollax.evaluation.worker_policies import env_with_spaces, make_runners, resolved_config, specs_of
 from rollax.methods import overrides
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import Space
 
-from rollax.batch import SampleBatch
+from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.making import make_base_env
@@ -25,8 +25,6 @@ from rollax.spaces import check_space, same_space
 
 if TYPE_CHECKING:
     from rollax.evaluation.centralized_critic import JointRows
-
-DEFAULT_POLICY = "default_policy"
 
 
 def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:

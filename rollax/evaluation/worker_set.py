@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
 from rollax.env.closing import undone_on_failure
 from rollax.env.registry import EnvContext
@@ -16,7 +17,6 @@ from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError
 from rollax.evaluation.remote_workers import RemoteWorkers, ray_workers
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.worker_policies import DEFAULT_POLICY
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicySpec
 from rollax.processes.failures import FailureRules

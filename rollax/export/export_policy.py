@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from rollax import atomic
 from rollax.algorithms.load_policy import load_policy
+from rollax.batch import DEFAULT_POLICY
 from rollax.errors import ConfigError, RollaxError, nearest
 from rollax.evaluation.policy_runner import PolicyRunner
 
@@ -20,7 +21,7 @@ def export_policy(
     to: Format = "onnx",
     *,
     out: str | Path,
-    policy_id: str = "default_policy",
+    policy_id: str = DEFAULT_POLICY,
     **options: Any,
 ) -> Path:
     """Writes the greedy actions of a policy as one function to a file, and returns its absolute path.

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space
 
 from rollax import spaces, trees
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import DEFAULT_POLICY, Fragment, SampleBatch
 from rollax.errors import PolicyError
 from rollax.methods import call_accepted
 from rollax.policy.raw_observations import columns_of_one
@@ -87,7 +87,7 @@ class Policy(ABC):
     """Attributes with networks or JAX arrays that an override of `get_state` stores, in addition to those of the base
     classes; all others are stored by `own_arrays`."""
 
-    name: str = "default_policy"
+    name: str = DEFAULT_POLICY
     """The policy id."""
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:

@@ -13,6 +13,7 @@ from gymnasium import Space
 from gymnasium.spaces import Dict
 
 from rollax import spaces
+from rollax.batch import DEFAULT_POLICY
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
 from rollax.errors import ConfigError, DatasetError, SpaceError
@@ -22,7 +23,6 @@ from rollax.trees import Tree
 
 log = logging.getLogger("rollax.data")
 
-DEFAULT_POLICY, DEFAULT_AGENT = "default_policy", "agent0"
 Ids = tuple[str, Hashable, str]
 """Episode, agent, policy."""
 GivenSpace = Space | Mapping[str, Any] | None

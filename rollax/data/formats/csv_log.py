@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.data.dataset import RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, Ids, check_setting, columns_of
+from rollax.data.formats.common import FormatReader, Ids, check_setting, columns_of
 from rollax.data.formats.joining import with_last_obs
+from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import ConfigError, DatasetError
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "1.0"}), frozenset({"", "0", "false", "no", "0.0"})

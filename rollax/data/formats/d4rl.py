@@ -9,17 +9,16 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rollax.batch import SampleBatch
+from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import (
-    DEFAULT_AGENT,
-    DEFAULT_POLICY,
     FormatReader,
     check_max_decoded_gb,
     one_per_step,
 )
 from rollax.data.formats.joining import with_last_obs
 from rollax.data.limits import MAX_DECODED_GB, check_decoded
+from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import ConfigError, DatasetError
 from rollax.numbers import is_whole
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.data.dataset import WITH_LAST, RecordedTrajectory
-from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, columns_of, one_per_step
+from rollax.data.formats.common import FormatReader, columns_of, one_per_step
+from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
 
 

@@ -17,11 +17,9 @@ from minari.dataset.minari_storage import MinariStorage
 
 import rollax
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, common_header, env_actions
 from rollax.data.formats.common import (
-    DEFAULT_AGENT,
-    DEFAULT_POLICY,
     FormatReader,
     check_max_decoded_gb,
     check_spaces_known,
@@ -32,6 +30,7 @@ from rollax.data.formats.common import (
 from rollax.data.formats.minari_limits import check_episode
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.data.new_file import new_folder
+from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
 from rollax.spaces import path_text, walk
 

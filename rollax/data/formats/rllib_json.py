@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import Space
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import FormatReader, Ids, columns_of, one_per_step
 from rollax.data.formats.joining import Assembler, HeldEpisodes
@@ -250,7 +250,7 @@ def _batches(data: Mapping[str, Any], where: str) -> list[tuple[str, Mapping[str
             "The line is of an unknown type.", where=where, got=data.get("type"), expected=" or ".join(_TYPES)
         )
     if data["type"] == "SampleBatch":
-        return [("default_policy", data)]
+        return [(DEFAULT_POLICY, data)]
     batches = data.get("policy_batches")
     if not isinstance(batches, dict) or not all(isinstance(batch, dict) for batch in batches.values()):
         raise DatasetError(

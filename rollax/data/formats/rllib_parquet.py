@@ -14,11 +14,9 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import (
-    DEFAULT_AGENT,
-    DEFAULT_POLICY,
     FormatReader,
     Ids,
     check_max_decoded_gb,
@@ -28,6 +26,7 @@ from rollax.data.formats.common import (
 from rollax.data.formats.joining import Assembler, HeldEpisodes
 from rollax.data.limited_parquet import LimitedParquet
 from rollax.data.limits import MAX_DECODED_GB
+from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
 
 _OF_SPACES = ("obs", "actions", "new_obs")
