@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -12,6 +13,7 @@ from jax import lax
 from rollax import trees
 from rollax.env import checks
 from rollax.env.rows import DEFAULT_AGENT
+from rollax.errors import PolicyError
 from rollax.evaluation.candidates import CandidatePlayer
 from rollax.evaluation.compiled_filter import CompiledFilter
 from rollax.evaluation.compiled_sampler import CompiledSampler
@@ -139,7 +141,20 @@ def _joined(played: list[tuple[Running, _Played]], before: Running) -> tuple[Run
     )
 
 
-def make_candidate_player(sampler: Sampler, runner: PolicyRunner, worker_index: int) -> CandidatePlayer:
-    """The player of candidates for a sampler; compiled if the sampler is."""
+def make_candidate_player(sampler: Sampler, runners: Mapping[str, PolicyRunner], worker_index: int) -> CandidatePlayer:
+    """The player of candidates for a sampler; compiled if the sampler is.
+
+    Raises:
+        PolicyError: there are several policies; also as for `CandidatePlayer`, with EnvError.
+    """
+    if len(runners) > 1:
+        raise PolicyError(
+            "The algorithm trains only one policy, but several are given.",
+            where="config key 'multiagent.policies'",
+            got=list(runners),
+            expected="one policy",
+            fix="use PPO, IMPALA or DQN for several policies",
+        )
+    (runner,) = runners.values()
     player_class = CompiledCandidates if isinstance(sampler, CompiledSampler) else CandidatePlayer
     return player_class(sampler, runner, worker_index)

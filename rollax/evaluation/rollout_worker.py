@@ -21,7 +21,6 @@ from rollax.evaluation.make_sampler import make_background_sampling, make_env, m
 from rollax.evaluation.messages import CandidateReturns, Candidates, Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_mapping import policy_mapping
-from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.whole_episodes import play_episodes, write_episodes
@@ -153,33 +152,30 @@ class RolloutWorker:
         A worker that samples in the background halts for it, and drops its steps since the last fragment.
         """
         with self._halted():
-            return self._sample()
-
-    def _sample(self) -> SampleBatch | MultiAgentBatch:
-        sampler = self.sampler
-        if not sampler.record:
-            raise ConfigError(
-                "This worker does not record trajectories.",
-                where="RolloutWorker.sample()",
-                got="record=False",
-                expected="a worker made with record=True",
-                fix="call evaluate(), or create a worker with record=True",
-            )
-        fragments, env_steps = sampler.sample()
-        while not fragments:  # no row has its reward and flags yet
-            fragments, more = sampler.sample()
-            env_steps += more
-        episodes = sampler.episodes
-        batches = postprocess(fragments, self.policies, episodes.by_id, self._joint_rows)
-        episodes.past.clear()
-        samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
-        if len(self.policies) == 1:
-            (samples,) = batches.values()
-            samples.env_steps = env_steps
-        if overrides(type(self.callbacks), Callbacks, "on_sample_end"):
-            returned = self.callbacks.on_sample_end(worker=self, samples=samples)
-            check_returned(self.callbacks, "on_sample_end", returned, samples)
-        return samples
+            sampler = self.sampler
+            if not sampler.record:
+                raise ConfigError(
+                    "This worker does not record trajectories.",
+                    where="RolloutWorker.sample()",
+                    got="record=False",
+                    expected="a worker made with record=True",
+                    fix="call evaluate(), or create a worker with record=True",
+                )
+            fragments, env_steps = sampler.sample()
+            while not fragments:  # no row has its reward and flags yet
+                fragments, more = sampler.sample()
+                env_steps += more
+            episodes = sampler.episodes
+            batches = postprocess(fragments, self.policies, episodes.by_id, self._joint_rows)
+            episodes.past.clear()
+            samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
+            if len(self.policies) == 1:
+                (samples,) = batches.values()
+                samples.env_steps = env_steps
+            if overrides(type(self.callbacks), Callbacks, "on_sample_end"):
+                returned = self.callbacks.on_sample_end(worker=self, samples=samples)
+                check_returned(self.callbacks, "on_sample_end", returned, samples)
+            return samples
 
     def sample_fragment(self, update: Update | None = None) -> Rollout | None:
         """Samples a fragment, after replacing weights and filters if there is an `update`.
@@ -252,7 +248,7 @@ class RolloutWorker:
         from rollax.evaluation.compiled_candidates import make_candidate_player
 
         if self._candidates is None:
-            self._candidates = make_candidate_player(self.sampler, self._only_runner(), self.worker_index)
+            self._candidates = make_candidate_player(self.sampler, self.runners, self.worker_index)
 
     def take_over(self, update: Update) -> None:
         """Replaces weights and filters; after the first update, statistics that are not sent yet are kept."""
@@ -431,17 +427,6 @@ class RolloutWorker:
         """Context of reads and writes of the sampling state."""
         here = self._background is None or self._background.runs_here
         return nullcontext() if here else self._turns.held()
-
-    def _only_runner(self) -> PolicyRunner:
-        if len(self.runners) == 1:
-            return next(iter(self.runners.values()))
-        raise PolicyError(
-            "The algorithm trains only one policy, but several are given.",
-            where="config key 'multiagent.policies'",
-            got=list(self.runners),
-            expected="one policy",
-            fix="use PPO, IMPALA or DQN for several policies",
-        )
 
     def _does_not_sample(self) -> ConfigError:
         return ConfigError(
