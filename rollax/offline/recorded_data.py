@@ -20,8 +20,8 @@ from rollax.offline.recorded_fragments import RecordedFragments
 from rollax.policy.policy import Policy
 from rollax.replay.mapped import MappedReplay
 from rollax.replay.mixed import Part
+from rollax.replay.replay import Replay
 from rollax.replay.shard import BufferOfSize
-from rollax.replay.uniform import UniformReplay
 
 if TYPE_CHECKING:
     from rollax.data import DatasetReader
@@ -78,7 +78,7 @@ class RecordedData:
         self._check_rows()
         self._update_filters()
 
-    def _filled(self, source: Any) -> dict[str, UniformReplay]:
+    def _filled(self, source: Any) -> dict[str, Replay]:
         """Policy id -> a buffer with its rows of a data set."""
         buffers = {policy_id: self._buffer_of(policy) for policy_id, policy in self._policies.items()}
         # Only the buffers know which columns they store.
@@ -97,7 +97,7 @@ class RecordedData:
 
     def _on_disk(
         self, source: Any, reader: DatasetReader, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]
-    ) -> dict[str, UniformReplay]:
+    ) -> dict[str, Replay]:
         """The same, with rows in the files of `input_folder`."""
         if self._config.prioritized_replay or self._config.frame_stack_axis is not None:
             raise ConfigError(
@@ -197,7 +197,7 @@ class RecordedData:
                     observation_filter(obs, update=True)
 
 
-def _in_buffer(fragments: list[Fragment], buffer_of: BufferOfSize) -> UniformReplay:
+def _in_buffer(fragments: list[Fragment], buffer_of: BufferOfSize) -> Replay:
     """A buffer with these fragments, which are removed from the list one by one."""
     buffer = buffer_of(buffer_of(1).slots_for(fragments))
     fragments.reverse()

@@ -14,8 +14,8 @@ from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.policy.policy import Policy
 from rollax.replay.mixed import MixedReplay
+from rollax.replay.replay import Replay
 from rollax.replay.shard import check_states, set_states
-from rollax.replay.uniform import UniformReplay
 from rollax.state import count, section
 
 _MOST_UPDATES = 1024  # in one compiled call
@@ -44,7 +44,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
     def _set_up(self) -> None:
         super()._set_up()
         self.buffers = {i: self.buffers_of(policy)(self.config.buffer_size) for i, policy in self.policies.items()}
-        self.drawn_from: Mapping[str, UniformReplay | MixedReplay] = self.buffers
+        self.drawn_from: Mapping[str, Replay | MixedReplay] = self.buffers
         self._rng = np.random.default_rng(self.config.seed)
         # Policy id -> updates beyond `num_updates`, made before another policy failed; they are not repeated.
         self._ahead = dict.fromkeys(self.policies, 0)
@@ -89,7 +89,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         self._ahead = {policy_id: max(made - count, 0) for policy_id, made in self._ahead.items()}
         self.version += 1
 
-    def _learn_from(self, policy: Policy, buffer: UniformReplay | MixedReplay, count: int) -> dict[str, Any]:
+    def _learn_from(self, policy: Policy, buffer: Replay | MixedReplay, count: int) -> dict[str, Any]:
         """Statistics of `count` updates, made in one call."""
         drawn = self._drawn(policy, buffer, count)
         stats = dict(policy.learn_on_batch(drawn) or {})
@@ -98,7 +98,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
             buffer.update_priorities(drawn[SampleBatch.INDICES][:: drawn.max_seq_len], errors)
         return stats
 
-    def _drawn(self, policy: Policy, buffer: UniformReplay | MixedReplay, count: int) -> SampleBatch:
+    def _drawn(self, policy: Policy, buffer: Replay | MixedReplay, count: int) -> SampleBatch:
         rows, beta = self.rows_of_update(policy), self.config.prioritized_replay_beta
         sequences = policy.replayed
         if sequences is None:

@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import n_step_windows
-from rollax.errors import ConfigError
 from rollax.replay.column_files import MappedColumns
-from rollax.replay.uniform import UniformReplay
+from rollax.replay.replay import Replay
 
 _MOST_BYTES_TOUCHED = 64 << 20
 _ROWS_READ = 4096
 _ROWS_AT_ONCE = 1 << 16
 
 
-class MappedReplay(UniformReplay):
+class MappedReplay(Replay):
     """Draws from the columns of `MappedColumns`, with the same results as a `UniformReplay` with these rows.
 
     Memory holds recently read pages, and 17 bytes for each trajectory: its first and last row, and whether it
@@ -37,18 +36,15 @@ class MappedReplay(UniformReplay):
     def __init__(
         self, columns: MappedColumns, *, gamma: float = 0.99, n_step: int | None = 1, where: str = "recorded data"
     ) -> None:
-        super().__init__(columns.slots, gamma=gamma, n_step=n_step, columns=tuple(columns.columns), where=where)
+        super().__init__(columns.slots, gamma=gamma, n_step=n_step, where=where)
         self._mapped = columns
-        rows = _MappedRows(columns)
-        self._rows = rows  # pyright: ignore[reportAttributeAccessIssue]  what drawing reads of `StoredRows`
-        self._links = rows.links
+        self._rows = MappedRows(columns)
+        self._links = self._rows.links
         self._count = int((columns.lasts - columns.starts + 1).sum())
-        self._drawable = _Computed(lambda slots: ~rows.links.observed[slots])  # pyright: ignore[reportAttributeAccessIssue]
         self._whole = _whole_returns(columns, gamma) if n_step is None else None
 
-    def add(self, fragment: SampleBatch) -> None:
-        """Raises ConfigError, because the rows are in files."""
-        raise ConfigError("Rows cannot be added to files of recorded data.", where=self.where)
+    def __len__(self) -> int:
+        return self._count
 
     def observations(self, count: int) -> Iterator[trees.Tree]:
         for obs in super().observations(count):
@@ -74,25 +70,22 @@ class MappedReplay(UniformReplay):
         )
         return windows.returns, windows.discounts.astype(np.float32), flat[windows.targets]
 
-    def get_state(self) -> dict[str, Any]:
-        """Empty, because the files are the state."""
-        return {}
+    def _can_draw(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return ~self._links.observed[slots]
 
 
 class _Computed:
     """An array whose elements are computed."""
 
-    dtype: np.dtype = np.dtype(np.bool_)
-
-    def __init__(self, compute: Callable[[Any], NDArray]) -> None:
-        self._compute = compute
+    def __init__(self, compute: Callable[[Any], NDArray], dtype: np.dtype | None = None) -> None:
+        self._compute, self.dtype = compute, dtype
 
     def __getitem__(self, slots: Any) -> NDArray:
         return self._compute(np.asarray(slots))
 
 
 class _MappedLinks:
-    """The part of `Links` for drawing, with rows stored trajectory by trajectory."""
+    """See `DrawnLinks`; rows are stored trajectory by trajectory."""
 
     def __init__(self, columns: MappedColumns) -> None:
         self._starts, self._lasts, self._terminated = columns.starts, columns.lasts, columns.terminated
@@ -124,16 +117,16 @@ class _MappedLinks:
         return np.where(slots < lasts + ~terminated, slots + 1, -1)
 
 
-class _MappedRows:
-    """The part of `StoredRows` for drawing."""
+class MappedRows:
+    """The rows of column files, see `DrawnRows`."""
 
     def __init__(self, columns: MappedColumns) -> None:
         self._mapped = columns
         self._touched = 0  # bytes of pages read since the last release
         self.names = tuple(columns.columns)
         self.links = _MappedLinks(columns)
-        self.rewards = _Computed(lambda slots: self.read(SampleBatch.REWARDS, slots))
-        self.rewards.dtype = columns.columns[SampleBatch.REWARDS].dtype
+        rewards = columns.columns[SampleBatch.REWARDS]
+        self.rewards = _Computed(lambda slots: self.read(SampleBatch.REWARDS, slots), rewards.dtype)
         leaves = [leaf for column in columns.columns.values() for leaf in trees.leaves(column)]
         self.bytes_per_slot = sum(leaf.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves)
 

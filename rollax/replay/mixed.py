@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import BatchError
-from rollax.replay.uniform import UniformReplay
+from rollax.replay.replay import Replay
 
 _PER_SEQUENCE = (SampleBatch.SEQ_LENS, SampleBatch.STATE_IN)
 
@@ -29,7 +29,7 @@ class Part:
         drawn: transitions drawn from it so far.
     """
 
-    buffer: UniformReplay
+    buffer: Replay
     weight: float
     prepared: Callable[[SampleBatch], SampleBatch] | None = None
     drawn: int = 0
@@ -38,7 +38,7 @@ class Part:
 class MixedReplay:
     """Draws each transition from one of several buffers, chosen by weight; those without transitions are left out.
 
-    It has the interface of `UniformReplay`. `indices` include the buffer of a transition. Importance weights are those
+    It has the interface of `Replay`. `indices` include the buffer of a transition. Importance weights are those
     inside each buffer.
     """
 
@@ -54,7 +54,7 @@ class MixedReplay:
         return sum(len(part.buffer) for part in self.parts if part.weight)
 
     def sample(self, count: int, rng: np.random.Generator, *, beta: float = 1.0) -> SampleBatch:
-        """Transitions drawn with replacement; see `UniformReplay.sample`."""
+        """Transitions drawn with replacement; see `Replay.sample`."""
         return self._mixed(count, rng, lambda buffer, number: buffer.sample(number, rng, beta=beta))
 
     def sample_sequences(
@@ -67,7 +67,7 @@ class MixedReplay:
         beta: float = 1.0,
         aligned: bool = False,
     ) -> SampleBatch:
-        """Sequences of rows, each from one of the buffers; see `UniformReplay.sample_sequences`."""
+        """Sequences of rows, each from one of the buffers; see `Replay.sample_sequences`."""
         settings = {"burn_in": burn_in, "beta": beta, "aligned": aligned}
         return self._mixed(count, rng, lambda buffer, number: buffer.sample_sequences(number, length, rng, **settings))
 
@@ -79,9 +79,7 @@ class MixedReplay:
             if own.any():
                 part.buffer.update_priorities(indices[own] // len(self.parts), errors[own])
 
-    def _mixed(
-        self, count: int, rng: np.random.Generator, draw: Callable[[UniformReplay, int], SampleBatch]
-    ) -> SampleBatch:
+    def _mixed(self, count: int, rng: np.random.Generator, draw: Callable[[Replay, int], SampleBatch]) -> SampleBatch:
         chances = np.array([part.weight if len(part.buffer) else 0.0 for part in self.parts])
         if not chances.any():
             raise BatchError(
@@ -101,7 +99,7 @@ class MixedReplay:
         order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
         return _in_order(drawn, order)
 
-    def _drawn(self, number: int, count: int, draw: Callable[[UniformReplay, int], SampleBatch]) -> SampleBatch:
+    def _drawn(self, number: int, count: int, draw: Callable[[Replay, int], SampleBatch]) -> SampleBatch:
         part = self.parts[number]
         batch = draw(part.buffer, count)
         part.drawn += int(np.count_nonzero(batch[SampleBatch.WEIGHTS]))  # in sequences, the rows to learn from

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from rollax.batch import SampleBatch
 from rollax.errors import NonFiniteError
 from rollax.replay.frames import StackedFrames
+from rollax.replay.replay import check_range
 from rollax.replay.sum_tree import SumTree
-from rollax.replay.uniform import UniformReplay, check_range
+from rollax.replay.uniform import UniformReplay
 from rollax.state import array, entry, number, wrong
 
 

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import n_step_windows
-from rollax.replay.links import Links
-from rollax.replay.stored_rows import StoredRows
+from rollax.replay.drawn_rows import DrawnLinks, DrawnRows
 
 
 def sequences_from(
-    rows: StoredRows,
+    rows: DrawnRows,
     starts: NDArray[np.int64],
     start_weights: NDArray[np.float32],
     length: int,
@@ -41,7 +40,7 @@ def sequences_from(
         n_step: n, steps of each return; fewer at the end of the sequence; None: all up to its end.
     Returns:
         A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the first
-        row only; n-step `rewards` and `discounts` as in `UniformReplay.sample`; `target_steps`, the position in the
+        row only; n-step `rewards` and `discounts` as in `Replay.sample`; `target_steps`, the position in the
         sequence of the observation to bootstrap from; `bootstrap`, true on the row after the last one unless that one
         terminated (it has the policy's inputs but no action); `weights`, 0 except in the rows to learn from.
     """
@@ -75,7 +74,7 @@ def sequences_from(
     return SampleBatch(drawn)
 
 
-def _first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
+def _first_rows(slots: NDArray[np.int64], length: int, links: DrawnLinks) -> NDArray[np.int64]:
     """[B] the slot of the first remaining row of the aligned sequence that contains each slot."""
     first, before = slots.astype(np.int64), links.number[slots] % length
     for step in range(length - 1):
@@ -85,7 +84,7 @@ def _first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[
 
 
 def _slots(
-    starts: NDArray[np.int64], to_learn: NDArray[np.int64], burn_in: int, size: int, links: Links
+    starts: NDArray[np.int64], to_learn: NDArray[np.int64], burn_in: int, size: int, links: DrawnLinks
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The slots [B, size] of sequences, their lengths [B] and numbers of burn-in rows [B]."""
     first = starts.astype(np.int64)

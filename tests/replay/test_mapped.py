@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollax.batch import Fragment
-from rollax.errors import ConfigError, DatasetError
+from rollax.errors import DatasetError
 from rollax.replay.column_files import ColumnWriter, open_columns, read_about
 from rollax.replay.mapped import MappedReplay
 from rollax.replay.uniform import UniformReplay
@@ -121,11 +121,6 @@ def test_pages_are_released_while_drawing(folder, monkeypatch):
     for _ in range(30):
         mapped.sample(400, np.random.default_rng(0))  # 400 rows of four columns: at most 3200 pages
     assert 2 <= len(released) <= 30
-
-
-def test_nothing_can_be_added(folder):
-    with pytest.raises(ConfigError, match="cannot be added"):
-        MappedReplay(open_columns(folder)["second"]).add(FRAGMENTS[0])
 
 
 @pytest.mark.parametrize("damage", ["truncated", "removed", "manifest"])
