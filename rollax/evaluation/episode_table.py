@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -236,15 +236,15 @@ class EpisodeTable(Table):
     def take_metrics(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
         """The metrics of the episodes finished since the last call; `policy_ids` are indexed by the policy numbers."""
         by_episode: dict[int, dict[str, list[float]]] = {}
-        trajectories = tuple(map(np.concatenate, zip(*self._ended_trajectories, strict=True)))
+        trajectories, episodes = _joined(self._ended_trajectories), _joined(self._ended)
         for episode_id, number, reward in zip(*(column.tolist() for column in trajectories), strict=True):
             policy_rewards = by_episode.setdefault(episode_id, {})
             policy_rewards.setdefault(str(policy_ids[number]), []).append(reward)
-        metrics = []
-        for columns in self._ended:
-            for episode_id, index, reward, length in zip(*(column.tolist() for column in columns), strict=True):
-                custom = self._custom_metrics.pop(episode_id, {})
-                metrics.append(EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom, index))
+        custom = self._custom_metrics
+        metrics = [
+            EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom.pop(episode_id, {}), index)
+            for episode_id, index, reward, length in zip(*(column.tolist() for column in episodes), strict=True)
+        ]
         still: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         if by_episode:  # trajectories that end before their episode are kept until it ends
             waiting = np.isin(trajectories[0], list(by_episode))
@@ -319,6 +319,11 @@ class Episode:
     def detach(self) -> None:
         """Keeps the current reward and length, also when another episode begins in the sub-environment."""
         self._table, self._row = {"reward": [self.total_reward], "length": [self.length]}, 0
+
+
+def _joined(polls: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    """The columns of all polls, one after another; () without polls."""
+    return tuple(map(np.concatenate, zip(*polls, strict=True)))
 
 
 def _is_number(value: Any) -> bool:
