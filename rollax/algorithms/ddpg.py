@@ -122,8 +122,7 @@ class DDPGPolicy(JaxPolicy):
         return ActorWithCritics(actor, critics, squashed=True)
 
     def learning_rates(self) -> dict[str, float]:
-        own = {"actor": self.config.actor_lr, "critics": self.config.critic_lr}
-        return {part: self.scheduled("lr") if rate is None else rate for part, rate in own.items()}
+        return self.rates_by_part(actor=self.config.actor_lr, critics=self.config.critic_lr)
 
     def make_optimizer(self) -> optax.GradientTransformation:
         due: Any = partial(_is_due, self.config.policy_delay)

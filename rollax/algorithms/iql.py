@@ -10,7 +10,6 @@ code, with log σ from -20 on, not from -5. The actor's step size does not decay
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -31,9 +30,7 @@ from rollax.models.action_values import (
     make_state_value,
     values_of_actions,
 )
-from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.composite import check_box_or_discrete
-from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, twin_errors
 from rollax.ops.imitation import advantage_weights, expectile_loss
@@ -91,10 +88,6 @@ class IQLPolicy(JaxPolicy):
         check_box_or_discrete(self.action_space, f"action_space of {type(self).__name__}", composite="MARWIL")
         check_layers(self.config.model, type(self).__name__)
 
-    @cached_property
-    def distribution(self) -> ActionDistribution:
-        return make_distribution(self.action_space)
-
     def make_plan(self) -> UpdatePlan:
         config = self.config
         return UpdatePlan(config.train_batch_size, targets=polyak_average(config.tau, ("critics",)))
@@ -113,8 +106,7 @@ class IQLPolicy(JaxPolicy):
 
     def learning_rates(self) -> dict[str, float]:
         config = self.config
-        own = {"actor": config.actor_lr, "critics": config.critic_lr, "state_value": config.value_lr}
-        return {part: self.scheduled("lr") if rate is None else rate for part, rate in own.items()}
+        return self.rates_by_part(actor=config.actor_lr, critics=config.critic_lr, state_value=config.value_lr)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         return transitions(batch)

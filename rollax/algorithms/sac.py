@@ -120,8 +120,7 @@ class SACPolicy(JaxPolicy):
 
     def learning_rates(self) -> dict[str, float]:
         config = self.config
-        own = {"actor": config.actor_lr, "critics": config.critic_lr, "log_alpha": config.alpha_lr}
-        return {part: self.scheduled("lr") if rate is None else rate for part, rate in own.items()}
+        return self.rates_by_part(actor=config.actor_lr, critics=config.critic_lr, log_alpha=config.alpha_lr)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = transitions(batch)

@@ -13,8 +13,8 @@ from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.env.rows import Rows
 from rollax.evaluation.compiled_filter import CompiledFilter
-from rollax.evaluation.compiled_memory import CompiledMemory
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.slots import initial_memory
 from rollax.evaluation.trajectories import Inputs
 from rollax.jaxenv.jax_base_env import JaxBaseEnv
 from rollax.jaxenv.jax_env import Outcome
@@ -76,6 +76,36 @@ class Played(NamedTuple):
         return self.terminateds | self.truncateds
 
 
+class _Memory:
+    """The functions of a `SlotMemory`, traced by JAX; without columns where the policy has no memory.
+
+    Args:
+        runner: the policy.
+        rows: N, the number of trajectories that run at a time.
+    Attributes:
+        initial: [N, ...] the columns at the start of trajectories.
+    """
+
+    def __init__(self, runner: PolicyRunner, rows: int) -> None:
+        self._runner = runner
+        initial, stored = initial_memory(runner)
+        self._stored = {name: initial[name] for name in stored}
+        self.initial: Inputs = trees.tree_map(lambda row: jnp.repeat(jnp.asarray(row)[None], rows, axis=0), initial)
+
+    def after(self, actions: trees.Tree, states: Sequence[Any], rewards: Any) -> Inputs:
+        """The columns after N decisions and the rewards that followed, if the trajectories continue."""
+        after = {
+            SampleBatch.STATE_IN: tuple(states),
+            SampleBatch.PREV_ACTIONS: self._runner.action_map.received(actions),
+            SampleBatch.PREV_REWARDS: self._runner.clipped(rewards),
+        }
+        return trees.tree_map(lambda column, part: part.astype(column.dtype), self.initial, after)
+
+    def on_host(self, columns: Inputs) -> Inputs:
+        """Selects the columns to store, in NumPy with the dtypes of the host: JAX has no int64."""
+        return trees.tree_map(lambda row, column: column.astype(row.dtype, copy=False), self._stored, columns)
+
+
 class CompiledPolicy:
     """One policy of a `CompiledSampler`.
 
@@ -94,7 +124,7 @@ class CompiledPolicy:
         self.places = np.array([env.agents.index(agent) for agent in agents])
         self._env, self._rows = env, env.num_envs * len(agents)
         self._filter = CompiledFilter(runner.filter, self.policy.observation_space)
-        self._memory = CompiledMemory(runner, self._rows)
+        self._memory = _Memory(runner, self._rows)
         self.inputs: Inputs = {}
 
     def begin(self, rows: Rows, learns: bool) -> None:

@@ -136,6 +136,10 @@ class ModelPolicy(Policy):
         """The current learning rate: a number, or one for each part of the model with an optimizer of its own."""
         return self.scheduled("lr")
 
+    def rates_by_part(self, **rates: float | None) -> dict[str, float]:
+        """The result of `learning_rates` with these rates of parts of the model, where None is the current `lr`."""
+        return {part: self.scheduled("lr") if rate is None else rate for part, rate in rates.items()}
+
     def _reported_lr(self) -> float:
         """The statistic `cur_lr`: that of the whole model, else the config key `lr`."""
         rates = self.learning_rates()
