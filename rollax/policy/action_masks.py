@@ -1,4 +1,4 @@
-"""Checks action masks in NumPy; `Exploration.mask` applies them, `GroupQNetwork` for groups."""
+"""Checks action masks in NumPy; `ActionDistribution.mask` applies them, `GroupQNetwork` for groups."""
 
 from __future__ import annotations
 
