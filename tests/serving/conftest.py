@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from rollax.evaluation.policy_runner import PolicyRunner
+from tests.serving.served_policies import CONTINUOUS, LSTM, runner
 from tests.serving.service_session import Session
 from tests.serving.stand_in_backend import StandIn
 
@@ -27,3 +29,13 @@ def serve():
         return asyncio.run(main())
 
     return run
+
+
+@pytest.fixture(scope="module")
+def recurrent() -> PolicyRunner:
+    return runner(action_space=CONTINUOUS, normalize_actions=True, model=LSTM)
+
+
+@pytest.fixture(scope="module")
+def plain() -> PolicyRunner:
+    return runner()

@@ -22,6 +22,21 @@ DISCRETE = spaces.Discrete(3)
 SMALL = {"model": {"fcnet_hiddens": [8]}, "seed": 1}
 
 
+LSTM = {
+    "fcnet_hiddens": [4],
+    "use_lstm": True,
+    "lstm_cell_size": 4,
+    "lstm_use_prev_action": True,
+    "lstm_use_prev_reward": True,
+}
+_RNG = np.random.default_rng(0)
+
+
+def observations(count: int) -> np.ndarray:
+    """[count, 2] observations; other ones in each call."""
+    return _RNG.normal(3.0, 2.0, (count, 2)).astype(np.float32)
+
+
 def runner(
     policy_class: Any = PPOPolicy,
     action_space: Space = DISCRETE,
@@ -36,6 +51,25 @@ def runner(
     if observation_space is OBS:
         seen(np.random.default_rng(0).normal(3.0, 2.0, (50, 2)).astype(np.float32), update=True)
     return PolicyRunner.of(policy, policy.config, seen)
+
+
+class SingleEpisode:
+    """One episode of one agent with actions directly from the policy."""
+
+    def __init__(self, policy: PolicyRunner) -> None:
+        self.policy, self.state, self.action, self.reward = policy, None, None, 0.0
+
+    def act(self, obs: np.ndarray) -> Any:
+        state = self.policy.policy.get_initial_state() if self.state is None else self.state
+        self.action, self.state, _ = self.policy.compute_single_action(
+            obs, state, prev_action=self.action, prev_reward=self.reward
+        )
+        self.reward = 0.0
+        return self.action
+
+    def log(self, obs: np.ndarray, action: Any) -> None:
+        self.act(obs)
+        self.action = action
 
 
 class RecordingBackend(PolicyBackend):

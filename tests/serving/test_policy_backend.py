@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-import safetensors.numpy
 from gymnasium import spaces
-from hypothesis import given
 
 from rollax import CheckpointError, ConfigError, NonFiniteError, PolicyError, PPOPolicy, PPOTrainer
-from rollax.errors import RequestError, RollaxError
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.errors import RequestError
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.protocol import Actions, Episode, Trajectory
-from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description, update_policy
 from tests.algorithms.envs import TwoAgents
-from tests.serving.served_policies import CONTINUOUS, DISCRETE, runner
-
-LSTM = {
-    "fcnet_hiddens": [4],
-    "use_lstm": True,
-    "lstm_cell_size": 4,
-    "lstm_use_prev_action": True,
-    "lstm_use_prev_reward": True,
-}
-RNG = np.random.default_rng(0)
-
-
-def observations(count: int) -> np.ndarray:
-    return RNG.normal(3.0, 2.0, (count, 2)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def recurrent() -> PolicyRunner:
-    return runner(action_space=CONTINUOUS, normalize_actions=True, model=LSTM)
-
-
-@pytest.fixture(scope="module")
-def plain() -> PolicyRunner:
-    return runner()
+from tests.serving.served_policies import CONTINUOUS, DISCRETE, LSTM, SingleEpisode, observations, runner
 
 
 def serve(backend: PolicyBackend, play: Any) -> None:
@@ -76,25 +47,6 @@ def ask(backend: PolicyBackend, asked: Mapping[str, Any]) -> asyncio.Future[Acti
 
     backend.request_actions(asked, done)
     return future
-
-
-class SingleEpisode:
-    """One episode of one agent with actions directly from the policy."""
-
-    def __init__(self, policy: PolicyRunner) -> None:
-        self.policy, self.state, self.action, self.reward = policy, None, None, 0.0
-
-    def act(self, obs: np.ndarray) -> Any:
-        state = self.policy.policy.get_initial_state() if self.state is None else self.state
-        self.action, self.state, _ = self.policy.compute_single_action(
-            obs, state, prev_action=self.action, prev_reward=self.reward
-        )
-        self.reward = 0.0
-        return self.action
-
-    def log(self, obs: np.ndarray, action: Any) -> None:
-        self.act(obs)
-        self.action = action
 
 
 @pytest.mark.long
@@ -397,102 +349,3 @@ class TestCheckpoints:
             backend.start_episode(episode_id, True)
             assert backend._memory(episode_id, "a").actor is backend.actors[policy_id]
         backend.close()
-
-
-class TestWeights:
-    @pytest.mark.parametrize("kind", ["plain", "recurrent"])
-    def test_a_loaded_policy_acts_as_the_original(self, request, kind):
-        policy = request.getfixturevalue(kind)
-        loaded = policy_from_bytes(policy_to_bytes(policy, 3))
-        assert loaded.policy.name == "default_policy"
-        there, here = SingleEpisode(loaded), SingleEpisode(policy)
-        for obs in observations(4):
-            np.testing.assert_allclose(there.act(obs), here.act(obs), rtol=1e-6)
-
-    def test_clients_explore_with_different_random_numbers(self, plain):
-        data = policy_to_bytes(plain, 3)
-        seen = [np.zeros(2, np.float32)] * 64
-        one, two, three, four = (
-            policy_from_bytes(data, seed=seed).compute_actions(seen, explore=True)[0] for seed in (None, None, 1, 1)
-        )
-        assert (one != two).any()
-        np.testing.assert_array_equal(three, four)
-
-    def test_newer_weights_are_adopted(self, plain):
-        newer = runner(seed=2)
-        loaded = policy_from_bytes(policy_to_bytes(plain, 3))
-        newer.policy.timestep = 77
-        assert update_policy(loaded, policy_to_bytes(newer, 4)) == 4
-        assert loaded.policy.timestep == 77
-        seen = list(observations(16))
-        np.testing.assert_array_equal(loaded.compute_actions(seen)[0], newer.compute_actions(seen)[0])
-        with pytest.raises(CheckpointError, match="different policy"):
-            update_policy(loaded, policy_to_bytes(runner(policy_id="other"), 5))
-
-    def test_settings_of_the_environment_are_not_sent(self, plain):
-        policy = runner(env_config={"password": "secret"})
-        description = read_description(policy_to_bytes(policy, 3))
-        assert "secret" not in json.dumps(description)
-        assert description["config"].keys().isdisjoint({"env", "env_config", "multiagent", "callbacks"})
-
-    def test_foreign_classes_are_neither_sent_nor_imported(self, plain, tmp_path, monkeypatch):
-        class Own(PPOPolicy):
-            pass
-
-        with pytest.raises(RequestError, match="Clients do not have the code of this policy") as caught:
-            policy_to_bytes(runner(Own), 3)
-        assert caught.value.status == 409
-        (tmp_path / "bomb.py").write_text("raise SystemExit('imported')")
-        monkeypatch.syspath_prepend(tmp_path)
-        good = read_description(policy_to_bytes(plain, 3))
-        model = {**good["config"]["model"], "custom_model": "bomb:Model"}
-        for changes in (
-            {"class": "bomb:Policy"},
-            {"class": "os:system"},
-            {"class": "rollax.algorithms.ppo:PPOTrainer"},
-            {"class": "rollax.policy.policy:Policy"},
-            {"config": {**good["config"], "model": model}},
-        ):
-            with pytest.raises(CheckpointError):
-                policy_from_bytes(forged(plain, changes))
-
-    def test_damaged_bytes_are_refused(self, plain):
-        data = policy_to_bytes(plain, 3)
-        for damaged in (b"", b"12345678", data[:100], data[:-1], b"\xff" * 8 + data[8:], safetensors.numpy.save({})):
-            with pytest.raises(CheckpointError):
-                policy_from_bytes(damaged)
-        for changes in (
-            {"format": "rollax-policy-9"},
-            {"version": -1},
-            {"timestep": 1.5},
-            {"policy_id": 3},
-            {"config": {}},
-            {"config": {"lr": "high"}},
-            {"observation_space": {"type": "Box"}},
-            {"observation_space": None},
-            {"observation_filter": "Other"},
-        ):
-            with pytest.raises(RollaxError):
-                policy_from_bytes(forged(plain, changes))
-
-    @given(st.binary(max_size=200))
-    def test_random_bytes_are_refused(self, data):
-        with pytest.raises(CheckpointError):
-            read_description(data)
-
-
-def forged(policy: PolicyRunner, changes: Mapping[str, Any]) -> bytes:
-    """The bytes of a policy with a changed description."""
-    data = policy_to_bytes(policy, 3)
-    description = {**read_description(data), **changes}
-    return safetensors.numpy.save(safetensors.numpy.load(data), {"rollax": json.dumps(description)})
-
-
-def test_the_onnx_model_of_a_served_policy_acts_as_the_policy(plain):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    backend = PolicyBackend({"default_policy": plain})
-    session = onnxruntime.InferenceSession(backend.onnx("default_policy"), providers=["CPUExecutionProvider"])
-    obs = observations(5)
-    (actions,) = session.run(["action"], {"obs": obs})
-    np.testing.assert_allclose(actions, plain.compute_actions(obs)[0], atol=1e-5)
-    backend.close()

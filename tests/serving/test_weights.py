@@ -1,0 +1,113 @@
+"""Policies as bytes, for clients with local inference: they act as the original, and bring no code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+
+from rollax import CheckpointError, PPOPolicy
+from rollax.errors import RequestError, RollaxError
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description, update_policy
+from tests.serving.served_policies import SingleEpisode, observations, runner
+
+
+def forged(policy: PolicyRunner, changes: Mapping[str, Any]) -> bytes:
+    """The bytes of a policy with a changed description."""
+    data = policy_to_bytes(policy, 3)
+    description = {**read_description(data), **changes}
+    return safetensors.numpy.save(safetensors.numpy.load(data), {"rollax": json.dumps(description)})
+
+
+@pytest.mark.parametrize("kind", ["plain", "recurrent"])
+def test_a_loaded_policy_acts_as_the_original(request, kind):
+    policy = request.getfixturevalue(kind)
+    loaded = policy_from_bytes(policy_to_bytes(policy, 3))
+    assert loaded.policy.name == "default_policy"
+    there, here = SingleEpisode(loaded), SingleEpisode(policy)
+    for obs in observations(4):
+        np.testing.assert_allclose(there.act(obs), here.act(obs), rtol=1e-6)
+
+
+def test_clients_explore_with_different_random_numbers(plain):
+    data = policy_to_bytes(plain, 3)
+    seen = [np.zeros(2, np.float32)] * 64
+    one, two, three, four = (
+        policy_from_bytes(data, seed=seed).compute_actions(seen, explore=True)[0] for seed in (None, None, 1, 1)
+    )
+    assert (one != two).any()
+    np.testing.assert_array_equal(three, four)
+
+
+def test_newer_weights_are_adopted(plain):
+    newer = runner(seed=2)
+    loaded = policy_from_bytes(policy_to_bytes(plain, 3))
+    newer.policy.timestep = 77
+    assert update_policy(loaded, policy_to_bytes(newer, 4)) == 4
+    assert loaded.policy.timestep == 77
+    seen = list(observations(16))
+    np.testing.assert_array_equal(loaded.compute_actions(seen)[0], newer.compute_actions(seen)[0])
+    with pytest.raises(CheckpointError, match="different policy"):
+        update_policy(loaded, policy_to_bytes(runner(policy_id="other"), 5))
+
+
+def test_settings_of_the_environment_are_not_sent(plain):
+    policy = runner(env_config={"password": "secret"})
+    description = read_description(policy_to_bytes(policy, 3))
+    assert "secret" not in json.dumps(description)
+    assert description["config"].keys().isdisjoint({"env", "env_config", "multiagent", "callbacks"})
+
+
+def test_foreign_classes_are_neither_sent_nor_imported(plain, tmp_path, monkeypatch):
+    class Own(PPOPolicy):
+        pass
+
+    with pytest.raises(RequestError, match="Clients do not have the code of this policy") as caught:
+        policy_to_bytes(runner(Own), 3)
+    assert caught.value.status == 409
+    (tmp_path / "bomb.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    good = read_description(policy_to_bytes(plain, 3))
+    model = {**good["config"]["model"], "custom_model": "bomb:Model"}
+    for changes in (
+        {"class": "bomb:Policy"},
+        {"class": "os:system"},
+        {"class": "rollax.algorithms.ppo:PPOTrainer"},
+        {"class": "rollax.policy.policy:Policy"},
+        {"config": {**good["config"], "model": model}},
+    ):
+        with pytest.raises(CheckpointError):
+            policy_from_bytes(forged(plain, changes))
+
+
+def test_damaged_bytes_are_refused(plain):
+    data = policy_to_bytes(plain, 3)
+    for damaged in (b"", b"12345678", data[:100], data[:-1], b"\xff" * 8 + data[8:], safetensors.numpy.save({})):
+        with pytest.raises(CheckpointError):
+            policy_from_bytes(damaged)
+    for changes in (
+        {"format": "rollax-policy-9"},
+        {"version": -1},
+        {"timestep": 1.5},
+        {"policy_id": 3},
+        {"config": {}},
+        {"config": {"lr": "high"}},
+        {"observation_space": {"type": "Box"}},
+        {"observation_space": None},
+        {"observation_filter": "Other"},
+    ):
+        with pytest.raises(RollaxError):
+            policy_from_bytes(forged(plain, changes))
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused(data):
+    with pytest.raises(CheckpointError):
+        read_description(data)
