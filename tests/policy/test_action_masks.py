@@ -1,14 +1,16 @@
-"""Action masks in NumPy."""
+"""Action masks: checks in NumPy, and their effect on a policy."""
 
 from __future__ import annotations
 
 import gymnasium as gym
+import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import EnvError, PPOPolicy, SpaceError, check_env
+from rollax import DQNPolicy, EnvError, PPOPolicy, SampleBatch, ShapeError, SpaceError, check_env
 from rollax.policy.action_masks import are_allowed, masks_choices
+from tests.policy.small_ppo import CHOICES, SEEN, make, seen
 
 MASK = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -78,3 +80,69 @@ def test_masks_of_others_beside_the_own_one_are_features() -> None:
     policy = PPOPolicy(observed, spaces.Discrete(3), {"model": {"fcnet_hiddens": (4,)}})
     seen = {"other": {"x": np.zeros((1, 2)), "action_mask": [[1, 0, 0]]}, "action_mask": np.array([[0, 1, 0]])}
     assert policy.compute_actions(seen)[0].tolist() == [1]
+
+
+class TestMask:
+    def space(self, entries):
+        return spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(entries)})
+
+    def test_masked_actions_are_never_taken(self):
+        policy = make(self.space(4))
+        random = np.random.default_rng(0)
+        mask = random.integers(0, 2, (300, 4)).astype(np.int8)
+        mask[np.arange(300), random.integers(0, 4, 300)] = 1
+        obs = {"x": seen(300), "action_mask": mask}
+        for explore in (True, False):
+            actions, _, fetches = policy.compute_actions(obs, explore=explore)
+            assert mask[np.arange(300), actions - 2].all()
+            np.testing.assert_array_equal(jax.nn.softmax(fetches["action_dist_inputs"])[mask == 0], 0.0)
+        # Padding does not change the caller's mask.
+        assert obs["action_mask"] is mask
+        assert len(mask) == 300
+
+    def test_a_single_valid_action_is_certain(self):
+        obs = {"x": seen(3), "action_mask": np.eye(4, dtype=np.int8)[:3]}
+        actions, _, fetches = make(self.space(4)).compute_actions(obs)
+        np.testing.assert_array_equal(actions, [2, 3, 4])
+        np.testing.assert_array_equal(fetches["action_logp"], 0.0)
+
+    @pytest.mark.long
+    def test_learning_excludes_masked_actions(self):
+        policy = make(self.space(4), entropy_coeff=0.01, kl_coeff=0.2)
+        obs = {"x": seen(16), "action_mask": np.tile(np.array([1, 0, 1, 0], np.int8), (16, 1))}
+        actions, _, fetches = policy.compute_actions(obs)
+        columns = {"advantages": seen(16)[:, 0], "value_targets": seen(16)[:, 1]}
+        stats = policy.learn_on_batch(SampleBatch({"obs": obs, "actions": actions, **columns, **fetches}))
+        assert all(np.isfinite(value) for value in stats.values())
+        assert stats["entropy"] <= np.log(2)  # of two choices, not four
+        assert stats["kl"] < 1
+
+    @pytest.mark.parametrize(
+        ("action_space", "bad_row", "where"),
+        [
+            (CHOICES, [0, 0, 0, 0], r"'default_policy', row 2 of 3\n"),
+            (spaces.MultiDiscrete([2, 2]), [1, 1, 0, 0], r"row 2 of 3, discrete action 1 of 2\n"),
+            (
+                spaces.Tuple([spaces.Discrete(1), SEEN, spaces.Discrete(3)]),
+                [0, 1, 1, 1],
+                r"row 2 of 3, discrete action 0 of 2",
+            ),
+        ],
+    )
+    def test_all_zeros_is_an_error(self, action_space, bad_row, where):
+        mask = np.array([[1, 1, 1, 1], [1, 0, 1, 0], bad_row], np.int8)
+        with pytest.raises(EnvError, match=r"allows no action(.|\n)*" + where + r"(.|\n)*fix"):
+            make(self.space(4), action_space).compute_actions({"x": seen(3), "action_mask": mask})
+
+    def test_masks_that_do_not_fit(self):
+        with pytest.raises(SpaceError, match=r"wrong width(.|\n)*MultiBinary\(3\)(.|\n)*MultiBinary\(4\)"):
+            make(self.space(3))
+        with pytest.raises(SpaceError, match=r"wrong width(.|\n)*Dict"):
+            make(spaces.Dict({"x": SEEN, "action_mask": spaces.Dict({"a": spaces.MultiBinary(4)})}))
+        with pytest.raises(SpaceError, match="no discrete choices"):
+            make(self.space(3), SEEN)
+        with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 3\)(.|\n)*\(1, 4\)"):
+            make(self.space(4)).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
+        # One entry would otherwise be valid for all actions of a policy with Q-values.
+        with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 1\)(.|\n)*\(1, 4\)"):
+            DQNPolicy(self.space(4), CHOICES).compute_actions({"x": seen(1), "action_mask": np.ones((1, 1), np.int8)})

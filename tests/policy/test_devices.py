@@ -19,8 +19,8 @@ from rollax import sharing
 from rollax.errors import NonFiniteError
 from rollax.policy.learner import Devices
 from tests.policy import test_recurrent_policy as recurrent
-from tests.policy.test_jax_policy import CHOICES, SEEN, SMALL, Stateful, experience, seen
-from tests.policy.test_jax_policy import make as make_ppo
+from tests.policy.small_ppo import CHOICES, SEEN, SMALL, Stateful, experience, seen
+from tests.policy.small_ppo import make as make_ppo
 from tests.policy.test_targets import Distilled
 
 REPOSITORY = Path(__file__).parents[2]

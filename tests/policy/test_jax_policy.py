@@ -1,4 +1,4 @@
-"""`JaxPolicy` with PPO and PG: acting, masks, learning, non-finite numbers, weights and state, compilations."""
+"""`JaxPolicy` with PPO and PG: acting, learning, weights and state, compilations."""
 
 from __future__ import annotations
 
@@ -19,36 +19,11 @@ from rollax.errors import (
     BatchError,
     CheckpointError,
     ConfigError,
-    EnvError,
-    NonFiniteError,
     PolicyError,
-    ShapeError,
-    SpaceError,
 )
 from rollax.models.outputs import Outputs
 from rollax.policy.minibatches import Minibatches
-
-SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
-SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 3, "sgd_minibatch_size": 8, "num_sgd_iter": 2, "lr": 1e-2}
-
-
-def make(observation_space=SEEN, action_space=CHOICES, **config):
-    return PPOPolicy(observation_space, action_space, {**SMALL, **config})
-
-
-def seen(rows, seed=0):
-    return np.random.default_rng(seed).uniform(-1, 1, (rows, 3)).astype(np.float32)
-
-
-def experience(policy, rows, seed=0):
-    """A postprocessed batch of the policy's own actions, with random advantages and targets."""
-    random = np.random.default_rng(seed)
-    obs = seen(rows, seed)
-    actions, _, fetches = policy.compute_actions(obs)
-    advantages, targets = random.standard_normal((2, rows), dtype=np.float32)
-    return SampleBatch(
-        {"obs": obs, "actions": actions, "advantages": advantages, "value_targets": 3 * targets, **fetches}
-    )
+from tests.policy.small_ppo import CHOICES, SEEN, SMALL, Stateful, experience, make, seen
 
 
 class TestActing:
@@ -124,72 +99,6 @@ def test_log_probabilities_of_given_actions_compile_for_few_sizes():
         got = policy.fetches_of(whole[0][:rows], fetches)["action_logp"]
         np.testing.assert_allclose(got, expected[:rows], rtol=1e-6)
     assert policy.compilations() - before <= 4  # 1, 2, 4, 8; 16 was there
-
-
-class TestMask:
-    def space(self, entries):
-        return spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(entries)})
-
-    def test_masked_actions_are_never_taken(self):
-        policy = make(self.space(4))
-        random = np.random.default_rng(0)
-        mask = random.integers(0, 2, (300, 4)).astype(np.int8)
-        mask[np.arange(300), random.integers(0, 4, 300)] = 1
-        obs = {"x": seen(300), "action_mask": mask}
-        for explore in (True, False):
-            actions, _, fetches = policy.compute_actions(obs, explore=explore)
-            assert mask[np.arange(300), actions - 2].all()
-            np.testing.assert_array_equal(jax.nn.softmax(fetches["action_dist_inputs"])[mask == 0], 0.0)
-        # Padding does not change the caller's mask.
-        assert obs["action_mask"] is mask
-        assert len(mask) == 300
-
-    def test_a_single_valid_action_is_certain(self):
-        obs = {"x": seen(3), "action_mask": np.eye(4, dtype=np.int8)[:3]}
-        actions, _, fetches = make(self.space(4)).compute_actions(obs)
-        np.testing.assert_array_equal(actions, [2, 3, 4])
-        np.testing.assert_array_equal(fetches["action_logp"], 0.0)
-
-    @pytest.mark.long
-    def test_learning_excludes_masked_actions(self):
-        policy = make(self.space(4), entropy_coeff=0.01, kl_coeff=0.2)
-        obs = {"x": seen(16), "action_mask": np.tile(np.array([1, 0, 1, 0], np.int8), (16, 1))}
-        actions, _, fetches = policy.compute_actions(obs)
-        columns = {"advantages": seen(16)[:, 0], "value_targets": seen(16)[:, 1]}
-        stats = policy.learn_on_batch(SampleBatch({"obs": obs, "actions": actions, **columns, **fetches}))
-        assert all(np.isfinite(value) for value in stats.values())
-        assert stats["entropy"] <= np.log(2)  # of two choices, not four
-        assert stats["kl"] < 1
-
-    @pytest.mark.parametrize(
-        ("action_space", "bad_row", "where"),
-        [
-            (CHOICES, [0, 0, 0, 0], r"'default_policy', row 2 of 3\n"),
-            (spaces.MultiDiscrete([2, 2]), [1, 1, 0, 0], r"row 2 of 3, discrete action 1 of 2\n"),
-            (
-                spaces.Tuple([spaces.Discrete(1), SEEN, spaces.Discrete(3)]),
-                [0, 1, 1, 1],
-                r"row 2 of 3, discrete action 0 of 2",
-            ),
-        ],
-    )
-    def test_all_zeros_is_an_error(self, action_space, bad_row, where):
-        mask = np.array([[1, 1, 1, 1], [1, 0, 1, 0], bad_row], np.int8)
-        with pytest.raises(EnvError, match=r"allows no action(.|\n)*" + where + r"(.|\n)*fix"):
-            make(self.space(4), action_space).compute_actions({"x": seen(3), "action_mask": mask})
-
-    def test_masks_that_do_not_fit(self):
-        with pytest.raises(SpaceError, match=r"wrong width(.|\n)*MultiBinary\(3\)(.|\n)*MultiBinary\(4\)"):
-            make(self.space(3))
-        with pytest.raises(SpaceError, match=r"wrong width(.|\n)*Dict"):
-            make(spaces.Dict({"x": SEEN, "action_mask": spaces.Dict({"a": spaces.MultiBinary(4)})}))
-        with pytest.raises(SpaceError, match="no discrete choices"):
-            make(self.space(3), SEEN)
-        with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 3\)(.|\n)*\(1, 4\)"):
-            make(self.space(4)).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
-        # One entry would otherwise be valid for all actions of a policy with Q-values.
-        with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 1\)(.|\n)*\(1, 4\)"):
-            DQNPolicy(self.space(4), CHOICES).compute_actions({"x": seen(1), "action_mask": np.ones((1, 1), np.int8)})
 
 
 class TestNoisyAndHalf:
@@ -315,122 +224,6 @@ class TestLearning:
             np.testing.assert_allclose(policy.extra[name], alone.extra[name], rtol=1e-5, err_msg=name)
         changed = {name for name, value in policy.get_weights().items() if not np.array_equal(value, before[name])}
         assert {"norm.mean", "norm.var", "dropout.rngs.count"} <= changed
-
-
-class Stateful(nnx.Module):
-    """A model with dropout and batch statistics."""
-
-    def __init__(self, observation_space, num_outputs, *, rngs):
-        self.norm = nnx.BatchNorm(3, rngs=rngs)
-        self.dropout = nnx.Dropout(0.5, rngs=rngs)
-        self.policy, self.value = nnx.Linear(3, num_outputs, rngs=rngs), nnx.Linear(3, 1, rngs=rngs)
-
-    def __call__(self, obs):
-        hidden = self.dropout(self.norm(obs))
-        return Outputs(self.policy(hidden), self.value(hidden)[:, 0])
-
-
-class TestOwnLoss:
-    """Refused return values of a subclass's `loss`."""
-
-    def learned(self, change):
-        class Own(PPOPolicy):
-            def loss(self, *args):
-                return change(*super().loss(*args))
-
-        policy = Own(SEEN, CHOICES, SMALL)
-        return policy.learn_on_batch(experience(policy, 20))
-
-    @pytest.mark.parametrize(
-        ("change", "got"),
-        [
-            (lambda loss, stats: loss, r"Array \[\]"),
-            (lambda loss, stats: (loss * jnp.ones(3), stats), r"Array \[3\], dict"),
-            (lambda loss, stats: (loss, stats, 1), r"Array \[\], dict, int"),
-            (lambda loss, stats: (0.0, stats), "float, dict"),
-        ],
-    )
-    def test_other_return_values(self, change, got):
-        with pytest.raises(
-            PolicyError, match=rf"not return a number and a dict(.|\n)*class Own, loss\n +got: +({got})\n"
-        ):
-            self.learned(change)
-
-    def test_a_statistic_of_another_shape(self):
-        with pytest.raises(ShapeError, match=r"statistic 'odd' of the loss\n +got: +\(3,\)\n +expected: \(8,\)"):
-            self.learned(lambda loss, stats: (loss, {**stats, "odd": jnp.ones(3)}))
-
-    @pytest.mark.long
-    def test_statistics_may_be_numbers_and_columns(self):
-        assert (
-            self.learned(lambda loss, stats: (loss, {**stats, "two": 2, "half": 0.5, "by_row": jnp.ones(8)}))["two"]
-            == 2
-        )
-
-
-class TestNotFinite:
-    def with_nan(self, policy):
-        weights = policy.get_weights()
-        weights["policy_head.bias"][:] = np.nan
-        policy.set_weights(weights)
-
-    @pytest.mark.parametrize("explore", [True, False])
-    @pytest.mark.parametrize("action_space", [CHOICES, SEEN, spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)])
-    def test_nan_logits_are_refused_in_acting(self, action_space, explore):
-        policy = make(action_space=action_space)
-        policy.name = "left"
-        self.with_nan(policy)
-        with pytest.raises(NonFiniteError, match=r"'left', row 0 of 3, at timestep 0(.|\n)*NaN in the weights"):
-            policy.compute_actions(seen(3), explore=explore)
-
-    def test_the_row_is_named(self):
-        obs = seen(3)
-        obs[1, 2] = np.nan
-        with pytest.raises(NonFiniteError, match="row 1 of 3"):
-            make().compute_actions(obs)
-
-    @pytest.mark.long
-    def test_a_bad_batch_changes_nothing(self):
-        policy, twin = make(num_sgd_iter=1), make(num_sgd_iter=1)
-        policy.name = "left"
-        good = experience(policy, 8)
-        twin.learning_rng.bit_generator.state = policy.learning_rng.bit_generator.state
-        for one in (policy, twin):
-            one.learn_on_batch(good)
-        for column in ("obs", "advantages", "value_targets"):
-            bad = good.copy()
-            bad[column][3] = np.nan
-            before = policy.get_weights()
-            with pytest.raises(NonFiniteError, match="not finite") as error:
-                policy.learn_on_batch(bad)
-            assert "policy 'left', gradient step 1: the loss (" in str(error.value)
-            assert f"columns ['{column}']" in str(error.value)
-            assert "lower lr" in str(error.value)
-            for name, value in policy.get_weights().items():
-                np.testing.assert_array_equal(value, before[name])
-        assert policy.learner.num_updates == 1
-        # The same as without the bad batch, except for the shuffles that it drew.
-        twin.learning_rng.bit_generator.state = policy.learning_rng.bit_generator.state
-        for one in (policy, twin):
-            one.compute_actions(seen(5))
-            one.learn_on_batch(good)
-        for name, value in policy.get_weights().items():
-            np.testing.assert_array_equal(value, twin.get_weights()[name])
-
-    @pytest.mark.long
-    def test_terms_of_the_loss_are_named(self):
-        policy = make()
-        batch = experience(policy, 8)
-        batch["value_targets"][:] = np.inf
-        with pytest.raises(NonFiniteError, match=r"the loss \((vf_explained_var, )?vf_loss\)"):
-            policy.learn_on_batch(batch)
-
-    def test_nan_weights_are_detected_in_learning(self):
-        policy = make()
-        batch = experience(policy, 8)
-        self.with_nan(policy)
-        with pytest.raises(NonFiniteError, match="gradient step 0"):
-            policy.learn_on_batch(batch)
 
 
 class TestState:

@@ -10,7 +10,7 @@ import pytest
 
 from rollax.algorithms.ppo import PPOPolicy
 from tests.policy import test_recurrent_policy as recurrent
-from tests.policy.test_jax_policy import experience, make
+from tests.policy.small_ppo import experience, make
 
 _NOT_A_MEAN = "vf_explained_var"
 

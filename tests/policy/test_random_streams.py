@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax.policy.policy import Policy
-from tests.policy.test_jax_policy import experience, make, seen
+from tests.policy.small_ppo import experience, make, seen
 
 
 @pytest.mark.long

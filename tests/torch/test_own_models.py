@@ -70,7 +70,7 @@ class TestOwnModels:
         same(policy.get_weights(), other.get_weights())
 
     def test_a_module_of_jax_is_refused(self):
-        from tests.policy.test_jax_policy import Stateful as OfJax
+        from tests.policy.small_ppo import Stateful as OfJax
 
         with pytest.raises(ConfigError, match=r"not a class of PyTorch modules(.|\n)*torch.nn.Module"):
             make(model={"custom_model": OfJax})
