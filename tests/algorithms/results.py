@@ -1,4 +1,6 @@
-"""Keys of the results of trainers."""
+"""Keys of the results of trainers, and equal weights."""
+
+import numpy as np
 
 PPO_STATS = {
     "cur_kl_coeff",
@@ -16,3 +18,13 @@ PPO_STATS = {
 def keys(value):
     """The keys of nested dicts, without their values."""
     return {key: keys(part) for key, part in value.items()} if isinstance(value, dict) else None
+
+
+def assert_same_weights(trainer, other):
+    """The policies of two trainers have equal weights, bit for bit."""
+    ours, theirs = trainer.get_weights(), other.get_weights()
+    assert ours.keys() == theirs.keys()
+    for policy_id, weights in ours.items():
+        assert weights.keys() == theirs[policy_id].keys()
+        for name, value in weights.items():
+            np.testing.assert_array_equal(value, theirs[policy_id][name], err_msg=name)

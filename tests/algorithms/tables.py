@@ -7,7 +7,7 @@ import numpy as np
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import Outputs
+from rollax import Outputs, SampleBatch
 
 
 class Table(nnx.Module):
@@ -24,3 +24,17 @@ class Table(nnx.Module):
 
 def f32(*numbers: float) -> np.ndarray:
     return np.array(numbers, np.float32)
+
+
+def two_rows(**columns) -> SampleBatch:
+    """Two transitions, as a replay buffer draws them, with these columns too."""
+    return SampleBatch(
+        {
+            "obs": np.array([0, 1]),
+            "rewards": f32(1, 2),
+            "new_obs": np.array([1, 2]),
+            "discounts": f32(0.5, 0.0),
+            "weights": f32(1, 1),
+            **columns,
+        }
+    )

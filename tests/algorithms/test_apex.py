@@ -10,6 +10,7 @@ from rollax import ConfigError, RolloutWorker, Trainer
 from rollax.algorithms.apex import ApexDQNConfig, ApexDQNPolicy, ApexDQNTrainer, worker_scale
 from rollax.policy.exploration.parameter_noise import epsilon_distance
 from tests.algorithms.envs import Echo, Film, MaskedCartPole, TwoAgents
+from tests.algorithms.results import assert_same_weights
 
 SMALL = {
     "learning_starts": 40,
@@ -102,8 +103,7 @@ class TestRuns:
                 for _ in range(2):
                     ours, theirs = trainer.train(), restored.train()
                     assert ours["info"]["learner"] == theirs["info"]["learner"]
-                for name, value in trainer.get_weights()["default_policy"].items():
-                    np.testing.assert_array_equal(value, restored.get_weights()["default_policy"][name])
+                assert_same_weights(trainer, restored)
 
     @pytest.mark.parametrize(
         "options",

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, SampleBatch, SpaceError
+from rollax import ConfigError, SpaceError
 from rollax.algorithms.cql import CQLConfig, CQLPolicy, DiscreteCQLPolicy
 from rollax.algorithms.dqn import DQNPolicy
 from rollax.algorithms.sac import SACPolicy
-from tests.algorithms.tables import f32
+from tests.algorithms.tables import f32, two_rows
 from tests.algorithms.test_sac import BOX, LINE, tables
 
 SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1, "initial_alpha": 0.5}
@@ -34,17 +34,7 @@ class Quarters(np.random.Generator):
 
 
 def rows(**columns):
-    return SampleBatch(
-        {
-            "obs": np.array([0, 1]),
-            "actions": f32(0.2, -0.4)[:, None],
-            "rewards": f32(1, 2),
-            "new_obs": np.array([1, 2]),
-            "discounts": f32(0.5, 0.0),
-            "weights": f32(1, 1),
-            **columns,
-        }
-    )
+    return two_rows(**{"actions": f32(0.2, -0.4)[:, None], **columns})
 
 
 class TestContinuous:

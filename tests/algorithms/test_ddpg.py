@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, NonFiniteError, SampleBatch, SpaceError
 from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, TD3Config
-from tests.algorithms.tables import f32
+from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
 """Three states, observed as one-hot vectors: a linear actor is tanh of a table, a linear critic is u[s] + c a."""
@@ -51,17 +51,7 @@ def td3(config_class=TD3Config, box=BOX, **options):
 
 
 def rows(**columns):
-    return SampleBatch(
-        {
-            "obs": np.array([0, 1]),
-            "actions": f32(0.2, -0.4)[:, None],
-            "rewards": f32(1, 2),
-            "new_obs": np.array([1, 2]),
-            "discounts": f32(0.5, 0.0),
-            "weights": f32(1, 1),
-            **columns,
-        }
-    )
+    return two_rows(**{"actions": f32(0.2, -0.4)[:, None], **columns})
 
 
 def one_row():

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from rollax import ConfigError, SampleBatch, SpaceError, Trainer
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer, RainbowConfig, RainbowTrainer
 from tests.algorithms.envs import Echo, Film, MaskedCartPole
+from tests.algorithms.results import assert_same_weights
 from tests.algorithms.tables import f32
 
 LINE = spaces.Discrete(3)
@@ -240,8 +241,7 @@ class TestRuns:
                 for _ in range(2):
                     ours, theirs = trainer.train(), restored.train()
                     assert ours["info"]["learner"] == theirs["info"]["learner"]
-                for name, value in trainer.get_weights()["default_policy"].items():
-                    np.testing.assert_array_equal(value, restored.get_weights()["default_policy"][name])
+                assert_same_weights(trainer, restored)
 
     def test_restoring_without_the_buffer_empties_it(self, tmp_path):
         config = {"learning_starts": 10, "timesteps_per_iteration": 40, "train_batch_size": 8}

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError
 from rollax.algorithms.iql import IQLConfig, IQLPolicy
-from tests.algorithms.tables import f32
+from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
 """Three states, observed as one-hot vectors: a linear actor and linear values are tables."""
@@ -38,19 +38,6 @@ def policy_with(actions, actor, values, critics, target_critics, **options):
     return policy
 
 
-def rows(**columns):
-    return SampleBatch(
-        {
-            "obs": np.array([0, 1]),
-            "rewards": f32(1, 2),
-            "new_obs": np.array([1, 2]),
-            "discounts": f32(0.5, 0.0),
-            "weights": f32(1, 1),
-            **columns,
-        }
-    )
-
-
 class TestContinuous:
     """V = 1, 4, 5; the actions are 0.5 and -0.5; τ = 0.9, β = 2.
 
@@ -67,7 +54,7 @@ class TestContinuous:
 
     def found(self, **options):
         policy = policy_with(BOX, self.actor, self.values, self.critics, self.target_critics, **options)
-        return policy.compute_gradients(rows(actions=f32(0.5, -0.5)[:, None]))
+        return policy.compute_gradients(two_rows(actions=f32(0.5, -0.5)[:, None]))
 
     def test_state_values(self):
         # 0.9 · ¼ and 0.1 · ¼; ∂/∂V = -2 |τ - 1{A<0}| A / 2 rows
@@ -106,7 +93,7 @@ class TestContinuous:
     def test_only_critics_have_targets(self):
         policy = policy_with(BOX, self.actor, self.values, self.critics, self.target_critics, tau=0.25)
         before = {name: np.array(value) for name, value in policy.targets.items()}
-        policy.learn_on_batch(rows(actions=f32(0.5, -0.5)[:, None]))
+        policy.learn_on_batch(two_rows(actions=f32(0.5, -0.5)[:, None]))
         for name, value in policy.targets.items():
             followed = 0.25 * np.array(policy.params[name]) + 0.75 * before[name]
             np.testing.assert_allclose(value, followed if name.startswith("critics") else before[name], rtol=1e-5)
@@ -116,7 +103,7 @@ class TestContinuous:
             BOX, self.actor, self.values, self.critics, self.target_critics, actor_lr=0.1, critic_lr=0.2, value_lr=0.0
         )
         before = policy.get_weights()
-        policy.learn_on_batch(rows(actions=f32(0.5, -0.5)[:, None]))
+        policy.learn_on_batch(two_rows(actions=f32(0.5, -0.5)[:, None]))
         moved = {name: np.abs(value - before[name]).max() for name, value in policy.get_weights().items()}
         for part, step in (("actor", 0.1), ("critics", 0.2), ("state_value", 0)):
             largest = max(distance for name, distance in moved.items() if name.startswith(part))
@@ -131,7 +118,7 @@ class TestDiscrete:
         critics = [[[1, 0], [0, 2], [0, 0]]] * 2
         targets = [[[9, 1.5], [3.5, 0], [0, 0]], [[9, 2], [4, 0], [0, 0]]]
         policy = policy_with(spaces.Discrete(2, start=5), actor, (1, 4, 5), critics, targets)
-        gradients, stats = policy.compute_gradients(rows(actions=np.array([6, 5])))
+        gradients, stats = policy.compute_gradients(two_rows(actions=np.array([6, 5])))
         weights = np.array([math.e, 1 / math.e])
         assert stats["actor_loss"] == pytest.approx(np.mean(weights * np.log([2, 4])), rel=1e-5)
         expected = -weights[:, None] * np.array([[-0.5, 0.5], [0.75, -0.75]]) / 2
@@ -144,7 +131,7 @@ class TestDiscrete:
         policy = IQLPolicy(space, spaces.Discrete(3), SMALL)
         policy.set_weights({name: np.zeros_like(value) for name, value in policy.get_weights().items()})
         obs = {"obs": np.zeros(2, np.int64), "action_mask": np.array([[1, 0, 1]] * 2, np.int8)}
-        _, stats = policy.compute_gradients(rows(obs=obs, new_obs=obs, actions=np.array([0, 2])))
+        _, stats = policy.compute_gradients(two_rows(obs=obs, new_obs=obs, actions=np.array([0, 2])))
         assert stats["entropy"] == pytest.approx(math.log(2), rel=1e-5)
 
 

@@ -13,6 +13,7 @@ from examples.parametric_actions import ParametricCartPole
 from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import get_trainer_class
 from tests.algorithms.envs import Echo, MaskedCartPole, Shown
+from tests.algorithms.results import assert_same_weights
 from tests.marks import long_except
 
 BOX = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 2], np.float32))
@@ -134,8 +135,7 @@ def test_restoring_continues_exactly(algorithm, tmp_path):
             for _ in range(2):
                 ours, theirs = (learner_statistics(each.train()) for each in (trainer, restored))
                 assert ours == theirs
-            for name, value in trainer.get_weights()["default_policy"].items():
-                np.testing.assert_array_equal(value, restored.get_weights()["default_policy"][name])
+            assert_same_weights(trainer, restored)
             for name, value in trainer.get_policy().targets.items():
                 np.testing.assert_array_equal(value, restored.get_policy().targets[name])
 

@@ -8,6 +8,7 @@ import pytest
 from rollax import DQNPolicy, SampleBatch, Trainer
 from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
 from tests.algorithms.group_envs import Lift, Roll, TwoStep, paired
+from tests.algorithms.results import assert_same_weights
 from tests.marks import long_except
 
 GRU = {"fcnet_hiddens": (8,), "use_gru": True, "lstm_cell_size": 8, "max_seq_len": 4}
@@ -123,8 +124,7 @@ def test_restoring_continues_exactly(tmp_path, model, mixer):
             for _ in range(2):
                 ours, theirs = trainer.train(), restored.train()
                 assert ours["info"]["learner"] == theirs["info"]["learner"]
-            for name, value in trainer.get_weights()["default_policy"].items():
-                np.testing.assert_array_equal(value, restored.get_weights()["default_policy"][name])
+            assert_same_weights(trainer, restored)
 
 
 @pytest.mark.usefixtures("small_ray")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, SampleBatch, SpaceError
+from rollax import ConfigError, SpaceError
 from rollax.algorithms.sac import SACConfig, SACPolicy
-from tests.algorithms.tables import f32
+from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
 """Three states, observed as one-hot vectors: a linear actor and a linear critic are tables."""
@@ -53,19 +53,6 @@ def kernel(gradients, number):
     return found[number]
 
 
-def rows(**columns):
-    return SampleBatch(
-        {
-            "obs": np.array([0, 1]),
-            "rewards": f32(1, 2),
-            "new_obs": np.array([1, 2]),
-            "discounts": f32(0.5, 0.0),
-            "weights": f32(1, 1),
-            **columns,
-        }
-    )
-
-
 class TestContinuous:
     """α = ½. All noise is the median, so the action is tanh(mean), with log π = -½ log 2π - log(1 - a²) at σ = 1.
 
@@ -85,7 +72,7 @@ class TestContinuous:
         return policy
 
     def found(self, **options):
-        return self.policy(**options).compute_gradients(rows(actions=f32(0.2, -0.4)[:, None]))
+        return self.policy(**options).compute_gradients(two_rows(actions=f32(0.2, -0.4)[:, None]))
 
     def test_target_and_critics(self):
         # Row 0: Q⁻(1, 0.5) = 4 and 4.5: y = 1 + ½ (4 - ½ · -0.631257) = 3.157814. Row 1 is terminated: y = 2.
@@ -127,21 +114,21 @@ class TestContinuous:
         # Adam's first step is as long as its step size: the entropy is above its target, so log α falls by it.
         for options, step in (({}, 0.1), ({"alpha_lr": 0.03}, 0.03), ({"alpha_lr": 0.0}, 0.0)):
             policy = policy_with(BOX, self.actor, self.critics, self.target_critics, **options)
-            policy.learn_on_batch(rows(actions=f32(0.2, -0.4)[:, None]))
+            policy.learn_on_batch(two_rows(actions=f32(0.2, -0.4)[:, None]))
             np.testing.assert_allclose(policy.params["log_alpha"], np.log(0.5) - step, rtol=1e-5)
 
     @pytest.mark.long
     def test_only_critics_have_targets(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics, tau=0.25)
         before = {name: np.array(value) for name, value in policy.targets.items()}
-        policy.learn_on_batch(rows(actions=f32(0.2, -0.4)[:, None]))
+        policy.learn_on_batch(two_rows(actions=f32(0.2, -0.4)[:, None]))
         for name, value in policy.targets.items():
             followed = 0.25 * np.array(policy.params[name]) + 0.75 * before[name]
             np.testing.assert_allclose(value, followed if name.startswith("critics") else before[name], rtol=1e-5)
 
     def test_noise_is_new_at_every_use(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics)
-        batch = rows(actions=f32(0.2, -0.4)[:, None])
+        batch = two_rows(actions=f32(0.2, -0.4)[:, None])
         columns = [policy.train_columns(batch) for _ in range(2)]
         drawn = [column[name] for column in columns for name in ("noise", "next_noise")]
         assert all(numbers.shape == (2, 1) for numbers in drawn)
@@ -161,7 +148,7 @@ class TestDiscrete:
 
     def found(self, **options):
         policy = policy_with(self.actions, self.actor, self.critics, self.target_critics, **options)
-        return policy.compute_gradients(rows(actions=np.array([6, 5])))
+        return policy.compute_gradients(two_rows(actions=np.array([6, 5])))
 
     def test_target_and_critics(self):
         # Row 0: min Q⁻(1) = (2, 1): V = ¼ 2 + ¾ 1 + ½ 0.562335 = 1.531168: y = 1.765584. Row 1: y = 2.
@@ -198,7 +185,7 @@ class TestDiscrete:
         critics = ([[1, 2, 99], [0, 4, 0], [0, 0, 0]], [[3, 0, 99], [0, 3, 0], [0, 0, 0]])
         targets = ([[0] * 3, [99, 2, 4], [0] * 3], [[0] * 3, [99, 3, 1], [0] * 3])
         policy = policy_with(spaces.Discrete(3), actor, critics, targets, space)
-        batch = rows(obs=obs, new_obs=new_obs, actions=np.array([1, 1]))
+        batch = two_rows(obs=obs, new_obs=new_obs, actions=np.array([1, 1]))
         gradients, stats = policy.compute_gradients(batch)
         # Row 0 bootstraps as above, from actions 1 and 2 with ¼ and ¾, worth (2, 1).
         np.testing.assert_allclose(stats["mean_target"], (1.765584 + 2) / 2, rtol=1e-5)
