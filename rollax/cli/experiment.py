@@ -107,7 +107,7 @@ def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
     return decode_config(config, trust="code fields")
 
 
-def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
+def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
     """Returns the config of settings such as `lr=1e-4` or `model.fcnet_hiddens=[64,64]`: dotted keys, YAML values."""
     config: dict[str, Any] = {}
     for text in texts:
@@ -115,17 +115,17 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
         *outer, last = key.split(".")
         if not equals or not last or not all(outer):
             expected = "KEY=VALUE, as in lr=1e-4 or model.fcnet_hiddens=[64,64]"
-            raise ConfigError("The setting is not of the form KEY=VALUE.", where=option, got=text, expected=expected)
+            raise ConfigError("The setting is not of the form KEY=VALUE.", where="--set", got=text, expected=expected)
         inside: Any = config
         for part in outer:
             inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None
         if not isinstance(inside, dict) or last in inside:
-            raise ConfigError(f"{key} is given twice.", where=option, got=text, fix="leave one of them out")
+            raise ConfigError(f"{key} is given twice.", where="--set", got=text, fix="leave one of them out")
         try:
             inside[last] = _parse_yaml(value)
         except (yaml.YAMLError, ValueError) as error:
             raise ConfigError(
-                "The value of the setting is not valid YAML.", where=option, got=f"{text} ({error})"
+                "The value of the setting is not valid YAML.", where="--set", got=f"{text} ({error})"
             ) from error
     return decode_config(config, trust="code fields")
 

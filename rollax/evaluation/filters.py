@@ -38,11 +38,12 @@ class MeanStdFilter:
 
     Args:
         observation_space: the space of one observation.
-        clip: results are clipped to [-clip, clip] deviations; elements that rarely change would otherwise be unbounded.
     """
 
-    def __init__(self, observation_space: spaces.Space, *, clip: float = 10.0) -> None:
-        self.clip = clip
+    clip = 10.0
+    """Results are clipped to [-clip, clip] deviations; elements that rarely change would otherwise be unbounded."""
+
+    def __init__(self, observation_space: spaces.Space) -> None:
         self._space = observation_space
         self._moments = {path: _Moments(path, leaf.shape or ()) for path, leaf in self._filtered(observation_space)}
 
