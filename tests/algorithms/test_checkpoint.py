@@ -20,7 +20,7 @@ from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import CheckpointError, ConfigError, PolicyError
 from rollax.storage import from_json_bytes, to_json_bytes
 from tests.algorithms.envs import TwoAgents
-from tests.algorithms.own_code import Lean, Linear, Pole
+from tests.algorithms.own_code import Lean
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = {
@@ -378,78 +378,3 @@ class TestSaving:
         assert about["algorithm"] == "PPO"
         assert about["config"]["env"] == "CartPole-v1"
         assert about["policies"]["default_policy"]["observation_space"]["shape"] == [4]
-
-
-class TestOwnCode:
-    MULTI = {"policies": {"default_policy": (Lean, None, None, {})}}
-
-    def test_state_of_a_user_defined_policy(self, tmp_path):
-        with PPOTrainer("CartPole-v1", {**CONFIG, "sgd_minibatch_size": 32, "multiagent": self.MULTI}) as trainer:
-            assert trainer.train()["info"]["learner"]["default_policy"] == {"limit": 16.0}
-            path = trainer.save(tmp_path)
-            with PPOTrainer(config=trainer.config) as fresh:
-                fresh.restore(path)
-                policy = fresh.get_policy()
-        assert isinstance(policy, Lean)
-        assert (policy.limit, policy.updates) == (16.0, 1)
-        assert policy.restored["list"] == [1, "two", None, [3.5]]
-        assert (policy.restored["best"], policy.restored["worst"]) == (float("inf"), -float("inf"))
-        # Both paths read the same as text.
-        np.testing.assert_array_equal(policy.restored["a/b"]["c"], [0, 1, 2])
-        np.testing.assert_array_equal(policy.restored["a"]["b/c"], [0, 0])
-
-    def test_state_that_cannot_be_stored_is_refused(self, tmp_path):
-        with PPOTrainer("CartPole-v1", {**CONFIG, "sgd_minibatch_size": 32, "multiagent": self.MULTI}) as trainer:
-            policy = trainer.get_policy()
-            for state in ({1: "a key that JSON would turn into text"}, {"x": object()}, {"x": np.array([object()])}):
-                policy.get_state = lambda state=state: state
-                with pytest.raises(CheckpointError, match="cannot be stored"):
-                    trainer.save(tmp_path)
-            assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.parametrize(
-        ("changes", "named"),
-        [
-            ({"env": "tests.algorithms.own_code:Pole"}, "'env'\n.*own_code:Pole(.|\n)*pass env="),
-            ({"env": Pole}, "'env'\n.*own_code:Pole"),
-            ({"model": {"custom_model": Linear}}, "'model.custom_model'\n.*own_code:Linear(.|\n)*pass model="),
-            ({"multiagent": MULTI}, "'multiagent.policies.default_policy.0.'\n.*own_code:Lean(.|\n)*pass multiagent="),
-            (
-                {
-                    "multiagent": {
-                        "policies": {"default_policy": (None, None, None, {"model": {"custom_model": Linear}})}
-                    }
-                },
-                "'multiagent.policies.default_policy.3..model.custom_model'\n.*own_code:Linear(.|\n)*pass multiagent=",
-            ),
-            (
-                {"evaluation_config": {"env": "tests.algorithms.own_code:Pole", "env_config": {"env": "not:code"}}},
-                "'evaluation_config.env'\n.*own_code:Pole(.|\n)*pass evaluation_config=",
-            ),
-        ],
-    )
-    def test_is_imported_only_with_trust_code(self, tmp_path, changes, named):
-        config = {"env": "CartPole-v1", **CONFIG, "sgd_minibatch_size": 32, **changes}
-        with PPOTrainer(config=config) as trainer:
-            path = trainer.save(tmp_path)
-        with pytest.raises(CheckpointError, match=named + r"(.|\n)*trust_code=True"):
-            PPOTrainer.from_checkpoint(path)
-        for known in ({"trust_code": True}, changes):
-            with PPOTrainer.from_checkpoint(path, **known) as trainer:
-                trainer.train()
-
-    def test_class_without_an_import_path_must_be_passed(self, tmp_path):
-        class Local(Linear):
-            pass
-
-        config = {**CONFIG, "sgd_minibatch_size": 32, "model": {"custom_model": Local}}
-        with PPOTrainer(lambda context: gym.make("CartPole-v1"), config) as trainer:
-            path = trainer.save(tmp_path)
-        given = {}
-        for key, value in {"env": "CartPole-v1", "model": {"custom_model": Local}}.items():
-            with pytest.raises(CheckpointError, match=rf"without an import path(.|\n)*pass {key}=") as error:
-                PPOTrainer.from_checkpoint(path, trust_code=True, **given)
-            assert "trust_code" not in str(error.value)
-            given[key] = value
-        with PPOTrainer.from_checkpoint(path, **given) as trainer:
-            trainer.train()
