@@ -18,7 +18,7 @@ from pydantic import Field
 
 from rollax.algorithms.state_value import with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.models.outputs import Outputs
@@ -26,7 +26,7 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.advantages import add_advantages
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.update_plan import UpdatePlan
 
 

@@ -19,12 +19,11 @@ from pydantic import Field
 
 from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, learned_rows
 from rollax.algorithms.state_value import KLPenaltyPolicy, with_critic_and_entropy
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate, truncated_reference
 from rollax.policy.advantages import add_advantages
-from rollax.policy.jax_policy import Columns
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 
 _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"

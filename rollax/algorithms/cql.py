@@ -25,7 +25,7 @@ from pydantic import Field
 
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
 from rollax.algorithms.sac import SACConfig, SACPolicy, SACTrainer
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import ConservativeFields
 from rollax.errors import SpaceError
 from rollax.models.action_values import ActorWithCritics
@@ -35,7 +35,6 @@ from rollax.ops.actor_critic import td_target
 from rollax.ops.conservative import discrete_gap, multiplier_loss, sampled_gap
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen
-from rollax.policy.jax_policy import Columns
 
 _TARGET, _NOISE, _ACTIONS, _DENSITIES = "q_target", "gap_noise", "gap_actions", "gap_log_densities"
 

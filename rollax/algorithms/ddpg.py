@@ -23,7 +23,7 @@ from jax import lax
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import SpaceError
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
@@ -36,7 +36,7 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.exploration.action_noise import Deterministic, with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.optimizers import adam, by_part
 from rollax.policy.size_checks import check_layers

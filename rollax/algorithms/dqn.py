@@ -22,7 +22,7 @@ from gymnasium import spaces
 from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import But
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError, SpaceError
@@ -36,7 +36,7 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ, ValueExploration
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, periodic_copy

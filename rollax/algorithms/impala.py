@@ -20,7 +20,7 @@ from pydantic import Field
 
 from rollax.algorithms.state_value import with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config.groups import AsyncSamplesFields, StateValueFields
 from rollax.errors import ConfigError
 from rollax.models.outputs import Outputs
@@ -29,7 +29,7 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 from rollax.policy.advantages import check_critic_obs
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.update_plan import UpdatePlan
 
 _MAX_LOG_RHO = 60.0

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import ActorCriticFields, WeightedImitationFields
 from rollax.config.rules import But
 from rollax.models.action_values import (
@@ -37,7 +37,7 @@ from rollax.ops.imitation import advantage_weights, expectile_loss
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average

@@ -24,7 +24,7 @@ from gymnasium import Space
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.config import But
 from rollax.config.groups import BurnInFields, ReplayFields, ValueLossFields, WeightedImitationFields
 from rollax.errors import NonFiniteError
@@ -37,7 +37,7 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.batch_replay import BatchReplayOptimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.policy import ReplayedSequences
 from rollax.policy.update_plan import UpdatePlan

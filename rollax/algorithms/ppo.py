@@ -18,7 +18,7 @@ from pydantic import Field
 
 from rollax.algorithms.state_value import KLPenaltyPolicy, with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import SET, SchedulePoints, TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.models.outputs import Outputs
@@ -26,7 +26,6 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.advantages import add_advantages
-from rollax.policy.jax_policy import Columns
 from rollax.policy.minibatches import standardized
 from rollax.policy.update_plan import UpdatePlan
 

@@ -19,7 +19,7 @@ from gymnasium import Space, spaces
 from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import BurnInFields, QLearningFields, ReplayFields
 from rollax.errors import ConfigError
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
@@ -31,7 +31,7 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.action_masks import GroupMasks
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.policy import ReplayedSequences
 from rollax.policy.update_plan import UpdatePlan, periodic_copy

@@ -20,7 +20,7 @@ from gymnasium import spaces
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.config import But
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import ConfigError
@@ -34,7 +34,7 @@ from rollax.ops.masked import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 from gymnasium import Space
 
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff
 from rollax.ops.values import explained_variance, value_loss
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.state import number
 
 

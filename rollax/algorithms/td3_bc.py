@@ -20,10 +20,9 @@ import numpy as np
 from pydantic import Field
 
 from rollax.algorithms.ddpg import TD3Config, TD3Policy, TD3Trainer
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.models.config import ModelConfig
 from rollax.ops.imitation import behaviour_regularized_loss, squared_distances
-from rollax.policy.jax_policy import Columns
 
 _NEW_ACTIONS, _ACTS_NEXT = "new_actions", "acts_next"
 

@@ -1,5 +1,6 @@
 """Rows of experience: of one policy, a `SampleBatch`; of several, a `MultiAgentBatch`."""
 
+from rollax.batch.columns import Columns as Columns
 from rollax.batch.columns import MissingColumnError as MissingColumnError
 from rollax.batch.fragment import Fragment as Fragment
 from rollax.batch.multi_agent_batch import DEFAULT_POLICY as DEFAULT_POLICY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from rollax.errors import BatchError
 
 if TYPE_CHECKING:
     from rollax.batch.sample_batch import SampleBatch
+
+Columns = Mapping[str, Any]
+"""Name -> column, an array or a tree of arrays; also name -> parameter of a model."""
 
 INFOS = "infos"
 STATES = ("state_in", "state_out")

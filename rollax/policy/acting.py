@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,15 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.errors import PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, run_model
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.split_model import SplitModel
 from rollax.spaces import ACTION_MASK
-
-Columns = Mapping[str, Any]
 
 
 class Acting:

@@ -13,11 +13,11 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rollax.batch import Columns
 from rollax.policy.loss_result import misshapen_statistic
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, part_of
 from rollax.policy.weighted_mean import weighted_mean
 
-Columns = Mapping[str, Any]
 Loss = Callable[[Columns, Columns, Columns, Columns, jax.Array, Columns], tuple[jax.Array, tuple[dict, Columns]]]
 """(params, targets, extra, batch, mask, coefficients with `num_updates`) -> (loss, (statistics, extra))."""
 

@@ -15,7 +15,7 @@ from gymnasium import Space
 from jax import lax
 
 from rollax import runtime, trees
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
@@ -28,7 +28,7 @@ from rollax.policy.gradient_steps import Devices, GradientSteps
 from rollax.policy.learner import Learner
 from rollax.policy.loss_result import checked_loss, td_error_of
 from rollax.policy.minibatches import acting_bucket, training_bucket
-from rollax.policy.model_policy import Columns, ModelPolicy
+from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.optimizers import adam, by_part, clipped
 from rollax.policy.policy import ActionsResult
 from rollax.policy.policy_model import make_policy_model

@@ -11,14 +11,13 @@ import numpy as np
 import optax
 
 from rollax import trees
+from rollax.batch import Columns
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.finite import not_finite
 from rollax.policy.gradient_steps import Devices, GradientSteps, Variables
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
 from rollax.sharing import shared
-
-Columns = Mapping[str, Any]
 
 
 class Update(NamedTuple):

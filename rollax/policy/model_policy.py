@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.errors import BatchError, PolicyError
 from rollax.models.distributions.base import ActionDistribution
@@ -28,7 +28,6 @@ from rollax.schedules import Schedule
 from rollax.spaces import space_text
 from rollax.state import generator_state, section
 
-Columns = Mapping[str, Any]
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
 
 

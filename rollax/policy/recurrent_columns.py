@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,12 +10,11 @@ import numpy as np
 from gymnasium import Space
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.errors import PolicyError
 from rollax.models.outputs import initial_state_of, is_recurrent
 from rollax.spaces import zeros
 
-Columns = Mapping[str, Any]
 ARGUMENT_OF = {
     SampleBatch.STATE_IN: "state_batches",
     SampleBatch.PREV_ACTIONS: "prev_action_batch",

@@ -11,7 +11,7 @@ from flax import nnx
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.errors import PolicyError
 from rollax.models.action_values import make_actor
 from rollax.models.embeddings import is_parametric
@@ -19,7 +19,7 @@ from rollax.models.linear import LinearPolicy
 from rollax.models.outputs import Outputs
 from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.size_checks import check_layers
 from rollax.policy.stacked_acting import StackedActing, vector_parts
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollax.batch import Columns
 from rollax.errors import PolicyError
 from rollax.numbers import is_whole
 
-Columns = Mapping[str, Any]
 UpdatedTargets = Callable[[Columns, Columns, Any], Columns]
 """(targets, params, num_updates) -> targets, after a gradient step."""
 StopsUpdate = Callable[[Columns], Any]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rollax import trees
+from rollax.batch import Columns
 from rollax.policy.minibatches import Minibatches
-
-Columns = Mapping[str, Any]
 
 
 class Epoch:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rollax import trees
+from rollax.batch import Columns
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.importing import path_of
 from rollax.policy.finite import not_finite
@@ -33,7 +34,6 @@ from rollax.torch.weights import (
     to_tensors,
 )
 
-Columns = Mapping[str, Any]
 Loss = Callable[[Columns, Tensor, Columns], tuple[Tensor, dict[str, Any]]]
 """(batch, mask, coefficients with `num_updates`) -> (loss, statistics): tensors, arrays or numbers."""
 Rates = float | Mapping[str, float]

@@ -13,7 +13,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.errors import PolicyError
 from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
@@ -21,7 +21,7 @@ from rollax.models.outputs import Outputs, is_noisy, run_model
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.loss_result import checked_loss, td_error_of
-from rollax.policy.model_policy import Columns, ModelPolicy
+from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.update_plan import check_parts
