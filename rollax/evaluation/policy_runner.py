@@ -52,9 +52,7 @@ class PolicyRunner:
         self.learns = learns
         self.accepts_off_policy = accepts_off_policy
         self.clip_rewards = clip_rewards
-        self._accepted = accepted(policy.compute_actions)
-        if policy.arguments is not None:
-            self._accepted = policy.arguments
+        self._accepted = accepted(policy.compute_actions) if policy.arguments is None else policy.arguments
         self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
         self._takes_states = self.takes("state_batches")

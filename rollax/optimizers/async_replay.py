@@ -14,7 +14,7 @@ from rollax.config.groups import AsyncReplayFields
 from rollax.errors import ConfigError
 from rollax.evaluation.remote_workers import Reply
 from rollax.optimizers.learner_thread import LearnerThread
-from rollax.optimizers.optimizer import Stats
+from rollax.optimizers.optimizer import POLL_S, Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities
 from rollax.policy.policy import Policy
@@ -22,7 +22,6 @@ from rollax.processes.failures import FailureRules
 from rollax.replay.shard import BufferOfSize, Errors, ReplayShard, ShardSettings
 from rollax.state import count, section
 
-_POLL_S = 0.05  # the longest wait of a step for workers, shards or the learner
 _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
 
 
@@ -195,10 +194,10 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         """Waits until a worker, a shard or the learner has something to pass on."""
         self._learner.check()
         if self._is_behind() and not self.shards.draws_in_flight:
-            self._learner.wait_for_update(_POLL_S)  # makes room for another draw
+            self._learner.wait_for_update(POLL_S)  # makes room for another draw
             return
         with self.timings.measured("wait_s"):
-            self.shards.wait(self.remote.references, _POLL_S)
+            self.shards.wait(self.remote.references, POLL_S)
 
     def _store(self, replies: Sequence[Reply]) -> int:
         """Passes fragments on to the shards; their workers get another request."""

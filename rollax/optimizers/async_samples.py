@@ -12,10 +12,8 @@ from rollax.batch import MultiAgentBatch
 from rollax.config.groups import AsyncSamplesFields
 from rollax.evaluation.messages import Rollout
 from rollax.optimizers.learner_thread import LearnerThread
-from rollax.optimizers.optimizer import Optimizer, Stats
+from rollax.optimizers.optimizer import POLL_S, Optimizer, Stats
 from rollax.state import count, generator_state
-
-_POLL_S = 0.05  # the longest wait for samples before a step checks the learner
 
 
 class _TrainBatch(NamedTuple):
@@ -111,7 +109,7 @@ class AsyncSamplesOptimizer(Optimizer):
         """Passes fragments to the learner, and weights and requests to the workers."""
         if self._waiting is None:
             with self.timings.measured("wait_s"):
-                replies = self.remote.collect(_POLL_S)
+                replies = self.remote.collect(POLL_S)
             if not replies:
                 self._check_waits()
             self._broadcast_newest()
@@ -120,7 +118,7 @@ class AsyncSamplesOptimizer(Optimizer):
                 self._sampled(rollout)
                 self._gathered.append(rollout)
             self._waiting = self._take_train_batch()
-        while self._waiting is not None and learner.put(self._waiting, _POLL_S):
+        while self._waiting is not None and learner.put(self._waiting, POLL_S):
             self.timings.queue_depths.add(len(learner))
             self._waiting = self._take_train_batch()
 

@@ -24,9 +24,10 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
 Found = TypeVar("Found")
+POLL_S = 0.05
+"""The longest wait for samples, draws or the learner before a step checks the others; seconds."""
 MOST_EPISODES = 1_000_000
 """The most episodes that an optimizer without a trainer keeps for its user: half a GB."""
-_POLL_S = 0.05  # between two checks while waiting
 _SECONDS = ("sample_s", "wait_s", "learn_s", "learner_wait_s", "broadcast_s")
 
 
@@ -301,7 +302,7 @@ class Optimizer(ABC):
     def _replies(self) -> list[Reply]:
         """The replies of remote workers that have arrived; waits for at least one."""
         with self.timings.measured("wait_s"):
-            while not (replies := self.remote.collect(_POLL_S)) and self.remote.pending:
+            while not (replies := self.remote.collect(POLL_S)) and self.remote.pending:
                 self._check_waits()
         return replies
 
