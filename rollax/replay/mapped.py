@@ -84,8 +84,8 @@ class _Computed:
         return self._compute(np.asarray(slots))
 
 
-class _MappedLinks:
-    """See `DrawnLinks`; rows are stored trajectory by trajectory."""
+class MappedLinks:
+    """What drawing reads of `Links`, for rows that are stored trajectory by trajectory."""
 
     def __init__(self, columns: MappedColumns) -> None:
         self._starts, self._lasts, self._terminated = columns.starts, columns.lasts, columns.terminated
@@ -118,13 +118,13 @@ class _MappedLinks:
 
 
 class MappedRows:
-    """The rows of column files, see `DrawnRows`."""
+    """What drawing reads of `StoredRows`, in column files."""
 
     def __init__(self, columns: MappedColumns) -> None:
         self._mapped = columns
         self._touched = 0  # bytes of pages read since the last release
         self.names = tuple(columns.columns)
-        self.links = _MappedLinks(columns)
+        self.links = MappedLinks(columns)
         rewards = columns.columns[SampleBatch.REWARDS]
         self.rewards = _Computed(lambda slots: self.read(SampleBatch.REWARDS, slots), rewards.dtype)
         leaves = [leaf for column in columns.columns.values() for leaf in trees.leaves(column)]

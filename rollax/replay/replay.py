@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import BatchError, ConfigError
-from rollax.replay.drawn_rows import DrawnRows
 from rollax.replay.sequences import sequences_from
+
+if TYPE_CHECKING:
+    from rollax.replay.mapped import MappedRows
+    from rollax.replay.stored_rows import StoredRows
 
 
 class Replay(ABC):
@@ -30,7 +33,7 @@ class Replay(ABC):
         ConfigError: a number out of range.
     """
 
-    _rows: DrawnRows
+    _rows: StoredRows | MappedRows
 
     def __init__(self, capacity: int, *, gamma: float, n_step: int | None, where: str) -> None:
         check_range("capacity", capacity, capacity >= 1, "at least 1", where)

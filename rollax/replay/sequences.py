@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import n_step_windows
-from rollax.replay.drawn_rows import DrawnLinks, DrawnRows
+
+if TYPE_CHECKING:
+    from rollax.replay.links import Links
+    from rollax.replay.mapped import MappedLinks, MappedRows
+    from rollax.replay.stored_rows import StoredRows
 
 
 def sequences_from(
-    rows: DrawnRows,
+    rows: StoredRows | MappedRows,
     starts: NDArray[np.int64],
     start_weights: NDArray[np.float32],
     length: int,
@@ -74,7 +78,7 @@ def sequences_from(
     return SampleBatch(drawn)
 
 
-def _first_rows(slots: NDArray[np.int64], length: int, links: DrawnLinks) -> NDArray[np.int64]:
+def _first_rows(slots: NDArray[np.int64], length: int, links: Links | MappedLinks) -> NDArray[np.int64]:
     """[B] the slot of the first remaining row of the aligned sequence that contains each slot."""
     first, before = slots.astype(np.int64), links.number[slots] % length
     for step in range(length - 1):
@@ -84,7 +88,7 @@ def _first_rows(slots: NDArray[np.int64], length: int, links: DrawnLinks) -> NDA
 
 
 def _slots(
-    starts: NDArray[np.int64], to_learn: NDArray[np.int64], burn_in: int, size: int, links: DrawnLinks
+    starts: NDArray[np.int64], to_learn: NDArray[np.int64], burn_in: int, size: int, links: Links | MappedLinks
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The slots [B, size] of sequences, their lengths [B] and numbers of burn-in rows [B]."""
     first = starts.astype(np.int64)
