@@ -170,9 +170,10 @@ class Optimizer(ABC):
         """Learns from at least one batch; returns the statistics of each policy that learns."""
 
     def iterate(self) -> Stats:
-        """Steps of one iteration: of `timesteps_per_iteration` and `min_time_s_per_iteration`, or up to `stop_at`.
+        """Makes the steps of one iteration; returns the statistics of the last one.
 
-        If `waits` is set to false, it ends early, with the latest statistics.
+        An iteration has at least `timesteps_per_iteration` steps and takes at least `min_time_s_per_iteration`, but
+        ends with the step that reaches `stop_at`, and with a wait after `waits` was set to false.
         """
         started, steps_before, config = time.perf_counter(), self.steps, self.config
         try:
