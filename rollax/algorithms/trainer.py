@@ -18,7 +18,6 @@ from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_two_envs
-from rollax.env.closing import undone_on_failure
 from rollax.errors import ConfigError
 from rollax.evaluation.callbacks import check_returned
 from rollax.evaluation.metrics import EpisodeWindow, EvaluationResult, TrainResult
@@ -27,6 +26,7 @@ from rollax.evaluation.worker_set import WorkerSet
 from rollax.optimizers.evaluation_only import EvaluationOnly
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
+from rollax.undoing import undone_on_failure
 
 if TYPE_CHECKING:
     from rollax.runs.display import ProgressMode

@@ -1,9 +1,8 @@
-"""Environments are closed after all failures: all of them at the end, and the ones made so far if making one fails."""
+"""Environments are closed all, also if closing one fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from rollax.env import checks
@@ -23,16 +22,3 @@ def close_all(envs: Iterable[Any]) -> None:
                 failure.__cause__ = error
     if failure is not None:
         raise failure
-
-
-@contextmanager
-def undone_on_failure(undo: Callable[[], Any]) -> Iterator[None]:
-    """Calls `undo` if the block raises; the error of the block is raised, with a note if that fails too."""
-    try:
-        yield
-    except BaseException as error:
-        try:
-            undo()
-        except Exception as other:
-            error.add_note(f"Closing what was made until then failed too: {type(other).__name__}: {other}")
-        raise

@@ -10,9 +10,10 @@ import gymnasium as gym
 
 from rollax.env import checks
 from rollax.env.checks import env_name
-from rollax.env.closing import close_all, undone_on_failure
+from rollax.env.closing import close_all
 from rollax.errors import EnvError, SpaceError
 from rollax.spaces import check_space, same_space
+from rollax.undoing import undone_on_failure
 
 
 class Spaces(NamedTuple):

@@ -12,10 +12,10 @@ import gymnasium as gym
 from rollax.env import checks
 from rollax.env.adapters import adapted, adapter_of
 from rollax.env.base_env import BaseEnv
-from rollax.env.closing import undone_on_failure
 from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, RollaxError
+from rollax.undoing import undone_on_failure
 
 Way = Literal["context", "keywords", "nothing"]
 _NAMES_OF_CONTEXT = {"", "config", "env_config", "environment_config", "cfg", "env_cfg", "conf", "c"}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
-from rollax.env.closing import undone_on_failure
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
@@ -28,6 +27,7 @@ from rollax.evaluation.worker_policies import env_with_spaces, make_runners, res
 from rollax.methods import overrides
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
+from rollax.undoing import undone_on_failure
 
 if TYPE_CHECKING:
     from rollax.evaluation.candidates import CandidatePlayer

@@ -11,7 +11,6 @@ from typing import Any
 
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
-from rollax.env.closing import undone_on_failure
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError
@@ -20,6 +19,7 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicySpec
 from rollax.processes.failures import FailureRules
+from rollax.undoing import undone_on_failure
 
 log = logging.getLogger("rollax.data")
 
