@@ -8,7 +8,7 @@ from gymnasium.spaces import Discrete
 from rollax import SyncReplayOptimizer, TorchFields, TorchPolicy, Trainer
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.policy.exploration.q_values import EpsilonGreedy
-from rollax.policy.minibatches import TRANSITION, transitions
+from rollax.policy.replayed import TRANSITION, transitions
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 from rollax.torch.losses import chosen, huber, masked_mean, q_target
 from rollax.torch.networks import QNetwork, check_own_networks

@@ -6,8 +6,7 @@ Source: Williams (1992), REINFORCE. Each action is weighted by its discounted re
 from __future__ import annotations
 
 from rollax import SyncSamplesOptimizer, TorchConfig, Trainer, torch_policy
-from rollax.ops.advantages import discounted_returns
-from rollax.policy.minibatches import standardized
+from rollax.ops.advantages import discounted_returns, standardized
 from rollax.torch.losses import masked_mean, policy_gradient_loss
 
 

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from rollax import SyncSamplesOptimizer, TorchConfig, TorchPolicy, Trainer
 from rollax.config.groups import StateValueFields
+from rollax.ops.advantages import standardized
 from rollax.policy.advantages import add_advantages
-from rollax.policy.minibatches import standardized
 from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.losses import clipped_surrogate, masked_mean, value_loss
 

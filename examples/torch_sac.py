@@ -9,7 +9,7 @@ from rollax import SyncReplayOptimizer, TorchFields, TorchPolicy, Trainer
 from rollax.config.groups import ReplayFields
 from rollax.models.config import ModelConfig
 from rollax.policy.exploration.action_noise import RandomAtFirst
-from rollax.policy.minibatches import TRANSITION, transitions
+from rollax.policy.replayed import TRANSITION, transitions
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 from rollax.torch.distributions import make_distribution
 from rollax.torch.losses import masked_mean, td_target, temperature_loss, twin_errors

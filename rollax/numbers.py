@@ -1,7 +1,8 @@
-"""Type checks of numbers in settings that no config class checks."""
+"""Types of numbers in settings that no config class checks, and arrays of finite numbers."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,3 +16,11 @@ def is_whole(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether a value is a real number of Python or NumPy, including infinity and NaN, and not a boolean."""
     return is_whole(value) or isinstance(value, float | np.floating)
+
+
+def all_finite(values: np.ndarray) -> bool:
+    """True where no element is NaN or infinite."""
+    # A sum of squares is finite unless an element is not finite or it overflows. BLAS needs no temporary array and does
+    # not warn.
+    flat = values.ravel()
+    return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(flat).all())

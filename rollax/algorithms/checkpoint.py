@@ -18,9 +18,9 @@ from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
 from rollax.config.rules import refuse_first_values
 from rollax.config.stored import decode_config, import_path, missing_code, space_from_json, space_to_json
-from rollax.env.checks import all_finite
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
+from rollax.numbers import all_finite
 from rollax.policy.policy import Policy
 from rollax.spaces import same_action_space, same_space
 from rollax.state import described, wrong

@@ -37,8 +37,8 @@ from rollax.policy.exploration.action_noise import Deterministic, with_action_no
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.optimizers import adam, by_part
+from rollax.policy.replayed import TRANSITION, transitions
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 

@@ -37,7 +37,7 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ, ValueExploration
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.minibatches import TRANSITION, transitions
+from rollax.policy.replayed import TRANSITION, transitions
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 from rollax.schedules import Schedule

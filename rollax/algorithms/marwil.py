@@ -38,8 +38,7 @@ from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.batch_replay import BatchReplayOptimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.minibatches import TRANSITION, transitions
-from rollax.policy.policy import ReplayedSequences
+from rollax.policy.replayed import TRANSITION, ReplayedSequences, transitions
 from rollax.policy.update_plan import UpdatePlan
 
 log = logging.getLogger("rollax.algorithms")

@@ -22,11 +22,11 @@ from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import SET, SchedulePoints, TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.models.outputs import Outputs
+from rollax.ops.advantages import standardized
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.advantages import add_advantages
-from rollax.policy.minibatches import standardized
 from rollax.policy.update_plan import UpdatePlan
 
 _KL_MARGIN = 1.5

@@ -32,8 +32,7 @@ from rollax.policy.action_masks import GroupMasks
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.minibatches import TRANSITION, transitions
-from rollax.policy.policy import ReplayedSequences
+from rollax.policy.replayed import TRANSITION, ReplayedSequences, transitions
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 
 _TARGET = "joint_target"

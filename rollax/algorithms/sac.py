@@ -35,7 +35,7 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.minibatches import TRANSITION, transitions
+from rollax.policy.replayed import TRANSITION, transitions
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 from rollax.spaces import ACTION_MASK

@@ -7,7 +7,6 @@ wrong row is searched for.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -263,14 +262,6 @@ def not_boolean(name: str, flag: Any, where: str) -> EnvError:
         expected="True or False",
         fix=f"return bool({name})",
     )
-
-
-def all_finite(values: np.ndarray) -> bool:
-    """True where no element is NaN or infinite."""
-    # A sum of squares is finite unless an element is not finite or it overflows. BLAS needs no temporary array and does
-    # not warn.
-    flat = values.ravel()
-    return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(flat).all())
 
 
 def failed(error: BaseException, doing: str, where: str, action: Any = None) -> EnvError:

@@ -13,8 +13,9 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax import trees
-from rollax.env.checks import FirstEpisodes, Where, all_finite, outline, warn_once
+from rollax.env.checks import FirstEpisodes, Where, outline, warn_once
 from rollax.errors import EnvError
+from rollax.numbers import all_finite
 from rollax.spaces import Path, bounds, of_each, path_text, stack, walk, zeros
 
 # Numbers of one kind may narrow (float64 to float32), and integers may become floats; other casts change values.

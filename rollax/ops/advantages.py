@@ -68,6 +68,12 @@ def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma:
     return _suffix_sums(terms, gamma, fragment.ends).astype(np.float32)
 
 
+def standardized(x: NDArray[np.floating]) -> NDArray[np.float32]:
+    """[N] float32 of mean 0 and standard deviation 1; zeros if all are equal."""
+    x = x.astype(np.float64)  # a float32 mean of equal numbers may differ from them
+    return ((x - x.mean()) / (x.std() + 1e-8)).astype(np.float32)
+
+
 def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDArray[np.float64]:
     """Discounted sums from each row to the end of its segment: y_i = x_i + c · y_{i+1}, and y = x on the last row.
 

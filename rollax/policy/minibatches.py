@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-
-from rollax.batch import SampleBatch
-
-TRANSITION = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
-"""The columns that sampling fills for algorithms with a replay buffer."""
-
-
-def transitions(batch: SampleBatch, valued: str = SampleBatch.NEW_OBS) -> dict[str, Any]:
-    """The columns of replayed transitions; `valued` names the column to bootstrap from."""
-    names = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
-    return {name: batch[name] for name in (*names, valued)}
 
 
 def acting_bucket(rows: int) -> int:
@@ -28,12 +16,6 @@ def training_bucket(rows: int) -> int:
     """The padded number of rows of a batch: at most a quarter more, four sizes for each power of two."""
     step = 1 << max((rows - 1).bit_length() - 3, 0)
     return -(-rows // step) * step
-
-
-def standardized(x: np.ndarray) -> np.ndarray:
-    """[N] float32 of mean 0 and standard deviation 1; zeros if all are equal."""
-    x = x.astype(np.float64)  # a float32 mean of equal numbers may differ from them
-    return ((x - x.mean()) / (x.std() + 1e-8)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

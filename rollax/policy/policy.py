@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,20 +14,12 @@ from rollax.batch import DEFAULT_POLICY, Fragment, SampleBatch
 from rollax.errors import PolicyError
 from rollax.methods import call_accepted
 from rollax.policy.raw_observations import columns_of_one
+from rollax.policy.replayed import ReplayedSequences
 from rollax.spaces import space_text
 from rollax.state import count, entry, section
 
 Weights = Mapping[str, Any]
 ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedSequences:
-    """The sequences that a policy learns from if its experience is replayed."""
-
-    length: int  # T, rows of each sequence to learn from
-    burn_in: int = 0  # rows before those
-    columns: tuple[str, ...] = ()  # columns of the buffer in addition to those of transitions
 
 
 class Policy(ABC):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax.env.checks import all_finite
 from rollax.errors import RequestError
+from rollax.numbers import all_finite
 from rollax.spaces import Path, bounds, path_text
 from rollax.trees import Tree, concat
 

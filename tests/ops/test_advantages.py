@@ -5,7 +5,7 @@ import pytest
 
 from rollax.batch import Fragment
 from rollax.errors import BatchError, ShapeError
-from rollax.ops.advantages import discounted_returns, generalized_advantages
+from rollax.ops.advantages import discounted_returns, generalized_advantages, standardized
 
 THREE_SEGMENTS = [3, 1, 2]
 
@@ -179,3 +179,11 @@ class TestEndlessEnv:
     @pytest.mark.parametrize("lambda_", [0.0, 0.95, 1.0])
     def test_value_is_wrong_when_truncation_is_treated_as_termination(self, lambda_):
         assert self.learned_value(True, lambda_) < 6
+
+
+def test_standardized():
+    # mean 2, deviation sqrt(2/3)
+    np.testing.assert_allclose(standardized(np.float32([1, 2, 3])), np.array([-1, 0, 1]) / np.sqrt(2 / 3), rtol=1e-6)
+    assert standardized(np.float32([1, 2])).dtype == np.float32
+    # Float32 rounds the mean of these; dividing the rounding errors by their deviation would give large numbers.
+    np.testing.assert_array_equal(standardized(np.full(1001, 0.1, np.float32)), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax.policy.minibatches import Minibatches, acting_bucket, standardized, training_bucket
+from rollax.policy.minibatches import Minibatches, acting_bucket, training_bucket
 
 
 class TestPlan:
@@ -84,11 +84,3 @@ def test_buckets():
     for rows in range(1, 3000):
         assert rows <= training_bucket(rows) <= 1.25 * rows + 1
     assert len({training_bucket(rows) for rows in range(1025, 4097)}) == 8
-
-
-def test_standardized():
-    # mean 2, deviation sqrt(2/3)
-    np.testing.assert_allclose(standardized(np.float32([1, 2, 3])), np.array([-1, 0, 1]) / np.sqrt(2 / 3), rtol=1e-6)
-    assert standardized(np.float32([1, 2])).dtype == np.float32
-    # Float32 rounds the mean of these; dividing the rounding errors by their deviation would give large numbers.
-    np.testing.assert_array_equal(standardized(np.full(1001, 0.1, np.float32)), 0)

@@ -14,9 +14,10 @@ from gymnasium.spaces import Box, Dict
 from rollax import spaces
 from rollax.env import checks
 from rollax.env.base_env import row_values
-from rollax.env.checks import Where, all_finite
+from rollax.env.checks import Where
 from rollax.env.observations import as_columns, check_observation, not_finite, stacked
 from rollax.errors import EnvError
+from rollax.numbers import all_finite
 
 _REMEMBERED = 10_000
 
