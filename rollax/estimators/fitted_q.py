@@ -242,7 +242,7 @@ class FittedQ:
         if policy.get_initial_state() or not (box or isinstance(space, spaces.Discrete)):
             raise PolicyError(
                 "Fitted Q evaluation does not support this policy.",
-                where=f"policy {policy.name!r}, class {type(policy).__name__}",
+                where=policy.described,
                 got=f"action space {space}{', with memory' if policy.get_initial_state() else ''}",
                 expected="Discrete or Box actions, and no memory",
                 fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",

@@ -75,7 +75,7 @@ class TargetPolicy:
         if self.has_memory:
             raise PolicyError(
                 "The values of all actions cannot be computed for a policy with memory.",
-                where=f"policy {policy.name!r}, class {type(policy).__name__}",
+                where=policy.described,
                 got="a recurrent model",
                 expected="a policy that depends only on the observation",
                 fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
@@ -156,7 +156,7 @@ def _without_density(runner: PolicyRunner) -> PolicyError:
     policy = runner.policy
     return PolicyError(
         "The policy has no probabilities for logged actions.",
-        where=f"policy {policy.name!r}, class {type(policy).__name__}",
+        where=policy.described,
         got="a greedy policy, whose actions have no density",
         expected="explore=True",
         fix="estimate it by 'dm', which requires no probabilities; or estimate the stochastic policy",

@@ -134,11 +134,6 @@ class BoxMap:
         return array
 
 
-def described(policy: Policy) -> str:
-    """The name of a policy in an error message."""
-    return f"policy {policy.name!r}, class {type(policy).__name__}"
-
-
 class ActionRanges:
     """Checks the Discrete, MultiDiscrete and MultiBinary leaves of a policy's actions, for all rows at once."""
 
@@ -155,7 +150,7 @@ class ActionRanges:
         except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
             raise PolicyError(
                 "The actions do not have the structure of the action space.",
-                where=described(self._policy),
+                where=self._policy.described,
                 got=f"{type(error).__name__}: {error}",
                 expected=str(self._policy.action_space),
                 fix="return (actions, state_outs, extra_fetches), one action per observation",
@@ -164,7 +159,7 @@ class ActionRanges:
             row, got, leaf = outside
             raise PolicyError(
                 "An action is not in the action space.",
-                where=f"{described(self._policy)}, row {row}",
+                where=f"{self._policy.described}, row {row}",
                 got=got,
                 expected=leaf,
                 fix="return integers within the action space, one per observation",

@@ -11,7 +11,6 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
-from rollax.evaluation.actions import described as described_policy
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns
 from rollax.evaluation.callbacks import Callbacks
 from rollax.evaluation.column_sampler import ColumnSampler
@@ -88,7 +87,7 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) 
         ConfigError: the config requests a thread, and a policy cannot act while it learns.
     """
     wanted = worker.config.sample_async
-    others = [described_policy(policy) for policy in worker.policies.values() if not policy.acts_while_learning]
+    others = [policy.described for policy in worker.policies.values() if not policy.acts_while_learning]
     if not (env.samples_in_background if wanted is None else wanted) or (wanted is None and others):
         return None
     if others:

@@ -12,7 +12,7 @@ from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.errors import NonFiniteError, PolicyError
-from rollax.evaluation.actions import ActionMap, ActionRanges, described
+from rollax.evaluation.actions import ActionMap, ActionRanges
 from rollax.evaluation.filters import MeanStdFilter
 from rollax.methods import accepted
 from rollax.policy.policy import Policy
@@ -107,7 +107,7 @@ class PolicyRunner:
         if not self.accepts_off_policy:
             raise PolicyError(
                 "The policy learns only from its own actions, but got off-policy ones.",
-                where=described(self.policy),
+                where=self.policy.described,
                 got="an action that the environment has logged (log_action, off_policy_actions)",
                 expected="actions of this policy only",
                 fix="use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the "
@@ -279,7 +279,7 @@ class PolicyRunner:
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise PolicyError(
                 f"The list of actions cannot be stacked: {error}.",
-                where=described(self.policy),
+                where=self.policy.described,
                 got=actions,
                 expected=f"elements of {self.policy.action_space}",
                 fix="pass or return one element of the action space for each row",
@@ -303,7 +303,7 @@ class PolicyRunner:
     def _refuse(self, what: str, got: Any, expected: str) -> PolicyError:
         return PolicyError(
             what,
-            where=described(self.policy),
+            where=self.policy.described,
             got=got,
             expected=expected,
             fix="return (actions, state_outs, extra_fetches), one action per observation",

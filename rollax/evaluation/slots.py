@@ -11,7 +11,6 @@ from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.env.rows import Rows
 from rollax.errors import PolicyError
-from rollax.evaluation.actions import described
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.table import Table
@@ -131,7 +130,7 @@ class SlotMemory:
         if shapes != expected:
             raise PolicyError(
                 "The states that compute_actions returned do not have the shapes of the initial state.",
-                where=described(self._runner.policy),
+                where=self._runner.policy.described,
                 got=shapes,
                 expected=expected,
                 fix="return one array [N, ...] for each part of get_initial_state()",

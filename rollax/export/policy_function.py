@@ -67,7 +67,7 @@ class PolicyFunction:
         if not isinstance(policy, JaxPolicy) or overrides(type(policy), JaxPolicy, "compute_actions"):
             raise PolicyError(
                 "The policy chooses its actions in Python, so it cannot be exported.",
-                where=f"policy {policy.name!r}, class {type(policy).__name__}",
+                where=policy.described,
                 got="compute_actions of its own",
                 expected="a JaxPolicy that inherits compute_actions, with any model",
                 fix="move the computation into the model or the exploration, or serve the policy with rollax",

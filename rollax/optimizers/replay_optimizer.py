@@ -45,8 +45,7 @@ class ReplayOptimizer(Optimizer):
         if not hasattr(policy.config, "n_step"):
             raise PolicyError(
                 "A policy to train cannot learn from replayed experience.",
-                where=f"policy {policy.name!r}, class {type(policy).__name__}, "
-                "config key 'multiagent.policies_to_train'",
+                where=f"{policy.described}, config key 'multiagent.policies_to_train'",
                 got=f"a {type(policy.config).__name__}, which has no 'n_step'",
                 expected="a policy whose config has the keys of replay, such as one of DQN, SAC or TD3",
                 fix="leave it out of policies_to_train, and train it in a trainer of its own algorithm "

@@ -220,7 +220,7 @@ class ModelPolicy(Policy):
         if not self.exploration.from_distribution:
             raise PolicyError(
                 "The policy has no action probabilities.",
-                where=f"policy {self.name!r}, class {type(self).__name__}",
+                where=self.described,
                 got=f"exploration by {type(self.exploration).__name__}, in {space_text(self.action_space)}",
                 expected="actions that are drawn from the model's distribution",
                 fix="use 'dm', which requires no probabilities",
@@ -270,7 +270,7 @@ class ModelPolicy(Policy):
         if not len(batch):
             raise BatchError(
                 "The batch has no rows.",
-                where=f"policy {self.name!r}, class {type(self).__name__}",
+                where=self.described,
                 got=f"columns {sorted(batch)} of 0 rows",
                 expected="1 row or more",
                 fix="do not call it if nothing was sampled",

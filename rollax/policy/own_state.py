@@ -39,7 +39,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
             if not _is_state(leaf) and _hides_state(leaf, _DEPTH):
                 raise CheckpointError(
                     "State would be lost: networks or arrays are inside an object that a checkpoint does not store.",
-                    where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
+                    where=f"{policy.described}, attribute {name!r}",
                     got=f"{type(leaf).__name__} ({type(leaf).__module__})",
                     expected="nnx modules, optimizers, optax states or JAX arrays, also in dicts, lists and tuples",
                     fix="make them attributes of the policy; or store them in get_state, restore them in set_state and "
@@ -147,7 +147,7 @@ def _check(policy: Any, what: str, got: Any, expected: Any) -> None:
     if got != expected:
         raise CheckpointError(
             f"{what} differ from those of this policy.",
-            where=f"policy {policy.name!r}, class {type(policy).__name__}",
+            where=policy.described,
             got=got,
             expected=expected,
             fix="restore with the class that the checkpoint was made with; an attribute with state must exist, with "

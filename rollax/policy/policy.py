@@ -92,6 +92,11 @@ class Policy(ABC):
         return f"{type(self).__name__}({self.name!r}, {spaces})"
 
     @property
+    def described(self) -> str:
+        """Its id and class, for errors."""
+        return f"policy {self.name!r}, class {type(self).__name__}"
+
+    @property
     def sampled_columns(self) -> frozenset[str] | None:
         """The columns that sampling fills with this config and model."""
         return self.batch_columns
@@ -189,7 +194,7 @@ class Policy(ABC):
         """
         raise PolicyError(
             "The policy does not return the probabilities of its actions.",
-            where=f"policy {self.name!r}, class {type(self).__name__}",
+            where=self.described,
             got=f"action space {space_text(self.action_space)}, and no method action_probabilities",
             expected="a Discrete action space, and action_probabilities(obs_batch, explore=...) -> [N, n]",
             fix="implement action_probabilities in the policy's class",
@@ -215,7 +220,7 @@ class Policy(ABC):
         """
         raise PolicyError(
             "The policy does not return the log-probabilities of given actions.",
-            where=f"policy {self.name!r}, class {type(self).__name__}",
+            where=self.described,
             got=f"action space {space_text(self.action_space)}, and no method action_logp",
             expected="action_logp(actions, obs_batch, ...) -> ([N], states)",
             fix="implement action_logp in the policy's class, or estimate it by 'dm', which requires no probabilities",
@@ -344,7 +349,7 @@ class Policy(ABC):
     def _cannot(self, method: str) -> PolicyError:
         return PolicyError(
             f"This policy does not implement {method}.",
-            where=f"policy {self.name!r}, class {type(self).__name__}",
+            where=self.described,
             expected=f"a class that overrides {method}",
             fix=f"implement {method}, or leave the policy out of policies_to_train",
         )

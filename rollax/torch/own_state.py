@@ -42,7 +42,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
             if not isinstance(part, _STATE) and _hides_state(part, stored, _DEPTH):
                 raise CheckpointError(
                     "State would be lost: networks or tensors are inside an object that a checkpoint does not store.",
-                    where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
+                    where=f"{policy.described}, attribute {name!r}",
                     got=f"{type(part).__name__} ({type(part).__module__})",
                     expected="modules, optimizers or tensors of PyTorch, also in dicts, lists and tuples",
                     fix="make them attributes of the policy, and for a scheduler use the key `lr_schedule` or override "
@@ -72,7 +72,7 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
         if got != expected:
             raise CheckpointError(
                 f"The arrays in the attribute {name} differ from those of this policy.",
-                where=f"policy {policy.name!r}, class {type(policy).__name__}",
+                where=policy.described,
                 got=got,
                 expected=expected,
                 fix="restore with the class that the checkpoint was made with; an attribute with state must exist, "

@@ -107,7 +107,7 @@ class TestOnItsOwn:
 
 
 class Holder:
-    name = "x"
+    described = "policy 'x', class Holder"
 
     def __init__(self, **attributes):
         vars(self).update(attributes)
