@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+import os
+from collections.abc import Iterable, Iterator
+from types import MappingProxyType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Union, get_args, get_origin
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from rollax.errors import ConfigError
@@ -79,8 +81,39 @@ def _tuple_of(like: Any, parts: Iterable[Any]) -> Any:
     return tuple(parts) if type(like) is tuple else type(like)._make(parts)
 
 
+def union_members(annotation: Any) -> Iterator[Any]:
+    """The types of a union, each without its `Annotated`; of another type, that type."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from union_members(get_args(annotation)[0])
+    elif origin in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from union_members(member)
+    else:
+        yield annotation
+
+
+def _types_in(annotation: Any) -> Iterator[Any]:
+    """The types of a union, and of the elements of tuples and dicts in it."""
+    for member in union_members(annotation):
+        yield member
+        if get_origin(member) in (tuple, dict):
+            for part in get_args(member):
+                yield from _types_in(part)
+
+
+def _has_boolean(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return any(map(_has_boolean, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
+
+
 class FrozenModel(BaseModel):
-    """A pydantic model that refuses changes, also to nested values, with a ConfigError."""
+    """A pydantic model that refuses changes, also to nested values, with a ConfigError.
+
+    Paths become strings and numbers of NumPy those of Python. A string for a boolean, or a boolean for a number, is
+    refused.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     part: ClassVar[str] = ""
@@ -103,6 +136,21 @@ class FrozenModel(BaseModel):
             got=got,
             fix=f"create a new config with config.changed({changed}), and a new trainer with that config",
         )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_values(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if isinstance(value, np.generic):
+            value = value.item()
+        # pydantic would take "no" for false and true for 1, which in a config are slips.
+        types = set(_types_in(cls.model_fields[info.field_name or ""].annotation))
+        if isinstance(value, str) and bool in types and str not in types:
+            raise ValueError("a boolean, true or false (no string)")
+        if types & {int, float} and bool not in types and _has_boolean(value):
+            raise ValueError("a number" if isinstance(value, bool) else "numbers (no booleans)")
+        return value
 
     @field_validator("*", mode="after")
     @classmethod

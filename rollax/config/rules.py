@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from inspect import get_annotations
-from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -224,20 +223,3 @@ def _without_effect(config: BaseModel, key: str, reason: str, wanted: str | None
         got=_value(config, key),
         fix=f"set {wanted} as well, or leave {key} out" if wanted else f"leave {key} out",
     )
-
-
-def is_number_only(annotation: Any) -> bool:
-    """Whether a type accepts numbers and no booleans."""
-    members = set(union_members(annotation))
-    return bool(members & {int, float}) and bool not in members
-
-
-def union_members(annotation: Any) -> Iterator[Any]:
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        yield from union_members(get_args(annotation)[0])
-    elif origin in (Union, UnionType):
-        for member in get_args(annotation):
-            yield from union_members(member)
-    else:
-        yield annotation

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-import numpy as np
 from gymnasium.spaces import Space
 from pydantic import (
     BaseModel,
@@ -15,14 +13,13 @@ from pydantic import (
     PositiveFloat,
     ValidationError,
     ValidationInfo,
-    field_validator,
     model_validator,
 )
 
 from rollax.config.data_output import OutputFields
 from rollax.config.field_types import OwnClass, SchedulePoints
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.rules import SCHEDULE, SET, is_number_only, refuse_out_of_place, refuse_without_effect
+from rollax.config.rules import SCHEDULE, SET, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenModel
@@ -254,18 +251,6 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
                 if isinstance(spec, tuple) and len(spec) == 4 and isinstance(spec[3], Mapping):
                     where = f"multiagent.policies[{policy_id!r}]"
                     refuse_out_of_place(self, "policy", _by_name(type(self), spec[3]), where)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _plain_values(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, os.PathLike):
-            return os.fspath(value)
-        if isinstance(value, np.generic):
-            value = value.item()
-        # pydantic would take true for 1, which in a config is a slip.
-        if isinstance(value, bool) and is_number_only(cls.model_fields[info.field_name or ""].annotation):
-            raise ValueError("a number")
-        return value
 
     @model_validator(mode="after")
     def _checked_together(self) -> Self:

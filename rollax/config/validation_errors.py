@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from rollax.config.rules import SCHEDULE, union_members
+from rollax.config.rules import SCHEDULE
 from rollax.config.synonyms import ADVICE, counterpart
 from rollax.errors import ConfigError, nearest
+from rollax.frozen import union_members
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:

@@ -61,6 +61,10 @@ class TestAccepts:
         config = resolve(given)
         assert (config.lr, config.train_batch_size, config.gamma, config.evaluation_interval) == (1e-3, 400, 0.5, 7)
 
+    @pytest.mark.parametrize("given", [False, 0, np.bool_(False), np.int64(0)])
+    def test_booleans_as_numpy_and_0_or_1(self, given):
+        assert resolve(explore=given).explore is False
+
     def test_paths(self):
         assert resolve(output=Path("runs") / "data").output == str(Path("runs/data"))
 
@@ -125,6 +129,14 @@ class TestRefuses:
             ({"gamma": float("nan")}, "gamma", "nan (float)", "a finite number"),
             ({"gamma": True}, "gamma", "True (bool)", "a number"),
             ({"evaluation_interval": True}, "evaluation_interval", "True (bool)", "a number"),
+            ({"model": {"lstm_cell_size": True}}, "model.lstm_cell_size", "True (bool)", "a number"),
+            ({"model": {"fcnet_hiddens": [True]}}, "model.fcnet_hiddens", "[True] (list)", "numbers (no booleans)"),
+            ({"lr_schedule": [[True, 0.1]]}, "lr_schedule", "[[True, 0.1]] (list)", "numbers (no booleans) or None"),
+            ({"explore": "no"}, "explore", "'no' (str)", "a boolean, true or false (no string)"),
+            ({"explore": 2}, "explore", "2 (int)", "a valid boolean"),
+            ({"sample_async": "false"}, "sample_async", "'false' (str)", "a boolean, true or false (no string) or"),
+            ({"clip_rewards": "yes"}, "clip_rewards", "'yes' (str)", "a boolean, true or false (no string) or"),
+            ({"model": {"use_lstm": "yes"}}, "model.use_lstm", "'yes' (str)", "a boolean, true or false (no string)"),
             ({"lambda": 2}, "lambda", "2 (int)", "0 <= lambda <= 1"),
             ({"lambda_": 2}, "lambda", "2 (int)", "0 <= lambda <= 1"),
             ({"clip_param": 1}, "clip_param", "1 (int)", "0 < clip_param < 1"),
