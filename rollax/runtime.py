@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rollax.errors import RollaxError
+from rollax.errors import ConfigError, RollaxError
 
 log = logging.getLogger("rollax.runtime")
 _configured = False
@@ -57,6 +57,27 @@ def refuse_forked() -> None:
             got="a fork, the default of multiprocessing on Linux",
             expected="a spawned process, or a fork made before any trainer or policy",
             fix='create the trainer in a process of multiprocessing.get_context("spawn"), or set num_workers instead',
+        )
+
+
+def refuse_missing_gpus(required: float) -> None:
+    """Raises ConfigError if this process finds fewer GPUs than `num_gpus`, in JAX or in PyTorch where it is loaded."""
+    if required == 0:
+        return
+    torch = sys.modules.get("torch")
+    found = 0 if torch is None else torch.cuda.device_count()
+    if found < required:  # JAX takes most of a GPU's memory when it starts, so it is asked last
+        import jax
+
+        found = max(found, sum(device.platform == "gpu" for device in jax.local_devices()))
+    if found < required:
+        raise ConfigError(
+            "The process that learns finds fewer GPUs than the config has.",
+            where="config key 'num_gpus'",
+            got=required,
+            expected=f"at most {found}",
+            fix="lower num_gpus (0 learns without a GPU), or install the JAX or PyTorch version for your GPU; the "
+            "environment variables JAX_PLATFORMS and CUDA_VISIBLE_DEVICES may hide one",
         )
 
 

@@ -17,10 +17,12 @@ from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.registry import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, RollaxError, not_installed
+from rollax.processes.cluster import refuse_lacking
 from rollax.processes.settings import process_settings
 from rollax.runs.results import to_json
 
 try:
+    import ray
     from ray import cloudpickle
     from ray.tune import PlacementGroupFactory, Trainable
 except ImportError as error:
@@ -43,7 +45,11 @@ class TunedTrainer(Trainable):
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory:
-        """Returns one bundle for the driver and one per worker."""
+        """Returns one bundle for the driver and one per worker.
+
+        Raises:
+            ConfigError: the cluster is this machine alone and lacks the resources, so that the trial never starts.
+        """
         try:
             resolved = resolve_config(cls.trainer_class.config_class, config)
         except RollaxError:
@@ -57,7 +63,17 @@ class TunedTrainer(Trainable):
         driver = {"CPU": resolved.num_cpus_for_driver, "GPU": resolved.num_gpus}
         # Ray accepts neither an empty placement group nor an empty bundle.
         workers = [worker] * resolved.num_workers if any(worker.values()) else []
-        return PlacementGroupFactory([driver, *workers] if workers or any(driver.values()) else [{"CPU": 0.001}])
+        request = PlacementGroupFactory([driver, *workers] if workers or any(driver.values()) else [{"CPU": 0.001}])
+        if ray.is_initialized():
+            refuse_lacking(
+                ray,
+                request.required_resources,
+                what="A trial reserves more resources than the cluster has.",
+                where="config keys 'num_cpus_for_driver', 'num_gpus', 'num_workers', 'num_cpus_per_worker', "
+                "'num_gpus_per_worker', 'custom_resources_per_worker'",
+                fix="lower them (fractions share cores), or connect to a larger cluster with ray.init(address=...)",
+            )
+        return request
 
     def setup(self, config: dict[str, Any]) -> None:
         """Builds the trainer; Tune calls this once per process."""

@@ -7,10 +7,11 @@ import platform
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
-from rollax import runtime
+from rollax import ConfigError, PGTrainer, runtime
 
 
 @pytest.fixture
@@ -86,3 +87,41 @@ def test_a_process_forked_after_jax_has_started_raises_at_once():
         runtime.refuse_forked()  # the process itself goes on
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=100)
+
+
+class TestGPUs:
+    @pytest.fixture
+    def devices(self, monkeypatch):
+        """The devices of JAX and, if it is an entry, of PyTorch."""
+
+        def have(jax_gpus, torch_gpus=None):
+            platforms = ["cpu", *["gpu"] * jax_gpus]
+            monkeypatch.setattr("jax.local_devices", lambda: [SimpleNamespace(platform=name) for name in platforms])
+            torch = torch_gpus and SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: torch_gpus))
+            monkeypatch.setitem(sys.modules, "torch", torch)
+
+        return have
+
+    @pytest.mark.parametrize(("jax_gpus", "torch_gpus"), [(2, None), (0, 2), (2, 1)])
+    def test_as_many_as_there_are(self, devices, jax_gpus, torch_gpus):
+        devices(jax_gpus, torch_gpus)
+        for required in (0, 0.5, 1, 2):
+            runtime.refuse_missing_gpus(required)
+        with pytest.raises(ConfigError, match="config key 'num_gpus'\n  got:      2.5\n  expected: at most 2\n"):
+            runtime.refuse_missing_gpus(2.5)
+
+    def test_a_fraction_of_none(self, devices):
+        devices(0)
+        with pytest.raises(ConfigError, match="expected: at most 0\n"):
+            runtime.refuse_missing_gpus(0.25)
+
+    def test_a_trainer_is_refused_but_not_its_evaluation(self, monkeypatch, tmp_path):
+        config = {"num_gpus": 99, "train_batch_size": 8}
+        with monkeypatch.context() as patched:
+            patched.setattr(runtime, "refuse_missing_gpus", lambda required: None)
+            with PGTrainer("CartPole-v1", config) as trainer:
+                saved = trainer.save(tmp_path)
+        with pytest.raises(ConfigError, match="config key 'num_gpus'"):
+            PGTrainer("CartPole-v1", config)
+        PGTrainer.from_checkpoint(saved, num_gpus=0).stop()
+        PGTrainer.from_checkpoint(saved, learn=False).stop()

@@ -62,6 +62,10 @@ class TestClass:
 
 
 class TestResources:
+    @pytest.fixture(autouse=True)
+    def _without_a_cluster(self, monkeypatch):
+        monkeypatch.setattr("ray.is_initialized", lambda: False)  # another test may have started a small one
+
     @pytest.mark.parametrize(
         ("config", "bundles"),
         [

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from rollax import Callbacks, PPOTrainer, register_env
+from rollax import Callbacks, ConfigError, PPOTrainer, register_env
 from tests.paying import EPISODE, SMALL, paying_env
 
 with warnings.catch_warnings():
@@ -95,6 +95,12 @@ def test_a_grid_has_its_results(grid):
     # Files of Tune have the columns of the first iteration, which has no evaluation.
     history = grid[0].metrics_dataframe["evaluation/episode_reward_mean"]
     np.testing.assert_array_equal(history, [np.nan, 2.0, 2.0])
+
+
+@pytest.mark.long
+def test_a_trial_that_can_never_start_is_refused(small_cluster, tmp_path):
+    with pytest.raises(ConfigError, match=r"CPU: 1e\+06\n  expected: at most CPU: \d+\n"):
+        fit({"env": paying_env(), "num_cpus_for_driver": 10**6}, 1, tmp_path)
 
 
 @pytest.mark.long

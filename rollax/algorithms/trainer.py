@@ -67,6 +67,8 @@ class Trainer:
         self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
         self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
         with undone_on_failure(self.workers.stop):
+            if not self._evaluates_only:
+                runtime.refuse_missing_gpus(self.config.num_gpus)
             self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
             with undone_on_failure(self.optimizer.stop):
                 self._evaluator = Evaluator(self)

@@ -46,7 +46,11 @@ class WorkerFields(FieldGroup):
     num_cpus_for_driver: float = Field(
         default=1.0, ge=0, description="CPUs that Ray Tune reserves for the process that learns"
     )
-    num_gpus: float = Field(default=0.0, ge=0, description="GPUs that Ray Tune reserves for the process that learns")
+    num_gpus: float = Field(
+        default=0.0,
+        ge=0,
+        description="GPUs that Ray Tune reserves for the process that learns; it is an error if it finds fewer",
+    )
     ray_address: str | None = Field(
         default=None,
         description="address of a running Ray cluster; None: the environment variable RAY_ADDRESS, else a cluster on "

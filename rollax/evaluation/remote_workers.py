@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollax.config import TrainerConfig
 from rollax.env.registry import register_all, registrations
-from rollax.errors import ConfigError
 from rollax.evaluation.messages import Update
 from rollax.processes.actors import Actors
 from rollax.processes.failures import FailureRules, Failures
@@ -186,13 +185,21 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
     Raises:
         ConfigError: the arguments cannot be pickled, or there are fewer CPUs, GPUs or resources.
     """
-    from rollax.processes.cluster import started_ray
+    from rollax.processes.cluster import refuse_lacking, started_ray
     from rollax.processes.ray_actors import RayActors, stored
 
     ray = started_ray("num_workers", config.ray_address)
     resources = dict(config.custom_resources_per_worker)
     num_cpus, num_gpus = config.num_cpus_per_worker, config.num_gpus_per_worker
-    _check_resources(ray, config.num_workers, {"CPU": num_cpus, "GPU": num_gpus, **resources})
+    each = {"CPU": num_cpus, "GPU": num_gpus, **resources}
+    refuse_lacking(
+        ray,
+        {name: amount * config.num_workers for name, amount in each.items()},
+        what="The workers reserve more resources than the cluster has.",
+        where="config keys 'num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', 'custom_resources_per_worker'",
+        fix="lower num_workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or connect to a "
+        "larger cluster with ray_address",
+    )
     made = ray_worker_class(ray, worker_class, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
     references = stored(ray, arguments, "num_workers above 0")
 
@@ -200,23 +207,3 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
         return made.remote(**references, worker_index=index, restarts=restarts, make_now=False)
 
     return RayActors(ray, start)
-
-
-def _check_resources(ray: Any, count: int, reserved: Mapping[str, float]) -> None:
-    """Raises ConfigError if a cluster started by this process is too small; other clusters may grow."""
-    from rollax.processes.cluster import started_here
-
-    if not started_here(ray):
-        return
-    there = ray.cluster_resources()
-    lacking = {name: amount * count for name, amount in reserved.items() if amount * count > there.get(name, 0.0)}
-    if lacking:
-        raise ConfigError(
-            "The workers need more resources than the cluster has.",
-            where="config keys 'num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', "
-            "'custom_resources_per_worker'",
-            got=", ".join(f"{name}: {amount:g}" for name, amount in lacking.items()),
-            expected="at most " + ", ".join(f"{name}: {there.get(name, 0.0):g}" for name in lacking),
-            fix="lower num_workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or connect to a "
-            "larger cluster with ray_address",
-        )

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -113,8 +114,24 @@ def _unreachable(address: str) -> str:
         return str(error) or type(error).__name__
 
 
-def started_here(ray: Any) -> bool:
-    """Returns whether this process started the cluster, which then consists of this machine only."""
-    # Ray has no public function for this.
+def refuse_lacking(ray: Any, reserved: Mapping[str, float], *, what: str, where: str, fix: str) -> None:
+    """Raises ConfigError if a cluster started by this process has less than is reserved; other clusters may grow.
+
+    Args:
+        reserved: amounts of resources by name, all that are reserved together.
+        what, where, fix: the parts of the error.
+    """
+    # Ray has no public function that returns whether this process started the cluster, which then is this machine.
     node = getattr(ray._private.worker, "_global_node", None)
-    return bool(node is not None and node.head)
+    if node is None or not node.head:
+        return
+    there = ray.cluster_resources()
+    lacking = {name: amount for name, amount in reserved.items() if amount > there.get(name, 0.0)}
+    if lacking:
+        raise ConfigError(
+            what,
+            where=where,
+            got=", ".join(f"{name}: {amount:g}" for name, amount in lacking.items()),
+            expected="at most " + ", ".join(f"{name}: {there.get(name, 0.0):g}" for name in lacking),
+            fix=fix,
+        )
