@@ -84,6 +84,7 @@ class IMPALAPolicy(JaxPolicy):
     config_class = IMPALAConfig
     statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var", "mean_rho", "max_rho", "limited_rhos")
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
+    reads_values = True
 
     @property
     def sampled_columns(self) -> frozenset[str] | None:

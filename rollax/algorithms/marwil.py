@@ -105,6 +105,7 @@ class MARWILPolicy(JaxPolicy):
     )
     learns_off_policy = True
     batch_columns = TRANSITION
+    reads_values = True
     _warned = False
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
@@ -238,6 +239,7 @@ class BCPolicy(MARWILPolicy):
 
     config_class = BCConfig
     statistics = ("policy_loss", "entropy")
+    reads_values = False
 
 
 class BCTrainer(MARWILTrainer):

@@ -14,7 +14,7 @@ from rollax.importing import StoredCode, import_object, path_of
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
 from rollax.models.output_checks import check_arguments, check_outputs
-from rollax.models.outputs import is_recurrent, run_model
+from rollax.models.outputs import has_critic, is_recurrent, run_model
 from rollax.models.recurrent import RecurrentActorCritic
 from rollax.spaces import check_space
 
@@ -77,6 +77,27 @@ def make_custom_model(
             expected="a model without memory",
             fix="leave initial_state out, or use PPO, A2C, IMPALA, APPO, or QMIX of a group",
         )
+    check_model(
+        model,
+        observation_space,
+        action_space,
+        num_outputs,
+        needs_value=needs_value and not has_critic(model),
+        takes_actions=takes_actions,
+    )
+    return model
+
+
+def check_model(
+    model: Any,
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    num_outputs: int,
+    *,
+    needs_value: bool,
+    takes_actions: bool = False,
+) -> None:
+    """Raises PolicyError for a model with wrong `Outputs`; see `check_outputs`. Arguments as `make_custom_model`."""
     graphdef, state = nnx.split(model)
 
     def called(state: Any, columns: dict[str, Any]) -> Any:
@@ -92,7 +113,6 @@ def make_custom_model(
         needs_value=needs_value,
         kind="arrays, traced by JAX",
     )
-    return model
 
 
 def _model_class(model: type | str | StoredCode) -> type[Any]:

@@ -58,12 +58,9 @@ def check_outputs(
     Args:
         run: calls the model with NumPy columns: those of `run_model`, and `actions`.
         num_outputs: width of `Outputs.policy`.
-        needs_value: whether it must return `Outputs.value`, unless its class has a method `critic` for `critic_obs`.
+        needs_value: whether it must return `Outputs.value`.
         kind: what it gets in the place of NumPy arrays, in words.
     """
-    # A layer named `critic` does not count: the model's own forward pass may use it.
-    written = getattr(model, "_orig_mod", model)  # of torch.compile(model)
-    needs_value = needs_value and not callable(getattr(type(written), "critic", None))
     for length in (1, _STEPS) if is_recurrent(model) else (1,):
         rows = _ROWS * length
         columns = {"obs": _members(observation_space, rows), "actions": _members(action_space, rows)}
@@ -159,7 +156,8 @@ def _check_output(name: str, output: Any, shape: tuple[int, ...], where: str, ex
     if _shape(output) == shape and "float" in _dtype(output):
         return
     if output is None:
-        fix = "return state values too: `Outputs(policy=..., value=...)`"
+        fix = "return state values too: `Outputs(policy=..., value=...)`; those of a method `critic` are used with "
+        fix += "centralized_critic=True, or where postprocess_trajectory adds critic_obs"
     elif name == "value" and _shape(output) == (*shape, 1):
         fix = "drop the last axis: `value.squeeze(-1)`"
     elif _shape(output) == shape:

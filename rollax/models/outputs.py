@@ -49,6 +49,13 @@ def is_recurrent(model: Any) -> bool:
     return hasattr(model, "initial_state")
 
 
+def has_critic(model: Any) -> bool:
+    """Whether the class of a module has a method `critic`, which returns the values of `critic_obs`."""
+    # A layer named `critic` does not count: the model's own forward pass may use it.
+    written = getattr(model, "_orig_mod", model)  # of torch.compile(model)
+    return callable(getattr(type(written), "critic", None))
+
+
 def initial_state_of(model: Any) -> tuple[NDArray, ...]:
     """The recurrent state at the start of a trajectory, without an axis for sequences; () without memory.
 

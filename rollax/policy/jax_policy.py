@@ -17,6 +17,7 @@ from jax import lax
 from rollax import runtime, trees
 from rollax.batch import Columns, SampleBatch
 from rollax.methods import overrides
+from rollax.models.catalog import check_model
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, is_noisy
@@ -64,6 +65,10 @@ class JaxPolicy(ModelPolicy):
         runtime.configure_jax()
         super().__init__(observation_space, action_space, config)
         model = self.make_model(nnx.Rngs(self._seed_of_model()))
+        own_model = self.config.model.custom_model is not None or type(self).make_model is not JaxPolicy.make_model
+        if own_model and type(self).forward is JaxPolicy.forward and self._needs_value(model):
+            spaces = self.observation_space, self.action_space
+            check_model(model, *spaces, self.distribution.num_inputs, needs_value=True)
         self._noisy = is_noisy(model)
         self._describe(model)
         check_parts(owners_of(model), self.plan.targets, type(self).__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -15,7 +15,7 @@ from rollax.batch import Columns, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.errors import BatchError, PolicyError
 from rollax.models.distributions.base import ActionDistribution
-from rollax.models.outputs import Outputs
+from rollax.models.outputs import Outputs, has_critic
 from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.finite import check_finite
@@ -42,6 +42,8 @@ class ModelPolicy(Policy):
 
     _noisy: bool
     """Whether the model explores by numbers that it draws itself."""
+    reads_values: ClassVar[bool] = False
+    """Whether learning reads `Outputs.value`, as policies with the column `vf_preds` do too."""
     memory: RecurrentColumns
     plan: UpdatePlan
     distribution: ActionDistribution
@@ -73,6 +75,12 @@ class ModelPolicy(Policy):
         self.minibatch_size = self.plan.minibatch_size
         if self.sampled_columns is not None and self.config.output is not None:
             self.recorded_columns = self.exploration.recorded - self.sampled_columns - {self._checked_fetch}
+
+    def _needs_value(self, model: Any) -> bool:
+        """Whether the model must return values: learning reads them, and not those of a critic for `critic_obs`."""
+        reads = self.reads_values or SampleBatch.VF_PREDS in (self.batch_columns or ())
+        own_columns = type(self).postprocess_trajectory is not Policy.postprocess_trajectory
+        return reads and not self.sees_all_agents and not (own_columns and has_critic(model))
 
     def _seed_of_model(self) -> int:
         """The seed of the initial weights."""

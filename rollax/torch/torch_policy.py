@@ -120,8 +120,7 @@ class TorchPolicy(ModelPolicy):
                 fix="add the method, or leave centralized_critic out",
             )
         spaces, width = (self.observation_space, self.action_space), self.exploration.num_inputs
-        needs_value = SampleBatch.VF_PREDS in (self.batch_columns or ()) and not self.sees_all_agents
-        return check_model(self.model, *spaces, width, self.device, needs_value=needs_value)
+        return check_model(self.model, *spaces, width, self.device, needs_value=self._needs_value(self.model))
 
     def make_optimizer(self, params: Any) -> torch.optim.Optimizer:
         """Returns the optimizer, whose learning rate is set at each step, after `grad_clip`: by default Adam.

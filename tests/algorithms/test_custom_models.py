@@ -48,6 +48,11 @@ class ActorOnly(nnx.Module):
         return Outputs(self.head(obs))
 
 
+class ActorWithCritic(ActorOnly):
+    def critic(self, critic_obs):
+        return jnp.zeros(len(critic_obs))
+
+
 class Noisy(nnx.Module):
     noisy = True
 
@@ -136,6 +141,36 @@ def test_algorithms_act_and_learn_with_a_user_defined_model(kind):
 def test_models_that_do_not_fit_are_refused(algorithm, model, config, error, message):
     with pytest.raises(error, match=message):
         policy_of(algorithm, model, **config)
+
+
+LEARN_FROM_VALUES = ["A2C", "A3C", "PPO", "IMPALA", "APPO", "MARWIL"]
+NO_VALUE = r"value of the wrong(.|\n)*got: +value NoneType(.|\n)*return state values too(.|\n)*centralized_critic=True"
+
+
+@pytest.mark.parametrize("algorithm", LEARN_FROM_VALUES)
+def test_a_model_without_values_is_refused_where_they_are_learned_from(algorithm):
+    policy_class: Any = get_trainer_class(algorithm).policy_class
+
+    class OwnModel(policy_class):
+        def make_model(self, rngs):
+            return ActorOnly(self.observation_space, self.distribution.num_inputs, rngs=rngs)
+
+    for model in (ActorOnly, ActorWithCritic):
+        with pytest.raises(PolicyError, match=NO_VALUE):
+            policy_class(SEEN, THREE, {"model": {"custom_model": model}})
+    with pytest.raises(PolicyError, match=NO_VALUE):
+        OwnModel(SEEN, THREE, {})
+
+
+def test_a_critic_of_observations_that_postprocessing_adds_replaces_values():
+    class Central(PPOPolicy):
+        def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+            sample_batch["critic_obs"] = sample_batch["obs"]
+            return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
+
+    Central(SEEN, THREE, {"model": {"custom_model": ActorWithCritic}})
+    for algorithm in ("PG", "BC"):  # which have no values
+        policy_of(algorithm, ActorWithCritic)
 
 
 class ThreeHeads(nnx.Module):

@@ -225,5 +225,14 @@ def test_a_model_with_an_attribute_critic_returns_values():
 
             return Outputs(self.actor(obs))
 
-    with pytest.raises(PolicyError, match=r"value of the wrong shape(.|\n)*return state values too"):
-        make(model={"custom_model": Two})
+    class WithMethod(Two):
+        def __init__(self, observation_space, num_outputs):
+            super().__init__(observation_space, num_outputs)
+            self.values, self.critic = self.critic, None
+
+        def critic(self, critic_obs):
+            return self.values(critic_obs)[:, 0]
+
+    for model in (Two, WithMethod):  # nothing adds the input of the method
+        with pytest.raises(PolicyError, match=r"value of the wrong shape(.|\n)*return state values too"):
+            make(model={"custom_model": model})
