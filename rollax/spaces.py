@@ -19,6 +19,9 @@ from rollax.errors import SpaceError
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a non-empty Dict or Tuple of those"
 
+DTYPES = frozenset(["bool", "float16", "float32", "float64", *(f"{s}int{8 << n}" for s in ("", "u") for n in range(4))])
+"""The names of the types of numbers that spaces may have."""
+
 ACTION_MASK = "action_mask"
 """The key of the action mask in a Dict observation."""
 
@@ -124,6 +127,21 @@ def _check_leaf(space: Any, where: str) -> None:
             got=space,
             expected=SUPPORTED,
             fix="wrap the env so that it has a supported space",
+        )
+    _check_dtype(space, where)
+
+
+def _check_dtype(space: spaces.Space, where: str) -> None:
+    dtype = space.dtype
+    if dtype is not None and not (dtype.isnative and dtype.name in DTYPES):
+        order = "" if dtype.isnative else ", in the byte order of another machine"
+        raise SpaceError(
+            "Policies cannot read this type of numbers.",
+            where=where,
+            got=f"dtype {dtype.str}{order}",
+            expected=f"one of {', '.join(sorted(DTYPES))}, in the byte order of this machine",
+            fix="create the space with dtype=np.float32 or such, and convert what the environment returns: "
+            "array.astype(space.dtype)",
         )
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from rollax.errors import ConfigError, SpaceError
 from rollax.importing import JAX_ENV, REGISTERED, StoredCode, import_object, named_by_file, path_of
-from rollax.spaces import SUPPORTED, check_space
+from rollax.spaces import DTYPES, SUPPORTED, check_space
 
 GIVEN = "given"
 POLICY = "rollax.policy.policy:Policy"
@@ -38,9 +38,6 @@ _SPACE_ATTRIBUTES = {
     spaces.MultiDiscrete: ("shape", "dtype", "nvec", "start"),
     spaces.MultiBinary: ("shape",),
 }
-_SPACE_DTYPES = frozenset(
-    ["bool", "float16", "float32", "float64", *(f"{s}int{8 << n}" for s in ("", "u") for n in range(4))]
-)
 _MAX_SPACE_ELEMENTS = 1 << 24
 
 
@@ -318,7 +315,7 @@ def _described(data: Any) -> Space:
     if kind == "MultiBinary":
         return spaces.MultiBinary(_whole(data["shape"]))
     dtype = np.dtype(data.get("dtype", "float32" if kind == "Box" else "int64"))
-    if dtype.name not in _SPACE_DTYPES or (kind != "Box" and dtype.kind not in "iu"):
+    if dtype.name not in DTYPES or (kind != "Box" and dtype.kind not in "iu"):
         raise ValueError(f"numbers of type {dtype}")
     if kind == "Discrete":
         return spaces.Discrete(_whole(data["n"]), start=_whole(data.get("start", 0)), dtype=dtype.type)

@@ -39,6 +39,8 @@ BAD = {
         spaces.Dict({"x": spaces.Tuple([OBS_SPACE, spaces.Text(3)])}),
         "not supported...key 'x', element 1",
     ),
+    "big-endian": (spaces.Box(-1, 1, (2,), ">f4"), "type of numbers...>f4, in the byte order of another machine"),
+    "long double": (spaces.Box(-1, 1, (2,), np.longdouble), "type of numbers...f16...float32...astype"),
     "empty dict": (spaces.Dict({}), "The space has no elements"),
     "empty tuple": (spaces.Tuple([]), "The space has no elements"),
     "empty box": (spaces.Box(0, 1, (3, 0)), "The space has no elements...(3, 0)"),
