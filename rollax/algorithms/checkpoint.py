@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
-from rollax.config.rules import refuse_first_values
+from rollax.config.rules import refuse_first_values, refuse_out_of_place
 from rollax.config.stored import decode_config, import_path, missing_code, space_from_json, space_to_json
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
 KIND, FORMAT = "rollax-checkpoint", 3
+# Keys of evaluation itself, and those that may have to be passed because they are not stored, or not trusted.
+_WITHOUT_LEARNING = frozenset(
+    (
+        *("evaluation_config", "evaluation_num_episodes", "ray_address"),
+        *("input", "input_config", "off_policy_estimation_input"),
+    )
+)
 _TRAINER = "rollax.algorithms.trainer:Trainer"
 _ARRAY, _FLOAT = "$array", "$float"
 _FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
@@ -186,6 +193,8 @@ def opened(
     own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code)
     check_same("algorithm", stored["algorithm"], own.name, path)
     refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
+    if not learn:
+        refuse_of_learning(own.config_class.from_json(stored["config"]), changes)
     config = own.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
     refuse_first_values(config, changes, stored["config"], path)
     trainer = own.__new__(own)
@@ -246,6 +255,13 @@ def refuse_untrusted(
         # Ray's processes exchange pickles: a process at this address can run code here.
         code = StoredCode("ray_address", str(values["ray_address"]))
         raise untrusted(path, code, "ray_address=...")
+
+
+def refuse_of_learning(config: TrainerConfig, changes: Mapping[str, Any]) -> None:
+    """Refuses changes of the stored config that have no effect in a trainer which is opened to evaluate."""
+    where, fix = "from_checkpoint(..., learn=False)", "leave it out, or open the checkpoint without learn=False"
+    own = {key: value for key, value in changes.items() if key not in _WITHOUT_LEARNING}
+    refuse_out_of_place(config, "evaluation", own, where, fix)
 
 
 def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointError:

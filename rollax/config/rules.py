@@ -120,12 +120,14 @@ def refuse_without_effect(config: BaseModel, given: Collection[str], before: Map
             raise _without_effect(config, key, reason, wanted)
 
 
-def refuse_out_of_place(config: BaseModel, place: Place, changes: Mapping[str, Any], where: str) -> None:
+def refuse_out_of_place(
+    config: BaseModel, place: Place, changes: Mapping[str, Any], where: str, fix: str | None = None
+) -> None:
     """Refuses a key of `changes` that has no effect in this place, unless it has the value that `config` has."""
     places = inherited(type(config), "places")
     for key, value in changes.items():
         if place not in places.get(key, (place,)) and value != getattr(config, key):
-            fix = f"set {key} in the trainer's config"
+            fix = fix or f"set {key} in the trainer's config"
             if place == "policy" and key in ("observation_space", "action_space"):
                 fix = f"set it in the spec itself, PolicySpec({key}=...)"
             raise ConfigError(

@@ -210,6 +210,15 @@ class TestRestoring:
             with pytest.raises(ConfigError, match="learn=False"):
                 trainer.train()
 
+    def test_from_checkpoint_for_evaluation_refuses_changes_of_learning(self, path):
+        message = r"{} has no effect here(.|\n)*learn=False\), config key '{}'(.|\n)*fix: +leave it out, or open"
+        for key, value in (("lr", 0.5), ("num_workers", 2), ("train_batch_size", 4000), ("evaluation_interval", 1)):
+            with pytest.raises(ConfigError, match=message.format(key, key)):
+                PPOTrainer.from_checkpoint(path, learn=False, **{key: value})
+        changes = {"evaluation_num_episodes": 2, "explore": False, "num_envs_per_worker": 2, "callbacks": None}
+        with PPOTrainer.from_checkpoint(path, learn=False, **changes, num_workers=0) as trainer:
+            assert len(trainer.evaluate()["episode_rewards"]) == 2
+
     def test_from_checkpoint_with_changes(self, path):
         with PPOTrainer.from_checkpoint(path, lr_schedule=None, lr=0.5, num_envs_per_worker=2) as trainer:
             assert trainer.config.env == "CartPole-v1"
