@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -40,6 +41,7 @@ from rollax.trees import Tree
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
 ActionsOf = Literal["policy", "environment"]
+_PREFIX = re.compile(r"\w[\w. -]*")
 _ROWS_AT_ONCE = 1 << 14
 _BYTES_AT_ONCE = 1 << 24
 
@@ -57,11 +59,11 @@ class DatasetWriter:
         header: further facts about the data, as JSON values; a function is called for each file. See
             `DatasetReader.header`.
         actions_of: the scale of the column `actions`, see `DatasetReader`.
-        prefix: prefix of the file names.
+        prefix: prefix of the file names: letters, digits, `_`, and after the first of these also `.`, `-` and spaces.
         compression: compression of the columns.
         max_file_size: bytes after which a file is completed, and another begun.
     Raises:
-        ConfigError: an unknown compression or scale of actions, or spaces of different policies.
+        ConfigError: an unknown compression or scale of actions, another prefix, or spaces of different policies.
     """
 
     def __init__(
@@ -100,6 +102,14 @@ class DatasetWriter:
                     got=value,
                     fix=nearest(str(value), get_args(known)),
                 )
+        if not (isinstance(prefix, str) and _PREFIX.fullmatch(prefix)):
+            raise ConfigError(
+                "This is no prefix of file names.",
+                where="prefix of DatasetWriter",
+                got=repr(prefix),
+                expected="a string that begins with a letter, a digit or _, followed by these, '.', '-' and spaces",
+                fix="choose another prefix: files with hidden names are not read, and folders belong into `folder`",
+            )
         self._spaces = {
             policy_id: {
                 "observation_space": space_to_json(seen[policy_id]),

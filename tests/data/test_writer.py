@@ -112,6 +112,18 @@ def test_wrong_arguments():
         DatasetWriter("unused", {"a": BOX}, {"b": TWO})
 
 
+@pytest.mark.parametrize("prefix", [".x", "", "../x", "a/b", "a\\b", "a*", "[ab]", "a?", 3, None])
+def test_a_prefix_of_files_that_a_reader_would_not_find(tmp_path, prefix):
+    with pytest.raises(ConfigError, match=r"prefix of file names(.|\n)*prefix of DatasetWriter(.|\n)*begins with"):
+        DatasetWriter(tmp_path, BOX, TWO, prefix=prefix)
+
+
+@pytest.mark.parametrize("prefix", ["part", "run 1.5", "_über-2"])
+def test_other_prefixes_of_files(tmp_path, prefix):
+    written(tmp_path, some(1), prefix=prefix)
+    assert len(list(open_dataset(tmp_path).trajectories())) == 1
+
+
 def test_columns_to_read_must_be_a_list(tmp_path):
     written(tmp_path, some(1))
     with pytest.raises(ConfigError, match=r"setting 'columns'(.|\n)*got: +obs"):
