@@ -135,17 +135,26 @@ def not_installed(what: str, error: Exception, *, where: str, package: str, extr
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the one of `known` that is nearest to `name`, or else all of them."""
+    """A hint with the one of `known` that `name` misspells or begins, or else all of them."""
     names = sorted(known)
     match = corrected(name, names)
     return f"did you mean '{match}'?" if match is not None else f"use one of: {', '.join(names)}"
 
 
 def corrected(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` misspells, with at most one error for every six letters, or None."""
-    written = name.lower()
-    distance, match = min(((typing_errors(written, other.lower()), other) for other in known), default=(0, None))
-    return match if distance <= max(len(name) // _LETTERS_PER_ERROR, 1) else None
+    """The one of `known` that `name` misspells or begins, or None.
+
+    Misspelled is a name with at most one error for every six letters. Among equally near ones, one that `name` begins
+    is preferred.
+    """
+    names, written = list(known), name.lower()
+    begun = [other for other in names if written and other.lower().startswith(written)]
+    distance, _, match = min(
+        ((typing_errors(written, other.lower()), other not in begun, other) for other in names), default=(0, True, None)
+    )
+    if distance <= max(len(name) // _LETTERS_PER_ERROR, 1):
+        return match
+    return begun[0] if len(begun) == 1 else None
 
 
 def typing_errors(a: str, b: str) -> int:

@@ -27,6 +27,9 @@ def test_one_error_for_six_letters():
     assert corrected("ls", known) == "lr"
     for other in ("exploration_config", "normalize_rewards", "target_kl", "xyz", ""):
         assert corrected(other, known) is None
+    assert corrected("evaluation_c", known) == "evaluation_config"  # which it begins
+    assert corrected("PP", ["PG", "PPO"]) == "PPO"
+    assert corrected("AP", ["APEX", "APPO", "PG"]) is None
     assert nearest("kl_tarjet", known) == "did you mean 'kl_target'?"
     assert nearest("zz", ["b", "a"]) == "use one of: a, b"
     assert nearest("zz", []) == "use one of: "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,6 +25,7 @@ _Named = tuple[Callable[..., JaxEnv], Callable[..., Any]]
 """Creator of an environment from the settings in `env_config`; callable with these settings, for errors."""
 
 _BRAX_STEPS = 1000
+_JAXMARL_MPE = "jaxmarl.environments.mpe."  # its constructors take any keyword
 
 
 class BraxEnv(JaxEnv):
@@ -237,7 +239,10 @@ def jaxmarl(name: str) -> _Named:
 
     def make(**settings: Any) -> JaxEnv:
         limit = [settings.pop("max_episode_steps")] if "max_episode_steps" in settings else []
-        return from_jaxmarl(library.make(name, **settings), *limit)
+        env = library.make(name, **settings)
+        if type(env).__module__.startswith(_JAXMARL_MPE):
+            _refuse_ignored(env, settings, f"env_config, env='{JAX_ENV}jaxmarl/{name}'")
+        return from_jaxmarl(env, *limit)
 
     return make, type(library.make(name))
 
@@ -248,6 +253,19 @@ def pgx(name: str) -> _Named:
     _check_name("pgx", name, library.available_envs())
     game = type(library.make(name))
     return limited(lambda **settings: PgxEnv(game(**settings)), None), game
+
+
+def _refuse_ignored(env: Any, settings: Iterable[str], where: str) -> None:
+    """Raises ConfigError for a setting that no constructor of an environment names and that is no attribute of it."""
+    known = {name for base in type(env).__mro__ for name in inspect.signature(base.__init__).parameters}
+    for key in settings:
+        if key not in known and not hasattr(env, key):
+            raise ConfigError(
+                f"Unknown setting '{key}'; {type(env).__name__} would ignore it.",
+                where=where,
+                got=key,
+                fix=nearest(key, known - {"self", "args", "kwargs"}),
+            )
 
 
 def _in_dtype(space: Space, path: Path, obs: Any) -> Space:

@@ -72,9 +72,19 @@ class WithEnemies(MultiAgentEnv):
         return self._env.get_avail_actions(state)
 
 
+class AnyKeyword(MultiAgentEnv):
+    """Takes any keyword, as its MPE, of which some become attributes."""
+
+    __module__ = "jaxmarl.environments.mpe.simple"
+
+    def __init__(self, num_agents=2, **kwargs):
+        super().__init__(kwargs.get("max_steps", 4))
+        self.damping = kwargs.get("damping", 0.25)
+
+
 @pytest.fixture
 def jaxmarl(monkeypatch):
-    known: Any = {"counts": MultiAgentEnv, "enemies": WithEnemies}
+    known: Any = {"counts": MultiAgentEnv, "enemies": WithEnemies, "mpe": AnyKeyword}
     library: Any = ModuleType("jaxmarl")
     library.registered_envs = list(known)
     library.make = lambda name, **settings: known[name](**settings)
@@ -121,6 +131,12 @@ class TestJaxMarl:
             (env,) = to_base_env(given).get_sub_environments()
             assert env.max_episode_steps == 7
         assert given.max_steps == 7
+
+    def test_settings_that_the_environment_would_ignore(self):
+        settings = {"num_agents": 2, "damping": 0.5, "max_steps": 6}
+        assert self.ends(the_env("jax:jaxmarl/mpe", **settings), 0, 2) == (6, False, True)
+        with pytest.raises(ConfigError, match=r"Unknown setting 'num_agent'[\s\S]*did you mean 'num_agents'"):
+            the_env("jax:jaxmarl/mpe", num_agent=3)
 
     def test_an_unknown_name(self):
         with pytest.raises(ConfigError, match=r"Unknown environment of jaxmarl[\s\S]*did you mean 'counts'"):
