@@ -50,6 +50,7 @@ class TrainingBackend(Backend):
         self._episodes, self._several = episodes, multi_agent
         self._only = next(iter(worker.runners.values())) if len(worker.runners) == 1 else None
         self._of_agents: dict[str, PolicyRunner] = {}
+        self._returned: dict[str, frozenset[str]] = {}  # for each agent what repeated calls of the mapping returned
         self._running: dict[str, _Running] = {}
         self._onnx: dict[str, tuple[int, bytes]] = {}  # policy id -> version and model
         self._lock = threading.Lock()  # for counts and curve, which `submit` changes in another thread
@@ -206,14 +207,21 @@ class TrainingBackend(Backend):
         """Refuses a trajectory of another policy than the one that would learn from it."""
         if policy_id is None:
             return
-        mapping, runner = self.worker.policy_of, self._runner(agent)
-        learning = [runner.policy.name] if mapping is None else mapping.returned(agent)
-        if {policy_id} != set(learning):
+        mapping, learning = self.worker.policy_of, {self._runner(agent).policy.name}
+        if mapping is not None:
+            if agent not in self._returned:
+                if len(self._returned) >= _MOST_AGENTS:
+                    self._returned.clear()
+                self._returned[agent] = frozenset(mapping.returned(agent))
+            # A mapping may change, as that of a league; whether it is random is found out once.
+            random = len(self._returned[agent]) > 1
+            learning = self._returned[agent] if random else {mapping(agent, None)}
+        if {policy_id} != learning:
             raise RequestError(
                 "The server maps the agent to another policy than the one that acted.",
                 status=422,
                 where=where,
-                got=f"{policy_id!r}; on the server {' or '.join(map(repr, sorted(set(learning))))}",
+                got=f"{policy_id!r}; on the server {' or '.join(map(repr, sorted(learning)))}",
                 expected="the same policy_mapping_fn here and on the server, which is not random",
                 fix="pass the server's mapping to the client; use remote inference if the mapping is random",
             )

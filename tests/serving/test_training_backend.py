@@ -307,6 +307,7 @@ class TestSeveralAgents:
     @pytest.mark.parametrize(("answers", "acted"), [("x", "y"), ("xy", "x")], ids=["another", "random"])
     def test_a_trajectory_of_another_policy_is_refused(self, run, monkeypatch, answers, acted):
         mapping = itertools.cycle(answers)
+        run.backend._returned.clear()  # of another mapping
         monkeypatch.setattr(run.backend.worker.policy_of, "_function", lambda agent: next(mapping))
         monkeypatch.setattr(run.backend, "_play", pytest.fail)
         one = trajectory(2, logp=-0.5)
@@ -314,6 +315,22 @@ class TestSeveralAgents:
         with pytest.raises(RequestError, match=r"another policy(.|\n)*episodes\[0\].agents.x.policy_id") as refusal:
             run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
         assert refusal.value.status == 422
+
+    def test_the_mapping_is_called_once_for_each_further_trajectory(self, run, monkeypatch):
+        run.backend._returned.clear()
+        calls = []
+        monkeypatch.setattr(run.backend.worker.policy_of, "_function", lambda agent: calls.append(agent) or agent)
+        monkeypatch.setattr(run.backend, "_play", lambda episode: None)
+        one = trajectory(2, logp=-0.5)
+        one.policy_id = "x"
+        run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
+        first = len(calls)
+        for _ in range(3):
+            run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
+        assert len(calls) == first + 3
+        monkeypatch.setattr(run.backend.worker.policy_of, "_function", lambda agent: "y")  # it changes
+        with pytest.raises(RequestError, match="'x'; on the server 'y'"):
+            run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
 
     def test_submitted_agents_act_at_their_own_steps(self, run, monkeypatch):
         calls = []
