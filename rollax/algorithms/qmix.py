@@ -28,7 +28,7 @@ from rollax.models.outputs import Outputs, is_recurrent
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.action_masks import GroupMasks
+from rollax.policy.action_masks import GroupMasks, refuse_nested_masks
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration
 from rollax.policy.jax_policy import JaxPolicy
@@ -108,6 +108,9 @@ class QMIXPolicy(JaxPolicy):
         return UpdatePlan(config.train_batch_size, targets=periodic_copy(config.target_network_update_freq))
 
     def make_masks(self) -> GroupMasks:
+        if self.config.model.custom_model is None:
+            observed, acts = self.observation_space[0], self.action_space[0]  # type: ignore[index]  Tuples, as above
+            refuse_nested_masks(observed, acts, "observation space of a member")
         return GroupMasks(self.view.masked, filtered=self.config.observation_filter != "NoFilter")
 
     def make_exploration(self) -> Exploration:

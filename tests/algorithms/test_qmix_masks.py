@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import EnvError
+from rollax import EnvError, SpaceError
 from rollax.algorithms.qmix import QMIXPolicy
 from tests.algorithms.group_tables import SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 
@@ -68,6 +68,12 @@ class TestMasks:
         obs = masked([1], [0], [[[0, 1], [0, 0]]])
         obs[1]["state"][:] = 0
         assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [1]
+
+    def test_masks_one_level_down_are_refused(self):
+        observed = spaces.Tuple([spaces.Dict({"inner": MASKED[0]})] * 2)
+        message = r"not at the top level(.|\n)*observation space of a member, key 'inner', key 'action_mask'"
+        with pytest.raises(SpaceError, match=message):
+            QMIXPolicy(observed, TWO, self.config)
 
     def test_an_acting_group_requires_a_present_member(self):
         policy = QMIXPolicy(MASKED, TWO, self.config)
