@@ -123,12 +123,18 @@ def read(path: Path) -> dict[str, Any]:
         raise _pickled(path)
     files = storage.read_directory(path, kind=KIND, format_version=FORMAT)
     if (found := storage.read_manifest(path)["format_version"]) < FORMAT:
+        about = storage.from_json_bytes(files.get("about.json", b"{}"), where=str(path / "about.json"))
+        saved_by = about.get("rollax_version") if isinstance(about, dict) else None
+        # One version has several formats while it is developed.
+        version = (
+            f"{'an earlier state of ' if saved_by == __version__ else ''}rollax {saved_by or 'of unknown version'}"
+        )
         raise CheckpointError(
             "The checkpoint has an older format.",
             where=path,
-            got=f"format {found}",
-            expected=f"format {FORMAT}",
-            fix="open it with the version of rollax that it names in about.json",
+            got=f"format {found}, saved by {version}",
+            expected=f"format {FORMAT}, of rollax {__version__}",
+            fix="open it with the rollax that saved it, or train again: formats are not converted",
         )
     if missing := _FILES - files.keys():
         raise wrong(str(path), sorted(files), f"the files {sorted(_FILES)}, of which {sorted(missing)} are missing")

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ExternalEnv, PGTrainer, PPOTrainer, Trainer
+from rollax import ExternalEnv, PGTrainer, PPOTrainer, Trainer, load_policy
 from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import CheckpointError, ConfigError, PolicyError
@@ -264,6 +264,16 @@ class TestRestoring:
         manifest = from_json_bytes((path / "manifest.json").read_bytes())
         (path / "manifest.json").write_bytes(to_json_bytes({**manifest, "format_version": version}))
         with pytest.raises(CheckpointError, match=rf"{message}(.|\n)*got: .*format {version}(.|\n)*format 3"):
+            Trainer.from_checkpoint(path)
+
+    def test_an_older_format_names_the_version_that_saved_it(self, path, monkeypatch):
+        manifest, saved_by = from_json_bytes((path / "manifest.json").read_bytes()), checkpoint.__version__
+        (path / "manifest.json").write_bytes(to_json_bytes({**manifest, "format_version": 2}))
+        with pytest.raises(CheckpointError, match=rf"saved by an earlier state of rollax {saved_by}\n"):
+            load_policy(path)
+        monkeypatch.setattr(checkpoint, "__version__", "9.0")
+        message = rf"saved by rollax {saved_by}\n.*of rollax 9.0\n(.|\n)*with the rollax that saved it"
+        with pytest.raises(CheckpointError, match=message):
             Trainer.from_checkpoint(path)
 
     def refused(self, trainer, path, message, error=CheckpointError):
