@@ -7,7 +7,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, ClassVar, TypeVar
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from rollax.batch import MultiAgentBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.groups import ReplayFields
+from rollax.config.rules import inherited
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeMetrics
@@ -111,7 +112,8 @@ class Optimizer(ABC):
         stop_at: steps after which the run ends; an iteration ends there too.
         waits: if false, a step ends with a WaitEndedError instead of waiting for external clients.
     Raises:
-        ConfigError: the config is not of the optimizer's `config_class`, or a key is unknown or has a wrong value.
+        ConfigError: the config is not of the optimizer's `config_class`; a key is unknown or has a wrong value; or a
+            single key has no effect, because policies read it from the config of their worker.
         PolicyError: a policy to train cannot learn from the samples of this optimizer.
     """
 
@@ -142,6 +144,7 @@ class Optimizer(ABC):
             raise self._without_its_fields(type(config))
         self.config: Any = resolve_config(self.config_class, config, **keys)
         self.local_worker = local_worker
+        self._refuse_of_policies({**config, **keys} if isinstance(config, Mapping) else keys)
         self.remote = RemoteWorkers.of(remote_workers)
         learning = self.config.multiagent.policies_to_train
         self.policies = {i: local_worker.policies[i] for i in (local_worker.policies if learning is None else learning)}
@@ -333,6 +336,20 @@ class Optimizer(ABC):
         self.env_steps += rollout.env_steps
         self.agent_steps += rollout.agent_steps
         self.timings.lags.add(self.version - rollout.version)
+
+    def _refuse_of_policies(self, given: Iterable[str]) -> None:
+        """Raises ConfigError for a key that policies alone read, with another value than in the worker's config."""
+        places = inherited(type(self.config), "places")
+        for key in given:
+            value, there = getattr(self.config, key), getattr(self.local_worker.config, key, None)
+            if key != "train_batch_size" and "policy" in places.get(key, ()) and value != there:
+                raise ConfigError(
+                    f"{key} has no effect here: policies read it from the config of their worker.",
+                    where=f"{type(self).__name__}({key}=...)",
+                    got=value,
+                    expected=f"{there!r}, as in the config of the local worker, or no such key",
+                    fix=f"make the workers with it: RolloutWorker(..., config={{'{key}': ...}})",
+                )
 
     def _without_its_fields(self, config_class: type[TrainerConfig]) -> ConfigError:
         own, name = self.config_class, config_class.__name__

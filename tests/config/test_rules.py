@@ -20,6 +20,7 @@ from rollax.algorithms.ddpg import TD3Config
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, RainbowConfig
 from rollax.algorithms.impala import IMPALAConfig
 from rollax.algorithms.iql import IQLConfig
+from rollax.algorithms.marwil import BCConfig, MARWILConfig
 from rollax.algorithms.pg import PGConfig
 from rollax.algorithms.ppo import PPOConfig
 from rollax.algorithms.qmix import QMIXConfig
@@ -89,6 +90,8 @@ CASES = [
     (SACConfig, {}, {"noise_scale": 0.5}, {"exploration": "GaussianNoise"}),
     (SACConfig, {"alpha_lr": 0.0}, {"target_entropy": 0.5}, {"alpha_lr": 0.5}),
     (DQNConfig, {"input": {"data": 1, "sampler": 1}}, {"updates_per_step": 5}, {"then_online": True}),
+    (MARWILConfig, {"beta": 0}, {"clip_rewards": True}, {"beta": 1}),
+    (BCConfig, {}, {"clip_rewards": True}, {"model": {"use_gru": True, "lstm_use_prev_reward": True}}),
     (IQLConfig, {"beta": 0}, {"max_weight": 5.0}, {"beta": 1}),
     (OwnConfig, {"weight_schedule": POINTS}, {"weight": 0.5}, {"weight_schedule": None}),
 ]

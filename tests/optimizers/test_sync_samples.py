@@ -105,6 +105,17 @@ def test_keywords_replace_keys_of_the_config():
         SyncSamplesOptimizer(worker, (), batch_size=40)
 
 
+def test_keys_that_policies_alone_read_are_refused():
+    worker = FragmentWorker()
+    worker.config = TrainerConfig(seed=3, gamma=0.9)
+    message = r"lr has no effect here(.|\n)*SyncSamplesOptimizer\(lr=...\)(.|\n)*0.001, as in(.|\n)*RolloutWorker"
+    for given in ({"config": {"lr": 0.5}}, {"lr": 0.5}):
+        with pytest.raises(ConfigError, match=message):
+            SyncSamplesOptimizer(worker, (), **given)
+    SyncSamplesOptimizer(worker, (), {"gamma": 0.9})  # as the worker has it
+    SyncSamplesOptimizer(worker, (), TrainerConfig(lr=0.5))  # a whole config, of a trainer for example
+
+
 def test_learns_with_a_real_worker():
     config = {"num_envs_per_worker": 2, "rollout_fragment_length": 16, "sgd_minibatch_size": 32, "seed": 0}
     worker = RolloutWorker("CartPole-v1", PPOPolicy, config={**config, "model": {"fcnet_hiddens": (8,)}})
