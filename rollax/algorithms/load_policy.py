@@ -145,5 +145,6 @@ def _class_of(path: str | Path, name: str, trust_code: bool) -> type[Policy]:
             where=str(path),
             got=name,
             expected="a Policy class",
+            fix="use a checkpoint that a trainer has saved",
         )
     return found

@@ -42,7 +42,11 @@ def trainer_class_named(run: str) -> type[Trainer]:
     found = import_object(run, "--run")
     if not (isinstance(found, type) and issubclass(found, Trainer) and hasattr(found, "optimizer_class")):
         raise ConfigError(
-            "This is not a trainer class.", where="--run", got=run, expected="the path of a subclass of Trainer"
+            "This is not a trainer class.",
+            where="--run",
+            got=run,
+            expected="the path of a subclass of Trainer",
+            fix="name the trainer, whose policy_class is the policy: --run=my_module:MyTrainer",
         )
     return found
 

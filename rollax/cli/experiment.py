@@ -49,7 +49,8 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
             "The experiment file cannot be read.", where=str(path), got=error.strerror, fix=fix
         ) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError("The experiment file is not valid YAML.", where=str(path), got=str(error)) from error
+        fix = "correct it: indent with spaces, and put text with special characters into quotation marks"
+        raise ConfigError("The experiment file is not valid YAML.", where=str(path), got=str(error), fix=fix) from error
     where = str(path)
     if not isinstance(content, dict):
         raise ConfigError(
@@ -57,6 +58,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
             where=where,
             got=content,
             expected="keys run, env, config, stop",
+            fix="begin each line with one of these keys and a colon, as in `run: PPO`",
         )
     _refuse_unknown(content, where)
     for key, kind in (("run", str), ("env", str), ("config", dict), ("stop", dict)):
@@ -66,6 +68,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
                 where=f"{where}: {key}",
                 got=content[key],
                 expected=kind.__name__,
+                fix=f"write its keys below `{key}:`, indented" if kind is dict else f"write one name after `{key}:`",
             )
     refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
     return Experiment(
@@ -103,7 +106,8 @@ def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
             fix=f"""quote it for the shell, as in {option}='{{"key": 4000}}'""",
         ) from error
     if not isinstance(config, dict):
-        raise ConfigError("The option is not a JSON object.", where=option, got=text, expected='as in {"key": 4000}')
+        fix = f"""put keys and values into braces, as in {option}='{{"key": 4000}}'"""
+        raise ConfigError("The option is not a JSON object.", where=option, got=text, expected="an object", fix=fix)
     return decode_config(config, trust="code fields")
 
 
@@ -114,8 +118,13 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         *outer, last = key.split(".")
         if not equals or not last or not all(outer):
-            expected = "KEY=VALUE, as in lr=1e-4 or model.fcnet_hiddens=[64,64]"
-            raise ConfigError("The setting is not of the form KEY=VALUE.", where="--set", got=text, expected=expected)
+            raise ConfigError(
+                "The setting is not a key and a value.",
+                where="--set",
+                got=text,
+                expected="KEY=VALUE",
+                fix="write --set lr=1e-4 or --set 'model.fcnet_hiddens=[64, 64]'",
+            )
         inside: Any = config
         for part in outer:
             inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None
@@ -125,7 +134,10 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
             inside[last] = _parse_yaml(value)
         except (yaml.YAMLError, ValueError) as error:
             raise ConfigError(
-                "The value of the setting is not valid YAML.", where="--set", got=f"{text} ({error})"
+                "The value of the setting is not valid YAML.",
+                where="--set",
+                got=f"{text} ({error})",
+                fix="quote it for the shell, as in --set 'KEY=VALUE', and text with special characters once more",
             ) from error
     return decode_config(config, trust="code fields")
 

@@ -144,6 +144,9 @@ def _backend(
     return backend
 
 
+_QUOTED = """write --policy-mapping='{"agent0": "first", "agent1": "second"}', quoted for the shell"""
+
+
 def _mapping(text: str) -> Any:
     """The policy mapping of an option: a dict, or a function."""
     if not text.lstrip().startswith("{"):
@@ -151,13 +154,15 @@ def _mapping(text: str) -> Any:
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"The option is not valid JSON: {error}.", where="--policy-mapping", got=text) from error
+        what = f"The option is not valid JSON: {error}."
+        raise ConfigError(what, where="--policy-mapping", got=text, fix=_QUOTED) from error
     if not all(isinstance(policy_id, str) for policy_id in table.values()):
         raise ConfigError(
             "The policy mapping is not a JSON object with policy ids as values.",
             where="--policy-mapping",
             got=text,
-            expected='as in {"agent0": "first", "agent1": "second"}',
+            expected="an object of agent ids and policy ids",
+            fix=_QUOTED,
         )
     return table
 

@@ -55,6 +55,7 @@ def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list
             where=f"config key '{GIVEN}'",
             got=names,
             expected="a list of keys",
+            fix="use another copy of the file",
         )
     return names
 
@@ -206,6 +207,7 @@ def _decode(value: Any, place: Place, trust: Trust) -> Any:
             "A stored config is nested too deeply.",
             where=f"config key '{place[0]}'",
             expected=f"at most {_MAX_DEPTH} levels",
+            fix="use another copy of the file, or fewer levels",
         )
     if isinstance(value, list):
         return [_decode(part, (*place, i), trust) for i, part in enumerate(value)]

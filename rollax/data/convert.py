@@ -60,6 +60,7 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
                 where="settings of convert",
                 got=name,
                 expected=f"some of {list(_SETTINGS[to])}",
+                fix=nearest(name, _SETTINGS[to]) if _SETTINGS[to] else "leave it out",
             )
     if to == "rollax":
         return _to_rollax(reader, path, settings)

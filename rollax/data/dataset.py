@@ -246,7 +246,8 @@ def skip(broken: list[str], error: DatasetError, most: int) -> None:
     """Adds a broken line or file to `broken`; raises the error if there are more than `most`."""
     if len(broken) >= most:
         if most:
-            raise DatasetError(f"More than max_broken={most} broken lines or files. The last one: {error}") from error
+            what = f"More than max_broken={most} broken lines or files. The last one: {error}"
+            raise DatasetError(what, fix="correct or remove them, or raise max_broken") from error
         raise error
     broken.append(str(error))
     log.warning("A part of the data is skipped: %s", error)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, nearest
 from rollax.runs.results import number_in
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ def make_display(title: str, progress: ProgressMode) -> Display:
             where="fit(progress=...)",
             got=progress,
             expected=f"one of {', '.join(map(repr, get_args(ProgressMode)))}",
+            fix=nearest(str(progress), get_args(ProgressMode)),
         )
     if progress == "none":
         return Display()

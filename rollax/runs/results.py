@@ -62,6 +62,7 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
             where=str(path),
             got=f"{unread} unreadable lines",
             expected="one JSON object per line",
+            fix="wait for the end of its first iteration, or name another run",
         )
     return results, unread
 
@@ -76,6 +77,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
             where=str(path),
             got=error.strerror,
             expected=f"a run folder with a {RESULTS_NAME}",
+            fix="check the path and the permissions",
         ) from error
     results: list[dict[str, Any]] = []
     unread = 0

@@ -201,7 +201,8 @@ def _saved(trainer: Trainer, folder: Path) -> Path:
     try:
         return Path(trainer.save(folder))
     except OSError as error:
-        raise CheckpointError("The checkpoint was not saved.", where=str(folder), got=str(error)) from error
+        fix = "free some space on the disk, or check the permissions of the folder"
+        raise CheckpointError("The checkpoint was not saved.", where=str(folder), got=str(error), fix=fix) from error
 
 
 def _keep_newest(folder: Path, count: int) -> None:

@@ -37,7 +37,11 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
             raise ConfigError("A stop condition is not a number.", where=place, got=value, expected="a finite number")
         if name in _LIMITS and value <= 0:
             raise ConfigError(
-                "The limit is already reached before training begins.", where=place, got=value, expected="more than 0"
+                "The limit is already reached before training begins.",
+                where=place,
+                got=value,
+                expected="more than 0",
+                fix="raise it, or use `rollax evaluate` to play without training",
             )
     return given
 

@@ -119,6 +119,7 @@ class Address:
                 where="ca_file of PolicyClient",
                 got=f"{ca_file} ({error})",
                 expected="a file in PEM format, or None for the authorities of the system",
+                fix="check the path; the file has lines -----BEGIN CERTIFICATE-----",
             ) from error
         return cls(text.rstrip("/"), host, port or (443 if secure else 80), parts.scheme[0] == "w", context, headers)
 

@@ -132,7 +132,8 @@ def stream_failure(error: BaseException, number: int | None) -> StreamError:
 
 def _malformed(error: Exception) -> RequestError:
     if isinstance(error, msgspec.ValidationError):
-        return RequestError("The request does not have the fields of its verb.", status=422, got=str(error))
+        fix = "correct the field that is named there; /openapi.json has the fields of all requests"
+        return RequestError("The request does not have the fields of its verb.", status=422, got=str(error), fix=fix)
     if isinstance(error, RecursionError):
         return RequestError("The request is nested too deeply.", expected="at most a few hundred levels")
     return RequestError(

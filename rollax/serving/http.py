@@ -194,7 +194,8 @@ class HttpApp:
         self.access.check(headers, client)
         wait = self.rates.take(client)
         if wait:
-            raise RequestError("Too many requests from this address.", status=429, retry_after_s=wait)
+            fix = "send it again after that time, or raise the limits of the server"
+            raise RequestError("Too many requests from this address.", status=429, retry_after_s=wait, fix=fix)
 
     def query(self, verb: str, headers: Headers) -> Any:
         """Returns the response to a verb without a body."""

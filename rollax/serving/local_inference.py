@@ -278,7 +278,8 @@ class LocalInference:
         if not self._several:
             return {DEFAULT_AGENT: value}
         if not isinstance(value, Mapping):
-            raise RequestError(f"The {what} are not by agent.", status=422, got=value, expected="a dict by agent id")
+            fix = "pass a dict, {agent id: value, ...}: the server has several agents"
+            raise RequestError(f"The {what} are not by agent.", status=422, got=value, expected="a dict", fix=fix)
         return value
 
     def _plain(self, by_agent: dict[str, Any]) -> Any:

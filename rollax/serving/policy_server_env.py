@@ -145,7 +145,11 @@ class MultiAgentPolicyServerEnv(_Served, ExternalMultiAgentEnv):
         agents = self._settings["agents"]
         if isinstance(agents, str):
             raise ConfigError(
-                "agents is a single string.", where="env_config key 'agents'", got=agents, expected="a list of ids"
+                "agents is a single string.",
+                where="env_config key 'agents'",
+                got=agents,
+                expected="a list of ids",
+                fix=f"write [{agents!r}]",
             )
         self.possible_agents = None if agents is None else list(agents)
         ExternalMultiAgentEnv.__init__(self, *spaces)

@@ -229,7 +229,8 @@ class Readers:
     def _check_count(self, agents: int, where: str) -> None:
         most = self._limits.max_agents
         if agents > most:
-            raise RequestError("Too many agents.", status=413, where=where, got=agents, expected=f"at most {most}")
+            expected, fix = f"at most {most}", "start the server with a higher limits.max_agents, or send fewer agents"
+            raise RequestError("Too many agents.", status=413, where=where, got=agents, expected=expected, fix=fix)
 
 
 class AgentReader:

@@ -144,6 +144,7 @@ class Access:
             status=401,
             where="header Authorization",
             expected="Bearer, a space, and the token that the server was started with",
+            fix="give the server's token to the client, as in PolicyClient(address, token=...)",
         )
 
     def allows_origin(self, origin: bytes) -> bool:

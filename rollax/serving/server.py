@@ -325,5 +325,6 @@ def _tls(certificate: str | Path, key: str | Path | None) -> ssl.SSLContext:
             where="certificate, key",
             got=f"{certificate}, {key} ({error})",
             expected="files in PEM format: the certificate chain, and its private key without a password",
+            fix="check the paths, and that the key is that of the first certificate in the chain",
         ) from error
     return context

@@ -116,7 +116,13 @@ class _Set(NamedTuple):
 def _opened(path: Path) -> _Set:
     folder = data_folder(path)
     if folder is None:
-        raise DatasetError("This is not a Minari data set.", where=path, expected=f"a folder with data/{METADATA}")
+        raise DatasetError(
+            "This is not a Minari data set.",
+            where=path,
+            expected=f"a folder with data/{METADATA}",
+            fix="pass the folder of one data set, such as .../D4RL/door/human-v2; those of other formats have another "
+            "`format`",
+        )
     hdf5 = folder / "main_data.hdf5"
     if hdf5.exists():
         from rollax.data.formats.d4rl import opened
