@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
-from rollax.config.rules import refuse_first_values, refuse_out_of_place
+from rollax.config.rules import inherited, refuse_first_values, refuse_out_of_place
 from rollax.config.stored import decode_config, import_path, missing_code, space_from_json, space_to_json
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
@@ -200,7 +200,7 @@ def opened(
     check_same("algorithm", stored["algorithm"], own.name, path)
     refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
     if not learn:
-        refuse_of_learning(own.config_class.from_json(stored["config"]), changes)
+        refuse_of_learning(own.config_class, stored["config"], changes, trust_code=trust_code)
     config = own.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
     refuse_first_values(config, changes, stored["config"], path)
     trainer = own.__new__(own)
@@ -263,11 +263,16 @@ def refuse_untrusted(
         raise untrusted(path, code, "ray_address=...")
 
 
-def refuse_of_learning(config: TrainerConfig, changes: Mapping[str, Any]) -> None:
-    """Refuses changes of the stored config that have no effect in a trainer which is opened to evaluate."""
+def refuse_of_learning(
+    config_class: type[TrainerConfig], stored: Mapping[str, Any], changes: Mapping[str, Any], *, trust_code: bool
+) -> None:
+    """Refuses changes of a stored config that have no effect in a trainer which is opened to evaluate."""
+    places = inherited(config_class, "places")
+    learning = {key for key in changes if "evaluation" not in places.get(key, ("evaluation",))} - _WITHOUT_LEARNING
+    others = {key: value for key, value in changes.items() if key not in learning}
+    config = config_class.from_json(stored, trust_code=trust_code, **others)
     where, fix = "from_checkpoint(..., learn=False)", "leave it out, or open the checkpoint without learn=False"
-    own = {key: value for key, value in changes.items() if key not in _WITHOUT_LEARNING}
-    refuse_out_of_place(config, "evaluation", own, where, fix)
+    refuse_out_of_place(config, "evaluation", {key: changes[key] for key in learning}, where, fix)
 
 
 def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointError:

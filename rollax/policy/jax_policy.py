@@ -68,7 +68,7 @@ class JaxPolicy(ModelPolicy):
         own_model = self.config.model.custom_model is not None or type(self).make_model is not JaxPolicy.make_model
         if own_model and type(self).forward is JaxPolicy.forward and self._needs_value(model):
             spaces = self.observation_space, self.action_space
-            check_model(model, *spaces, self.distribution.num_inputs, needs_value=True)
+            check_model(model, *spaces, self.exploration.num_inputs, needs_value=True)
         self._noisy = is_noisy(model)
         self._describe(model)
         check_parts(owners_of(model), self.plan.targets, type(self).__name__)
