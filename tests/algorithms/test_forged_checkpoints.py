@@ -128,6 +128,11 @@ def plain(state: Any) -> str:
     return repr(values(state))
 
 
+@pytest.fixture(autouse=True)
+def _in_its_own_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # a forged `output` is a folder to write to
+
+
 @pytest.fixture(scope="module", params=CONFIGS)
 def forge(request, tmp_path_factory):
     return Forge(request.param, tmp_path_factory.mktemp("forged"))
