@@ -12,7 +12,6 @@ from pydantic import (
     Field,
     PositiveFloat,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 
