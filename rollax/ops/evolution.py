@@ -131,9 +131,13 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
     chosen = order[: len(both) if used is None else used]
     chosen = chosen[finite[chosen]]
     weights = np.zeros(len(both))
-    deviation = both[chosen].std() if len(chosen) else 0.0
-    if deviation > _ROUNDING * np.abs(both[chosen]).max(initial=0.0):
-        weights[chosen] = (both[chosen, 0] - both[chosen, 1]) / (len(chosen) * deviation)
+    largest = np.abs(both[chosen]).max(initial=0.0)
+    # To at most 1, by a power of two, which rounds nothing: the square of a penalty such as -1e200 would overflow.
+    exponent = np.frexp(largest)[1]
+    scaled = np.ldexp(both[chosen], -exponent)
+    deviation = scaled.std() if len(chosen) else 0.0
+    if deviation > _ROUNDING * np.ldexp(largest, -exponent):
+        weights[chosen] = (scaled[:, 0] - scaled[:, 1]) / (len(chosen) * deviation)
     return weights
 
 
@@ -183,13 +187,14 @@ def start_search(
         noise_stdev: σ.
         lr: α, the size of a step.
         weights: the weights of the directions from their returns.
-        optimizer: makes a step's direction from the gradient, without step size and sign, as `optax.scale_by_adam()`;
-            None does not change it.
+        optimizer: makes a step's direction from the gradient, without step size and sign: `optax.scale_by_adam()`, not
+            `optax.adam(lr)`; None does not change it.
         l2_coeff: weight decay: c θ is subtracted from the gradient.
         seed: of the directions.
     Raises:
         ShapeError: `theta` is no vector.
-        ConfigError: a number is not finite, not positive or not whole, or θ not finite.
+        ConfigError: a number is not finite, not positive or not whole, θ is not finite, or the optimizer reverses the
+            sign of the gradient.
     """
     _check_whole(num_directions, "start_search(num_directions)", least=1)
     _check_whole(seed, "start_search(seed)", least=0)
@@ -202,6 +207,7 @@ def start_search(
     _check_number(lr, "start_search(lr)")
     _check_number(l2_coeff, "start_search(l2_coeff)", positive=False)
     optimizer = optax.identity() if optimizer is None else optimizer
+    _check_sign(optimizer, np.zeros_like(theta))
     return Search(theta, optimizer.init(theta), num_directions, noise_stdev, lr, weights, optimizer, l2_coeff, seed)
 
 
@@ -279,6 +285,19 @@ def _check_number(value: Any, where: str, *, positive: bool = True) -> None:
         expected = f"a finite number {'>' if positive else '>='} 0"
         raise ConfigError(
             "The value is not a finite number, or is out of range.", where=where, got=value, expected=expected
+        )
+
+
+def _check_sign(optimizer: optax.GradientTransformation, zeros: NDArray[np.float32]) -> None:
+    """Raises ConfigError if the first step of an optimizer, for a vector of this size, is against the gradient."""
+    step = np.asarray(optimizer.update(np.ones_like(zeros), optimizer.init(zeros), zeros)[0])
+    if step.sum() < 0:
+        raise ConfigError(
+            "The optimizer reverses the sign of the gradient, so the search would minimize the returns.",
+            where="start_search(optimizer)",
+            got=f"a step of {step.mean():.3g} for a gradient of 1, as that of optax.adam(lr)",
+            expected="a step along the gradient",
+            fix="pass optax.scale_by_adam() or the like; `lr` is the size of a step",
         )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import optax
 import pytest
@@ -129,6 +132,13 @@ class TestARSWeights:
         weights = ars_weights(np.array([[1, 2], [3, -np.inf], [0, 5]]))
         np.testing.assert_allclose(weights, np.array([-1, 0, -5]) / (2 * np.sqrt(3.5)))
 
+    def test_returns_whose_squares_overflow(self):
+        # A penalty of -3e200 beside 1e200: mean -1e200, deviation 2e200; 1e-200 and 0: deviation 5e-201.
+        np.testing.assert_allclose(ars_weights(np.array([[1e200, -3e200]])), [2])
+        np.testing.assert_allclose(ars_weights(np.array([[0, 1e-200]])), [-2])
+        # Returns 1 1 -1 -1 times 1e308: deviation 1e308; the differences 2e308 of the first two would be infinite.
+        np.testing.assert_allclose(ars_weights(1e308 * np.array([[1.0, -1], [1, -1]])), [1, 1])
+
 
 class TestDirections:
     def test_directions_depend_on_their_numbers(self):
@@ -222,6 +232,25 @@ class TestSearch:
         for used in (0, -1, 4):
             with pytest.raises(ConfigError, match=r"ars_weights\(used\)"):
                 ars_weights(np.ones((3, 2)), used)
+
+    def test_an_optimizer_that_includes_a_learning_rate_is_refused(self):
+        settings = {"num_directions": 2, "noise_stdev": 0.1, "lr": 0.1}
+        with pytest.raises(ConfigError, match=r"minimize the returns(.|\n)*a step of -0.1 for(.|\n)*scale_by_adam\(\)"):
+            start_search([5.0, 1.0], **settings, optimizer=optax.adam(0.1))
+        for optimizer in (optax.trace(0.9), optax.chain(optax.add_decayed_weights(0.1), optax.scale_by_rms())):
+            start_search([-5.0, 1.0], **settings, optimizer=optimizer)
+
+    def test_a_search_continues_from_its_stored_parts(self):
+        settings = {"num_directions": 4, "noise_stdev": 0.1, "lr": 0.1}
+        settings |= {"weights": es_weights, "optimizer": optax.scale_by_adam(), "seed": 3}
+        search = start_search([1.0, -2], **settings)
+        for _ in range(3):
+            search = tell(search, -(ask(search) ** 2).sum(axis=-1))
+        stored = pickle.dumps((search.theta, search.optimizer_state, search.generation))
+        theta, optimizer_state, generation = pickle.loads(stored)  # noqa: S301
+        resumed = replace(start_search(theta, **settings), optimizer_state=optimizer_state, generation=generation)
+        after, expected = (tell(one, -(ask(one) ** 2).sum(axis=-1)) for one in (resumed, search))
+        np.testing.assert_array_equal(after.theta, expected.theta)
 
     def test_returns_that_are_not_finite(self):
         search = start_search([0.0], num_directions=2, noise_stdev=0.1, lr=0.1)
