@@ -70,7 +70,9 @@ SYNONYMS: dict[str, str] = {
     "step_per_collect": "sgd_minibatch_size? train_batch_size | rollout_fragment_length",
     **_all("steps_per_epoch step_per_epoch", _ITERATION),
     **_all("nstep estimation_step n_step_returns", "n_step"),
-    **_all("evaluation_duration num_test_episodes n_eval_episodes episode_per_test", "evaluation_num_episodes"),
+    **_all("evaluation_duration num_test_episodes episode_per_test", "evaluation_num_episodes"),
+    "n_eval_episodes": "episodes_per_candidate: of training; one evaluation has evaluation_num_episodes "
+    "| evaluation_num_episodes",
     "eval_freq": "evaluation_interval: it counts training iterations",
     **_all("min_sample_timesteps_per_iteration min_train_timesteps_per_iteration", "timesteps_per_iteration"),
     "min_iter_time_s": "min_time_s_per_iteration",
@@ -117,6 +119,9 @@ SYNONYMS: dict[str, str] = {
     **_all("stepsize sgd_stepsize", "lr"),
     "return_proc_mode": "shaping",
     "alive_bonus_offset": "reward_offset",
+    "offset": "reward_offset: it is added to each reward, so it is minus an offset that is subtracted",
+    **_all("popsize population_size", "num_directions: half of the candidates"),
+    "weight_decay": "l2_coeff",
     "eval_prob": "evaluation_interval: greedy evaluation after every so many iterations",
     "report_length": "metrics_num_episodes_for_smoothing",
     # Targets
@@ -196,6 +201,7 @@ ADVICE: dict[str, str] = {
     "log_level": "leave it out: use logging.getLogger('rollax').setLevel(...)",
     "disable_env_checking": "leave it out: the values of environments are always checked, at little cost",
     "use_sde": "leave it out: rollax has no state-dependent exploration",
+    "zero_policy": "leave it out: the weights of ARS's linear policy begin at 0, those of other networks do not",
     "use_attention": "leave it out: a model.custom_model may have attention",
     "target_kl": "leave it out: only PPO's updates stop early",
     **_all(
