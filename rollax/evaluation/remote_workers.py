@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _NAME = "rollout worker"
 _ADVICE = (
-    "look for an endless loop in the environment; if it is only slow, raise sample_timeout_s, or lower "
-    "rollout_fragment_length, with ARS and ES num_envs_per_worker"
+    "look for an endless loop in the environment, with ARS and ES also for an episode that never ends; if it is only "
+    "slow, raise sample_timeout_s, or lower rollout_fragment_length, with ARS and ES num_envs_per_worker"
 )
 
 

@@ -214,6 +214,7 @@ class TestHung:
         message = str(workers.failures.last[1])
         assert message.startswith("A rollout worker has hung.\n  where:    rollout worker 1, sample_fragment()\n")
         assert "got:      no answer for 10 s\n  expected: an answer within 10 s\n" in message
+        assert "with ARS and ES also for an episode that never ends" in message
         assert stand_in.killed == [(1, 0)]
         assert workers.collect() == [value(1, 1, 1)]
 
