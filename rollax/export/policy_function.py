@@ -20,6 +20,7 @@ from rollax.config.stored import key_to_json
 from rollax.errors import PolicyError
 from rollax.evaluation.actions import BoxMap
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.importing import path_of
 from rollax.methods import overrides
 from rollax.models.layers import plain_convolutions
 from rollax.policy.jax_policy import JaxPolicy
@@ -64,7 +65,15 @@ class PolicyFunction:
 
     def __init__(self, runner: PolicyRunner, *, wide: bool = True) -> None:
         policy = runner.policy
-        if not isinstance(policy, JaxPolicy) or overrides(type(policy), JaxPolicy, "compute_actions"):
+        if not isinstance(policy, JaxPolicy):
+            raise PolicyError(
+                "The policy is not in JAX, so it cannot be exported.",
+                where=policy.described,
+                got=path_of(type(policy)),
+                expected="a subclass of JaxPolicy",
+                fix="serve the policy with rollax; for one in PyTorch, torch.export exports the module policy.model",
+            )
+        if overrides(type(policy), JaxPolicy, "compute_actions"):
             raise PolicyError(
                 "The policy chooses its actions in Python, so it cannot be exported.",
                 where=policy.described,

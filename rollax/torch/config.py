@@ -19,8 +19,9 @@ class TorchFields(FieldGroup):
 
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         default="auto",
-        description="where the model computes; auto: on a GPU of CUDA if there is one, else on the CPU. Remote workers "
-        "that reserve no GPU use the CPU",
+        description="where the model computes; auto: on a GPU of CUDA if there is one, else on the CPU. Of several "
+        "GPUs it is the first one; the environment variable CUDA_VISIBLE_DEVICES=1 selects the second one. "
+        "Remote workers that reserve no GPU use the CPU",
     )
     torch_compile: bool = Field(
         default=False,

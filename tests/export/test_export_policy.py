@@ -103,10 +103,17 @@ class InPython(rollax.Policy):
         return np.zeros(len(obs_batch), np.int64), [], {}
 
 
-def test_a_policy_in_python_is_refused():
+class Overridden(InPython, rollax.PPOPolicy):
+    """A policy in JAX that does not act by its model."""
+
+
+@pytest.mark.parametrize(
+    ("policy_class", "message"), [(InPython, "not in JAX"), (Overridden, "chooses its actions in Python")]
+)
+def test_a_policy_in_python_is_refused(policy_class, message):
     from rollax.evaluation.actions import ActionMap
 
     actions = ActionMap(spaces.Discrete(2), clip_actions=True, normalize_actions=False)
-    runner = PolicyRunner(InPython(VECTOR, spaces.Discrete(2)), NoFilter(VECTOR), actions)
-    with pytest.raises(PolicyError, match="chooses its actions in Python"):
+    runner = PolicyRunner(policy_class(VECTOR, spaces.Discrete(2)), NoFilter(VECTOR), actions)
+    with pytest.raises(PolicyError, match=message):
         policy_to_onnx(runner)
