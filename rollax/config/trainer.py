@@ -34,7 +34,8 @@ _IN_EVALUATION: Mapping[str, Any] = {
     "num_workers": 0,
 }
 """Keys and the values that evaluation has in any case."""
-_LAYERS = tuple(f"model.{name}" for name in ModelConfig.model_fields if name != "custom_model")
+_OF_ANY_MODEL = ("custom_model", "max_seq_len")  # whether a model has memory shows when it is made
+_LAYERS = tuple(f"model.{name}" for name in ModelConfig.model_fields if name not in _OF_ANY_MODEL)
 _MEMORY = ({"model.use_lstm": True}, {"model.use_gru": True})
 
 
@@ -49,7 +50,6 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
         _LAYERS: [{"model.custom_model": None}, {"centralized_critic": True}],
         "model.vf_share_layers": {"model.custom_model": None, "centralized_critic": (None, False)},
         "model.lstm_cell_size": _MEMORY,
-        "model.max_seq_len": [*_MEMORY, {"model.custom_model": SET}],
         "model.custom_model_config": {"model.custom_model": SET},
     }
 

@@ -14,10 +14,12 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
-from rollax.errors import PolicyError, SpaceError
+from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.models.config import ModelConfig
+from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicySpec
 from rollax.policy.size_checks import check_convolutions
@@ -127,8 +129,27 @@ def make_runners(
             raise
         policy.name, policy.worker_index, policy.num_workers = policy_id, context.worker_index, context.num_workers
         runners[policy_id] = make_runner(policy, own_config)
+    _check_sequences({policy_id: runner.policy for policy_id, runner in runners.items()})
     sees_all = any(runner.policy.sees_all_agents for runner in runners.values())
     return runners, _joint_rows(agents, spaces) if sees_all else None
+
+
+def _check_sequences(policies: Mapping[str, Policy]) -> None:
+    """Raises ConfigError for a `max_seq_len` if no policy has memory, which only the model itself shows."""
+    models = {policy_id: policy for policy_id, policy in policies.items() if isinstance(policy, ModelPolicy)}
+    if len(models) < len(policies) or any(policy.memory.present for policy in models.values()):
+        return
+    for policy_id, policy in models.items():
+        length = policy.config.model.max_seq_len
+        if length != ModelConfig.model_fields["max_seq_len"].default:
+            raise ConfigError(
+                "max_seq_len has no effect: no policy has a model with memory.",
+                where=f"config key 'model.max_seq_len', for policy {policy_id!r}",
+                got=length,
+                expected="a model with memory",
+                fix="set model.use_lstm=True or model.use_gru=True, give your own model a method initial_state, or "
+                "leave max_seq_len out",
+            )
 
 
 def _joint_rows(agents: Sequence[Hashable], spaces: Mapping[str, tuple[Space, Space]]) -> JointRows:

@@ -49,7 +49,6 @@ CASES = [
     (PPOConfig, {}, {"kl_target": 0.5}, {"kl_coeff": 0.5}),
     (PPOConfig, {}, {"critic_space": BOX}, {"centralized_critic": True}),
     (PPOConfig, {"centralized_critic": True}, {"model": {"vf_share_layers": True}}, {"centralized_critic": False}),
-    (PPOConfig, {}, {"model": {"max_seq_len": 5}}, {"model": {"max_seq_len": 5, **MEMORY}}),
     (PPOConfig, {}, {"model": {"lstm_cell_size": 5}}, {"model": {"lstm_cell_size": 5, **MEMORY}}),
     (
         PPOConfig,

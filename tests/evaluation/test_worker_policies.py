@@ -23,6 +23,8 @@ from rollax.evaluation.filters import MeanStdFilter, NoFilter
 from rollax.evaluation.messages import Update
 from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.worker_policies import space_of_agents
+from rollax.models.catalog import make_model
+from rollax.models.config import ModelConfig
 from tests.env.refused import refused
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted, Weighted
 
@@ -127,6 +129,26 @@ class TestPolicies:
         says = "conv_filters has no effect: no observation is an image... policy '0'...Box((4, 4, 3), float32)"
         refused(ConfigError, make, small, says=says)
         make(small, image)
+
+    def test_sequences_need_memory(self):
+        class Remembers(PPOPolicy):
+            """Its memory is that of a model which the config does not name."""
+
+            def make_model(self, rngs):
+                sizes = ModelConfig(fcnet_hiddens=(4,), use_lstm=True, lstm_cell_size=4)
+                return make_model(OBS_SPACE, ACTION_SPACE, self.distribution.num_inputs, sizes, rngs)
+
+        def make(*policy_classes, **model):
+            specs = {str(n): (each, OBS_SPACE, ACTION_SPACE, {}) for n, each in enumerate(policy_classes)}
+            config = PPOConfig(model={"max_seq_len": 5, **model})  # pyright: ignore[reportArgumentType]
+            return RolloutWorker(Line, specs, policy_mapping_fn=lambda _: "0", config=config, samples=False)
+
+        says = "max_seq_len has no effect: no policy has a model with memory... policy '0'...5...initial_state"
+        refused(ConfigError, make, PPOPolicy, says=says)
+        make(PPOPolicy, use_gru=True)
+        for classes in ((PPOPolicy, Remembers), (Remembers, PPOPolicy)):
+            policies = make(*classes).policies
+            assert sorted(policy.memory.max_seq_len for policy in policies.values()) == [1, 5]
 
     def test_unknown_policies_to_train(self):
         multiagent = {"policies": {"x": None}, "policies_to_train": ["y"]}
