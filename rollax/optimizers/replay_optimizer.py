@@ -11,6 +11,7 @@ import numpy as np
 from rollax.errors import ConfigError, PolicyError
 from rollax.optimizers.optimizer import Optimizer, inexact
 from rollax.optimizers.updates_due import UpdatesDue
+from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
@@ -38,7 +39,7 @@ class ReplayOptimizer(Optimizer):
         """Returns a factory of the buffers of a policy, with `columns` beside those that the policy requires.
 
         Raises:
-            PolicyError: the policy's config has no `n_step`.
+            PolicyError: the policy's config has no `n_step`, or its model has memory and it learns from single rows.
             ConfigError: its observations are not stacked along `frame_stack_axis`.
         """
         config = self.config
@@ -50,6 +51,14 @@ class ReplayOptimizer(Optimizer):
                 expected="a policy whose config has the keys of replay, such as one of DQN, SAC or TD3",
                 fix="leave it out of policies_to_train, and train it in a trainer of its own algorithm "
                 "(docs/two-trainers.md)",
+            )
+        if isinstance(policy, ModelPolicy) and policy.memory.present and policy.replayed is None:
+            raise PolicyError(
+                "The model has memory, but the policy learns from single replayed rows.",
+                where=f"policy {policy.name!r}, class {type(policy).__name__}",
+                got="a model with memory",
+                expected="a model without memory, or a policy with the attribute `replayed`, such as MARWIL",
+                fix="use a model without memory, or learn from fresh samples alone, with SyncSamplesOptimizer",
             )
         settings: dict[str, Any] = {
             "gamma": policy.config.gamma,

@@ -16,9 +16,20 @@ from examples.torch_dqn import TorchDQNPolicy, TorchDQNTrainer
 from examples.torch_pg import TorchPGTrainer
 from examples.torch_ppo import TorchPPOPolicy, TorchPPOTrainer
 from examples.torch_sac import TorchSACTrainer
-from rollax import AsyncGradientsOptimizer, PPOTrainer, Trainer, export_policy, load_policy
+from rollax import (
+    AsyncGradientsOptimizer,
+    PPOTrainer,
+    SyncReplayOptimizer,
+    TorchConfig,
+    TorchPolicy,
+    Trainer,
+    export_policy,
+    load_policy,
+)
+from rollax.config.groups import ReplayFields
 from rollax.errors import CheckpointError, ConfigError, PolicyError
 from rollax.processes.settings import TORCH_DEVICE
+from rollax.torch.losses import masked_mean
 from tests.torch.made import same
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -158,6 +169,31 @@ def test_features_of_jax_policies_are_refused(tmp_path):
         policy = load_policy(trainer.save(tmp_path), trainer_class=TorchPPOTrainer)
     with pytest.raises(PolicyError, match=r"not in JAX(.|\n)*TorchPPOPolicy(.|\n)*torch.export exports the module"):
         export_policy(policy, out=tmp_path / "policy.onnx")
+
+
+class ReplayedConfig(ReplayFields, TorchConfig):
+    pass
+
+
+class ReplayedPolicy(TorchPolicy):
+    config_class = ReplayedConfig
+
+    def loss(self, model, out, batch, mask, coefficients):
+        return -masked_mean(self.distribution.logp(out.policy, batch["actions"]), mask), {}
+
+
+class ReplayedTrainer(Trainer):
+    name = "Replayed"
+    config_class = ReplayedConfig
+    policy_class = ReplayedPolicy
+    optimizer_class = SyncReplayOptimizer
+
+
+def test_replay_of_single_rows_requires_a_model_without_memory():
+    with pytest.raises(PolicyError, match=r"model has memory(.|\n)*ReplayedPolicy(.|\n)*SyncSamplesOptimizer"):
+        ReplayedTrainer(env="CartPole-v1", config={**REPLAY, "model": {"use_lstm": True}})
+    with ReplayedTrainer(env="CartPole-v1", config=REPLAY) as trainer:
+        assert trainer.train()["info"]["learner"]["default_policy"]["total_loss"] > 0
 
 
 class TorchA3CTrainer(TorchPPOTrainer):
