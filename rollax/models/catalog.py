@@ -71,7 +71,7 @@ def make_custom_model(
     model = cls(observation_space, num_outputs, rngs=rngs, **arguments, **thawed(config.custom_model_config))
     if is_recurrent(model) and not memory:
         raise PolicyError(
-            "The custom model has memory, but the algorithm learns from single rows.",
+            "The custom model has memory, which the algorithm does not support.",
             where=f"model.custom_model {path_of(cls)}",
             got="a method initial_state",
             expected="a model without memory",

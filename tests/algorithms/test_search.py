@@ -382,6 +382,20 @@ class TestRefused:
         with pytest.raises(PolicyError, match="The model has no parameters to search for"):
             ESTrainer(Drift, {**SMALL, "model": {"custom_model": Still}})
 
+    def test_a_model_with_memory(self):
+        class Remembers(nnx.Module):
+            def __init__(self, observation_space, num_outputs, *, rngs):
+                self.layer = nnx.Linear(*observation_space.shape, num_outputs, rngs=rngs)
+
+            def initial_state(self):
+                return (np.zeros(1, np.float32),)
+
+            def __call__(self, obs, state):
+                return Outputs(self.layer(obs), state=state)
+
+        with pytest.raises(PolicyError, match="has memory, which the algorithm does not support"):
+            ESTrainer(Drift, {**SMALL, "model": {"custom_model": Remembers}})
+
     def test_learning_from_rows(self):
         with ARSTrainer(Drift, SMALL) as trainer:
             policy, batch = trainer.get_policy(), trainer.worker.sample()
