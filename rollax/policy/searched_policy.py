@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +21,8 @@ from rollax.models.outputs import Outputs
 from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.size_checks import check_layers
-from rollax.policy.stacked_acting import StackedActing, vector_parts
+from rollax.policy.size_checks import check_fits, check_layers
+from rollax.policy.stacked_acting import BLOCK, StackedActing, vector_parts
 
 
 class GreedyActions(FromDistribution):
@@ -105,5 +106,12 @@ class SearchedPolicy(JaxPolicy):
         return vector_parts(self._shapes, vector)
 
     def stacked(self, slots: int) -> StackedActing:
-        """Acts with other parameters in each of these slots."""
+        """Acts with other parameters in each of these slots; ConfigError if they cannot fit into the memory."""
+        copies = -(-slots // BLOCK) * BLOCK
+        check_fits(
+            f"A stack of the parameters of {copies} candidates",
+            copies * sum(map(math.prod, self._shapes.values())) * np.dtype(np.float32).itemsize,
+            f"policy class {type(self).__name__}, config keys 'num_envs_per_worker' and 'model.fcnet_hiddens'",
+            f"use smaller layers, or lower num_envs_per_worker: {BLOCK} copies are the least",
+        )
         return StackedActing(self.split, self.exploration, self.forward, slots)

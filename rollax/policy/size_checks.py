@@ -62,7 +62,7 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
         outputs = sum(_width(leaf) for _, leaf in leaves(action_space))
         widths += [*getattr(config, "hiddens", ()), outputs * getattr(config, "num_atoms", 1)]
         largest = max(pairwise(widths), key=math.prod)
-        _check_fits(
+        check_fits(
             f"A layer of {largest[0]:,} inputs and {largest[1]:,} outputs",
             math.prod(largest) * _NUMBER * _COPIES,
             f"{where}: observation_space, action_space, model.fcnet_hiddens and the like",
@@ -75,17 +75,18 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
     )
     key = "config key 'train_batch_size'"
     fix = "lower train_batch_size, or rollout_fragment_length and num_envs_per_worker"
-    _check_fits(f"A batch of {config.train_batch_size:,} rows", config.train_batch_size * row, key, fix)
+    check_fits(f"A batch of {config.train_batch_size:,} rows", config.train_batch_size * row, key, fix)
     rows = config.fragment_length * config.num_envs_per_worker
     key = "config keys 'rollout_fragment_length' and 'num_envs_per_worker'"
-    _check_fits(f"A fragment of {rows:,} rows", rows * row, key, fix)
+    check_fits(f"A fragment of {rows:,} rows", rows * row, key, fix)
     passes = getattr(config, "num_sgd_iter", 1)
     key = "config keys 'num_sgd_iter' and 'train_batch_size'"
     order = passes * config.train_batch_size * _NUMBER
-    _check_fits(f"The order of the rows in {passes:,} epochs", order, key, "lower num_sgd_iter or train_batch_size")
+    check_fits(f"The order of the rows in {passes:,} epochs", order, key, "lower num_sgd_iter or train_batch_size")
 
 
-def _check_fits(what: str, wanted: int, where: str, fix: str) -> None:
+def check_fits(what: str, wanted: int, where: str, fix: str) -> None:
+    """Raises ConfigError if so many bytes cannot fit into the memory."""
     there = memory_there()
     if wanted > there:
         raise ConfigError(

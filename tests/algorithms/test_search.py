@@ -23,6 +23,7 @@ from rollax import (
 )
 from rollax.evaluation import worker_set
 from rollax.ops.evolution import ars_weights, direction, episode_seed, es_weights
+from rollax.policy import size_checks
 from tests.algorithms.envs import MaskedCartPole
 from tests.algorithms.searches import SMALL, after, assert_same, state_after
 from tests.algorithms.test_off_policy import Logs
@@ -381,6 +382,17 @@ class TestRefused:
 
         with pytest.raises(PolicyError, match="The model has no parameters to search for"):
             ESTrainer(Drift, {**SMALL, "model": {"custom_model": Still}})
+
+    def test_candidates_beyond_the_memory(self, monkeypatch):
+        # 3 × 2 parameters of 4 bytes, in 2 blocks of 16: 768 bytes.
+        monkeypatch.setattr(size_checks, "gib", str)
+        with ARSTrainer(Drift, {**SMALL, "num_envs_per_worker": 17}) as trainer:
+            policy = trainer.get_policy()
+            monkeypatch.setattr(size_checks, "memory_there", lambda: 768)
+            policy.stacked(17)
+            message = r"A stack of the parameters of 48 candidates(.|\n)*ARSPolicy(.|\n)*at least 1152(.|\n)*than 768"
+            with pytest.raises(ConfigError, match=message):
+                policy.stacked(33)
 
     def test_a_model_with_memory(self):
         class Remembers(nnx.Module):
