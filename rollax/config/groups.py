@@ -107,7 +107,6 @@ class SearchFields(TrainerConfig):
         ("train_batch_size", "rollout_fragment_length", "batch_mode"): "an iteration has num_directions directions",
         "gamma": "returns are sums of rewards",
         "sample_async": "episodes are played in each iteration, with its parameters",
-        "sampler": "candidates are played by a loop of their own",
         "max_policy_lag": "no experience is older than the parameters",
         "accept_off_policy_actions": "nothing is learned from actions",
         "count_steps_by": "there is one agent",

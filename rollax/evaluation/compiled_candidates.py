@@ -13,8 +13,9 @@ from jax import lax
 from rollax import trees
 from rollax.env import checks
 from rollax.env.rows import DEFAULT_AGENT
-from rollax.errors import PolicyError
+from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.candidates import CandidatePlayer
+from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.compiled_filter import CompiledFilter
 from rollax.evaluation.compiled_sampler import CompiledSampler
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -145,8 +146,17 @@ def make_candidate_player(sampler: Sampler, runners: Mapping[str, PolicyRunner],
     """The player of candidates for a sampler; compiled if the sampler is.
 
     Raises:
+        ConfigError: the sampler is one of the user's.
         PolicyError: there are several policies; also as for `CandidatePlayer`, with EnvError.
     """
+    if type(sampler) not in (ColumnSampler, CompiledSampler):
+        raise ConfigError(
+            "The sampler has no effect: candidates are played by a loop of their own.",
+            where="config key 'sampler'",
+            got=type(sampler).__name__,
+            expected="the default, or ColumnSampler for environments in JAX that are to be stepped one by one",
+            fix="leave sampler out",
+        )
     if len(runners) > 1:
         raise PolicyError(
             "The algorithm trains only one policy, but several are given.",

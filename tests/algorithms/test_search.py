@@ -332,7 +332,7 @@ class TestRefused:
             ({"directions_used": 20}, "directions_used <= num_directions"),
             ({"train_batch_size": 1000}, "train_batch_size has no effect(.|\n)*num_directions"),
             ({"gamma": 0.9}, "gamma has no effect"),
-            ({"sampler": PlainSampler}, "sampler has no effect(.|\n)*leave sampler out"),
+            ({"sampler": PlainSampler}, "sampler has no effect(.|\n)*PlainSampler(.|\n)*leave sampler out"),
             ({"multiagent": {"policies": {"a": None}, "policy_mapping_fn": str}}, "trains only one policy"),
             ({"model": {"use_lstm": True}}, "use_lstm"),
             ({"num_rollouts": 5}, "num_directions"),
