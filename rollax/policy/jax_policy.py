@@ -30,7 +30,7 @@ from rollax.policy.learner import Learner
 from rollax.policy.loss_result import checked_loss, td_error_of
 from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import ModelPolicy
-from rollax.policy.optimizers import adam, by_part, clipped
+from rollax.policy.optimizers import adam, by_part, check_optimizer, clipped
 from rollax.policy.policy import ActionsResult
 from rollax.policy.policy_model import make_policy_model
 from rollax.policy.recurrent_columns import as_rows
@@ -65,8 +65,8 @@ class JaxPolicy(ModelPolicy):
         runtime.configure_jax()
         super().__init__(observation_space, action_space, config)
         model = self.make_model(nnx.Rngs(self._seed_of_model()))
-        own_model = self.config.model.custom_model is not None or type(self).make_model is not JaxPolicy.make_model
-        if own_model and type(self).forward is JaxPolicy.forward and self._needs_value(model):
+        own_model = self.config.model.custom_model is not None or overrides(type(self), JaxPolicy, "make_model")
+        if own_model and not overrides(type(self), JaxPolicy, "forward") and self._needs_value(model):
             spaces = self.observation_space, self.action_space
             check_model(model, *spaces, self.exploration.num_inputs, needs_value=True)
         self._noisy = is_noisy(model)
@@ -74,8 +74,11 @@ class JaxPolicy(ModelPolicy):
         check_parts(owners_of(model), self.plan.targets, type(self).__name__)
         self.split = SplitModel(model)
         params, extra = self.split.arrays_of(model)
+        optimizer = self.make_optimizer()
+        if not self.make_optimizer.__module__.startswith("rollax."):
+            check_optimizer(optimizer, params, self.described)
         each_part = isinstance(self.learning_rates(), Mapping)
-        self._optimizer = clipped(self.make_optimizer(), self.config.grad_clip, each_part=each_part)
+        self._optimizer = clipped(optimizer, self.config.grad_clip, each_part=each_part)
         has_targets = self.plan.targets is not None
         self.learner = Learner(lambda: self._learning.steps, self._optimizer, params, extra, has_targets=has_targets)
 
@@ -136,7 +139,10 @@ class JaxPolicy(ModelPolicy):
         return {}
 
     def make_optimizer(self) -> optax.GradientTransformation:
-        """Returns the optimizer without learning rate and `grad_clip`: Adam, one for each part in `learning_rates`."""
+        """Returns the optimizer without learning rate and `grad_clip`: Adam, one for each part in `learning_rates`.
+
+        An update subtracts `lr` times its steps: return `optax.scale_by_rms()`, for example, not `optax.rmsprop(lr)`.
+        """
         rates = self.learning_rates()
         return by_part({part: adam(self.config) for part in rates}) if isinstance(rates, dict) else adam(self.config)
 

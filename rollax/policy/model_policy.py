@@ -14,6 +14,7 @@ from rollax import trees
 from rollax.batch import Columns, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.errors import BatchError, PolicyError
+from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, has_critic
 from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
@@ -79,7 +80,7 @@ class ModelPolicy(Policy):
     def _needs_value(self, model: Any) -> bool:
         """Whether the model must return values: learning reads them, and not those of a critic for `critic_obs`."""
         reads = self.reads_values or SampleBatch.VF_PREDS in (self.batch_columns or ())
-        own_columns = type(self).postprocess_trajectory is not Policy.postprocess_trajectory
+        own_columns = overrides(type(self), Policy, "postprocess_trajectory")
         return reads and not self.sees_all_agents and not (own_columns and has_critic(model))
 
     def _seed_of_model(self) -> int:

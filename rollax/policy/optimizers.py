@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 
+from rollax.errors import PolicyError
 from rollax.policy.update_plan import part_of
 
 
@@ -42,3 +45,39 @@ def clipped(
         return optimizer.update(bounded, state, params)
 
     return optax.GradientTransformation(optimizer.init, update)
+
+
+def check_optimizer(optimizer: Any, params: Mapping[str, jax.Array], where: str) -> None:
+    """Refuses what is not an optimizer of Optax, or one whose first step is against the gradient.
+
+    Args:
+        optimizer: what a user's `make_optimizer` returned.
+        params: name -> parameter.
+        where: the policy, in messages.
+    Raises:
+        PolicyError: it is refused. With a learning rate of its own it would climb up the loss, because updates subtract
+            `lr` times its steps.
+    """
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise PolicyError(
+            "make_optimizer did not return an optimizer.",
+            where=f"{where}, make_optimizer",
+            got=type(optimizer).__name__,
+            expected="an optax.GradientTransformation",
+            fix="return one without a learning rate, such as optax.scale_by_adam()",
+        )
+
+    def first_step(zeros: Any) -> jax.Array:
+        gradients = jax.tree.map(jnp.ones_like, zeros)
+        steps, _ = optimizer.update(gradients, optimizer.init(zeros), zeros)
+        return sum(map(jnp.sum, jax.tree.leaves(steps)), jnp.zeros(()))
+
+    step = jax.jit(first_step)(jax.tree.map(jnp.zeros_like, dict(params)))
+    if step < 0:
+        raise PolicyError(
+            "The optimizer reverses the sign of the gradient, so updates would increase the loss.",
+            where=f"{where}, make_optimizer",
+            got="steps against the gradient, as those of optax.adam(lr)",
+            expected="an optimizer without a learning rate; updates subtract lr times its steps",
+            fix="return optax.scale_by_adam() or the like, and set the config key lr",
+        )

@@ -1,0 +1,65 @@
+"""Optimizers of `JaxPolicy`: those of a user, which are checked when the policy is made."""
+
+from __future__ import annotations
+
+import numpy as np
+import optax
+import pytest
+from gymnasium import spaces
+
+from rollax import DDPGPolicy, SampleBatch
+from rollax.algorithms.pg import PGPolicy
+from rollax.errors import PolicyError
+from rollax.policy.optimizers import by_part
+
+OBS, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
+
+
+def made(optimizer, base=PGPolicy, actions=CHOICES):
+    own = type("Own", (base,), {"make_optimizer": lambda self: optimizer})
+    return own(OBS, actions, {"model": {"fcnet_hiddens": (4,)}, "seed": 0, "lr": 0.5})
+
+
+@pytest.mark.parametrize("optimizer", [None, optax.scale_by_adam, optax.EmptyState()])
+def test_other_objects_are_refused(optimizer):
+    with pytest.raises(PolicyError, match=r"did not return an optimizer(.|\n)*'default_policy'(.|\n)*make_optimizer"):
+        made(optimizer)
+
+
+@pytest.mark.parametrize("optimizer", [optax.adam(1e-3), optax.sgd(0.1), optax.adamw(1e-3), optax.lamb(1e-3)])
+def test_optimizers_with_a_learning_rate_are_refused(optimizer):
+    with pytest.raises(PolicyError, match=r"reverses the sign(.|\n)*optax.scale_by_adam\(\)"):
+        made(optimizer)
+
+
+def test_one_with_a_learning_rate_for_a_part_of_the_model_is_refused():
+    rates = {"actor": optax.scale_by_adam(), "critics": optax.sgd(100.0)}
+    with pytest.raises(PolicyError, match="reverses the sign"):
+        made(by_part(rates), DDPGPolicy, BOX)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.scale_by_rms(),
+        optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-2)),
+        optax.chain(optax.scale_by_lion(), optax.scale_by_schedule(lambda count: count / 100)),  # begins at 0
+        optax.chain(optax.scale_by_adam(), optax.scale_by_trust_ratio()),
+    ],
+)
+def test_others_are_accepted(optimizer):
+    policy = made(optimizer)
+    assert policy.learner.num_updates == 0
+
+
+def test_a_step_is_the_learning_rate_times_that_of_the_optimizer():
+    # optax.identity() gives gradient descent: w - 0.5 g.
+    policy = made(optax.identity())
+    obs = np.array([[0.1, 0.2, 0.3], [-0.3, 0.5, 0.2]], np.float32)
+    batch = SampleBatch({"obs": obs, "actions": np.array([0, 1]), "advantages": np.array([1.0, -2.0], np.float32)})
+    gradients, _ = policy.compute_gradients(batch)
+    before = policy.get_weights()
+    policy.learn_on_batch(batch)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(policy.get_weights()[name], before[name] - 0.5 * gradient, rtol=1e-5, atol=1e-7)
+    assert any(np.abs(gradient).max() > 1e-3 for gradient in gradients.values())
