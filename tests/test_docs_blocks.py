@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.pages import blocks, each_page_at_length
 
 
+# Ray Tune starts Ray by a fork, of which JAX warns if it runs already; whether it does depends on the pages before.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @each_page_at_length
 def test_python_blocks_run_one_after_another(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
