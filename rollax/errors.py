@@ -135,17 +135,17 @@ def not_installed(what: str, error: Exception, *, where: str, package: str, extr
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the one of `known` that `name` misspells or begins, or else all of them."""
+    """A hint with the name in `known` that `corrected` returns, or else all of them."""
     names = sorted(known)
     match = corrected(name, names)
     return f"did you mean '{match}'?" if match is not None else f"use one of: {', '.join(names)}"
 
 
 def corrected(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` misspells or begins, or None.
+    """The one of `known` that `name` misspells, else the only one that begins with `name`, else None.
 
-    Misspelled is a name with at most one error for every six letters. Among equally near ones, one that `name` begins
-    is preferred.
+    A name is misspelled if it has at most one error for every six letters. Of equally near ones, one that begins with
+    `name` is preferred.
     """
     names, written = list(known), name.lower()
     begun = [other for other in names if written and other.lower().startswith(written)]

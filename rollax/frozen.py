@@ -103,9 +103,11 @@ def _types_in(annotation: Any) -> Iterator[Any]:
 
 
 def _has_boolean(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype == np.bool_
     if isinstance(value, dict):
         value = list(value.values())
-    return any(map(_has_boolean, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
+    return any(map(_has_boolean, value)) if isinstance(value, list | tuple) else isinstance(value, bool | np.bool_)
 
 
 class FrozenModel(BaseModel):

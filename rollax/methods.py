@@ -1,7 +1,7 @@
 """What is known of a user's methods before they are called: whether they are overridden, and what they accept.
 
-An overridden method decides between two paths where calling the method of the base class would cost more than not
-calling it, or where compiled code would not call the override.
+Whether a method is overridden selects a path: the method of the base class does nothing and is skipped, or compiled
+code would bypass the override.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def overrides(kind: type, base: type, *methods: str) -> bool:
-    """Whether a class has other methods than `base`, its own or inherited ones, under all of these names."""
+    """Whether a class overrides all of these methods of `base`, itself or in a class between them."""
     return all(getattr(kind, method) is not getattr(base, method) for method in methods)
 
 

@@ -72,7 +72,7 @@ def refuse_missing_gpus(required: float) -> None:
         found = max(found, sum(device.platform == "gpu" for device in jax.local_devices()))
     if found < required:
         raise ConfigError(
-            "The process that learns finds fewer GPUs than the config has.",
+            "The learning process finds fewer GPUs than num_gpus.",
             where="config key 'num_gpus'",
             got=required,
             expected=f"at most {found}",

@@ -16,8 +16,8 @@ from rollax.algorithms.registry import get_trainer_class
 from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.registry import Registrations, register_all, registrations
-from rollax.errors import CheckpointError, RollaxError, not_installed
-from rollax.processes.cluster import refuse_lacking
+from rollax.errors import CheckpointError, ConfigError, RollaxError, not_installed
+from rollax.processes.cluster import refuse_lacking, started_here
 from rollax.processes.settings import process_settings
 from rollax.runs.results import to_json
 
@@ -34,6 +34,9 @@ except ImportError as error:
 _CHECKPOINT_PREFIX = "checkpoint_"
 _EVALUATION = "evaluation.json"
 """The last evaluation, which is repeated in the results until the next one."""
+_LEAST = {"CPU": 0.001}
+_TOO_LARGE = {"CPU": 0.002}
+"""The bundle of a trial that only raises the error that it reserves more than the cluster has."""
 
 
 class TunedTrainer(Trainable):
@@ -47,32 +50,18 @@ class TunedTrainer(Trainable):
     def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory:
         """Returns one bundle for the driver and one per worker.
 
-        Raises:
-            ConfigError: the cluster is this machine alone and lacks the resources, so that the trial never starts.
+        A trial with a wrong config, or one that would never start because this machine is the cluster and has less,
+        reserves little and raises the error itself, so that only this trial fails.
         """
         try:
-            resolved = resolve_config(cls.trainer_class.config_class, config)
+            request = _reserved(resolve_config(cls.trainer_class.config_class, config))
         except RollaxError:
-            # The trial itself raises the error, so that only this trial fails.
-            resolved = TrainerConfig()
-        worker = {
-            "CPU": resolved.num_cpus_per_worker,
-            "GPU": resolved.num_gpus_per_worker,
-            **resolved.custom_resources_per_worker,
-        }
-        driver = {"CPU": resolved.num_cpus_for_driver, "GPU": resolved.num_gpus}
-        # Ray accepts neither an empty placement group nor an empty bundle.
-        workers = [worker] * resolved.num_workers if any(worker.values()) else []
-        request = PlacementGroupFactory([driver, *workers] if workers or any(driver.values()) else [{"CPU": 0.001}])
-        if ray.is_initialized():
-            refuse_lacking(
-                ray,
-                request.required_resources,
-                what="A trial reserves more resources than the cluster has.",
-                where="config keys 'num_cpus_for_driver', 'num_gpus', 'num_workers', 'num_cpus_per_worker', "
-                "'num_gpus_per_worker', 'custom_resources_per_worker'",
-                fix="lower them (fractions share cores), or connect to a larger cluster with ray.init(address=...)",
-            )
+            return _reserved(TrainerConfig())
+        try:
+            if ray.is_initialized() and started_here(ray):
+                _refuse_lacking(request)
+        except ConfigError:
+            return PlacementGroupFactory([_TOO_LARGE])
         return request
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -80,6 +69,8 @@ class TunedTrainer(Trainable):
         register_all(self.registered)
         if self.trial_resources is not None:
             bundles = self.trial_resources.bundles
+            if bundles == [_TOO_LARGE]:
+                _refuse_lacking(_reserved(resolve_config(self.trainer_class.config_class, config)))
             keep_to_reserved({} if self.trial_resources.head_bundle_is_empty else bundles[0])
         self._build(config)
 
@@ -118,6 +109,26 @@ class TunedTrainer(Trainable):
         self.trainer = self.trainer_class(config=config)
         # Tune's tables have the columns of the first result, and schedulers require their metric in every result.
         self._evaluation = evaluation_result([]) if self.trainer.config.evaluation_interval else None
+
+
+def _reserved(config: TrainerConfig) -> PlacementGroupFactory:
+    worker = {"CPU": config.num_cpus_per_worker, "GPU": config.num_gpus_per_worker}
+    worker |= config.custom_resources_per_worker
+    driver = {"CPU": config.num_cpus_for_driver, "GPU": config.num_gpus}
+    # Ray accepts neither an empty placement group nor an empty bundle.
+    workers = [worker] * config.num_workers if any(worker.values()) else []
+    return PlacementGroupFactory([driver, *workers] if workers or any(driver.values()) else [_LEAST])
+
+
+def _refuse_lacking(request: PlacementGroupFactory) -> None:
+    refuse_lacking(
+        ray,
+        request.required_resources,
+        what="The trial reserves more resources than the cluster has.",
+        where="config keys 'num_cpus_for_driver', 'num_gpus', 'num_workers', 'num_cpus_per_worker', "
+        "'num_gpus_per_worker', 'custom_resources_per_worker'",
+        fix="lower them (fractions share cores), or connect to a larger cluster with ray.init(address=...)",
+    )
 
 
 def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:

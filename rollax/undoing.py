@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def undone_on_failure(undo: Callable[[], Any]) -> Iterator[None]:
-    """Calls `undo` if the block raises; the error of the block is raised, with a note if that fails too."""
+    """Calls `undo` if the block raises; the error of the block is raised, with a note if `undo` fails too."""
     try:
         yield
     except BaseException as error:

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from rollax import Callbacks, ConfigError, PPOTrainer, register_env
+from rollax import Callbacks, PPOTrainer, register_env
 from tests.paying import EPISODE, SMALL, paying_env
 
 with warnings.catch_warnings():
@@ -98,9 +98,12 @@ def test_a_grid_has_its_results(grid):
 
 
 @pytest.mark.long
-def test_a_trial_that_can_never_start_is_refused(small_cluster, tmp_path):
-    with pytest.raises(ConfigError, match=r"CPU: 1e\+06\n  expected: at most CPU: \d+\n"):
-        fit({"env": paying_env(), "num_cpus_for_driver": 10**6}, 1, tmp_path)
+def test_a_trial_that_can_never_start_fails_alone(small_cluster, tmp_path):
+    config = {"env": paying_env(), "num_cpus_for_driver": tune.grid_search([10**6, 0.25])}
+    (error,) = (results := fit(config, 1, tmp_path)).errors
+    assert "reserves more resources than the cluster has" in str(error)
+    assert "CPU: 1e+06\n  expected: at most CPU: 2\n" in str(error)
+    assert [result.metrics["training_iteration"] for result in results if not result.error] == [1]
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@ Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Candidates θ ± ν δ_k 
 best candidates move the parameters: θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_k⁻) δ_k. V1 acts on observations as they are, V2
 (`observation_filter="MeanStdFilter"`) standardizes them by statistics that change between iterations, and the variants
 V1-t and V2-t use b < N directions. Deviations: networks beside linear policies; a time limit is the environment's own;
-standardized observations are clipped at 10 deviations.
+standardized observations are clipped to [-10, 10].
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
 from rollax.config.rules import inherited, refuse_first_values, refuse_out_of_place
 from rollax.config.stored import decode_config, import_path, missing_code, space_from_json, space_to_json
+from rollax.config.trainer import by_name
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.numbers import all_finite
@@ -193,7 +194,7 @@ def opened(
 ) -> Trainer:
     """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` describes the arguments and errors.
 
-    Without a `trainer_class` it is the class that saved the checkpoint.
+    If `trainer_class` is None, the trainer has the class that saved the checkpoint.
     """
     stored = read(path)
     own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code)
@@ -267,7 +268,7 @@ def refuse_of_learning(
     config_class: type[TrainerConfig], stored: Mapping[str, Any], changes: Mapping[str, Any], *, trust_code: bool
 ) -> None:
     """Refuses changes of a stored config that have no effect in a trainer which is opened to evaluate."""
-    places = inherited(config_class, "places")
+    changes, places = by_name(config_class, changes), inherited(config_class, "places")
     learning = {key for key in changes if "evaluation" not in places.get(key, ("evaluation",))} - _WITHOUT_LEARNING
     others = {key: value for key, value in changes.items() if key not in learning}
     config = config_class.from_json(stored, trust_code=trust_code, **others)

@@ -115,6 +115,9 @@ class MARWILPolicy(JaxPolicy):
         if not self.config.beta:
             self.statistics = tuple(name for name in self.statistics if name not in _OF_ADVANTAGES)
 
+    def _needs_value(self, model: Any) -> bool:
+        return bool(self.config.beta) and super()._needs_value(model)
+
     @property
     def replayed(self) -> ReplayedSequences | None:
         if not self.memory.present:
@@ -242,7 +245,6 @@ class BCPolicy(MARWILPolicy):
 
     config_class = BCConfig
     statistics = ("policy_loss", "entropy")
-    reads_values = False
 
 
 class BCTrainer(MARWILTrainer):

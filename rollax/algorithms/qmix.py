@@ -110,7 +110,8 @@ class QMIXPolicy(JaxPolicy):
     def make_masks(self) -> GroupMasks:
         if self.config.model.custom_model is None:
             observed, acts = self.observation_space[0], self.action_space[0]  # type: ignore[index]  Tuples, as above
-            refuse_nested_masks(observed, acts, "observation space of a member")
+            fix = "move the mask to the top level of each member's observation"
+            refuse_nested_masks(observed, acts, "observation space of a member", fix)
         return GroupMasks(self.view.masked, filtered=self.config.observation_filter != "NoFilter")
 
     def make_exploration(self) -> Exploration:

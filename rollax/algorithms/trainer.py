@@ -356,8 +356,8 @@ class Trainer:
         A subclass stores additional state through its `get_state` and `set_state`.
 
         Args:
-            learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers. Changes of
-                keys of learning are then refused.
+            learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers. It
+                refuses changes of keys that only learning reads.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
             changes: config keys to replace, such as `env` or keys that hold code.
         Raises:

@@ -46,7 +46,7 @@ def trainer_class_named(run: str) -> type[Trainer]:
             where="--run",
             got=run,
             expected="the path of a subclass of Trainer",
-            fix="name the trainer, whose policy_class is the policy: --run=my_module:MyTrainer",
+            fix="name your trainer class, not its policy: --run=my_module:MyTrainer",
         )
     return found
 

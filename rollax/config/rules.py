@@ -134,7 +134,7 @@ def refuse_out_of_place(
                 f"{key} has no effect here.",
                 where=f"{where}, config key '{key}'",
                 got=value,
-                expected=f"the trainer's value {getattr(config, key)!r}, or no such key",
+                expected=f"{getattr(config, key)!r}, as in the trainer's config, or no such key",
                 fix=fix,
             )
 

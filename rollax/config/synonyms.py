@@ -71,7 +71,7 @@ SYNONYMS: dict[str, str] = {
     **_all("steps_per_epoch step_per_epoch", _ITERATION),
     **_all("nstep estimation_step n_step_returns", "n_step"),
     **_all("evaluation_duration num_test_episodes episode_per_test", "evaluation_num_episodes"),
-    "n_eval_episodes": "episodes_per_candidate: of training; one evaluation has evaluation_num_episodes "
+    "n_eval_episodes": "episodes_per_candidate, in training; evaluation_num_episodes counts those of an evaluation "
     "| evaluation_num_episodes",
     "eval_freq": "evaluation_interval: it counts training iterations",
     **_all("min_sample_timesteps_per_iteration min_train_timesteps_per_iteration", "timesteps_per_iteration"),
@@ -119,7 +119,7 @@ SYNONYMS: dict[str, str] = {
     **_all("stepsize sgd_stepsize", "lr"),
     "return_proc_mode": "shaping",
     "alive_bonus_offset": "reward_offset",
-    "offset": "reward_offset: it is added to each reward, so it is minus an offset that is subtracted",
+    "offset": "reward_offset: it is added to each reward; pass the negative of an offset that is subtracted",
     **_all("popsize population_size", "num_directions: half of the candidates"),
     "weight_decay": "l2_coeff",
     "eval_prob": "evaluation_interval: greedy evaluation after every so many iterations",

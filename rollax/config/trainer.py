@@ -227,7 +227,7 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
     @classmethod
     def _derived(cls, values: Mapping[str, Any], given: Collection[str], changes: Mapping[str, Any]) -> Self:
         """The config of `values`, of which `given` are not defaults, with `changes`; one without effect is refused."""
-        changes, values = _by_name(cls, changes), _by_name(cls, values)
+        changes, values = by_name(cls, changes), by_name(cls, values)
         config = cls.__new__(cls)
         config._fill({**values, **changes})
         refuse_without_effect(config, changes, values)
@@ -238,7 +238,7 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
     def _refuse_out_of_place(self, given: Collection[str]) -> None:
         """Refuses keys without effect in `evaluation_config` and in the specs of policies, where those are given."""
         if self.evaluation_config and "evaluation_config" in given:
-            given_there, resolved = _by_name(type(self), self.evaluation_config), self.for_evaluation()
+            given_there, resolved = by_name(type(self), self.evaluation_config), self.for_evaluation()
             changes = {
                 key: value if key in _IN_EVALUATION else getattr(resolved, key)
                 for key, value in given_there.items()
@@ -249,7 +249,7 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
             for policy_id, spec in self.multiagent.policies.items():
                 if isinstance(spec, tuple) and len(spec) == 4 and isinstance(spec[3], Mapping):
                     where = f"multiagent.policies[{policy_id!r}]"
-                    refuse_out_of_place(self, "policy", _by_name(type(self), spec[3]), where)
+                    refuse_out_of_place(self, "policy", by_name(type(self), spec[3]), where)
 
     @model_validator(mode="after")
     def _checked_together(self) -> Self:
@@ -369,10 +369,10 @@ def resolve_config(
             expected=f"a {config_class.__name__}, or a dict with strings as keys",
             fix=f"pass {config_class.__name__}(...), or a dict such as {{'gamma': 0.99}}",
         )
-    return config_class(**{**_by_name(config_class, values), **_by_name(config_class, overrides)})
+    return config_class(**{**by_name(config_class, values), **by_name(config_class, overrides)})
 
 
-def _by_name(config_class: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+def by_name(config_class: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values under the names of their fields, so that `lambda` replaces `lambda_`."""
     names = {
         field.validation_alias: name for name, field in config_class.model_fields.items() if field.validation_alias

@@ -49,7 +49,7 @@ class WorkerFields(FieldGroup):
     num_gpus: float = Field(
         default=0.0,
         ge=0,
-        description="GPUs that Ray Tune reserves for the process that learns; it is an error if it finds fewer",
+        description="GPUs that Ray Tune reserves for the process that learns; an error if that process finds fewer",
     )
     ray_address: str | None = Field(
         default=None,

@@ -59,11 +59,12 @@ class DatasetWriter:
         header: further facts about the data, as JSON values; a function is called for each file. See
             `DatasetReader.header`.
         actions_of: the scale of the column `actions`, see `DatasetReader`.
-        prefix: prefix of the file names: letters, digits, `_`, and after the first of these also `.`, `-` and spaces.
+        prefix: prefix of the file names: a letter, digit or `_`, then any of these, `.`, `-` and spaces.
         compression: compression of the columns.
         max_file_size: bytes after which a file is completed, and another begun.
     Raises:
-        ConfigError: an unknown compression or scale of actions, another prefix, or spaces of different policies.
+        ConfigError: an unknown compression or scale of actions, a prefix with other characters, or spaces of different
+            policies.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class DatasetWriter:
                 )
         if not (isinstance(prefix, str) and _PREFIX.fullmatch(prefix)):
             raise ConfigError(
-                "This is no prefix of file names.",
+                "The prefix cannot begin the names of data files.",
                 where="prefix of DatasetWriter",
                 got=repr(prefix),
                 expected="a string that begins with a letter, a digit or _, followed by these, '.', '-' and spaces",

@@ -1,4 +1,4 @@
-"""Environments are closed all, also if closing one fails."""
+"""`close_all`: closes every environment, even if closing one of them fails."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def make_candidate_player(sampler: Sampler, runners: Mapping[str, PolicyRunner],
     """The player of candidates for a sampler; compiled if the sampler is.
 
     Raises:
-        ConfigError: the sampler is one of the user's.
+        ConfigError: the sampler is one of the user's, or the parameters of the candidates do not fit into the memory.
         PolicyError: there are several policies; also as for `CandidatePlayer`, with EnvError.
     """
     if type(sampler) not in (ColumnSampler, CompiledSampler):

@@ -185,21 +185,23 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
     Raises:
         ConfigError: the arguments cannot be pickled, or there are fewer CPUs, GPUs or resources.
     """
-    from rollax.processes.cluster import refuse_lacking, started_ray
+    from rollax.processes.cluster import refuse_lacking, started_here, started_ray
     from rollax.processes.ray_actors import RayActors, stored
 
     ray = started_ray("num_workers", config.ray_address)
     resources = dict(config.custom_resources_per_worker)
     num_cpus, num_gpus = config.num_cpus_per_worker, config.num_gpus_per_worker
     each = {"CPU": num_cpus, "GPU": num_gpus, **resources}
-    refuse_lacking(
-        ray,
-        {name: amount * config.num_workers for name, amount in each.items()},
-        what="The workers reserve more resources than the cluster has.",
-        where="config keys 'num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', 'custom_resources_per_worker'",
-        fix="lower num_workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or connect to a "
-        "larger cluster with ray_address",
-    )
+    if started_here(ray):
+        refuse_lacking(
+            ray,
+            {name: amount * config.num_workers for name, amount in each.items()},
+            what="The workers reserve more resources than the cluster has.",
+            where="config keys 'num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', "
+            "'custom_resources_per_worker'",
+            fix="lower num_workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or connect to a "
+            "larger cluster with ray_address",
+        )
     made = ray_worker_class(ray, worker_class, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
     references = stored(ray, arguments, "num_workers above 0")
 

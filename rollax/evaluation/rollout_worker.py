@@ -243,7 +243,10 @@ class RolloutWorker:
         """Makes the candidate player, if there is none yet.
 
         Raises:
-            PolicyError, EnvError: the policy or the environment does not support candidates.
+            ConfigError: the sampler is one of the user's, or the parameters of the candidates do not fit into the
+                memory.
+            PolicyError, EnvError: the policy or the environment does not support candidates, or there are several
+                policies.
         """
         from rollax.evaluation.compiled_candidates import make_candidate_player
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from rollax import trees
 from rollax.errors import ConfigError, PolicyError
 from rollax.importing import path_of
-from rollax.models.outputs import Outputs, initial_state_of, is_recurrent
+from rollax.models.outputs import Outputs, has_critic, initial_state_of, is_recurrent
 from rollax.spaces import bounds, walk
 
 # An unusual size, so that a transposed output is detected.
@@ -76,7 +76,7 @@ def check_outputs(
             _check_state(outputs.state, columns["state_in"], where)
         _check_output("policy", outputs.policy, (rows, num_outputs), where, expected)
         if needs_value or outputs.value is not None:
-            _check_output("value", outputs.value, (rows,), where, expected)
+            _check_output("value", outputs.value, (rows,), where, expected, has_critic=has_critic(model))
 
 
 def _members(space: spaces.Space, rows: int) -> trees.Tree:
@@ -152,12 +152,18 @@ def _check_state(state: Any, expected: Any, where: str) -> None:
         )
 
 
-def _check_output(name: str, output: Any, shape: tuple[int, ...], where: str, expected: str) -> None:
+def _check_output(
+    name: str, output: Any, shape: tuple[int, ...], where: str, expected: str, *, has_critic: bool = False
+) -> None:
     if _shape(output) == shape and "float" in _dtype(output):
         return
     if output is None:
-        fix = "return state values too: `Outputs(policy=..., value=...)`; those of a method `critic` are used with "
-        fix += "centralized_critic=True, or where postprocess_trajectory adds critic_obs"
+        fix = "return state values too: `Outputs(policy=..., value=...)`"
+        if has_critic:
+            fix += (
+                "; the method `critic` gets observations only with centralized_critic=True (A2C, A3C, PPO), or where "
+            )
+            fix += "postprocess_trajectory adds critic_obs"
     elif name == "value" and _shape(output) == (*shape, 1):
         fix = "drop the last axis: `value.squeeze(-1)`"
     elif _shape(output) == shape:

@@ -16,6 +16,7 @@ from rollax.batch import MultiAgentBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.groups import ReplayFields
 from rollax.config.rules import inherited
+from rollax.config.trainer import by_name
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeMetrics
@@ -175,8 +176,8 @@ class Optimizer(ABC):
     def iterate(self) -> Stats:
         """Makes the steps of one iteration; returns the statistics of the last one.
 
-        An iteration has at least `timesteps_per_iteration` steps and takes at least `min_time_s_per_iteration`, but
-        ends with the step that reaches `stop_at`, and with a wait after `waits` was set to false.
+        An iteration has at least `timesteps_per_iteration` steps and takes at least `min_time_s_per_iteration`. It ends
+        earlier with the step that reaches `stop_at`, or when a step would wait while `waits` is false.
         """
         started, steps_before, config = time.perf_counter(), self.steps, self.config
         try:
@@ -340,9 +341,10 @@ class Optimizer(ABC):
     def _refuse_of_policies(self, given: Iterable[str]) -> None:
         """Raises ConfigError for a key that policies alone read, with another value than in the worker's config."""
         places = inherited(type(self.config), "places")
-        for key in given:
+        for key in by_name(type(self.config), dict.fromkeys(given)):
             value, there = getattr(self.config, key), getattr(self.local_worker.config, key, None)
-            if key != "train_batch_size" and "policy" in places.get(key, ()) and value != there:
+            of_policies = key == "model" or "policy" in places.get(key, ())
+            if of_policies and key != "train_batch_size" and value != there:
                 raise ConfigError(
                     f"{key} has no effect here: policies read it from the config of their worker.",
                     where=f"{type(self).__name__}({key}=...)",

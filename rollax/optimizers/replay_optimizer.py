@@ -55,9 +55,9 @@ class ReplayOptimizer(Optimizer):
         if isinstance(policy, ModelPolicy) and policy.memory.present and policy.replayed is None:
             raise PolicyError(
                 "The model has memory, but the policy learns from single replayed rows.",
-                where=f"policy {policy.name!r}, class {type(policy).__name__}",
+                where=policy.described,
                 got="a model with memory",
-                expected="a model without memory, or a policy with the attribute `replayed`, such as MARWIL",
+                expected="a model without memory, or a policy whose `replayed` is not None, such as MARWIL's",
                 fix="use a model without memory, or learn from fresh samples alone, with SyncSamplesOptimizer",
             )
         settings: dict[str, Any] = {

@@ -98,7 +98,7 @@ def _check_space(space: Space, width: int, action_space: Space) -> None:
         )
 
 
-def refuse_nested_masks(observation_space: Space, action_space: Space, where: str = "observation space") -> None:
+def refuse_nested_masks(observation_space: Space, action_space: Space, where: str, fix: str) -> None:
     """Raises SpaceError if the only masks of discrete choices are inside parts of the observation, with no effect."""
     if has_mask(observation_space) or not choices(action_space):
         return
@@ -109,8 +109,7 @@ def refuse_nested_masks(observation_space: Space, action_space: Space, where: st
                 where=where + path_text(path),
                 got=space_text(observation_space),
                 expected=f"a Dict with the key {ACTION_MASK!r}, beside the other parts of the observation",
-                fix="put one mask for all choices there; for a group of agents, use QMIX or VDN, which read the masks "
-                "of the members; rename the key if it is an ordinary feature",
+                fix=f"{fix}; rename the key if it is an ordinary feature",
             )
 
 

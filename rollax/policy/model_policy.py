@@ -110,7 +110,8 @@ class ModelPolicy(Policy):
     def make_masks(self) -> ActionMasks | GroupMasks:
         """Returns the checks of action masks: by default of one at the top level of the observation."""
         if self.config.model.custom_model is None:  # which may apply masks of its own
-            refuse_nested_masks(self.observation_space, self.action_space)
+            fix = "put one mask for all choices there; for a group of agents, use QMIX or VDN, which read the masks of "
+            refuse_nested_masks(self.observation_space, self.action_space, "observation space", fix + "the members")
         return ActionMasks(self.observation_space, self.action_space)
 
     def make_exploration(self) -> Exploration:

@@ -12,6 +12,8 @@ import optax
 from rollax.errors import PolicyError
 from rollax.policy.update_plan import part_of
 
+_FIRST_STEPS = 8  # the first ones may be 0: a warm-up, or gradients that are accumulated
+
 
 def adam(config: Any) -> optax.GradientTransformation:
     """Adam without learning rate, with the config's `adam_epsilon` if there is one."""
@@ -48,7 +50,7 @@ def clipped(
 
 
 def check_optimizer(optimizer: Any, params: Mapping[str, jax.Array], where: str) -> None:
-    """Refuses what is not an optimizer of Optax, or one whose first step is against the gradient.
+    """Refuses what is not an optimizer of Optax, or one whose first steps together are against the gradient.
 
     Args:
         optimizer: what a user's `make_optimizer` returned.
@@ -58,22 +60,23 @@ def check_optimizer(optimizer: Any, params: Mapping[str, jax.Array], where: str)
         PolicyError: it is refused. With a learning rate of its own it would climb up the loss, because updates subtract
             `lr` times its steps.
     """
-    if not isinstance(optimizer, optax.GradientTransformation):
+    if not (callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))):
         raise PolicyError(
             "make_optimizer did not return an optimizer.",
             where=f"{where}, make_optimizer",
             got=type(optimizer).__name__,
-            expected="an optax.GradientTransformation",
+            expected="an optax.GradientTransformation, or an object with its methods init and update",
             fix="return one without a learning rate, such as optax.scale_by_adam()",
         )
 
-    def first_step(zeros: Any) -> jax.Array:
-        gradients = jax.tree.map(jnp.ones_like, zeros)
-        steps, _ = optimizer.update(gradients, optimizer.init(zeros), zeros)
-        return sum(map(jnp.sum, jax.tree.leaves(steps)), jnp.zeros(()))
+    def first_steps(zeros: Any) -> jax.Array:
+        gradients, state, total = jax.tree.map(jnp.ones_like, zeros), optimizer.init(zeros), jnp.zeros(())
+        for _ in range(_FIRST_STEPS):
+            steps, state = optimizer.update(gradients, state, zeros)
+            total += sum(map(jnp.sum, jax.tree.leaves(steps)))
+        return total
 
-    step = jax.jit(first_step)(jax.tree.map(jnp.zeros_like, dict(params)))
-    if step < 0:
+    if jax.jit(first_steps)(jax.tree.map(jnp.zeros_like, dict(params))) < 0:
         raise PolicyError(
             "The optimizer reverses the sign of the gradient, so updates would increase the loss.",
             where=f"{where}, make_optimizer",

@@ -114,17 +114,20 @@ def _unreachable(address: str) -> str:
         return str(error) or type(error).__name__
 
 
+def started_here(ray: Any) -> bool:
+    """Whether this process started the cluster, which then is this machine alone; other clusters may grow."""
+    # Ray has no public function for this.
+    node = getattr(ray._private.worker, "_global_node", None)
+    return node is not None and bool(node.head)
+
+
 def refuse_lacking(ray: Any, reserved: Mapping[str, float], *, what: str, where: str, fix: str) -> None:
-    """Raises ConfigError if a cluster started by this process has less than is reserved; other clusters may grow.
+    """Raises ConfigError if the cluster has less than is reserved.
 
     Args:
         reserved: amounts of resources by name, all that are reserved together.
         what, where, fix: the parts of the error.
     """
-    # Ray has no public function that returns whether this process started the cluster, which then is this machine.
-    node = getattr(ray._private.worker, "_global_node", None)
-    if node is None or not node.head:
-        return
     there = ray.cluster_resources()
     lacking = {name: amount for name, amount in reserved.items() if amount > there.get(name, 0.0)}
     if lacking:

@@ -212,8 +212,9 @@ class TestRestoring:
 
     def test_from_checkpoint_for_evaluation_refuses_changes_of_learning(self, path):
         message = r"{} has no effect here(.|\n)*learn=False\), config key '{}'(.|\n)*fix: +leave it out, or open"
-        for key, value in (("lr", 0.5), ("num_workers", 2), ("train_batch_size", 4000), ("evaluation_interval", 1)):
-            with pytest.raises(ConfigError, match=message.format(key, key)):
+        changed = {"lr": 0.5, "num_workers": 2, "train_batch_size": 4000, "evaluation_interval": 1, "lambda": 0.5}
+        for key, value in changed.items():
+            with pytest.raises(ConfigError, match=message.format(*[f"{key}_?"] * 2)):
                 PPOTrainer.from_checkpoint(path, learn=False, **{key: value})
         changes = {"evaluation_num_episodes": 2, "explore": False, "num_envs_per_worker": 2, "callbacks": None}
         with PPOTrainer.from_checkpoint(path, learn=False, **changes, num_workers=0) as trainer:

@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, Outputs, PolicyError, SampleBatch
 from rollax.algorithms.dqn import DQNPolicy
+from rollax.algorithms.marwil import MARWILPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.registry import get_trainer_class
 from rollax.models.layers import NoisyLinear
@@ -144,7 +145,8 @@ def test_models_that_do_not_fit_are_refused(algorithm, model, config, error, mes
 
 
 LEARN_FROM_VALUES = ["A2C", "A3C", "PPO", "IMPALA", "APPO", "MARWIL"]
-NO_VALUE = r"value of the wrong(.|\n)*got: +value NoneType(.|\n)*return state values too(.|\n)*centralized_critic=True"
+NO_VALUE = r"value of the wrong(.|\n)*got: +value NoneType(.|\n)*fix: +return state values too: `Outputs\(.*\)`"
+HINT = r"; the method `critic` gets observations only with centralized_critic=True"
 
 
 @pytest.mark.parametrize("algorithm", LEARN_FROM_VALUES)
@@ -155,11 +157,19 @@ def test_a_model_without_values_is_refused_where_they_are_learned_from(algorithm
         def make_model(self, rngs):
             return ActorOnly(self.observation_space, self.distribution.num_inputs, rngs=rngs)
 
-    for model in (ActorOnly, ActorWithCritic):
-        with pytest.raises(PolicyError, match=NO_VALUE):
+    for model, hint in ((ActorOnly, "$"), (ActorWithCritic, HINT)):
+        with pytest.raises(PolicyError, match=NO_VALUE + hint):
             policy_class(SEEN, THREE, {"model": {"custom_model": model}})
-    with pytest.raises(PolicyError, match=NO_VALUE):
+    with pytest.raises(PolicyError, match=f"{NO_VALUE}$"):
         OwnModel(SEEN, THREE, {})
+
+
+def test_imitation_with_equal_weights_learns_no_values():
+    class OwnModel(MARWILPolicy):
+        def make_model(self, rngs):
+            return ActorOnly(self.observation_space, self.distribution.num_inputs, rngs=rngs)
+
+    OwnModel(SEEN, THREE, {"beta": 0.0})
 
 
 def test_a_critic_of_observations_that_postprocessing_adds_replaces_values():

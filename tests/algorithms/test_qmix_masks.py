@@ -71,7 +71,10 @@ class TestMasks:
 
     def test_masks_one_level_down_are_refused(self):
         observed = spaces.Tuple([spaces.Dict({"inner": MASKED[0]})] * 2)
-        message = r"not at the top level(.|\n)*observation space of a member, key 'inner', key 'action_mask'"
+        message = (
+            r"not at the top level(.|\n)*observation space of a member, key 'inner', key 'action_mask'(.|\n)*"
+            r"fix: +move the mask"
+        )
         with pytest.raises(SpaceError, match=message):
             QMIXPolicy(observed, TWO, self.config)
 

@@ -131,6 +131,13 @@ class TestRefuses:
             ({"evaluation_interval": True}, "evaluation_interval", "True (bool)", "a number"),
             ({"model": {"lstm_cell_size": True}}, "model.lstm_cell_size", "True (bool)", "a number"),
             ({"model": {"fcnet_hiddens": [True]}}, "model.fcnet_hiddens", "[True] (list)", "numbers (no booleans)"),
+            (
+                {"model": {"fcnet_hiddens": np.array([True])}},
+                "model.fcnet_hiddens",
+                "array([ True])",
+                "numbers (no booleans)",
+            ),
+            ({"model": {"fcnet_hiddens": [np.True_]}}, "model.fcnet_hiddens", "[", "numbers (no booleans)"),
             ({"lr_schedule": [[True, 0.1]]}, "lr_schedule", "[[True, 0.1]] (list)", "numbers (no booleans) or None"),
             ({"explore": "no"}, "explore", "'no' (str)", "a boolean, true or false (no string)"),
             ({"explore": 2}, "explore", "2 (int)", "a valid boolean"),

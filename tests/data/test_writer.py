@@ -114,7 +114,9 @@ def test_wrong_arguments():
 
 @pytest.mark.parametrize("prefix", [".x", "", "../x", "a/b", "a\\b", "a*", "[ab]", "a?", 3, None])
 def test_a_prefix_of_files_that_a_reader_would_not_find(tmp_path, prefix):
-    with pytest.raises(ConfigError, match=r"prefix of file names(.|\n)*prefix of DatasetWriter(.|\n)*begins with"):
+    with pytest.raises(
+        ConfigError, match=r"cannot begin the names of data files(.|\n)*prefix of DatasetWriter(.|\n)*begins with"
+    ):
         DatasetWriter(tmp_path, BOX, TWO, prefix=prefix)
 
 

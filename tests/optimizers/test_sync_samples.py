@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollax import AsyncSamplesOptimizer, RolloutWorker, SyncSamplesOptimizer
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
@@ -112,6 +112,12 @@ def test_keys_that_policies_alone_read_are_refused():
     for given in ({"config": {"lr": 0.5}}, {"lr": 0.5}):
         with pytest.raises(ConfigError, match=message):
             SyncSamplesOptimizer(worker, (), **given)
+    with pytest.raises(ConfigError, match=r"model has no effect here"):
+        SyncSamplesOptimizer(worker, (), {"model": {"fcnet_hiddens": [7]}})
+    worker.config = PPOConfig()
+    with pytest.raises(ConfigError, match=r"lambda_ has no effect here(.|\n)*0.95, as in"):
+        SyncSamplesOptimizer(worker, (), PPOConfig(), **{"lambda": 0.5})
+    worker.config = TrainerConfig(seed=3, gamma=0.9)
     SyncSamplesOptimizer(worker, (), {"gamma": 0.9})  # as the worker has it
     SyncSamplesOptimizer(worker, (), TrainerConfig(lr=0.5))  # a whole config, of a trainer for example
 

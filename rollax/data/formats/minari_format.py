@@ -120,8 +120,8 @@ def _opened(path: Path) -> _Set:
             "This is not a Minari data set.",
             where=path,
             expected=f"a folder with data/{METADATA}",
-            fix="pass the folder of one data set, such as .../D4RL/door/human-v2; those of other formats have another "
-            "`format`",
+            fix="pass the folder of one data set, such as .../D4RL/door/human-v2; for data that is not Minari's, set "
+            "another `format`",
         )
     hdf5 = folder / "main_data.hdf5"
     if hdf5.exists():
