@@ -71,8 +71,8 @@ SYNONYMS: dict[str, str] = {
     **_all("steps_per_epoch step_per_epoch", _ITERATION),
     **_all("nstep estimation_step n_step_returns", "n_step"),
     **_all("evaluation_duration num_test_episodes episode_per_test", "evaluation_num_episodes"),
-    "n_eval_episodes": "episodes_per_candidate, in training; evaluation_num_episodes counts those of an evaluation "
-    "| evaluation_num_episodes",
+    "n_eval_episodes": "episodes_per_candidate: episodes of each candidate in training; evaluation_num_episodes counts "
+    "those of an evaluation | evaluation_num_episodes",
     "eval_freq": "evaluation_interval: it counts training iterations",
     **_all("min_sample_timesteps_per_iteration min_train_timesteps_per_iteration", "timesteps_per_iteration"),
     "min_iter_time_s": "min_time_s_per_iteration",

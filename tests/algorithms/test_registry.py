@@ -73,7 +73,7 @@ HINTS = [
     ("TD3", "ent_coef", "no entropy term"),
     ("DQN", "exploration_fraction", "in rollax it is 'epsilon_timesteps': a number of steps"),
     ("PPO", "exploration_fraction", "by drawing actions from its policy"),
-    ("ARS", "n_eval_episodes", "in rollax it is 'episodes_per_candidate': of training; one evaluation"),
+    ("ARS", "n_eval_episodes", "in rollax it is 'episodes_per_candidate': episodes of each candidate in training; ev"),
     ("PPO", "n_eval_episodes", "in rollax it is 'evaluation_num_episodes'"),
     ("ARS", "zero_policy", "linear policy begin at 0"),
     ("PPO", "n_steps", "in rollax it is 'train_batch_size'"),
