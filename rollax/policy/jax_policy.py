@@ -20,7 +20,7 @@ from rollax.methods import overrides
 from rollax.models.catalog import check_model
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
-from rollax.models.outputs import Outputs, is_noisy
+from rollax.models.outputs import Outputs, has_critic, is_noisy
 from rollax.policy.acting import Acting
 from rollax.policy.constants import constants_of, policy_of
 from rollax.policy.exploration.exploration import Exploration
@@ -65,8 +65,9 @@ class JaxPolicy(ModelPolicy):
         runtime.configure_jax()
         super().__init__(observation_space, action_space, config)
         model = self.make_model(nnx.Rngs(self._seed_of_model()))
-        own_model = self.config.model.custom_model is not None or overrides(type(self), JaxPolicy, "make_model")
-        if own_model and not overrides(type(self), JaxPolicy, "forward") and self._needs_value(model):
+        # `make_custom_model` has checked a custom model, but not whether its `critic` is used.
+        unchecked = overrides(type(self), JaxPolicy, "make_model") or has_critic(model)
+        if unchecked and not overrides(type(self), JaxPolicy, "forward") and self._needs_value(model):
             spaces = self.observation_space, self.action_space
             check_model(model, *spaces, self.exploration.num_inputs, needs_value=True)
         self._noisy = is_noisy(model)
