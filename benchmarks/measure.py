@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -63,6 +64,11 @@ class Row:
     seconds: float = 3.0
     notes: str = ""
 
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a side uses a GPU."""
+        return any(side.gpu for side in self.sides)
+
 
 def measure(row: Row, *, log: bool = True) -> dict[str, Any]:
     """Returns the content of a benchmark's JSON file: the rounds of each side and the verdict of each target."""
@@ -97,7 +103,7 @@ def measure(row: Row, *, log: bool = True) -> dict[str, Any]:
             for name, rounds in values.items()
         },
         "targets": [_verdict(row, target, values) for target in row.targets],
-        "hardware": hardware(),
+        "hardware": hardware(gpu=row.needs_gpu),
         "other_programs_percent": busy,
     }
 
@@ -133,12 +139,16 @@ def _verdict(row: Row, target: Against | Bound, values: dict[str, list[float]]) 
     }
 
 
-def hardware() -> dict[str, Any]:
-    """Returns a description of the hardware without the name of the machine."""
+def hardware(*, gpu: bool = False) -> dict[str, Any]:
+    """Returns a description of the hardware without the name of the machine, with `gpu` the GPU's model too."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
+    found = {
         "cores": cores,
         "system": platform.system(),
         "architecture": platform.machine(),
         "python": platform.python_version(),
     }
+    if gpu:
+        query = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+        found["gpu"] = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()[0]
+    return found

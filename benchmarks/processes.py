@@ -28,6 +28,7 @@ class Side:
         until: for a side with a new process per round, the pattern of the output line that ends the measured time,
             which starts with the process; None for a side that is kept alive.
         cache: whether a new process starts with an empty compilation cache of JAX or that of an earlier run.
+        gpu: whether it uses the GPU; else it uses the CPU alone.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Side:
     peer: str | None = None
     until: str | None = None
     cache: Literal["cold", "warm"] = "cold"
+    gpu: bool = False
 
 
 @dataclass
@@ -54,7 +56,7 @@ class _Process:
             stderr=self._errors,
             text=True,
             cwd=ROOT,
-            env=_environment() | self.extra_env,
+            env=_environment(self.side.gpu) | self.extra_env,
             start_new_session=True,
         )
 
@@ -176,12 +178,8 @@ def start(side: Side) -> AliveSide | FreshSide:
     return AliveSide(side) if side.until is None else FreshSide(side)
 
 
-def _environment() -> dict[str, str]:
-    """Returns the environment variables of every side: CPU only, default thread counts, the repository importable."""
-    return os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONUNBUFFERED": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
+def _environment(gpu: bool) -> dict[str, str]:
+    """Returns the environment variables of a side: its device, default thread counts, the repository importable."""
+    # All sides are alive at once, and by default JAX reserves most of a GPU's memory.
+    device = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"} if gpu else {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    return os.environ | device | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "RAY_USAGE_STATS_ENABLED": "0"}

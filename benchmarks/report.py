@@ -139,7 +139,8 @@ def _notes(results: list[dict[str, Any]]) -> str:
 
 
 def _describe_hardware(hardware: dict[str, Any]) -> str:
-    return f"{hardware['cores']} cores ({hardware['architecture']}, {hardware['system']}), Python {hardware['python']}"
+    cores = f"{hardware['cores']} cores ({hardware['architecture']}, {hardware['system']}), Python {hardware['python']}"
+    return f"{cores}, one {hardware['gpu']}" if "gpu" in hardware else cores
 
 
 def _describe_versions(name: str, side: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Runs the benchmarks, prints their figures and ratios, and writes each to `benchmarks/results/<name>.json`.
 
-`python -m benchmarks.run_all` runs all of them, `--only NAME` one of them (repeat the option for more), `--list` prints
-their names. `--quick` makes short rounds to check that everything works; its figures are printed and not stored.
+`python -m benchmarks.run_all` runs all that need no GPU, `--gpu` those that need one, `--only NAME` one of them (repeat
+the option for more), `--list` prints their names. `--quick` makes short rounds to check that everything works; its
+figures are printed and not stored.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def main() -> int:
     """Runs the selected benchmarks; the names of failed ones are printed at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(make_rows()), metavar="NAME", help="run this benchmark")
+    parser.add_argument("--gpu", action="store_true", help="run those that need a GPU")
     parser.add_argument("--list", action="store_true", help="name the benchmarks and what they measure")
     parser.add_argument("--quick", action="store_true", help="short rounds, figures that are not kept")
     parser.add_argument("--sides", nargs="+", metavar="SIDE", help="with --quick: only these sides")
@@ -36,7 +38,7 @@ def main() -> int:
 
     failed = []
     rows = make_rows(quick=args.quick)
-    for name in args.only or rows:
+    for name in args.only or [name for name, row in rows.items() if row.needs_gpu == args.gpu]:
         row = rows[name]
         if args.sides:
             sides = tuple(side for side in row.sides if side.name in args.sides)

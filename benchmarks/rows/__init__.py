@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from benchmarks.measure import Row
 from benchmarks.rows.frames import frames_rows
+from benchmarks.rows.gpu import gpu_rows
 from benchmarks.rows.jax_envs import jax_env_rows
 from benchmarks.rows.off_policy import off_policy_rows
 from benchmarks.rows.offline import offline_rows
@@ -30,6 +31,7 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
         *frames_rows(quick=quick),
         *search_rows(quick=quick),
         *serving_rows(),
+        *gpu_rows(),
     )
     if quick:
         rows = tuple(replace(row, rounds=min(row.rounds, 2), seconds=min(row.seconds, 0.5)) for row in rows)

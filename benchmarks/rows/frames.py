@@ -29,7 +29,7 @@ def _updates() -> Row:
         rounds=5,
         seconds=5.0,
         notes="One update in each call. Without double or dueling networks, which Stable-Baselines3 does not have. "
-        "Both keep each observation once; rollax each image. On a GPU the aim is 3 ×, with both sides on it.",
+        "Both keep each observation once; rollax each image.",
     )
 
 

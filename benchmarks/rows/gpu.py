@@ -1,0 +1,93 @@
+"""Learning on a GPU, beside the same trainer on the CPU, or beside Stable-Baselines3 on the same GPU."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.measure import Against, Row
+from benchmarks.processes import Side
+from benchmarks.rows.commands import flags, own, peer
+
+_KEPT = 20_000  # transitions in the buffer of the DQN
+_PONG = {
+    "rollout_fragment_length": 128,
+    "train_batch_size": 2048,
+    "sgd_minibatch_size": 256,
+    "num_sgd_iter": 4,
+    "model": {"vf_share_layers": True},
+}
+_MANY_JAX_ENVS = {
+    "num_envs_per_worker": 2048,
+    "rollout_fragment_length": 32,
+    "train_batch_size": 65_536,
+    "sgd_minibatch_size": 16_384,
+    "num_sgd_iter": 4,
+    "model": {"fcnet_hiddens": [256, 256], "fcnet_activation": "tanh"},
+}
+_SMALL = {
+    "num_envs_per_worker": 8,
+    "rollout_fragment_length": 128,
+    "train_batch_size": 1024,
+    "sgd_minibatch_size": 256,
+    "num_sgd_iter": 10,
+}
+
+
+def gpu_rows() -> tuple[Row, ...]:
+    """Returns the benchmarks that need a GPU."""
+    return (
+        _dqn_frames(),
+        _beside_cpu(
+            "gpu_ppo_pong",
+            "PPO on ALE/Pong-v5 (84×84×4, ale-py's native vector env), 16 copies: sampling and learning",
+            _rate("ALE/Pong-v5", _PONG, native_envs=16),
+            "Train batch 2048, minibatch 256, 4 epochs, actor and critic share their convolutions. An env step is four "
+            "frames of the game.",
+        ),
+        _beside_cpu(
+            "gpu_ppo_jax_2048",
+            "PPO on CartPole-v1 in JAX, 2048 sub-envs × 32 steps, 4 epochs × 4 minibatches, 256×256 tanh",
+            _rate("jax:CartPole-v1", _MANY_JAX_ENVS),
+        ),
+        _beside_cpu(
+            "gpu_ppo_cartpole",
+            "PPO on CartPole-v1, 8 sub-envs, train batch 1024, minibatch 256, 10 epochs, 64×64 tanh",
+            _rate("CartPole-v1", _SMALL),
+            "Small networks and few sub-environments: what a GPU is not for.",
+        ),
+    )
+
+
+def _dqn_frames() -> Row:
+    settings = flags(transitions=_KEPT, batch=32)
+    return Row(
+        name="gpu_dqn_frames",
+        work="DQN on 84×84×4 frames, the network of Mnih et al. (2015), batch 32, sampling included, on a GPU",
+        unit="updates/s",
+        better="more",
+        sides=(
+            Side("rollax", own("rollax_frames", "updates", *settings), gpu=True),
+            Side("Stable-Baselines3", peer("sb3_frames", *settings), peer="sb3", gpu=True),
+        ),
+        targets=(Against("Stable-Baselines3", 3.0),),
+        rounds=5,
+        notes="One update in each call, both sides on the GPU. Without double or dueling networks.",
+    )
+
+
+def _rate(env: str, config: dict[str, Any], **settings: object) -> tuple[str, ...]:
+    return own("rollax_training", "rate", *flags(env=env, config=json.dumps(config), **settings))
+
+
+def _beside_cpu(name: str, work: str, command: tuple[str, ...], notes: str = "") -> Row:
+    return Row(
+        name=name,
+        work=work,
+        unit="env steps/s",
+        better="more",
+        sides=(Side("rollax on the GPU", command, gpu=True), Side("rollax on the CPU", command)),
+        targets=(Against("rollax on the CPU"),),
+        rounds=3,
+        notes=notes,
+    )
