@@ -124,7 +124,7 @@ class LSTM(Recurrent):
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, self._no_bias]
         inputs = self._by_sequence(x, len(state[0]))
         out, h, c = torch.lstm(
-            inputs, [part[None] for part in state], weights, True, 1, 0.0, self.training, False, True
+            inputs, [_one_layer(part) for part in state], weights, True, 1, 0.0, self.training, False, True
         )
         return out.reshape(len(x), self.features), (h[0], c[0])
 
@@ -138,5 +138,10 @@ class GRU(Recurrent):
     def forward(self, x: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """[B·T, H] outputs and the state after the last rows, for x [B·T, F] and one array [B, H]."""
         inputs = self._by_sequence(x, len(state[0]))
-        out, h = torch.gru(inputs, state[0][None], self._weights(), True, 1, 0.0, self.training, False, True)
+        out, h = torch.gru(inputs, _one_layer(state[0]), self._weights(), True, 1, 0.0, self.training, False, True)
         return out.reshape(len(x), self.features), (h[0],)
+
+
+def _one_layer(part: Tensor) -> Tensor:
+    """[1, B, H] a part [B, H] of the state; cuDNN asks for contiguous memory, which a part of a batch may not have."""
+    return part[None].contiguous()
