@@ -96,7 +96,14 @@ def _called(jaxpr: Any, operands: Sequence[Operand], into: list[Equation]) -> li
 def _unrolled(equation: Any) -> Any:
     """The closed jaxpr of a scan without the loop."""
     params = equation.params
-    length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
+    length, jaxpr = params["length"], params["jaxpr"]
+    # Versions of JAX name these numbers differently. In the loop's body, only rows of columns have other shapes.
+    columns_in, columns_out = (
+        sum(outside.aval.shape != inside.shape for outside, inside in zip(variables, avals, strict=True))
+        for variables, avals in ((equation.invars, jaxpr.in_avals), (equation.outvars, jaxpr.out_avals))
+    )
+    carried = len(equation.outvars) - columns_out
+    consts = len(equation.invars) - columns_in - carried
     if not isinstance(length, int) or length > _LONGEST_LOOP:
         raise PolicyError(
             "The model has a loop that is too long to unroll, or whose length is unknown.",
@@ -105,7 +112,7 @@ def _unrolled(equation: Any) -> Any:
             expected=f"at most {_LONGEST_LOOP} steps, whatever the number of observations",
             fix="loop over fewer steps, and over a fixed number of them, when the model acts",
         )
-    body = core.jaxpr_as_fun(params["jaxpr"])
+    body = core.jaxpr_as_fun(jaxpr)
 
     def unrolled(*operands: Any) -> list[Any]:
         fixed, carry, columns = operands[:consts], operands[consts : consts + carried], operands[consts + carried :]
