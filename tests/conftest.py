@@ -8,6 +8,7 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ _MINUTES = 10
 _COMPILED_QUICKLY = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
 )
+_BEFORE_JAX_0_11 = "--xla_cpu_use_fusion_emitters=false"  # a version without this flag ends the process
 
 # Few random examples by default, many with --hypothesis-profile=many. They are the same in every run.
 for _profile, _examples in (("few", 15), ("many", 200)):
@@ -50,7 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Set before PyTorch starts. Otherwise the threads of several processes would compete for the same cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if not config.getoption("--optimized"):
-        os.environ["XLA_FLAGS"] = " ".join((*_COMPILED_QUICKLY, os.environ.get("XLA_FLAGS", "")))
+        older = version("jaxlib").startswith(("0.8.", "0.9.", "0.10."))
+        flags = (*_COMPILED_QUICKLY, _BEFORE_JAX_0_11) if older else _COMPILED_QUICKLY
+        os.environ["XLA_FLAGS"] = " ".join((*flags, os.environ.get("XLA_FLAGS", "")))
     folder = tempfile.TemporaryDirectory(prefix="rollax-tests-")
     config.add_cleanup(folder.cleanup)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder.name)

@@ -71,7 +71,7 @@ def _dqn_frames() -> Row:
             Side("Stable-Baselines3", peer("sb3_frames", *settings), peer="sb3", gpu=True),
         ),
         targets=(Against("Stable-Baselines3", 3.0),),
-        rounds=5,
+        rounds=3,
         notes="One update in each call, both sides on the GPU. Without double or dueling networks.",
     )
 

@@ -92,6 +92,8 @@ class CandidatePlayer:
         EnvError: the environment has several agents, or does not begin episodes from given seeds.
     """
 
+    compiled_with_env = False
+
     def __init__(self, sampler: Sampler, runner: PolicyRunner, worker_index: int) -> None:
         self._sampler, self._runner, self._worker_index = sampler, runner, worker_index
         self._env, self._episodes = sampler.env, sampler.episodes
@@ -100,7 +102,7 @@ class CandidatePlayer:
         assert isinstance(policy, SearchedPolicy)
         self._policy = policy
         slots = self._env.num_envs
-        self._acting = policy.stacked(slots)
+        self._acting = policy.stacked(slots, with_env=self.compiled_with_env)
         self._moments = SlotMoments(runner.filter, slots)
         self._task_of = np.full(slots, _IDLE)
         self._returns = np.zeros(slots)

@@ -48,6 +48,8 @@ class CompiledCandidates(CandidatePlayer):
     until the call returns, and then gets the next episode.
     """
 
+    compiled_with_env = True
+
     def __init__(self, sampler: Sampler, runner: PolicyRunner, worker_index: int) -> None:
         super().__init__(sampler, runner, worker_index)
         self._jax_env = cast(JaxBaseEnv, self._env)

@@ -22,6 +22,7 @@ from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, has_critic, is_noisy
 from rollax.policy.acting import Acting
+from rollax.policy.acting_device import ActingDevice, cpu_beside_gpu
 from rollax.policy.constants import constants_of, policy_of
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
@@ -54,7 +55,7 @@ class JaxPolicy(ModelPolicy):
     per_policy: ClassVar[frozenset[str]] = frozenset(
         {
             *("name", "timestep", "worker_index", "num_workers", "acting_rng", "learning_rng", "learner"),
-            *("on_new_variables", "_schedules", "_acting", "_learning", "_logps", "_initial"),
+            *("on_new_variables", "_schedules", "_acting", "_acting_device", "_learning", "_logps", "_initial"),
         }
     )
     """Attributes that differ between policies of one kind or change, which compiled functions cannot read."""
@@ -92,6 +93,16 @@ class JaxPolicy(ModelPolicy):
         forward = self.forward if overrides(type(self), JaxPolicy, "forward") else None
         parts = self.split, self.exploration.traced, masks, self._fetched_columns, self._noisy, forward
         return shared(Acting, *parts) or Acting(*parts)
+
+    @cached_property
+    def _acting_device(self) -> ActingDevice | None:
+        cpu = cpu_beside_gpu()
+        return None if cpu is None else ActingDevice(cpu)
+
+    def _arrays_for(self, function: Any, columns: Columns) -> tuple[Columns, Columns]:
+        """`params` and `extra` on the device where the compiled `function` is to run on padded columns."""
+        arrays = self.params, self.extra
+        return arrays if self._acting_device is None else self._acting_device.arrays(function, *arrays, columns)
 
     @cached_property
     def _learning(self) -> _Learning:
@@ -168,7 +179,8 @@ class JaxPolicy(ModelPolicy):
         if size != rows:
             columns = trees.pad(columns, size)
         # The host's random numbers are cheaper than the device's.
-        noise, noise_seed, params = None, None, self.params
+        noise, noise_seed = None, None
+        params, extra = self._arrays_for(self._acting.outputs, columns)
         if explore:
             noise = self.exploration.noise(self.acting_rng, size, self.timestep)
             if exploring:
@@ -177,7 +189,7 @@ class JaxPolicy(ModelPolicy):
             params = self.exploration.acting_params(params, self.acting_rng)
             # The model's own streams are the same in every process, because they are part of the weights.
             noise_seed = self._draw_noise_seed()
-        actions, states, fetches = self._acting.actions(params, self.extra, columns, noise, rows, noise_seed)
+        actions, states, fetches = self._acting.actions(params, extra, columns, noise, rows, noise_seed)
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
 
@@ -245,7 +257,8 @@ class JaxPolicy(ModelPolicy):
         size = acting_bucket(rows)
         self.check_masks(obs_batch)
         obs = obs_batch if size == rows else trees.pad(obs_batch, size)
-        actions, finite = self._acting.modes(self.params, self.extra, obs, rows)
+        params, extra = self._arrays_for(self._acting.outputs, {SampleBatch.OBS: obs})
+        actions, finite = self._acting.modes(params, extra, obs, rows)
         if not finite:
             return self.compute_actions(obs_batch, explore=False)[0]  # raises the error, if it is one
         return actions
@@ -277,7 +290,8 @@ class JaxPolicy(ModelPolicy):
             return np.empty(0, np.float32)
         # The number of trajectory ends varies between fragments: small numbers share one compiled version.
         columns = trees.pad(columns, max(acting_bucket(rows), _MIN_VALUES))
-        return np.asarray(self._acting.values(self.params, self.extra, columns))[:rows]
+        params, extra = self._arrays_for(self._acting.values, columns)
+        return np.asarray(self._acting.values(params, extra, columns))[:rows]
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """Trains in one compiled call; statistics are means over the last epoch that began.

@@ -18,6 +18,7 @@ from rollax.models.action_values import make_actor
 from rollax.models.embeddings import is_parametric
 from rollax.models.linear import LinearPolicy
 from rollax.models.outputs import Outputs
+from rollax.policy.acting_device import SMALL_CALL, cpu_beside_gpu
 from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.jax_policy import JaxPolicy
@@ -105,13 +106,18 @@ class SearchedPolicy(JaxPolicy):
         """Name -> parameter, from a vector like that of `get_vector`; views of it."""
         return vector_parts(self._shapes, vector)
 
-    def stacked(self, slots: int) -> StackedActing:
-        """Acts with other parameters in each of these slots; ConfigError if they cannot fit into the memory."""
-        copies = -(-slots // BLOCK) * BLOCK
+    def stacked(self, slots: int, *, with_env: bool = False) -> StackedActing:
+        """Acts with other parameters in each of these slots; ConfigError if they cannot fit into the memory.
+
+        Beside a GPU, small models act on the CPU; `with_env`: not if the environments are compiled with them.
+        """
+        copies, size = -(-slots // BLOCK) * BLOCK, sum(map(math.prod, self._shapes.values()))
         check_fits(
             f"A stack of the parameters of {copies} candidates",
-            copies * sum(map(math.prod, self._shapes.values())) * np.dtype(np.float32).itemsize,
+            copies * size * np.dtype(np.float32).itemsize,
             f"policy class {type(self).__name__}, config keys 'num_envs_per_worker' and 'model.fcnet_hiddens'",
             f"use smaller layers, or lower num_envs_per_worker: {BLOCK} copies are the least",
         )
-        return StackedActing(self.split, self.exploration, self.forward, slots)
+        small = 2 * size * BLOCK <= SMALL_CALL  # a product and a sum for each parameter of a dense layer
+        device = cpu_beside_gpu() if small and not with_env else None
+        return StackedActing(self.split, self.exploration, self.forward, slots, device)

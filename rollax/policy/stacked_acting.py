@@ -32,16 +32,19 @@ class StackedActing:
         exploration: chooses the greedy actions.
         forward: (model, columns) -> outputs, with invalid actions masked.
         slots: the number of slots.
+        device: the device of JAX that acts; None for its default.
     Attributes:
         blocks: name -> parameters [BLOCK, ...], for each block of slots.
     """
 
-    def __init__(self, split: SplitModel, exploration: Exploration, forward: Any, slots: int) -> None:
+    def __init__(
+        self, split: SplitModel, exploration: Exploration, forward: Any, slots: int, device: Any = None
+    ) -> None:
         self._split, self._exploration, self._forward = split, exploration, forward
         self._shapes = {name: array.shape for name, array in split.params.items()}
         # On the host: `device_put` compiles nothing.
         self.blocks = [
-            {name: jax.device_put(np.zeros((BLOCK, *shape), np.float32)) for name, shape in self._shapes.items()}
+            {n: jax.device_put(np.zeros((BLOCK, *shape), np.float32), device) for n, shape in self._shapes.items()}
             for _ in range(-(-slots // BLOCK))
         ]
         self._obs: trees.Tree = None

@@ -17,6 +17,7 @@ import pytest
 
 from rollax import sharing
 from rollax.errors import NonFiniteError
+from rollax.policy.acting_device import ActingDevice
 from rollax.policy.learner import Devices
 from tests.policy import test_recurrent_policy as recurrent
 from tests.policy.small_ppo import CHOICES, SEEN, SMALL, Stateful, experience, seen
@@ -126,6 +127,51 @@ def check_rows_are_distributed_and_one_device_acts() -> None:
         assert leaf.is_fully_replicated
 
 
+def check_acts_on_the_cpu_beside_a_gpu() -> None:
+    """The last device stands for the CPU: the others learn, small calls act on the CPU, large ones do not."""
+    cpu, obs = jax.local_devices()[-1], seen(8)
+    (_, beside, _), (_, alone, _) = one_and_eight("minibatches"), one_and_eight("minibatches")
+    device = beside.__dict__["_acting_device"] = ActingDevice(cpu)  # in the place of the cached property
+    acting, ran = beside._acting, []
+    for name in ("_act", "_act_greedily", "_modes", "values"):
+        setattr(acting, name, Noted(getattr(acting, name), ran))  # which equal policies share
+
+    def calls(policy: Any) -> list[Any]:
+        ran.clear()
+        explored, greedy = policy.compute_actions(obs), policy.compute_actions(obs, explore=False)
+        return jax.tree.leaves([explored, greedy, policy.act_greedily(obs), policy.compute_values(obs)])
+
+    for seed in range(2):
+        on_cpu = calls(beside)
+        assert len(ran) == 4
+        assert set.union(*ran) == {cpu}
+        for left, right in zip(on_cpu, calls(alone), strict=True):
+            np.testing.assert_array_equal(left, right)
+        assert cpu not in set.union(*ran)
+        copies = device.arrays(acting.outputs, beside.params, beside.extra, {"obs": obs})
+        assert copies is device.arrays(acting.outputs, beside.params, beside.extra, {"obs": obs})
+        batch = experience(alone, 41, seed)
+        experience(beside, 41, seed)  # as many random numbers
+        for policy in (beside, alone):
+            policy.learn_on_batch(batch)
+        assert all(cpu not in leaf.devices() for leaf in beside.params.values())
+        assert_close(beside.get_weights(), alone.get_weights(), "weights")
+    large = {"obs": seen(2**18)}
+    assert device.arrays(acting.outputs, beside.params, beside.extra, large)[0] is beside.params
+
+
+class Noted:
+    """A compiled function that notes the devices of its results."""
+
+    def __init__(self, function: Any, ran: list[Any]) -> None:
+        self.function, self.lower, self.ran = function, function.lower, ran
+
+    def __call__(self, *arguments: Any) -> Any:
+        results = self.function(*arguments)
+        self.ran.append(set.union(*(leaf.devices() for leaf in jax.tree.leaves(results))))
+        return results
+
+
 def check_stops_before_a_non_finite_step() -> None:
     one, eight, (batch, *_) = one_and_eight("minibatches")
     batch["advantages"][3] = np.nan
@@ -144,6 +190,7 @@ def check(kinds: list[str]) -> None:
     for kind in kinds:
         check_learns_the_same(kind)
     check_rows_are_distributed_and_one_device_acts()
+    check_acts_on_the_cpu_beside_a_gpu()
     check_stops_before_a_non_finite_step()
 
 

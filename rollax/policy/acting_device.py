@@ -1,0 +1,58 @@
+"""Where a policy acts in a process with a GPU: small calls on the CPU, all others on the GPU."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+
+from rollax import trees
+from rollax.batch import Columns
+
+SMALL_CALL = 1e7
+"""Floating-point operations. A CPU computes as many in less time than a GPU takes for a call of any size.
+
+Measured on an H200 with 16 cores: 0.8 to 1.2 ms for a call on the GPU, of 1 row or of 512, with 64 or 1024 hidden
+units. On the CPU, 0.1 ms for 1 row and two layers of 64, 0.7 ms for 64 rows and two layers of 256.
+"""
+
+
+@cache
+def cpu_beside_gpu() -> Any:
+    """The CPU as a device of JAX, if JAX computes on another device by default; None if not, or if it is hidden."""
+    if jax.default_backend() == "cpu":
+        return None
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS names only the GPU
+        return None
+
+
+class ActingDevice:
+    """The arrays of a policy on the device of each call; on the CPU copies of them, made again after each update.
+
+    Args:
+        cpu: from `cpu_beside_gpu`.
+    """
+
+    def __init__(self, cpu: Any) -> None:
+        self._cpu = cpu
+        self._small: dict[tuple[Any, int], bool] = {}  # by function and padded number of rows
+        self._copied: tuple[Columns, Columns, Any] | None = None
+
+    def arrays(self, function: Any, params: Columns, extra: Columns, columns: Columns) -> tuple[Columns, Columns]:
+        """`params` and `extra` where `function(params, extra, columns)`, compiled by `jax.jit`, is to run."""
+        key = function, trees.length(columns)
+        small = self._small.get(key)
+        if small is None:
+            cost = function.lower(params, extra, columns).cost_analysis() or {}
+            small = self._small[key] = cost.get("flops", float("inf")) <= SMALL_CALL
+        return self._copies(params, extra) if small else (params, extra)
+
+    def _copies(self, params: Columns, extra: Columns) -> tuple[Columns, Columns]:
+        # Arrays are replaced, never changed in place. Read once: another thread may act too.
+        copied = self._copied
+        if copied is None or copied[0] is not params or copied[1] is not extra:
+            copied = self._copied = params, extra, jax.device_put((params, extra), self._cpu)
+        return copied[2]
