@@ -46,7 +46,8 @@ class ActingDevice:
         key = function, trees.length(columns)
         small = self._small.get(key)
         if small is None:
-            cost = function.lower(params, extra, columns).cost_analysis() or {}
+            # Lowered for the CPU, because JAX estimates the costs of no call on a GPU.
+            cost = function.lower(*self._copies(params, extra), columns).cost_analysis() or {}
             small = self._small[key] = cost.get("flops", float("inf")) <= SMALL_CALL
         return self._copies(params, extra) if small else (params, extra)
 

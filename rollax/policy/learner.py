@@ -85,13 +85,14 @@ class Learner:
         """Runs the plan until `stops` ends it, or a loss, gradient or new parameter is not finite."""
         columns, plan = self._placed(batch, plan)
         before, per_epoch = self._everywhere(), plan.steps - plan.last_epoch
-        after, sums, rows, finite = self._steps.update(before, columns, plan.rows, plan.steps, per_epoch, coefficients)
+        after, *results = self._steps.update(before, columns, plan.rows, plan.steps, per_epoch, coefficients)
+        # At once: each fetch from a GPU takes as long as a small gradient step.
+        num_updates, sums, rows, finite = jax.device_get((after.num_updates, *results))
         # The last minibatch; it made no step if it ended the update.
-        last = min(int(after.num_updates) - int(before.num_updates), plan.steps - 1)
+        last = min(int(num_updates) - int(before.num_updates), plan.steps - 1)
         if finite:
             counted = last % per_epoch + 1
-            means = {name: float(total) / counted for name, total in jax.device_get(sums).items()}
-            update = Update(means, {name: np.asarray(column) for name, column in rows.items()}, None)
+            update = Update({name: float(total) / counted for name, total in sums.items()}, rows, None)
         else:
             update = Update({}, {}, self._diagnose(after, columns, plan.rows[last], coefficients, where))
         self._take_over(after)

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -133,8 +134,8 @@ def check_acts_on_the_cpu_beside_a_gpu() -> None:
     (_, beside, _), (_, alone, _) = one_and_eight("minibatches"), one_and_eight("minibatches")
     device = beside.__dict__["_acting_device"] = ActingDevice(cpu)  # in the place of the cached property
     acting, ran = beside._acting, []
-    for name in ("_act", "_act_greedily", "_modes", "values"):
-        setattr(acting, name, Noted(getattr(acting, name), ran))  # which equal policies share
+    for name in ("_act", "_act_greedily", "_modes", "values", "outputs"):
+        setattr(acting, name, Noted(getattr(acting, name), ran, cpu))  # which equal policies share
 
     def calls(policy: Any) -> list[Any]:
         ran.clear()
@@ -161,10 +162,15 @@ def check_acts_on_the_cpu_beside_a_gpu() -> None:
 
 
 class Noted:
-    """A compiled function that notes the devices of its results."""
+    """A compiled function that notes the devices of its results, and knows its costs on the CPU alone."""
 
-    def __init__(self, function: Any, ran: list[Any]) -> None:
-        self.function, self.lower, self.ran = function, function.lower, ran
+    def __init__(self, function: Any, ran: list[Any], cpu: Any) -> None:
+        self.function, self.ran, self.cpu = function, ran, cpu
+
+    def lower(self, *arguments: Any) -> Any:
+        arrays = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)]
+        known = all(leaf.devices() == {self.cpu} for leaf in arrays)
+        return self.function.lower(*arguments) if known else SimpleNamespace(cost_analysis=lambda: None)
 
     def __call__(self, *arguments: Any) -> Any:
         results = self.function(*arguments)
