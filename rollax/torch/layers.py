@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -12,6 +14,9 @@ from torch.nn import functional
 
 from rollax.models.config import Activation, ConvFilter
 from rollax.models.features import HIDDEN_GAIN, convolution_plan
+
+# cuDNN copies the weights of a recurrent layer into one block for each call. The layers are too small for this to matter.
+warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous", module=re.escape(__name__))
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
