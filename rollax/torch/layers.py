@@ -15,7 +15,7 @@ from torch.nn import functional
 from rollax.models.config import Activation, ConvFilter
 from rollax.models.features import HIDDEN_GAIN, convolution_plan
 
-# cuDNN copies the weights of a recurrent layer into one block for each call. The layers are too small for this to matter.
+# cuDNN copies the weights of a recurrent layer into one block at each call, which takes little time for small layers.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous", module=re.escape(__name__))
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
