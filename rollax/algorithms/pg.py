@@ -13,6 +13,7 @@ import jax
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.batch.columns import check_batch
 from rollax.config import TrainerConfig
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import discounted_returns, standardized
@@ -37,6 +38,7 @@ class PGPolicy(JaxPolicy):
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        check_batch(fragment, Fragment, f"policy {self.name!r}, postprocessing")
         fragment[SampleBatch.ADVANTAGES] = discounted_returns(fragment, None, gamma=self.config.gamma)
         return fragment
 

@@ -138,6 +138,24 @@ def check_kind(parts: Sequence[Any], kind: type) -> None:
         )
 
 
+def check_batch(batch: Any, kind: type, where: str) -> None:
+    """Raises BatchError unless the batch is of this kind: a SampleBatch, or a Fragment."""
+    if isinstance(batch, kind):
+        return
+    fixes = {
+        "SampleBatch": "wrap the columns, SampleBatch({...}); of a MultiAgentBatch pass the rows of one policy, "
+        "batch[policy_id]",
+        "Fragment": "pass what a RolloutWorker samples, or Fragment(columns, ends, after)",
+    }
+    raise BatchError(
+        f"This is not a {kind.__name__}.",
+        where=where,
+        got=type(batch).__name__,
+        expected=f"a {kind.__name__}",
+        fix=fixes[kind.__name__],
+    )
+
+
 def length_error(name: str, got: int, expected: str) -> BatchError:
     return BatchError(
         "The column has the wrong length.",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rollax.batch.columns import check_kind, whole_number
+from rollax.batch.columns import check_batch, check_kind, whole_number
 from rollax.batch.sample_batch import SampleBatch, concatenated
-from rollax.errors import BatchError
 
 DEFAULT_POLICY = "default_policy"
 """The id of a single policy."""
@@ -26,14 +25,7 @@ class MultiAgentBatch(Mapping[str, SampleBatch]):
         self.policy_batches = dict(policy_batches)
         self.env_steps = whole_number(env_steps, 0, "MultiAgentBatch(env_steps=...)")
         for policy_id, batch in self.policy_batches.items():
-            if not isinstance(batch, SampleBatch):
-                raise BatchError(
-                    "The rows of a policy are not a SampleBatch.",
-                    where=f"policy {policy_id!r}",
-                    got=type(batch).__name__,
-                    expected="SampleBatch",
-                    fix="wrap the columns: SampleBatch({...})",
-                )
+            check_batch(batch, SampleBatch, f"MultiAgentBatch, policy {policy_id!r}")
 
     @property
     def agent_steps(self) -> int:

@@ -77,6 +77,14 @@ class SampleBatch(MutableMapping[str, Any]):
         self._count: int | None = None
         self._env_steps = None if env_steps is None else whole_number(env_steps, 0, "SampleBatch(env_steps=...)")
         columns = {} if columns is None else columns
+        if not isinstance(columns, Mapping):
+            raise BatchError(
+                "A batch is made of named columns.",
+                where="SampleBatch(...)",
+                got=type(columns).__name__,
+                expected="a dict, name -> an array or list with one row per step",
+                fix="collect the values of all steps under the name of their column",
+            )
         if self.SEQ_LENS in columns:
             self[self.SEQ_LENS] = columns[self.SEQ_LENS]
         for name, value in columns.items():

@@ -6,6 +6,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.batch.columns import check_batch
 from rollax.errors import PolicyError
 from rollax.ops.advantages import generalized_advantages
 from rollax.policy.model_policy import ModelPolicy
@@ -21,6 +22,7 @@ def add_advantages(policy: ModelPolicy, fragment: Fragment, *, gamma: float, lam
         lambda_: λ in [0, 1].
     Raises:
         PolicyError: a segment is not terminated and `critic_obs` has no entry in `after`.
+        BatchError: `fragment` is a plain batch.
     """
     check_critic_obs(fragment, policy.name)
     if SampleBatch.CRITIC_OBS in fragment:
@@ -36,7 +38,8 @@ def add_advantages(policy: ModelPolicy, fragment: Fragment, *, gamma: float, lam
 
 
 def check_critic_obs(fragment: Fragment, policy_id: str) -> None:
-    """Raises PolicyError if a segment is not terminated and `critic_obs` has no entry in `after`."""
+    """PolicyError if a segment goes on and `critic_obs` has no entry in `after`; BatchError for a plain batch."""
+    check_batch(fragment, Fragment, f"policy {policy_id!r}, postprocessing")
     if SampleBatch.CRITIC_OBS not in fragment or SampleBatch.CRITIC_OBS in fragment.after:
         return
     if fragment.goes_on.any():

@@ -16,6 +16,7 @@ from jax import lax
 
 from rollax import runtime, trees
 from rollax.batch import Columns, SampleBatch
+from rollax.batch.columns import check_batch
 from rollax.methods import overrides
 from rollax.models.catalog import check_model
 from rollax.models.distributions.base import ActionDistribution
@@ -173,9 +174,8 @@ class JaxPolicy(ModelPolicy):
         prev_reward_batch: Any = None,
         explore: bool = True,
     ) -> ActionsResult:
-        rows = trees.length(obs_batch)
+        rows, columns, exploring = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
         size = acting_bucket(rows)
-        columns, exploring = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
         if size != rows:
             columns = trees.pad(columns, size)
         # The host's random numbers are cheaper than the device's.
@@ -253,9 +253,8 @@ class JaxPolicy(ModelPolicy):
 
     def act_greedily(self, obs_batch: Any) -> Any:
         """Only the greedy actions of `compute_actions`, in half of the time; for a policy without memory."""
-        rows = trees.length(obs_batch)
+        rows = self._checked_rows(obs_batch)
         size = acting_bucket(rows)
-        self.check_masks(obs_batch)
         obs = obs_batch if size == rows else trees.pad(obs_batch, size)
         params, extra = self._arrays_for(self._acting.outputs, {SampleBatch.OBS: obs})
         actions, finite = self._acting.modes(params, extra, obs, rows)
@@ -284,8 +283,8 @@ class JaxPolicy(ModelPolicy):
         return self._logps(inputs, actions)
 
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
-        rows = trees.length(obs_batch)
         columns = self._inputs_of_values(obs_batch, memory)
+        rows = trees.length(obs_batch)
         if rows == 0:
             return np.empty(0, np.float32)
         # The number of trajectory ends varies between fragments: small numbers share one compiled version.
@@ -308,6 +307,7 @@ class JaxPolicy(ModelPolicy):
 
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
+        check_batch(batch, SampleBatch, self.described)
         size = training_bucket(len(batch))
         columns, mask = trees.pad(self.train_columns(batch), size), (np.arange(size) < len(batch)).astype(np.float32)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}

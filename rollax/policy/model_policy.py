@@ -12,6 +12,7 @@ from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.batch import Columns, SampleBatch
+from rollax.batch.columns import check_batch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.errors import BatchError, PolicyError
 from rollax.methods import overrides
@@ -22,6 +23,7 @@ from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.finite import check_finite
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.policy import Policy
+from rollax.policy.raw_observations import ObservationShapes
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.size_checks import check_sizes
 from rollax.policy.update_plan import UpdatePlan
@@ -61,6 +63,7 @@ class ModelPolicy(Policy):
         self.acting_rng = np.random.Generator(np.random.SFC64(acting))
         self.learning_rng = np.random.Generator(np.random.SFC64(learning))
         self._schedules: dict[str, Schedule] = {}
+        self._shapes_of_obs = ObservationShapes(observation_space)
         self.masks = self.make_masks()
         self.exploration = self.make_exploration()
         self._exploration_state = self.exploration.initial_state()
@@ -177,9 +180,9 @@ class ModelPolicy(Policy):
 
     def _inputs_of(
         self, obs_batch: Any, state_batches: Sequence[Any], prev_action_batch: Any, prev_reward_batch: Any
-    ) -> tuple[dict[str, Any], list[Any]]:
-        """The model's columns for acting, with checked masks, and the exploration state of these rows."""
-        rows = trees.length(obs_batch)
+    ) -> tuple[int, dict[str, Any], list[Any]]:
+        """N, the model's columns for acting, checked, and the exploration state of these rows."""
+        rows = self._checked_rows(obs_batch)
         columns = {SampleBatch.OBS: obs_batch}
         exploring: list[Any] = []
         if self._exploration_state:
@@ -190,8 +193,13 @@ class ModelPolicy(Policy):
         if self.memory.present:
             where = f"policy {self.name!r}"
             columns |= self.memory.given(rows, state_batches, prev_action_batch, prev_reward_batch, where)
+        return rows, columns, exploring
+
+    def _checked_rows(self, obs_batch: Any) -> int:
+        """N of columns of observations; EnvError for those that do not fit the space, or a mask that allows nothing."""
+        rows = self._shapes_of_obs.rows_of(obs_batch, self.name)
         self.check_masks(obs_batch)
-        return columns, exploring
+        return rows
 
     def check_masks(self, obs_batch: Any) -> None:
         """Raises EnvError if an action mask allows no action."""
@@ -211,7 +219,7 @@ class ModelPolicy(Policy):
                 expected="explore=False, for its greedy actions",
                 fix="estimate the greedy policy, or use 'dm', which requires no probabilities",
             )
-        self.check_masks(obs_batch)
+        self._checked_rows(obs_batch)
         outputs, _ = self._model_outputs({SampleBatch.OBS: obs_batch})
         check_finite(outputs, self.name, self.timestep)
         if not explore:
@@ -235,7 +243,7 @@ class ModelPolicy(Policy):
                 expected="actions that are drawn from the model's distribution",
                 fix="use 'dm', which requires no probabilities",
             )
-        columns, _ = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
+        _, columns, _ = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
         outputs, states = self._model_outputs(columns)
         return self._checked_logp(outputs, actions), states
 
@@ -269,14 +277,16 @@ class ModelPolicy(Policy):
         """
 
     def _inputs_of_values(self, obs_batch: Any, memory: Mapping[str, Any]) -> dict[str, Any]:
-        """The model's columns for `compute_values`; PolicyError without the memory that it needs."""
+        """The model's columns for `compute_values`, checked; PolicyError without the memory that it needs."""
         self.memory.check(memory, f"policy {self.name!r}")
         if SampleBatch.CRITIC_OBS in memory:
             return {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
+        self._shapes_of_obs.rows_of(obs_batch, self.name)
         return {SampleBatch.OBS: obs_batch, **self.memory.of(memory)}
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
         """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""
+        check_batch(batch, SampleBatch, self.described)
         if not len(batch):
             raise BatchError(
                 "The batch has no rows.",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.batch import Fragment, SampleBatch
+from rollax.batch.columns import check_batch
 from rollax.replay.fragment_checks import without_repeats
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Addition
@@ -85,6 +86,7 @@ class UniformReplay(Replay):
             NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the capacity is larger than the memory, or smaller than the fragment.
         """
+        check_batch(fragment, SampleBatch, self.where)
         if not fragment.count:
             return
         self._finish()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rollax import trees
 from rollax.batch import Columns, SampleBatch
+from rollax.batch.columns import check_batch
 from rollax.errors import PolicyError
 from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
@@ -165,7 +166,7 @@ class TorchPolicy(ModelPolicy):
         prev_reward_batch: Any = None,
         explore: bool = True,
     ) -> ActionsResult:
-        columns, exploring = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
+        _, columns, exploring = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
         out = self._act(self.forward, to_tensors(columns, self.device), explore=explore)
         outputs = as_numpy(out.policy)
         if explore:
@@ -251,6 +252,7 @@ class TorchPolicy(ModelPolicy):
     @torch.no_grad()
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
+        check_batch(batch, SampleBatch, self.described)
         columns = to_tensors(self.train_columns(batch), self.device)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
         mask = torch.ones(len(batch), device=self.device)

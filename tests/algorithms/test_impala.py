@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rollax import IMPALAConfig, IMPALAPolicy, RolloutWorker, SampleBatch
 from rollax.batch import Fragment
-from rollax.errors import ConfigError, PolicyError
+from rollax.errors import BatchError, ConfigError, PolicyError
 from rollax.policy.minibatches import Minibatches
 from tests.algorithms.envs import Corridor, Echo
 from tests.algorithms.tables import Table, f32
@@ -158,6 +158,8 @@ def test_critic_columns_require_next_values():
     with pytest.raises(PolicyError, match=r"sample_batch\.after\['critic_obs'\]"):
         policy.postprocess_rows(fragment)
     fragment.after["critic_obs"] = np.ones((1, 2))
+    with pytest.raises(BatchError, match=r"not a Fragment.\n +where: +policy 'default_policy', postprocessing"):
+        policy.postprocess_rows(SampleBatch(columns))
     batch = policy.postprocess_rows(fragment)
     assert batch["critic_obs"].tolist() == [[0, 0], [1, 1]]
 

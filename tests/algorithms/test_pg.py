@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import PGConfig, PGTrainer, RolloutWorker, SampleBatch
+from rollax import BatchError, PGConfig, PGTrainer, RolloutWorker, SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.batch import Fragment
 from rollax.policy.minibatches import Minibatches
@@ -56,6 +56,8 @@ def test_returns_end_with_the_segment():
     )
     policy.postprocess_rows(batch)
     np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.4, 4, 5), rtol=1e-6)
+    with pytest.raises(BatchError, match=r"not a Fragment.\n +where: +policy 'default_policy', postprocessing"):
+        policy.postprocess_rows(SampleBatch(batch.to_dict()))
 
 
 def test_batches_hold_whole_episodes():

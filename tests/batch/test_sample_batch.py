@@ -109,6 +109,11 @@ def test_columns_of_wrong_length_are_refused(columns: dict[str, Any], message: s
         SampleBatch(columns)
 
 
+def test_rows_are_no_columns():
+    with pytest.raises(BatchError, match=r"made of named columns.\n(.|\n)*got: +list"):
+        SampleBatch([{"rewards": 1.0}])  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize("steps", [-1, 2.0, True, "3"])
 def test_env_steps_must_count(steps: Any):
     with pytest.raises(BatchError, match="env_steps"):

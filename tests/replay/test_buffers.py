@@ -296,6 +296,8 @@ def test_a_batch_without_next_observations_is_refused():
     buffer = UniformReplay(10)
     with pytest.raises(BatchError, match=r"a SampleBatch without(.|\n)*Fragment"):
         buffer.add(SampleBatch(rows("12").to_dict()))
+    with pytest.raises(BatchError, match="not a SampleBatch.\n(.|\n)*got: +dict"):
+        buffer.add(rows("12").to_dict())  # pyright: ignore[reportArgumentType]
     fragment = rows("12", "34|")
     fragment.after.clear()
     with pytest.raises(BatchError, match=r"a Fragment without(.|\n)*`obs` after its segments"):

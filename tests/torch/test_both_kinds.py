@@ -12,8 +12,8 @@ from flax import nnx
 from gymnasium import spaces
 from torch import nn
 
-from rollax import Outputs, SampleBatch
-from rollax.errors import PolicyError, ShapeError
+from rollax import MultiAgentBatch, Outputs, SampleBatch
+from rollax.errors import BatchError, EnvError, PolicyError, ShapeError
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.torch.torch_policy import TorchPolicy
@@ -139,3 +139,35 @@ def test_values_are_zeros_if_the_model_has_none(kind):
     assert fetches["vf_preds"].tolist() == [0, 0]
     with pytest.raises(PolicyError, match="returns no values"):
         made(kind, make_model=model).compute_values(seen(2))
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("space", "obs", "found"),
+    [
+        (SEEN, np.zeros((2, 4), np.float32), r"got: +float32\[2, 4\]\n +expected: +an array of numbers \[N, 3\]"),
+        (SEEN, np.zeros(3, np.float32), r"float32\[3\]"),
+        (SEEN, [[0.0, 0.0, 0.0]], r"got: +\[\[0.0"),
+        (SEEN, np.full((2, 3), "0"), r"<U1\[2, 3\]"),
+        (SEEN, {"x": np.zeros((2, 3))}, r"got: +\{'x'"),
+        (spaces.Discrete(3), np.zeros((2, 1), np.int64), r"\[2, 1\]\n +expected: +an array of numbers \[N\]"),
+        # Of the same number of pixels, so that it could be encoded.
+        (spaces.Box(0, 255, (4, 4, 3), np.uint8), np.zeros((2, 3, 4, 4), np.uint8), r"\[2, 3, 4, 4\]"),
+        (MASKED, {"x": seen(3), "action_mask": np.ones((2, 4))}, r"key 'x'\n(.|\n)*\[3, 3\](.|\n)*numbers \[2, 3\]"),
+        (MASKED, {"action_mask": np.ones((2, 4))}, r"key 'x'\n +got: +no such part in dict"),
+    ],
+)
+def test_observations_of_another_space_are_refused(kind, space, obs, found):
+    policy = made(kind, space)
+    for act in (policy.compute_actions, policy.compute_values):
+        with pytest.raises(EnvError, match=rf"observations for policy 'default_policy'(.|\n)*{found}"):
+            act(obs)
+
+
+@both_kinds
+@pytest.mark.parametrize("given", [{"obs": seen(5), "actions": np.full(5, 3)}, MultiAgentBatch({}, 0), None])
+def test_only_a_sample_batch_is_learned_from(kind, given):
+    policy = made(kind)
+    for method in (policy.learn_on_batch, policy.compute_gradients, policy.td_errors):
+        with pytest.raises(BatchError, match=rf"not a SampleBatch.\n +where: .*Own{kind}(.|\n)*SampleBatch\(\{{"):
+            method(given)
