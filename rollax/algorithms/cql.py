@@ -161,7 +161,7 @@ class DiscreteCQLPolicy(DQNPolicy):
         assert isinstance(self.action_space, spaces.Discrete)
         loss, stats = super().loss(model, out, batch, mask, coefficients)
         actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - int(self.action_space.start)
-        taken = chosen(expected_values(out.aux["logits"], self.support), actions)  # unmasked, as in the loss of DQN
+        taken = chosen(expected_values(self._logits(out), self.support), actions)  # unmasked, as in the loss of DQN
         gap = masked_mean(discrete_gap(out.policy, taken), mask)
         return loss + self.config.min_q_weight * gap, {**stats, "conservative_gap": gap}
 

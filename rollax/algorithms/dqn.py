@@ -29,7 +29,7 @@ from rollax.errors import ConfigError, SpaceError
 from rollax.models.catalog import make_custom_model
 from rollax.models.embeddings import check_parametric
 from rollax.models.outputs import Outputs, is_noisy
-from rollax.models.q_network import CustomQNetwork, QNetwork, expected_values
+from rollax.models.q_network import CustomQNetwork, QNetwork, expected_values, logits_of
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import categorical_cross_entropy, categorical_entropy, chosen, huber, projected, q_target
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
@@ -190,6 +190,10 @@ class DQNPolicy(JaxPolicy):
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         return transitions(batch)
 
+    def _logits(self, out: Outputs) -> jax.Array:
+        """[B, actions, atoms] the logits among the model's outputs; PolicyError if there are none."""
+        return logits_of(out, f"policy class {type(self).__name__}, make_model")
+
     def target_columns(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
@@ -200,7 +204,7 @@ class DQNPolicy(JaxPolicy):
         if self.support is None:
             return {_TARGET: q_target(rewards, discounts, target.policy, selector)}
         best = jnp.argmax(selector, axis=-1)
-        probabilities = jax.nn.softmax(target.aux["logits"][jnp.arange(len(best)), best], axis=-1)
+        probabilities = jax.nn.softmax(self._logits(target)[jnp.arange(len(best)), best], axis=-1)
         return {_TARGET: projected(probabilities, rewards, discounts, jnp.asarray(self.support))}
 
     def loss(
@@ -208,7 +212,7 @@ class DQNPolicy(JaxPolicy):
     ) -> tuple[jax.Array, dict]:
         assert isinstance(self.action_space, spaces.Discrete)
         actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - int(self.action_space.start)
-        logits = out.aux["logits"]
+        logits = self._logits(out)
         values = chosen(expected_values(logits, self.support), actions)  # unmasked: a given action may be invalid
         target = batch[_TARGET]
         if self.support is None:

@@ -107,7 +107,6 @@ class MARWILPolicy(JaxPolicy):
     )
     learns_off_policy = True
     batch_columns = TRANSITION
-    reads_values = True
     _warned = False
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
@@ -115,8 +114,9 @@ class MARWILPolicy(JaxPolicy):
         if not self.config.beta:
             self.statistics = tuple(name for name in self.statistics if name not in _OF_ADVANTAGES)
 
-    def _needs_value(self, model: Any) -> bool:
-        return bool(self.config.beta) and super()._needs_value(model)
+    @property
+    def _reads_values(self) -> bool:
+        return bool(self.config.beta)
 
     @property
     def replayed(self) -> ReplayedSequences | None:

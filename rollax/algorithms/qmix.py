@@ -21,7 +21,7 @@ from pydantic import Field, PositiveInt
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import BurnInFields, QLearningFields, ReplayFields
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, PolicyError
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
 from rollax.models.outputs import Outputs, is_recurrent
@@ -135,6 +135,18 @@ class QMIXPolicy(JaxPolicy):
         else:
             _check_without_memory(config)
         return model
+
+    def _describe(self, model: Any) -> None:
+        if not (hasattr(model, "values") and hasattr(model, "joint")):
+            raise PolicyError(
+                "The model is not that of a group.",
+                where=f"policy class {type(self).__name__}, make_model",
+                got=type(model).__name__,
+                expected="a GroupQNetwork, or a module with its methods values and joint",
+                fix="set the config key model.custom_model for the network of a member, or return a GroupQNetwork from "
+                "make_model",
+            )
+        super()._describe(model)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         return transitions(batch, SampleBatch.TARGET_STEPS if self.memory.present else SampleBatch.NEW_OBS)

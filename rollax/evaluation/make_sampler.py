@@ -88,6 +88,7 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) 
     """
     wanted = worker.config.sample_async
     others = [policy.described for policy in worker.policies.values() if not policy.acts_while_learning]
+    _warn_of_policy_lag(worker, env)
     if not (env.samples_in_background if wanted is None else wanted) or (wanted is None and others):
         return None
     if others:
@@ -103,6 +104,20 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) 
     most = MOST_WAITING_STEPS if off_policy else worker.config.train_batch_size
     too_old = lambda rollout: worker.is_too_old(rollout.version)  # noqa: E731
     return BackgroundSampling(worker.rollout, env.interrupt, turns, most, too_old)
+
+
+def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:
+    """Warns if `max_policy_lag` is set and has no effect. It is no error, because another environment may use it."""
+    most, on_policy = worker.config.max_policy_lag, any(not run.accepts_off_policy for run in worker.runners.values())
+    applies = on_policy and (worker.config.sample_async or env.samples_in_background)
+    if most == type(worker.config).model_fields["max_policy_lag"].default or applies or worker.worker_index > 1:
+        return
+    log.warning(
+        "max_policy_lag=%s has no effect: %s. It bounds the age of experience from a background thread (sample_async), "
+        "or from clients of a policy server.",
+        most,
+        "each fragment is sampled on request" if on_policy else "the policies learn from all actions",
+    )
 
 
 def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:

@@ -88,6 +88,18 @@ def make_custom_model(
     return model
 
 
+def check_module(model: Any, where: str) -> None:
+    """Raises PolicyError unless the model is a module."""
+    if not isinstance(model, nnx.Module):
+        raise PolicyError(
+            "The model is not a module of Flax NNX.",
+            where=where,
+            got=model,
+            expected="an instance of flax.nnx.Module",
+            fix="return the module itself: `return Model(..., rngs=rngs)`",
+        )
+
+
 def check_model(
     model: Any,
     observation_space: spaces.Space,

@@ -15,6 +15,7 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Float
 
+from rollax.errors import PolicyError
 from rollax.models.config import Activation, ModelConfig
 from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
 from rollax.models.features import HIDDEN_GAIN, VALUE_GAIN
@@ -112,6 +113,20 @@ class QNetwork(nnx.Module):
 def expected_values(logits: Float[Array, "B A K"], support: np.ndarray | Sequence[float] | None) -> Float[Array, "B A"]:
     """The expected return of each action; without a support the logits are the values, and K is 1."""
     return logits[..., 0] if support is None else jax.nn.softmax(logits, axis=-1) @ jnp.asarray(support)
+
+
+def logits_of(out: Outputs, where: str) -> Float[Array, "B A K"]:
+    """The `logits` of a `QNetwork`; PolicyError for the outputs of another model."""
+    if "logits" not in out.aux:
+        raise PolicyError(
+            "The model does not return the logits of its action values.",
+            where=where,
+            got=f"Outputs with aux of {sorted(out.aux)}",
+            expected="aux={'logits': [B, actions, atoms]}, as a QNetwork or a CustomQNetwork returns",
+            fix="wrap the model in make_model: CustomQNetwork(model, num_actions, self.support); or set the config key "
+            "model.custom_model, which is wrapped",
+        )
+    return out.aux["logits"]
 
 
 class CustomQNetwork(nnx.Module):

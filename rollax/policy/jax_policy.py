@@ -18,7 +18,7 @@ from rollax import runtime, trees
 from rollax.batch import Columns, SampleBatch
 from rollax.batch.columns import check_batch
 from rollax.methods import overrides
-from rollax.models.catalog import check_model
+from rollax.models.catalog import check_model, check_module
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, has_critic, is_noisy
@@ -37,7 +37,7 @@ from rollax.policy.policy import ActionsResult
 from rollax.policy.policy_model import make_policy_model
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel, owners_of
-from rollax.policy.update_plan import check_parts
+from rollax.policy.update_plan import check_parts, check_rates, part_of
 from rollax.policy.weights import check_weights
 from rollax.sharing import shared
 from rollax.state import count, section
@@ -67,14 +67,12 @@ class JaxPolicy(ModelPolicy):
         runtime.configure_jax()
         super().__init__(observation_space, action_space, config)
         model = self.make_model(nnx.Rngs(self._seed_of_model()))
-        # `make_custom_model` has checked a custom model, but not whether its `critic` is used.
-        unchecked = overrides(type(self), JaxPolicy, "make_model") or has_critic(model)
-        if unchecked and not overrides(type(self), JaxPolicy, "forward") and self._needs_value(model):
-            spaces = self.observation_space, self.action_space
-            check_model(model, *spaces, self.exploration.num_inputs, needs_value=True)
+        self._check_model(model)
         self._noisy = is_noisy(model)
         self._describe(model)
-        check_parts(owners_of(model), self.plan.targets, type(self).__name__)
+        owners, where = owners_of(model), type(self).__name__
+        check_parts(owners, self.plan.targets, where)
+        check_rates(set(map(part_of, owners)), self.learning_rates(), where)
         self.split = SplitModel(model)
         params, extra = self.split.arrays_of(model)
         optimizer = self.make_optimizer()
@@ -84,6 +82,16 @@ class JaxPolicy(ModelPolicy):
         self._optimizer = clipped(optimizer, self.config.grad_clip, each_part=each_part)
         has_targets = self.plan.targets is not None
         self.learner = Learner(lambda: self._learning.steps, self._optimizer, params, extra, has_targets=has_targets)
+
+    def _check_model(self, model: Any) -> None:
+        """PolicyError unless it is a module, with the right outputs if it is of an override of `make_model`."""
+        check_module(model, f"policy class {type(self).__name__}, make_model")
+        needs_value = self._needs_value(model)
+        # A custom model has been checked, but not whether its `critic` is used.
+        own = not self.make_model.__module__.startswith("rollax.")
+        if (own or (needs_value and has_critic(model))) and not overrides(type(self), JaxPolicy, "forward"):
+            spaces = self.observation_space, self.action_space
+            check_model(model, *spaces, self.exploration.num_inputs, needs_value=needs_value)
 
     # Compiled functions are looked up at first use, when the policy is complete: a subclass may set attributes after
     # `super().__init__`.
@@ -140,7 +148,8 @@ class JaxPolicy(ModelPolicy):
     def make_model(self, rngs: nnx.Rngs) -> Any:
         """Returns `model(obs) -> Outputs`, an actor and critic by default."""
         spaces = self.observation_space, self.action_space
-        return make_policy_model(*spaces, self.distribution, self.config, rngs, type(self).__name__)
+        arguments = self.distribution, self.config, rngs, type(self).__name__
+        return make_policy_model(*spaces, *arguments, needs_value=self._reads_values)
 
     def target_columns(
         self, model: nnx.Module, target_model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns

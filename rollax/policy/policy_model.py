@@ -24,8 +24,12 @@ def make_policy_model(
     config: TrainerConfig,
     rngs: nnx.Rngs,
     where: str,
+    *,
+    needs_value: bool,
 ) -> Any:
     """Returns the model of the policy class `where`, with a centralized critic if the config has `centralized_critic`.
+
+    `needs_value`: whether a custom model must return values, if it has no method `critic`.
 
     Raises ConfigError for `free_log_std` without Gaussian actions, or a centralized critic without a space.
     """
@@ -42,7 +46,8 @@ def make_policy_model(
         check_parametric(observation_space, action_space)
     critic_space = critic_space_of(config, where)
     if critic_space is None:
-        return make_model(observation_space, action_space, distribution.num_inputs, sizes, rngs)
+        inputs = distribution.num_inputs
+        return make_model(observation_space, action_space, inputs, sizes, rngs, needs_value=needs_value)
     # The actor's own values are not used, so they need no layers.
     actor = sizes.model_copy(update={"vf_share_layers": True})
     model = make_model(observation_space, action_space, distribution.num_inputs, actor, rngs, needs_value=False)

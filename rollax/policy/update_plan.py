@@ -98,6 +98,24 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
             )
 
 
+def check_rates(parts: Collection[str], rates: Any, where: str) -> None:
+    """Raises PolicyError for attributes of a model with trained parameters, but without a learning rate.
+
+    Args:
+        parts: the attributes.
+        rates: a number, or one for each attribute.
+        where: the policy class, for errors.
+    """
+    if isinstance(rates, Mapping) and (left := sorted(set(parts) - rates.keys())):
+        raise PolicyError(
+            "Parts of the model have no learning rate.",
+            where=f"policy class {where}, make_model and learning_rates",
+            got=f"learning rates of {sorted(rates)}, and a model with trained parameters in {left}",
+            expected="one learning rate for each attribute of the model that has trained parameters",
+            fix=f"return a model with the attributes {sorted(rates)} from make_model, or override learning_rates",
+        )
+
+
 def _check_whole(value: Any, where: str) -> None:
     if not (is_whole(value) and value >= 1):
         raise PolicyError("The value is not an integer of at least 1.", where=where, got=value)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rollax import trees
 from rollax.errors import CheckpointError, PolicyError
 from rollax.importing import path_of
-from rollax.policy.update_plan import part_of
+from rollax.policy.update_plan import check_rates, part_of
 
 _NUMBER = "()"
 
@@ -49,14 +49,7 @@ def parameter_groups(model: nn.Module, rates: Any, where: str) -> Any:
         )
     if not isinstance(rates, Mapping):
         return list(parameters.values())
-    if left := sorted({part_of(name) for name in parameters} - rates.keys()):
-        raise PolicyError(
-            "Parts of the model have no learning rate.",
-            where=f"policy class {where}, learning_rates",
-            got=f"{sorted(rates)}, without {left}",
-            expected="a number, or one for each attribute of the model that has trained parameters",
-            fix="add them, or set requires_grad=False for parameters that are not trained",
-        )
+    check_rates({part_of(name) for name in parameters}, rates, where)
     parts = {part: [p for name, p in parameters.items() if part_of(name) == part] for part in rates}
     return [{"params": found, "name": part} for part, found in parts.items() if found]
 

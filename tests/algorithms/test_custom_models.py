@@ -179,8 +179,61 @@ def test_a_critic_of_observations_that_postprocessing_adds_replaces_values():
             return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
 
     Central(SEEN, THREE, {"model": {"custom_model": ActorWithCritic}})
-    for algorithm in ("PG", "BC"):  # which have no values
-        policy_of(algorithm, ActorWithCritic)
+
+
+@pytest.mark.parametrize("algorithm", ["PG", "BC"])
+@pytest.mark.parametrize("model", [ActorOnly, ActorWithCritic])
+def test_algorithms_without_values_take_models_without_values(algorithm, model):
+    policy = policy_of(algorithm, model)
+    batch = transitions(policy)
+    batch["advantages"] = np.arange(ROWS, dtype=np.float32)
+    before = dict(policy.params)
+    assert np.isfinite(policy.learn_on_batch(batch)["policy_loss"])
+    assert not np.array_equal(before["head.kernel"], policy.params["head.kernel"])
+
+
+class TestModelsOfMakeModel:
+    """Models of an actor alone, where the algorithm expects others."""
+
+    def made(self, algorithm, action_space, model=lambda width, rngs: ActorOnly(SEEN, width, rngs=rngs)):
+        policy_class: Any = get_trainer_class(algorithm).policy_class
+
+        class Own(policy_class):
+            def make_model(self, rngs):
+                return model(self.exploration.num_inputs, rngs)
+
+        spaces = (GROUP_SEEN, GROUP_ACTS) if algorithm == "QMIX" else (SEEN, action_space)
+        return Own(*spaces, {"train_batch_size": ROWS, "seed": 0})
+
+    @pytest.mark.parametrize("algorithm", ["SAC", "TD3", "DDPG", "IQL", "CQL", "TD3BC"])
+    def test_parts_without_a_learning_rate_are_refused(self, algorithm):
+        with pytest.raises(PolicyError, match=r"no learning rate(.|\n)*Own, make_model(.|\n)*\['head'\](.|\n)*'actor'"):
+            self.made(algorithm, BOX)
+
+    @pytest.mark.parametrize("algorithm", ["DQN", "DiscreteCQL"])
+    def test_values_without_logits_are_refused(self, algorithm):
+        policy = self.made(algorithm, THREE)
+        with pytest.raises(
+            PolicyError, match=r"the logits(.|\n)*Own, make_model(.|\n)*aux of \[\](.|\n)*CustomQNetwork"
+        ):
+            policy.learn_on_batch(transitions(policy))
+
+    def test_a_group_requires_its_own_kind(self):
+        class Two(nnx.Module):
+            def __call__(self, obs):
+                return Outputs(jnp.zeros((len(obs[0]), 6)))
+
+        with pytest.raises(PolicyError, match=r"not that of a group(.|\n)*got: +Two(.|\n)*GroupQNetwork"):
+            self.made("QMIX", None, lambda width, rngs: Two())
+
+    @pytest.mark.parametrize("algorithm", ["DQN", "SAC", "PG"])
+    def test_other_outputs_are_refused(self, algorithm):
+        with pytest.raises(PolicyError, match=r"policy of the wrong shape(.|\n)*ActorOnly"):
+            self.made(algorithm, THREE, lambda width, rngs: ActorOnly(SEEN, width + 1, rngs=rngs))
+
+    def test_a_function_is_refused(self):
+        with pytest.raises(PolicyError, match=r"not a module of Flax NNX(.|\n)*Own, make_model"):
+            self.made("DQN", THREE, lambda width, rngs: lambda obs: Outputs(obs))
 
 
 class ThreeHeads(nnx.Module):

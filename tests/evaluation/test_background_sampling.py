@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ConfigError, DQNTrainer, ExternalEnv, PPOTrainer, RolloutWorker
+from rollax import ConfigError, DQNTrainer, ExternalEnv, PPOPolicy, PPOTrainer, RolloutWorker
 from rollax.batch import MultiAgentBatch
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns
 from rollax.evaluation.messages import Rollout
@@ -278,6 +278,22 @@ class TestConfig:
     def test_a_policy_must_allow_it(self):
         with pytest.raises(ConfigError, match=r"cannot act while it learns(?s:.)*Encode"):
             RolloutWorker(lambda context: Line(), Encode, config={"sample_async": True})
+
+    @pytest.mark.parametrize(
+        ("config", "reason"),
+        [
+            ({"max_policy_lag": 5}, "each fragment is sampled on request"),
+            ({"max_policy_lag": None, "sample_async": False}, "each fragment is sampled on request"),
+            ({"max_policy_lag": 5, "accept_off_policy_actions": True, "sample_async": True}, "learn from all actions"),
+            ({"max_policy_lag": 5, "sample_async": True}, ""),
+            ({"max_policy_lag": 2}, ""),
+            ({}, ""),
+        ],
+    )
+    def test_a_lag_without_effect_is_named(self, caplog, config, reason):
+        RolloutWorker("CartPole-v1", PPOPolicy, config={"sgd_minibatch_size": 40, "train_batch_size": 40, **config})
+        assert ("max_policy_lag" in caplog.text) == bool(reason)
+        assert reason in caplog.text
 
     @pytest.mark.long
     def test_any_environment_can_be_sampled_in_the_background(self):
