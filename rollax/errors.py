@@ -124,7 +124,10 @@ class RemoteTraceback(Exception):  # noqa: N818  it is no error of its own, but 
 
 
 def _shown(value: Any, limit: int = 300) -> str:
-    text = value if isinstance(value, str) else repr(value)
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:  # of a user's class, or too many levels
+        text = object.__repr__(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 

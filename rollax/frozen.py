@@ -63,6 +63,15 @@ def frozen(value: Any, key: str = "") -> Any:
     return value
 
 
+def too_deep(value: Any) -> bool:
+    """Whether nested dicts, lists and tuples contain themselves, or have more levels than Python can follow."""
+    try:
+        frozen(value)
+    except RecursionError:
+        return True
+    return False
+
+
 def thawed(value: Any) -> Any:
     """Returns a copy of nested dicts, lists and tuples with plain dicts and lists."""
     if isinstance(value, dict):
@@ -160,7 +169,4 @@ class FrozenModel(BaseModel):
         key = f"{cls.part}.{info.field_name}" if cls.part else str(info.field_name)
         if type(value) is int and not -_WIDEST <= value < _WIDEST:
             raise ValueError("an integer of 64 bits")
-        try:
-            return frozen(value, key)
-        except RecursionError:
-            raise ValueError("a value of fewer levels, which does not contain itself") from None
+        return frozen(value, key)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollax.errors import corrected, nearest, typing_errors
+from rollax.errors import ConfigError, corrected, nearest, typing_errors
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,11 @@ def test_one_error_for_six_letters():
     assert nearest("kl_tarjet", known) == "did you mean 'kl_target'?"
     assert nearest("zz", ["b", "a"]) == "use one of: a, b"
     assert nearest("zz", []) == "use one of: "
+
+
+def test_a_value_whose_repr_fails_is_still_named():
+    class Broken:
+        def __repr__(self):
+            raise RuntimeError("no repr")
+
+    assert "Broken object at" in ConfigError("Wrong.", got=Broken()).parts["got"]

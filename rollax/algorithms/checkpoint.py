@@ -168,16 +168,22 @@ def _pickled(path: Path) -> CheckpointError:
     )
 
 
-def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path) -> None:
-    """Sets a trainer's state from what `read(path)` returned; `Trainer.restore` describes the errors."""
-    check_same("algorithm", stored["algorithm"], trainer.name, path)
-    check_same("observation_filter", stored["observation_filter"], trainer.config.observation_filter, path)
+def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path, fix: str | None = None) -> None:
+    """Sets a trainer's state from what `read(path)` returned; `Trainer.restore` describes the errors.
+
+    `fix`: that of a trainer which the checkpoint does not fit; None: another trainer.
+    """
+    fix = (
+        fix or "restore it into a trainer with the same algorithm, policies and spaces, or use Trainer.from_checkpoint"
+    )
+    check_same("algorithm", stored["algorithm"], trainer.name, path, fix)
+    check_same("observation_filter", stored["observation_filter"], trainer.config.observation_filter, path, fix)
     policies = trainer.worker.policies
-    check_same("set of policies", sorted(stored["policies"]), sorted(policies), path)
+    check_same("set of policies", sorted(stored["policies"]), sorted(policies), path, fix)
     for policy_id, description in stored["policies"].items():
         for kind, same in (("observation_space", same_space), ("action_space", same_action_space)):
             space = space_from_json(description[kind], f"{path / 'about.json'}: policies.{policy_id}.{kind}")
-            check_same(f"{kind} of policy {policy_id!r}", space, getattr(policies[policy_id], kind), path, same)
+            check_same(f"{kind} of policy {policy_id!r}", space, getattr(policies[policy_id], kind), path, fix, same)
     before = trainer.workers.get_state()
     try:
         with taking_over(path):
@@ -198,7 +204,7 @@ def opened(
     """
     stored = read(path)
     own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code)
-    check_same("algorithm", stored["algorithm"], own.name, path)
+    check_same("algorithm", stored["algorithm"], own.name, path, "use Trainer.from_checkpoint, for any algorithm")
     refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
     if not learn:
         refuse_of_learning(own.config_class, stored["config"], changes, trust_code=trust_code)
@@ -209,7 +215,8 @@ def opened(
         trainer._evaluates_only, config = True, config.changed(num_workers=0)
     trainer.__init__(config=config)
     with undone_on_failure(trainer.stop):
-        restore(trainer, stored, path)
+        changed = f"; changed here: {', '.join(changes)}" if changes else ""
+        restore(trainer, stored, path, f"open it with the environment and config of the saved run{changed}")
     return trainer
 
 
@@ -291,7 +298,7 @@ def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointEr
 
 
 def check_same(
-    what: str, got: Any, expected: Any, path: str | Path, same: Callable[[Any, Any], bool] = operator.eq
+    what: str, got: Any, expected: Any, path: str | Path, fix: str, same: Callable[[Any, Any], bool] = operator.eq
 ) -> None:
     """Raises CheckpointError unless the checkpoint was saved with the trainer's value."""
     if not same(got, expected):
@@ -300,8 +307,7 @@ def check_same(
             where=str(path),
             got=got,
             expected=expected,
-            fix="restore it into a trainer with the same algorithm, policies and spaces, or use "
-            "Trainer.from_checkpoint",
+            fix=fix,
         )
 
 

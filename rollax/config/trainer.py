@@ -21,7 +21,7 @@ from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.rules import SCHEDULE, SET, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
-from rollax.frozen import FrozenModel
+from rollax.frozen import FrozenModel, too_deep
 from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule
 from rollax.spaces import check_space
@@ -223,6 +223,14 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
             from rollax.config.validation_errors import config_error
 
             raise config_error(type(self), error) from None
+        except RecursionError:
+            keys = [key for key, value in values.items() if too_deep(value)]
+            raise ConfigError(
+                "The value has too many levels, or contains itself.",
+                where=f"config key {', '.join(map(repr, keys))} ({type(self).__name__})",
+                expected="a value of fewer levels, which does not contain itself",
+                fix="correct the value",
+            ) from None
 
     @classmethod
     def _derived(cls, values: Mapping[str, Any], given: Collection[str], changes: Mapping[str, Any]) -> Self:

@@ -57,7 +57,7 @@ class RunFolder:
         continues_after: int | None = None,
     ) -> None:
         if continues_after is None:
-            check_empty(path, "fit(out=...)", "from_checkpoint(...).fit(...)")
+            check_empty(path, "fit(out=...)", "from_checkpoint(...).fit(..., out=another_folder)")
         elif (path / RESULTS_NAME).exists():
             _remove_results_after(path, continues_after)
         # Environments may change the working directory.

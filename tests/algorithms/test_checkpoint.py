@@ -330,8 +330,14 @@ class TestRestoring:
     def test_another_algorithm_is_refused(self, path):
         trainer = PGTrainer("CartPole-v1", {**CONFIG, "observation_filter": "MeanStdFilter"})
         self.refused(trainer, path, r"different algorithm(.|\n)*PPO(.|\n)*PG")
-        with pytest.raises(CheckpointError, match="different algorithm"):
+        with pytest.raises(CheckpointError, match=r"different algorithm(.|\n)*fix: +use Trainer.from_checkpoint"):
             PGTrainer.from_checkpoint(path)
+
+    def test_changes_that_do_not_fit_are_named(self, path):
+        """`from_checkpoint` is no fix for its own error."""
+        fix = r"fix: +open it with the environment and config of the saved run; changed here: observation_filter$"
+        with pytest.raises(CheckpointError, match=rf"different observation_filter(.|\n)*{fix}"):
+            PPOTrainer.from_checkpoint(path, observation_filter="NoFilter")
 
     @pytest.mark.long
     def test_another_filter_or_model_is_refused(self, path):

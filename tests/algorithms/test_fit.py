@@ -147,7 +147,9 @@ def test_mistakes_are_refused_before_anything_is_made(call, message, tmp_path):
 def test_a_folder_with_another_run_is_refused(fitted):
     _, _, run = fitted
     before = rows(run)
-    with pytest.raises(ConfigError, match=r"The folder contains another run\.\n(.|\n)*fit\(out=...\)"):
+    with pytest.raises(
+        ConfigError, match=r"The folder contains another run\.\n(.|\n)*fit\(out=...\)(.|\n)*out=another_folder"
+    ):
         FakeTrainer({}).fit({"training_iteration": 1}, run)
     assert rows(run) == before
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollax.algorithms.dqn import DQNConfig
 from rollax.algorithms.ppo import PPOConfig
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
@@ -161,8 +162,34 @@ def test_a_config_dumps_plain_values():
     assert type(dumped["env_config"]["x"]) is list
 
 
-def test_a_value_that_contains_itself_is_refused():
-    endless: dict = {}
-    endless["again"] = endless
-    with pytest.raises(ConfigError, match=r"config key 'env_config'(.|\n)*contain itself"):
-        PPOConfig(env_config=endless)
+ENDLESS: list = []
+ENDLESS.append(ENDLESS)
+AGAIN: dict = {}
+AGAIN["again"] = AGAIN
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("env_config", AGAIN),
+        ("env_config", {"x": ENDLESS}),
+        ("lr", ENDLESS),
+        ("lr_schedule", [[0, ENDLESS]]),
+        ("model", {"fcnet_hiddens": ENDLESS}),
+        ("multiagent", {"policies_to_train": ENDLESS}),
+        ("input", ENDLESS),
+        ("off_policy_estimation_input", ENDLESS),
+    ],
+)
+def test_a_value_that_contains_itself_is_refused(key, value):
+    with pytest.raises(ConfigError, match=f"config key '{key}"):
+        DQNConfig(**{key: value, "seed": 0})
+
+
+def test_a_value_of_many_levels_is_refused():
+    deep: object = 1
+    for _ in range(100_000):
+        deep = [deep]
+    for changes in ({"lr": deep}, {"env_config": {"x": deep}}):
+        with pytest.raises(ConfigError, match=r"config key '(lr|env_config)'(.|\n)*fewer levels"):
+            PPOConfig(**changes)
