@@ -109,5 +109,6 @@ def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any)
             where=f"config key 'callbacks', class {type(callbacks).__name__}, method {method}",
             got=type(returned).__name__,
             expected="None",
-            fix="change the argument in place, as in `result['name'] = value` or `samples['rewards'] = values`",
+            fix="change the argument in place, as in `result['name'] = value`, `samples['rewards'] = values` or "
+            "`episode.custom_metrics['name'] = number`, in a plain method without async and yield",
         )

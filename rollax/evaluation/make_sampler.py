@@ -12,7 +12,7 @@ from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns
-from rollax.evaluation.callbacks import Callbacks
+from rollax.evaluation.callbacks import Callbacks, check_returned
 from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory
@@ -148,10 +148,17 @@ def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> t
 
 def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> EpisodeTable:
     def listener(method: str) -> Callable[[Any], Any] | None:
-        if not overrides(type(worker.callbacks), Callbacks, method):
+        callbacks = worker.callbacks
+        if not overrides(type(callbacks), Callbacks, method):
             return None
-        call = getattr(worker.callbacks, method)
-        return lambda episode: call(worker=worker, base_env=env, episode=episode)
+        call = getattr(callbacks, method)
+
+        def listen(episode: Any) -> None:
+            returned = call(worker=worker, base_env=env, episode=episode)
+            if returned is not None:
+                check_returned(callbacks, method, returned, episode)
+
+        return listen
 
     return EpisodeTable(
         env.num_envs,

@@ -175,6 +175,8 @@ class RolloutWorker:
             if overrides(type(self.callbacks), Callbacks, "on_sample_end"):
                 returned = self.callbacks.on_sample_end(worker=self, samples=samples)
                 check_returned(self.callbacks, "on_sample_end", returned, samples)
+                if isinstance(samples, MultiAgentBatch):  # the callback may have replaced the rows of a policy
+                    samples = MultiAgentBatch(samples.policy_batches, samples.env_steps)
             return samples
 
     def sample_fragment(self, update: Update | None = None) -> Rollout | None:

@@ -117,11 +117,11 @@ def make_runners(
             )
         seed = _seed(config.seed, max(context.worker_index, 1) - 1, restarts, number)
         changes = {**spec.config, "seed": seed} if spec.config or seed != config.seed else {}
-        own_config = config.for_policy(policy_class.config_class, **changes)
-        if getattr(own_config, "centralized_critic", False) and getattr(own_config, "critic_space", None) is None:
-            own_config = own_config.changed(critic_space=_joint_rows(agents, spaces).space(spaces[policy_id][0]))
-        check_convolutions(own_config.model, [space for space, _ in spaces.values()], f"policy {policy_id!r}")
         try:
+            own_config = config.for_policy(policy_class.config_class, **changes)
+            if getattr(own_config, "centralized_critic", False) and getattr(own_config, "critic_space", None) is None:
+                own_config = own_config.changed(critic_space=_joint_rows(agents, spaces).space(spaces[policy_id][0]))
+            check_convolutions(own_config.model, [space for space, _ in spaces.values()], f"policy {policy_id!r}")
             policy = policy_class(*spaces[policy_id], own_config)
         except Exception as error:
             if len(specs) > 1:

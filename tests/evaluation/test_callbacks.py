@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import Callbacks, PGTrainer, RolloutWorker, SampleBatch
-from rollax.errors import ConfigError
+from rollax.errors import BatchError, ConfigError
 from rollax.evaluation.callbacks import make_callbacks
 from rollax.evaluation.episode_table import Episode
 from tests.evaluation.worlds import ALL, Asynchronous, Encode, Line, Scripted
@@ -193,6 +193,7 @@ class TestRefused:
             ({"good": 1, "x": None}, r"custom_metrics\['x'\]"),
             ({"x": [1, 2]}, r"custom_metrics\['x'\]"),
             ({3: 1.0}, r"custom_metrics\[3\]"),
+            ({"x": 10**400}, r"custom_metrics\['x'\]"),
             (7, r"episode.custom_metrics\n"),
         ],
     )
@@ -203,6 +204,31 @@ class TestRefused:
         config = {"rollout_fragment_length": 20, "callbacks": hooks(on_episode_end=note)}
         with pytest.raises(ConfigError, match=f"A custom metric is not a number(.|\n)*{where}"):
             RolloutWorker(Line, Encode, config=config).sample()
+
+    @pytest.mark.parametrize("method", ["on_episode_start", "on_episode_step", "on_episode_end"])
+    @pytest.mark.parametrize("kind", ["value", "async", "generator"])
+    @pytest.mark.filterwarnings("ignore:coroutine")
+    def test_a_returned_value_of_an_episode(self, method, kind):
+        async def waits(self, *, worker, base_env, episode):
+            episode.custom_metrics["x"] = 1.0
+
+        def yields(self, *, worker, base_env, episode):
+            episode.custom_metrics["x"] = 1.0
+            yield
+
+        hook = {"value": lambda self, worker, base_env, episode: {"x": 1.0}, "async": waits, "generator": yields}[kind]
+        config = {"rollout_fragment_length": 20, "callbacks": hooks(**{method: hook})}
+        with pytest.raises(ConfigError, match=rf"returns has no effect(.|\n)*class Mine, method {method}"):
+            RolloutWorker(Line, Encode, config=config).sample()
+
+    def test_rows_of_a_policy_that_are_no_batch(self):
+        def replace(self, *, worker, samples):
+            samples.policy_batches["b"] = {"obs": np.zeros(3)}
+
+        config = {"rollout_fragment_length": 10, "callbacks": hooks(on_sample_end=replace)}
+        policies = {"policy_cls_or_specs": dict.fromkeys("ab", Encode), "policy_mapping_fn": lambda agent: agent}
+        with pytest.raises(BatchError, match=r"not a SampleBatch.\n +where: +MultiAgentBatch, policy 'b'"):
+            RolloutWorker(lambda context: Scripted([TURNS]), config=config, **policies).sample()
 
     def test_a_returned_value(self):
         def sample(returned):

@@ -114,6 +114,12 @@ class TestPolicies:
         notes = getattr(caught.value, "__notes__", [])
         assert notes == ["Raised while policy 'broken', a Broken, was made."][:others]
 
+    def test_a_wrong_key_in_a_spec_names_the_policy(self):
+        specs = {"fine": PGPolicy, "broken": PolicySpec(PGPolicy, config={"lrr": 1.0})}
+        with pytest.raises(ConfigError, match="Unknown config key 'lrr'") as caught:
+            RolloutWorker(Line, specs, policy_mapping_fn=lambda agent_id: "broken")
+        assert caught.value.__notes__ == ["Raised while policy 'broken', a PGPolicy, was made."]
+
     def test_an_empty_space_is_refused(self):
         with pytest.raises(SpaceError, match="no elements"):
             RolloutWorker(Line, {"p": (Encode, spaces.Dict({}))})
