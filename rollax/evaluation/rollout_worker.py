@@ -78,6 +78,7 @@ class RolloutWorker:
         self.num_workers = num_workers
         self.restarts = restarts
         self.version = 0
+        self._finished: list[EpisodeMetrics] = []
         creator = creator_of(env_creator)
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
@@ -281,16 +282,19 @@ class RolloutWorker:
             ConfigError: `num_episodes` is not a positive whole number.
         """
         with self._halted():
+            self._finished += self.sampler.take_metrics()  # those of sampling, which are not part of the evaluation
             return play_episodes(self.sampler, num_episodes)
 
     def write_episodes(self, num_episodes: int) -> list[EpisodeMetrics]:
         """As `evaluate`, and writes these episodes into the folder of the config's `output`."""
         with self._halted():
+            self._finished += self.sampler.take_metrics()
             return write_episodes(self.sampler, num_episodes)
 
     def get_metrics(self) -> list[EpisodeMetrics]:
-        """The episodes finished since the last call."""
-        return self.sampler.take_metrics()
+        """The episodes finished since the last call, without those of `evaluate` and `write_episodes`."""
+        finished, self._finished = self._finished, []
+        return finished + self.sampler.take_metrics()
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
         """The policy with that id; PolicyError for an unknown one."""

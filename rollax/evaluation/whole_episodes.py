@@ -22,7 +22,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     only the counted episodes. A very long one logs a warning.
 
     Args:
-        sampler: no other thread samples with it meanwhile.
+        sampler: no other thread samples with it meanwhile, and the metrics of its earlier episodes have been taken.
         num_episodes: 1 or more.
         recorder: records the episodes.
     Raises:
@@ -30,7 +30,6 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     """
     check_count(num_episodes, "evaluate(num_episodes=...)", ", or leave it out to use evaluation_num_episodes")
     sampler.restart()
-    sampler.take_metrics()
     kept = sampler.record, sampler.recorder
     sampler.record, sampler.recorder = False, recorder
     sampler.episodes.left = left = _shares(sampler, num_episodes)
@@ -45,6 +44,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     finally:
         sampler.recorder = sampler.episodes.left = None
         sampler.restart()
+        sampler.take_metrics()  # after an error
         sampler.record, sampler.recorder = kept
 
 

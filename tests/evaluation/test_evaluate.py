@@ -134,7 +134,7 @@ class TestSideEffects:
         worker = make(Line)
         before = worker.sample()
         worker.evaluate(5)
-        assert worker.get_metrics() == []
+        assert len(worker.get_metrics()) == (before["terminateds"] | before["truncateds"]).sum()
         batch = worker.sample()
         assert len(batch) == 10
         assert not np.isin(batch["eps_id"], before["eps_id"]).any()
@@ -147,6 +147,17 @@ class TestSideEffects:
         steps, step = [], worker.sampler.step
         monkeypatch.setattr(worker.sampler, "step", lambda: steps.append(step()))
         assert len(worker.evaluate(2)) == len(steps) == 2
+
+    @pytest.mark.parametrize("fail_after", [10**9, 30])
+    def test_metrics_of_sampling_are_kept_without_those_of_evaluation(self, fail_after):
+        worker = make(num_envs=1, env_config={"fail_after": fail_after})
+        worker.sample()  # 5 episodes of 1 step
+        try:
+            worker.evaluate(40)
+        except EnvError:
+            assert fail_after == 30
+        assert len(worker.get_metrics()) == 5
+        assert worker.get_metrics() == []
 
     def test_complete_episodes_begin_again(self):
         worker = make(Line, batch_mode="complete_episodes")
