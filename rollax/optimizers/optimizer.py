@@ -148,7 +148,9 @@ class Optimizer(ABC):
         self._refuse_of_policies({**config, **keys} if isinstance(config, Mapping) else keys)
         self.remote = RemoteWorkers.of(remote_workers)
         learning = self.config.multiagent.policies_to_train
-        self.policies = {i: local_worker.policies[i] for i in (local_worker.policies if learning is None else learning)}
+        trained = {i: local_worker.get_policy(i) for i in (local_worker.policies if learning is None else learning)}
+        # In the order of the policies: that of a set differs between processes, and policies may share variables.
+        self.policies = {i: trained[i] for i in local_worker.policies if i in trained}
         if self.gives_fragments:
             self._check_learn_from_fragments()
         self.env_steps = 0

@@ -108,6 +108,11 @@ class TestMultiAgent:
         with pytest.raises(PolicyError, match=r"not a policy spec(.|\n)*multiagent.policies\['left'\](.|\n)*PPO"):
             self.make(multiagent=multiagent)
 
+    @pytest.mark.parametrize("given", [["spare", "left"], {"spare", "left"}])
+    def test_policies_learn_in_their_own_order(self, given):
+        with self.make(multiagent={**self.CONFIG["multiagent"], "policies_to_train": given}) as trainer:
+            assert list(trainer.optimizer.policies) == ["left", "spare"]
+
     def test_spaces_that_differ_from_the_env(self):
         space = gym.spaces.Box(0, 1, (3,), np.float32)
         multiagent = {"policies": {"left": (None, space, None, {})}, "policy_mapping_fn": lambda agent_id: "left"}
