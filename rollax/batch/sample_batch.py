@@ -77,7 +77,7 @@ class SampleBatch(MutableMapping[str, Any]):
         self._count: int | None = None
         self._env_steps = None if env_steps is None else whole_number(env_steps, 0, "SampleBatch(env_steps=...)")
         columns = {} if columns is None else columns
-        if not isinstance(columns, Mapping):
+        if not hasattr(columns, "items"):  # which a table of pandas has too
             raise BatchError(
                 "A batch is made of named columns.",
                 where="SampleBatch(...)",
