@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
-from rollax.errors import SpaceError
+from rollax.errors import ShapeError, SpaceError
 from rollax.models.config import ModelConfig
 from rollax.models.embeddings import check_parametric
 from rollax.models.networks import ActorCritic
@@ -147,3 +147,13 @@ class TestRefused:
     def test_other_spaces_pass(self):
         check_parametric(SPACE, ACTIONS)
         check_parametric(SEEN, spaces.Box(-1, 1, (5,), np.float32))
+
+    def test_a_mask_of_another_number_of_slots(self):
+        policy = PPOPolicy(spaces.Dict({**SPACE.spaces, "action_mask": spaces.MultiBinary(3)}), ACTIONS, {"seed": 0})
+        columns = {
+            "seen": np.zeros((1, 2)),
+            "avail_actions": np.zeros((1, SLOTS, SIZE)),
+            "action_mask": np.ones((1, 3)),
+        }
+        with pytest.raises(ShapeError, match=r"mask has the wrong width(.|\n)*\(1, 3\)(.|\n)*\(1, 5\)"):
+            policy.compute_actions(columns)
