@@ -203,7 +203,8 @@ def opened(
     If `trainer_class` is None, the trainer has the class that saved the checkpoint.
     """
     stored = read(path)
-    own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code)
+    fix = "open it with its own class: YourTrainer.from_checkpoint(path) (--run=module:YourTrainer)"
+    own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code, fix=fix)
     check_same("algorithm", stored["algorithm"], own.name, path, "use Trainer.from_checkpoint, for any algorithm")
     refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
     if not learn:
@@ -237,14 +238,19 @@ def taking_over(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code: bool) -> type[Trainer]:
-    """Returns the class of the trainer that saved a checkpoint: a built-in class, or a trusted custom class."""
+def trainer_class_of(
+    stored: Mapping[str, Any], path: str | Path, *, trust_code: bool, fix: str = "pass trainer_class=YourTrainer"
+) -> type[Trainer]:
+    """Returns the class of the trainer that saved a checkpoint: a built-in class, or a trusted custom class.
+
+    `fix`: how to give the class of an untrusted one.
+    """
     named = stored.get("trainer_class", ALGORITHMS.get(stored["algorithm"]))
     code: Any = StoredCode("trainer_class", None)
     if isinstance(named, str):
         code = named_by_file(named, "trainer_class", base=_TRAINER, trusted=trust_code)
     if isinstance(code, StoredCode):
-        raise untrusted(path, code, "trainer_class=YourTrainer (or call YourTrainer.from_checkpoint)")
+        raise untrusted(path, code, fix)
     if not isinstance(code, type) or _TRAINER not in map(path_of, code.__mro__):
         raise CheckpointError(
             "The class that the checkpoint names is not a trainer class.",
@@ -264,11 +270,11 @@ def refuse_untrusted(
     values = {**values, **given}
     if missing := sorted(missing_code(values), key=lambda code: code.path is not None):  # trust needs a path
         keys = dict.fromkeys(code.key.split(".")[0].split("[")[0] for code in missing)
-        raise untrusted(path, missing[0], ", ".join(f"{key}=..." for key in keys))
+        raise untrusted(path, missing[0], f"pass {', '.join(f'{key}=...' for key in keys)}")
     if values.get("ray_address") is not None and "ray_address" not in given and not trust_code:
         # Ray's processes exchange pickles: a process at this address can run code here.
         code = StoredCode("ray_address", str(values["ray_address"]))
-        raise untrusted(path, code, "ray_address=...")
+        raise untrusted(path, code, "pass ray_address=...")
 
 
 def refuse_of_learning(
@@ -283,8 +289,8 @@ def refuse_of_learning(
     refuse_out_of_place(config, "evaluation", {key: changes[key] for key in learning}, where, fix)
 
 
-def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointError:
-    """Returns the error for code that is not trusted or not stored; the caller can pass it as `argument`."""
+def untrusted(path: str | Path, code: StoredCode, fix: str) -> CheckpointError:
+    """Returns the error for code that is not trusted or not stored; `fix` is how the caller can give it."""
     trusting = ", or trust_code=True (--trust-code) if you trust where the checkpoint comes from" if code.path else ""
     return CheckpointError(
         "The checkpoint names the user's own code, which is not imported without trust in the file."
@@ -293,7 +299,7 @@ def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointEr
         where=f"{path}: config key '{code.key}'",
         got=code.shown,
         expected="the class or function itself" + (", or trust_code=True" if code.path else ""),
-        fix=f"pass {argument}{trusting}",
+        fix=f"{fix}{trusting}",
     )
 
 

@@ -125,7 +125,7 @@ def _config(
     if code.custom_model is not None:
         return config.changed(model=config.model.model_copy(update={"custom_model": code.custom_model}))
     if isinstance(model := config.model.custom_model, StoredCode):
-        raise checkpoint.untrusted(code.path, model, "custom_model=YourModel")
+        raise checkpoint.untrusted(code.path, model, "pass custom_model=YourModel")
     return config
 
 
@@ -138,7 +138,7 @@ def _has_fields(config_class: type[TrainerConfig], data: Mapping[str, Any]) -> b
 def _class_of(path: str | Path, name: str, trust_code: bool) -> type[Policy]:
     found = named_by_file(name, "policy_class", base=POLICY, trusted=trust_code)
     if isinstance(found, StoredCode):
-        raise checkpoint.untrusted(path, found, "policy_class=YourPolicy")
+        raise checkpoint.untrusted(path, found, "pass policy_class=YourPolicy")
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise CheckpointError(
             "The class that the checkpoint names is not a policy class.",

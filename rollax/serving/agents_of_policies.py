@@ -46,7 +46,7 @@ def policy_mapping_of(
         return None, several
     function: Any = given if given is not None else (config.get("multiagent") or {}).get("policy_mapping_fn")
     if isinstance(function, StoredCode):
-        raise untrusted(path, function, "policy_mapping (--policy-mapping), a dict from agent ids to policy ids,")
+        raise untrusted(path, function, "pass policy_mapping (--policy-mapping), a dict from agent ids to policy ids,")
     if isinstance(function, Mapping):
         # Agent ids of clients are strings.
         return _table({str(agent_id): policy_id for agent_id, policy_id in function.items()}, policy_ids), True

@@ -94,7 +94,8 @@ def test_a_trainer_that_is_not_registered(tmp_path):
     obs = np.zeros(4, np.float32)
     for runner in (load_policy(path), load_policy(path, trainer_class=MyTrainer)):  # its policy is a built-in one
         assert runner.compute_single_action(obs) == trainer.compute_single_action(obs)
-    with pytest.raises(CheckpointError, match=r"trainer_class'(.|\n)*without an import path"):
+    fix = r"open it with its own class: YourTrainer.from_checkpoint\(path\)"
+    with pytest.raises(CheckpointError, match=rf"trainer_class'(.|\n)*without an import path(.|\n)*fix: +{fix}"):
         Trainer.from_checkpoint(path, trust_code=True)
 
 
