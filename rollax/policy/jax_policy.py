@@ -38,7 +38,7 @@ from rollax.policy.policy_model import make_policy_model
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel, owners_of
 from rollax.policy.update_plan import check_parts, check_rates, part_of
-from rollax.policy.weights import check_weights
+from rollax.policy.weights import check_gradients, check_weights
 from rollax.sharing import shared
 from rollax.state import count, section
 
@@ -337,6 +337,7 @@ class JaxPolicy(ModelPolicy):
 
         Raises NonFiniteError, without a change, if one of them or a new weight is not finite.
         """
+        check_gradients(gradients, f"policy {self.name!r}")
         self._share()
         known = {**self.params, **{name: value for name, value in self.extra.items() if name in gradients}}
         shapes = {name: tuple(value.shape) for name, value in known.items()}

@@ -1,4 +1,4 @@
-"""A check of weights by name, before a policy takes them over."""
+"""Checks of weights and gradients by name, before a policy takes them over."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ _SAME_NETWORK = (
     "use the spaces and the config that the weights were made with: 'model', and keys of the algorithm that shape its "
     "network too, such as num_atoms, noisy, dueling, hiddens, twin_q, mixer"
 )
+
+
+def check_gradients(gradients: Any, where: str) -> None:
+    """Raises PolicyError unless the gradients are a dict; `check_weights` checks the arrays."""
+    if not isinstance(gradients, Mapping):
+        raise PolicyError(
+            "The gradients are not a dict of arrays by name.",
+            where=f"{where}, apply_gradients",
+            got=type(gradients).__name__,
+            expected="name -> array",
+            fix="gradients, statistics = policy.compute_gradients(batch); then policy.apply_gradients(gradients)",
+        )
 
 
 def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:

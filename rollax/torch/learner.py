@@ -19,7 +19,7 @@ from rollax.importing import path_of
 from rollax.policy.finite import not_finite
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
-from rollax.policy.weights import check_weights
+from rollax.policy.weights import check_gradients, check_weights
 from rollax.torch.epoch import Epoch
 from rollax.torch.model_tensors import ModelTensors
 from rollax.torch.random_numbers import random_numbers_of
@@ -136,14 +136,7 @@ class Learner:
         Raises NonFiniteError, without a change, if one of them or a new parameter is not finite; PolicyError for arrays
         of another model.
         """
-        if not isinstance(gradients, Mapping):
-            raise PolicyError(
-                "The gradients are not a dict of arrays by name.",
-                where=f"{where}, apply_gradients",
-                got=type(gradients).__name__,
-                expected="name -> array",
-                fix="gradients, statistics = policy.compute_gradients(batch); then policy.apply_gradients(gradients)",
-            )
+        check_gradients(gradients, where)
         extra = {name: tensor for name, tensor in self.tensors.extra.items() if name in gradients}
         params = self.tensors.params
         known = {name: tensor for name, tensor in params.items() if name in gradients or not params.keys() & gradients}

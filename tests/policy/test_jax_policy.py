@@ -307,3 +307,9 @@ def test_compilations_are_few_for_all_sizes():
 def test_gradients_of_other_names_are_refused():
     with pytest.raises(PolicyError, match=r"apply_gradients(.|\n)*unknown: \['x'\]"):
         make().apply_gradients({"x": np.ones(1)})
+
+
+def test_the_whole_result_of_compute_gradients_is_refused():
+    policy = make()
+    with pytest.raises(PolicyError, match=r"The gradients are not a dict(.|\n)*tuple(.|\n)*gradients, statistics ="):
+        policy.apply_gradients(policy.compute_gradients(experience(policy, 4)))
