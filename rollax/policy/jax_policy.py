@@ -24,12 +24,12 @@ from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, has_critic, is_noisy
 from rollax.policy.acting import Acting
 from rollax.policy.acting_device import ActingDevice, cpu_beside_gpu
-from rollax.policy.constants import constants_of, policy_of
+from rollax.policy.constants import constants_of
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
-from rollax.policy.gradient_steps import Devices, GradientSteps
 from rollax.policy.learner import Learner
-from rollax.policy.loss_result import checked_loss, td_error_of
+from rollax.policy.learning import Learning, learning_of, logp_of
+from rollax.policy.loss_result import checked_loss
 from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.optimizers import adam, by_part, check_optimizer, clipped
@@ -114,13 +114,13 @@ class JaxPolicy(ModelPolicy):
         return arrays if self._acting_device is None else self._acting_device.arrays(function, *arrays, columns)
 
     @cached_property
-    def _learning(self) -> _Learning:
+    def _learning(self) -> Learning:
         devices = self.learner.devices
-        return shared(_learning_of, type(self), constants_of(self), devices) or _Learning(self, devices)
+        return shared(learning_of, type(self), constants_of(self), devices) or Learning(self, devices)
 
     @cached_property
     def _logps(self) -> Any:
-        return shared(_logp_of, self.distribution) or _logp_of(self.distribution)
+        return shared(logp_of, self.distribution) or logp_of(self.distribution)
 
     @property
     def params(self) -> Columns:
@@ -398,35 +398,3 @@ class JaxPolicy(ModelPolicy):
         acting, learning, logp = (vars(self).get(name) for name in ("_acting", "_learning", "_logps"))
         functions = [*(acting.functions() if acting else ()), *(learning.functions() if learning else ()), logp]
         return sum(function._cache_size() for function in functions if function is not None)
-
-
-class _Learning:
-    """The compiled functions that trace a policy's loss."""
-
-    def __init__(self, policy: JaxPolicy, devices: Devices) -> None:
-        loss = policy._loss_of_arrays
-        where = f"policy class {type(policy).__name__}, td_errors"
-
-        def errors(params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns) -> Any:
-            return td_error_of(loss(params, params, extra, batch, mask, coefficients)[1][0], len(mask), where)
-
-        self.steps = GradientSteps(
-            loss,
-            policy._optimizer,
-            updated_targets=policy.plan.targets,
-            stops=policy.plan.stops,
-            count_rows=policy._count_rows,
-            devices=devices,
-        )
-        self.errors = jax.jit(errors)
-
-    def functions(self) -> Sequence[Any]:
-        return *self.steps.functions(), self.errors
-
-
-def _learning_of(policy_class: type[JaxPolicy], constants: dict[str, Any], devices: Devices) -> _Learning:
-    return _Learning(policy_of(policy_class, constants), devices)
-
-
-def _logp_of(distribution: ActionDistribution) -> Any:
-    return jax.jit(lambda inputs, actions: distribution.logp(inputs, actions))
