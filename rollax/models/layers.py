@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -38,18 +39,19 @@ def orthogonal(gain: float) -> Callable[..., Array]:
     `nnx.eval_shape`) JAX draws other numbers of the same distribution.
     """
 
-    def init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-        if isinstance(key, core.Tracer):
-            return jax.nn.initializers.orthogonal(gain)(key, tuple(shape), dtype)
-        random = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
-        rows, columns = math.prod(shape[:-1]), shape[-1]
-        normal = random.standard_normal((max(rows, columns), min(rows, columns)))
-        basis = np.linalg.solve(np.linalg.cholesky(normal.T @ normal), normal.T)
-        matrix = basis.T if rows >= columns else basis
-        # Unlike jnp.asarray, this compiles nothing.
-        return jax.device_put((gain * matrix).reshape(shape).astype(dtype))
+    return partial(_orthogonal, gain=gain)
 
-    return init
+
+def _orthogonal(key: Array, shape: Sequence[int], dtype: Any = jnp.float32, *, gain: float) -> Array:
+    if isinstance(key, core.Tracer):
+        return jax.nn.initializers.orthogonal(gain)(key, tuple(shape), dtype)
+    random = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    normal = random.standard_normal((max(rows, columns), min(rows, columns)))
+    basis = np.linalg.solve(np.linalg.cholesky(normal.T @ normal), normal.T)
+    matrix = basis.T if rows >= columns else basis
+    # Unlike jnp.asarray, this compiles nothing.
+    return jax.device_put((gain * matrix).reshape(shape).astype(dtype))
 
 
 def zeros_init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:

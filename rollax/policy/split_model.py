@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from rollax.policy.own_state import is_random_key
@@ -79,8 +80,8 @@ class SplitModel:
         """`(params, extra)` from weights by name; raises PolicyError for names or shapes of another model."""
         expected = {**self.params, **self.extra}
         check_weights(weights, {name: array.shape for name, array in expected.items()}, where)
-        # jnp.array copies; the caller may change its arrays later.
-        copies = {name: jnp.array(weights[name], array.dtype) for name, array in expected.items()}
+        # Copies, since the caller may change its arrays later; unlike jnp.array, this compiles nothing.
+        copies = {name: jax.device_put(np.array(weights[name], array.dtype)) for name, array in expected.items()}
         return {name: copies[name] for name in self.params}, {name: copies[name] for name in self.extra}
 
 
