@@ -126,7 +126,7 @@ class FrozenModel(BaseModel):
     refused.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
     part: ClassVar[str] = ""
     """The key of this config in the trainer's config; empty for the trainer's config."""
 

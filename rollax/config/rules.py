@@ -7,7 +7,7 @@ from copy import copy
 from inspect import get_annotations
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 from rollax.errors import ConfigError, nearest
@@ -48,6 +48,8 @@ SCHEDULE = "_schedule"
 class FieldGroup(BaseModel):
     """Fields of a config, and tables about them. A subclass inherits the tables, entry by entry."""
 
+    model_config = ConfigDict(defer_build=True)  # most classes are bases only
+
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Inherited field -> its default here."""
     requires: ClassVar[Requires] = {}
@@ -78,7 +80,6 @@ class FieldGroup(BaseModel):
             for name, field in changed.items()
         ):
             fields.update(changed)
-            cls.model_rebuild(force=True)
 
 
 def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:
