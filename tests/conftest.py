@@ -69,6 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "tests/faults/",
         "tests/test_docs",
         "tests/env/remote/",
+        "tests/torch/test_twins.py",  # among the last otherwise
     )
 
     def place(item: pytest.Item) -> int:

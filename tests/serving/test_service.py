@@ -301,9 +301,10 @@ class TestSeveralAgents:
     def test_the_error_for_a_second_request_names_the_waiting_agent(self, serve):
         async def play(session):
             session.start()
-            session.act(obs={"a": X})
+            first = session.act(obs={"a": X})
             error = refused(409, session.act, obs={"a": X, "b": X})
             assert error.parts["got"] == "a second request for 'e', agent 'a', before the first is answered"
+            first.cancel()
 
         serve(play, StandIn(multi_agent=True, answers=False))
 
