@@ -36,7 +36,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     collects = gc.isenabled()
-    gc.disable()  # imports make no garbage, and looking for it takes a quarter of their time
+    gc.disable()  # imports make little garbage, and looking for it takes a quarter of their time
     try:
         module = importlib.import_module(_MODULE_OF[name])
     except ModuleNotFoundError as error:

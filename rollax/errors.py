@@ -123,11 +123,16 @@ class RemoteTraceback(Exception):  # noqa: N818  it is no error of its own, but 
         return f"\n{self.args[0]}"
 
 
-def _shown(value: Any, limit: int = 300) -> str:
+def repr_of(value: Any) -> str:
+    """The value's `repr`, or that of any object where it fails: in a user's class, or with too many levels."""
     try:
-        text = value if isinstance(value, str) else repr(value)
-    except Exception:  # of a user's class, or too many levels
-        text = object.__repr__(value)
+        return repr(value)
+    except Exception:
+        return object.__repr__(value)
+
+
+def _shown(value: Any, limit: int = 300) -> str:
+    text = value if isinstance(value, str) else repr_of(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 

@@ -169,4 +169,7 @@ class FrozenModel(BaseModel):
         key = f"{cls.part}.{info.field_name}" if cls.part else str(info.field_name)
         if type(value) is int and not -_WIDEST <= value < _WIDEST:
             raise ValueError("an integer of 64 bits")
-        return frozen(value, key)
+        try:
+            return frozen(value, key)
+        except RecursionError:
+            raise ValueError("a value of fewer levels, which does not contain itself") from None

@@ -115,8 +115,8 @@ class MARWILPolicy(JaxPolicy):
             self.statistics = tuple(name for name in self.statistics if name not in _OF_ADVANTAGES)
 
     @property
-    def _reads_values(self) -> bool:
-        return bool(self.config.beta)
+    def _learning_reads_values(self) -> bool:
+        return self.reads_values or bool(self.config.beta)
 
     @property
     def replayed(self) -> ReplayedSequences | None:

@@ -80,6 +80,8 @@ class FieldGroup(BaseModel):
             for name, field in changed.items()
         ):
             fields.update(changed)
+        if not cls.__module__.startswith("rollax.") or cls.__pydantic_complete__:
+            cls.model_rebuild(force=True, raise_errors=False)  # mistakes are errors where the class is defined
 
 
 def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:

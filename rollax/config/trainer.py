@@ -225,6 +225,8 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
             raise config_error(type(self), error) from None
         except RecursionError:
             keys = [key for key, value in values.items() if too_deep(value)]
+            if not keys:
+                raise  # of a `check` or validator of the user's
             raise ConfigError(
                 "The value has too many levels, or contains itself.",
                 where=f"config key {', '.join(map(repr, keys))} ({type(self).__name__})",

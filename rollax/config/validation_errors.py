@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from rollax.config.rules import SCHEDULE
 from rollax.config.synonyms import ADVICE, counterpart
-from rollax.errors import ConfigError, nearest
+from rollax.errors import ConfigError, nearest, repr_of
 from rollax.frozen import union_members
 
 
@@ -38,7 +38,7 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
     return ConfigError(
         "A config value has the wrong type or is out of range.",
         where=where,
-        got=f"{value!r} ({type(value).__name__})",
+        got=f"{repr_of(value)} ({type(value).__name__})",
         expected=expected,
         fix=f"correct it{left_out}. {first[0].name}: {field.description or 'see its docs'}{_default(field)}{also}",
     )

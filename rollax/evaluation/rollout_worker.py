@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -32,6 +33,7 @@ from rollax.undoing import undone_on_failure
 if TYPE_CHECKING:
     from rollax.evaluation.candidates import CandidatePlayer
 
+_KEPT_EPISODES = 100_000  # in case `get_metrics` is never called
 PATIENCE_S = 0.5
 """The longest wait for a fragment of a background thread, whose players may have paused or not started yet."""
 
@@ -78,7 +80,7 @@ class RolloutWorker:
         self.num_workers = num_workers
         self.restarts = restarts
         self.version = 0
-        self._finished: list[EpisodeMetrics] = []
+        self._finished: deque[EpisodeMetrics] = deque(maxlen=_KEPT_EPISODES)
         creator = creator_of(env_creator)
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
@@ -293,8 +295,9 @@ class RolloutWorker:
 
     def get_metrics(self) -> list[EpisodeMetrics]:
         """The episodes finished since the last call, without those of `evaluate` and `write_episodes`."""
-        finished, self._finished = self._finished, []
-        return finished + self.sampler.take_metrics()
+        finished = [*self._finished, *self.sampler.take_metrics()]
+        self._finished.clear()
+        return finished
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
         """The policy with that id; PolicyError for an unknown one."""

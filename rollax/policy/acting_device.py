@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
 import jax
+from jax.sharding import SingleDeviceSharding
 
 from rollax import trees
 from rollax.batch import Columns
 
 SMALL_CALL = 1e7
-"""Floating-point operations. A CPU computes as many in less time than a GPU takes for a call of any size.
+"""Floating-point operations of the actor. A CPU computes as many in less time than a GPU takes for a call of any size.
 
 Measured on an H200 with 16 cores: 0.8 to 1.2 ms for a call on the GPU, of 1 row or of 512, with 64 or 1024 hidden
 units. On the CPU, 0.1 ms for 1 row and two layers of 64, 0.7 ms for 64 rows and two layers of 256.
@@ -20,7 +22,7 @@ units. On the CPU, 0.1 ms for 1 row and two layers of 64, 0.7 ms for 64 rows and
 
 @cache
 def cpu_beside_gpu() -> Any:
-    """The CPU as a device of JAX, if JAX computes on another device by default; None if not, or if it is hidden."""
+    """The CPU as a device of JAX, if by default JAX computes on a GPU or TPU; None if not, or if the CPU is hidden."""
     if jax.default_backend() == "cpu":
         return None
     try:
@@ -30,7 +32,7 @@ def cpu_beside_gpu() -> Any:
 
 
 class ActingDevice:
-    """The arrays of a policy on the device of each call; on the CPU copies of them, made again after each update.
+    """The arrays of a policy on the device of each call; on the CPU copies, renewed at the first call after an update.
 
     Args:
         cpu: from `cpu_beside_gpu`.
@@ -41,15 +43,27 @@ class ActingDevice:
         self._small: dict[tuple[Any, int], bool] = {}  # by function and padded number of rows
         self._copied: tuple[Columns, Columns, Any] | None = None
 
+    def __deepcopy__(self, memo: Any) -> ActingDevice:
+        return ActingDevice(self._cpu)  # devices cannot be copied
+
     def arrays(self, function: Any, params: Columns, extra: Columns, columns: Columns) -> tuple[Columns, Columns]:
         """`params` and `extra` where `function(params, extra, columns)`, compiled by `jax.jit`, is to run."""
+        if any(isinstance(leaf, jax.Array) for leaf in trees.leaves(columns)):
+            return params, extra  # the caller's arrays may be tied to a device
         key = function, trees.length(columns)
         small = self._small.get(key)
         if small is None:
-            # Lowered for the CPU, because JAX estimates the costs of no call on a GPU.
-            cost = function.lower(*self._copies(params, extra), columns).cost_analysis() or {}
-            small = self._small[key] = cost.get("flops", float("inf")) <= SMALL_CALL
+            small = self._small[key] = self._cost(function, params, extra, columns) <= SMALL_CALL
         return self._copies(params, extra) if small else (params, extra)
+
+    def _cost(self, function: Any, params: Columns, extra: Columns, columns: Columns) -> float:
+        """The floating-point operations of the call, infinite if they are not known."""
+        # For the CPU, because JAX cannot estimate the cost of a call on a GPU.
+        there = SingleDeviceSharding(self._cpu)
+        described = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=there), (params, extra))
+        # Of a copied policy, `function` itself cannot be lowered.
+        cost = jax.jit(function).lower(*described, columns).cost_analysis() or {}
+        return cost.get("flops", math.inf)
 
     def _copies(self, params: Columns, extra: Columns) -> tuple[Columns, Columns]:
         # Arrays are replaced, never changed in place. Read once: another thread may act too.

@@ -147,9 +147,9 @@ class JaxPolicy(ModelPolicy):
 
     def make_model(self, rngs: nnx.Rngs) -> Any:
         """Returns `model(obs) -> Outputs`, an actor and critic by default."""
-        spaces = self.observation_space, self.action_space
-        arguments = self.distribution, self.config, rngs, type(self).__name__
-        return make_policy_model(*spaces, *arguments, needs_value=self._reads_values)
+        arguments = self.observation_space, self.action_space, self.distribution, self.config, rngs
+        needs_value = self._learning_reads_values or self.batch_columns is None
+        return make_policy_model(*arguments, type(self).__name__, needs_value=needs_value)
 
     def target_columns(
         self, model: nnx.Module, target_model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns

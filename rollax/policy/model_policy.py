@@ -81,14 +81,14 @@ class ModelPolicy(Policy):
             self.recorded_columns = self.exploration.recorded - self.sampled_columns - {self._checked_fetch}
 
     @property
-    def _reads_values(self) -> bool:
+    def _learning_reads_values(self) -> bool:
         """Whether learning with this config reads values of the model."""
         return self.reads_values or SampleBatch.VF_PREDS in (self.batch_columns or ())
 
     def _needs_value(self, model: Any) -> bool:
         """Whether the model must return values: learning reads them, and not those of a critic for `critic_obs`."""
         own_columns = overrides(type(self), Policy, "postprocess_trajectory")
-        return self._reads_values and not self.sees_all_agents and not (own_columns and has_critic(model))
+        return self._learning_reads_values and not self.sees_all_agents and not (own_columns and has_critic(model))
 
     def _seed_of_model(self) -> int:
         """The seed of the initial weights."""

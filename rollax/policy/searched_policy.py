@@ -109,7 +109,8 @@ class SearchedPolicy(JaxPolicy):
     def stacked(self, slots: int, *, with_env: bool = False) -> StackedActing:
         """Acts with other parameters in each of these slots; ConfigError if they cannot fit into the memory.
 
-        Beside a GPU, small models act on the CPU; `with_env`: not if the environments are compiled with them.
+        Beside a GPU, small models of dense layers act on the CPU; with `with_env`, if the environments are compiled
+        with the model, they do not.
         """
         copies, size = -(-slots // BLOCK) * BLOCK, sum(map(math.prod, self._shapes.values()))
         check_fits(
@@ -118,6 +119,7 @@ class SearchedPolicy(JaxPolicy):
             f"policy class {type(self).__name__}, config keys 'num_envs_per_worker' and 'model.fcnet_hiddens'",
             f"use smaller layers, or lower num_envs_per_worker: {BLOCK} copies are the least",
         )
-        small = 2 * size * BLOCK <= SMALL_CALL  # a product and a sum for each parameter of a dense layer
+        dense = all(len(shape) <= 2 for shape in self._shapes.values())  # convolutions use a parameter many times
+        small = dense and 2 * size * BLOCK <= SMALL_CALL  # a product and a sum for each parameter
         device = cpu_beside_gpu() if small and not with_env else None
         return StackedActing(self.split, self.exploration, self.forward, slots, device)

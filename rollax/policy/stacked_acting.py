@@ -42,6 +42,8 @@ class StackedActing:
     ) -> None:
         self._split, self._exploration, self._forward = split, exploration, forward
         self._shapes = {name: array.shape for name, array in split.params.items()}
+        self._device = device
+        self._placed: tuple[Mapping[str, Any], Any] | None = None  # the last `extra`, and a copy on the device
         # On the host: `device_put` compiles nothing.
         self.blocks = [
             {n: jax.device_put(np.zeros((BLOCK, *shape), np.float32), device) for n, shape in self._shapes.items()}
@@ -71,7 +73,7 @@ class StackedActing:
             slots: [N].
             extra: name -> array, the model's other state, the same in all slots.
         """
-        blocks = np.unique(slots // BLOCK).tolist()
+        blocks, extra = np.unique(slots // BLOCK).tolist(), self._on_device(extra)
         parts = []
         for block in blocks:
             obs = trees.index(self._obs, slice(block * BLOCK, (block + 1) * BLOCK))
@@ -84,6 +86,13 @@ class StackedActing:
             else slots % BLOCK + np.array([first_row[block] for block in (slots // BLOCK).tolist()], np.int64)
         )
         return trees.index(actions, rows), finite[rows]
+
+    def _on_device(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._device is None:
+            return extra
+        if self._placed is None or self._placed[0] is not extra:
+            self._placed = extra, jax.device_put(dict(extra), self._device)
+        return self._placed[1]
 
     def act_on_block(self, params: Any, extra: Any, obs: Any) -> tuple[Any, jax.Array]:
         """`(actions, whether the outputs are finite)` of one block's slots; traced by JAX."""

@@ -15,7 +15,7 @@ from torch.nn import functional
 from rollax.models.config import Activation, ConvFilter
 from rollax.models.features import HIDDEN_GAIN, convolution_plan
 
-# cuDNN copies the weights of a recurrent layer into one block at each call, which takes little time for small layers.
+# cuDNN copies the weights of a recurrent layer into one block at each call. Users cannot do what PyTorch advises.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous", module=re.escape(__name__))
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -148,5 +148,5 @@ class GRU(Recurrent):
 
 
 def _one_layer(part: Tensor) -> Tensor:
-    """[1, B, H] a part [B, H] of the state; cuDNN asks for contiguous memory, which a part of a batch may not have."""
+    """[1, B, H] a part [B, H] of the state; cuDNN requires contiguous memory, which a part of a batch may not have."""
     return part[None].contiguous()

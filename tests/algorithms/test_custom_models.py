@@ -14,6 +14,7 @@ from gymnasium import spaces
 from rollax import ConfigError, Outputs, PolicyError, SampleBatch
 from rollax.algorithms.dqn import DQNPolicy
 from rollax.algorithms.marwil import MARWILPolicy
+from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.registry import get_trainer_class
 from rollax.models.layers import NoisyLinear
@@ -190,6 +191,14 @@ def test_algorithms_without_values_take_models_without_values(algorithm, model):
     before = dict(policy.params)
     assert np.isfinite(policy.learn_on_batch(batch)["policy_loss"])
     assert not np.array_equal(before["head.kernel"], policy.params["head.kernel"])
+
+
+def test_a_policy_that_fetches_all_columns_needs_values():
+    class Own(PGPolicy):
+        batch_columns = None
+
+    with pytest.raises(PolicyError, match=f"{NO_VALUE}$"):
+        Own(SEEN, THREE, {"model": {"custom_model": ActorOnly}})
 
 
 class TestModelsOfMakeModel:

@@ -12,12 +12,14 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 from gymnasium import spaces
+from pydantic import ValidationError
 
 from rollax.algorithms.dqn import DQNConfig
 from rollax.algorithms.ppo import PPOConfig
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenDict, FrozenList, frozen, thawed
+from rollax.models.config import ModelConfig
 from rollax.policy.policy_spec import PolicySpec
 
 NESTED = {"a": {"b": [1, {"c": 2}], "t": (3, [4])}, "o": OrderedDict(x=[5]), "m": MappingProxyType({"y": 6})}
@@ -182,8 +184,22 @@ AGAIN["again"] = AGAIN
     ],
 )
 def test_a_value_that_contains_itself_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"config key '{key}"):
+    with pytest.raises(ConfigError, match=rf"config key '{key}\b(.|\n)*(fewer levels|contain itself|a valid string)"):
         DQNConfig(**{key: value, "seed": 0})
+
+
+def test_a_part_made_alone_names_a_value_that_contains_itself():
+    with pytest.raises(ValidationError, match=r"custom_model_config(.|\n)*does not contain itself"):
+        ModelConfig(custom_model_config=AGAIN)
+
+
+def test_a_check_of_ones_own_that_recurses_keeps_its_error():
+    class Endless(PPOConfig):
+        def check(self) -> None:
+            self.check()
+
+    with pytest.raises(RecursionError):
+        Endless()
 
 
 def test_a_value_of_many_levels_is_refused():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from pydantic import Field
+from pydantic import ConfigDict, Field, PydanticUserError, field_validator
 
 from rollax.algorithms.a3c import A2CConfig, A3CConfig
 from rollax.algorithms.apex import ApexDDPGConfig, ApexDQNConfig
@@ -279,3 +279,21 @@ MEAN_DIFFERENT_THINGS = {
     *("train_batch_size", "learner_queue_size"),
     *("num_sgd_iter", "clip_param", "kl_coeff", "kl_target"),
 }
+
+
+def test_a_class_that_is_built_at_once_has_its_defaults():
+    class Built(PPOConfig):
+        model_config = ConfigDict(defer_build=False)
+        defaults = {"lr": 0.5}
+
+    assert Built().lr == 0.5
+
+
+def test_a_mistake_in_a_class_of_ones_own_is_an_error_where_it_is_defined():
+    with pytest.raises(PydanticUserError, match=r"Mistaken(.|\n)*_checked"):
+
+        class Mistaken(PPOConfig):
+            @field_validator("nope")
+            @classmethod
+            def _checked(cls, value: Any) -> Any:
+                return value

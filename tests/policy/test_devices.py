@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -9,15 +10,19 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from flax import nnx
+from gymnasium import spaces
 
 from rollax import sharing
+from rollax.algorithms.es import ESPolicy
 from rollax.errors import NonFiniteError
+from rollax.models.outputs import Outputs
+from rollax.policy import acting_device, searched_policy
 from rollax.policy.acting_device import ActingDevice
 from rollax.policy.learner import Devices
 from tests.policy import test_recurrent_policy as recurrent
@@ -134,8 +139,8 @@ def check_acts_on_the_cpu_beside_a_gpu() -> None:
     (_, beside, _), (_, alone, _) = one_and_eight("minibatches"), one_and_eight("minibatches")
     device = beside.__dict__["_acting_device"] = ActingDevice(cpu)  # in the place of the cached property
     acting, ran = beside._acting, []
-    for name in ("_act", "_act_greedily", "_modes", "values", "outputs"):
-        setattr(acting, name, Noted(getattr(acting, name), ran, cpu))  # which equal policies share
+    for name in ("_act", "_act_greedily", "_modes", "values"):
+        setattr(acting, name, Noted(getattr(acting, name), ran))  # which equal policies share
 
     def calls(policy: Any) -> list[Any]:
         ran.clear()
@@ -157,23 +162,65 @@ def check_acts_on_the_cpu_beside_a_gpu() -> None:
             policy.learn_on_batch(batch)
         assert all(cpu not in leaf.devices() for leaf in beside.params.values())
         assert_close(beside.get_weights(), alone.get_weights(), "weights")
-    large = {"obs": seen(2**18)}
-    assert device.arrays(acting.outputs, beside.params, beside.extra, large)[0] is beside.params
+    # A JAX array may be tied to the GPU, so such a call stays there.
+    tied = jax.device_put(obs, jax.local_devices()[0])
+    ran.clear()
+    np.testing.assert_array_equal(beside.act_greedily(obs), beside.act_greedily(tied))
+    assert ran == [{cpu}, {tied.device}]
+
+
+def check_large_calls_act_where_the_parameters_are() -> None:
+    policy = one_and_eight("minibatches")[1]
+    device = ActingDevice(jax.local_devices()[-1])
+    arrays = policy.params, policy.extra
+    assert device.arrays(policy._acting.outputs, *arrays, {"obs": seen(2**18)}) == arrays
+    assert device._copied is None  # nothing keeps the first parameters
+    policy.__dict__["_acting_device"] = device
+    copied, obs = copy.deepcopy(policy), seen(8)
+    np.testing.assert_array_equal(copied.compute_values(obs), policy.compute_values(obs))
+
+
+def check_candidates_act_on_the_cpu() -> None:
+    """With model state on another device, as after an update."""
+    cpu = jax.local_devices()[-1]
+    acting_device.cpu_beside_gpu, found = (lambda: cpu), acting_device.cpu_beside_gpu
+    searched_policy.cpu_beside_gpu = acting_device.cpu_beside_gpu
+    try:
+        policy = ESPolicy(SEEN, spaces.Box(-1, 1, (2,)), {"model": {"custom_model": WithState}, "seed": 0})
+        stacked = policy.stacked(3)
+        for slot in range(3):
+            stacked.set_vector(slot, policy.get_vector())
+        stacked.set_obs(np.arange(3), seen(3))
+        extra = jax.device_put(dict(policy.extra), jax.local_devices()[1])
+        actions, finite = stacked.actions(np.arange(3), extra)
+        assert all(leaf.devices() == {cpu} for leaf in stacked.blocks[0].values())
+        assert finite.all()
+        np.testing.assert_allclose(actions, policy.act_greedily(seen(3)), rtol=1e-6)
+    finally:
+        acting_device.cpu_beside_gpu = searched_policy.cpu_beside_gpu = found
+
+
+class WithState(nnx.Module):
+    """A model with other state than parameters."""
+
+    def __init__(self, observation_space: Any, num_outputs: int, *, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(3, num_outputs, rngs=rngs)
+        self.scale = nnx.Variable(jax.numpy.full(num_outputs, 2.0))
+
+    def __call__(self, obs: jax.Array) -> Outputs:
+        return Outputs(self.scale[...] * self.linear(obs))
 
 
 class Noted:
-    """A compiled function that notes the devices of its results, and knows its costs on the CPU alone."""
+    """A compiled function that notes the devices of its results."""
 
-    def __init__(self, function: Any, ran: list[Any], cpu: Any) -> None:
-        self.function, self.ran, self.cpu = function, ran, cpu
-
-    def lower(self, *arguments: Any) -> Any:
-        arrays = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)]
-        known = all(leaf.devices() == {self.cpu} for leaf in arrays)
-        return self.function.lower(*arguments) if known else SimpleNamespace(cost_analysis=lambda: None)
+    def __init__(self, function: Any, ran: list[Any]) -> None:
+        self.function, self.ran = function, ran
 
     def __call__(self, *arguments: Any) -> Any:
         results = self.function(*arguments)
+        if isinstance(jax.tree.leaves(results)[0], jax.core.Tracer):
+            return results  # only its cost is asked for
         self.ran.append(set.union(*(leaf.devices() for leaf in jax.tree.leaves(results))))
         return results
 
@@ -196,8 +243,10 @@ def check(kinds: list[str]) -> None:
     for kind in kinds:
         check_learns_the_same(kind)
     check_rows_are_distributed_and_one_device_acts()
-    check_acts_on_the_cpu_beside_a_gpu()
+    check_large_calls_act_where_the_parameters_are()
+    check_candidates_act_on_the_cpu()
     check_stops_before_a_non_finite_step()
+    check_acts_on_the_cpu_beside_a_gpu()  # the last, as it replaces functions that equal policies share
 
 
 @pytest.mark.long
