@@ -11,22 +11,24 @@ _KEPT = 20_000  # transitions in the buffer of the learning benchmarks
 
 def frames_rows(*, quick: bool) -> tuple[Row, ...]:
     """Returns the benchmarks of DQN with Atari's shapes: an update of 32 transitions, the memory of a million."""
-    return _updates(), _sampling(), _memory(10_000 if quick else 1_000_000)
+    return dqn_updates(), _sampling(), _memory(10_000 if quick else 1_000_000)
 
 
-def _updates() -> Row:
+def dqn_updates(*, gpu: bool = False) -> Row:
+    """Returns the benchmark of updates, with both sides on the CPU or on a GPU."""
     settings = flags(transitions=_KEPT, batch=32)
+    work = "DQN on 84×84×4 frames, the network of Mnih et al. (2015), batch 32, sampling included"
     return Row(
-        name="dqn_frames",
-        work="DQN on 84×84×4 frames, the network of Mnih et al. (2015), batch 32, sampling included",
+        name="gpu_dqn_frames" if gpu else "dqn_frames",
+        work=f"{work}, on a GPU" if gpu else work,
         unit="updates/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_frames", "updates", *settings)),
-            Side("Stable-Baselines3", peer("sb3_frames", *settings), peer="sb3"),
+            Side("rollax", own("rollax_frames", "updates", *settings), gpu=gpu),
+            Side("Stable-Baselines3", peer("sb3_frames", *settings), peer="sb3", gpu=gpu),
         ),
-        targets=(Against("Stable-Baselines3"),),
-        rounds=5,
+        targets=(Against("Stable-Baselines3", 3.0 if gpu else None),),
+        rounds=3 if gpu else 5,
         seconds=5.0,
         notes="One update in each call. Without double or dueling networks, which Stable-Baselines3 does not have. "
         "Both keep each observation once; rollax each image.",

@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.measure import Against, Row
 from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import flags, own
+from benchmarks.rows.frames import dqn_updates
 
-_KEPT = 20_000  # transitions in the buffer of the DQN
 _PONG = {
     "rollout_fragment_length": 128,
     "train_batch_size": 2048,
@@ -37,7 +37,7 @@ _SMALL = {
 def gpu_rows() -> tuple[Row, ...]:
     """Returns the benchmarks that need a GPU."""
     return (
-        _dqn_frames(),
+        dqn_updates(gpu=True),
         _beside_cpu(
             "gpu_ppo_pong",
             "PPO on ALE/Pong-v5 (84×84×4, ale-py's native vector env), 16 copies: sampling and learning",
@@ -56,23 +56,6 @@ def gpu_rows() -> tuple[Row, ...]:
             _rate("CartPole-v1", _SMALL),
             "Small networks and few sub-environments: what a GPU is not for.",
         ),
-    )
-
-
-def _dqn_frames() -> Row:
-    settings = flags(transitions=_KEPT, batch=32)
-    return Row(
-        name="gpu_dqn_frames",
-        work="DQN on 84×84×4 frames, the network of Mnih et al. (2015), batch 32, sampling included, on a GPU",
-        unit="updates/s",
-        better="more",
-        sides=(
-            Side("rollax", own("rollax_frames", "updates", *settings), gpu=True),
-            Side("Stable-Baselines3", peer("sb3_frames", *settings), peer="sb3", gpu=True),
-        ),
-        targets=(Against("Stable-Baselines3", 3.0),),
-        rounds=3,
-        notes="One update in each call, both sides on the GPU. Without double or dueling networks.",
     )
 
 

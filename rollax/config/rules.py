@@ -80,7 +80,7 @@ class FieldGroup(BaseModel):
             for name, field in changed.items()
         ):
             fields.update(changed)
-        if not cls.__module__.startswith("rollax.") or cls.__pydantic_complete__:
+        if not cls.__module__.startswith("rollax."):
             cls.model_rebuild(force=True, raise_errors=False)  # mistakes are errors where the class is defined
 
 

@@ -31,6 +31,21 @@ def cpu_beside_gpu() -> Any:
         return None
 
 
+class Copies:
+    """Copies of arrays on a device, made again if other trees are given: arrays are replaced, not changed in place."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._last: tuple[tuple[Any, ...], Any] | None = None
+
+    def of(self, *trees: Any) -> Any:
+        """The copies of these trees."""
+        last = self._last  # read once: another thread may act too
+        if last is None or any(old is not new for old, new in zip(last[0], trees, strict=True)):
+            last = self._last = trees, jax.device_put(trees, self._device)
+        return last[1]
+
+
 class ActingDevice:
     """The arrays of a policy on the device of each call; on the CPU copies, renewed at the first call after an update.
 
@@ -41,7 +56,7 @@ class ActingDevice:
     def __init__(self, cpu: Any) -> None:
         self._cpu = cpu
         self._small: dict[tuple[Any, int], bool] = {}  # by function and padded number of rows
-        self._copied: tuple[Columns, Columns, Any] | None = None
+        self._copies = Copies(cpu)
 
     def __deepcopy__(self, memo: Any) -> ActingDevice:
         return ActingDevice(self._cpu)  # devices cannot be copied
@@ -54,7 +69,7 @@ class ActingDevice:
         small = self._small.get(key)
         if small is None:
             small = self._small[key] = self._cost(function, params, extra, columns) <= SMALL_CALL
-        return self._copies(params, extra) if small else (params, extra)
+        return self._copies.of(params, extra) if small else (params, extra)
 
     def _cost(self, function: Any, params: Columns, extra: Columns, columns: Columns) -> float:
         """The floating-point operations of the call, infinite if they are not known."""
@@ -64,10 +79,3 @@ class ActingDevice:
         # Of a copied policy, `function` itself cannot be lowered.
         cost = jax.jit(function).lower(*described, columns).cost_analysis() or {}
         return cost.get("flops", math.inf)
-
-    def _copies(self, params: Columns, extra: Columns) -> tuple[Columns, Columns]:
-        # Arrays are replaced, never changed in place. Read once: another thread may act too.
-        copied = self._copied
-        if copied is None or copied[0] is not params or copied[1] is not extra:
-            copied = self._copied = params, extra, jax.device_put((params, extra), self._cpu)
-        return copied[2]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.models.outputs import Outputs
+from rollax.policy.acting_device import Copies
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.split_model import SplitModel
 
@@ -42,8 +43,7 @@ class StackedActing:
     ) -> None:
         self._split, self._exploration, self._forward = split, exploration, forward
         self._shapes = {name: array.shape for name, array in split.params.items()}
-        self._device = device
-        self._placed: tuple[Mapping[str, Any], Any] | None = None  # the last `extra`, and a copy on the device
+        self._copies = None if device is None else Copies(device)
         # On the host: `device_put` compiles nothing.
         self.blocks = [
             {n: jax.device_put(np.zeros((BLOCK, *shape), np.float32), device) for n, shape in self._shapes.items()}
@@ -73,7 +73,9 @@ class StackedActing:
             slots: [N].
             extra: name -> array, the model's other state, the same in all slots.
         """
-        blocks, extra = np.unique(slots // BLOCK).tolist(), self._on_device(extra)
+        blocks = np.unique(slots // BLOCK).tolist()
+        if self._copies is not None:
+            (extra,) = self._copies.of(extra)
         parts = []
         for block in blocks:
             obs = trees.index(self._obs, slice(block * BLOCK, (block + 1) * BLOCK))
@@ -86,13 +88,6 @@ class StackedActing:
             else slots % BLOCK + np.array([first_row[block] for block in (slots // BLOCK).tolist()], np.int64)
         )
         return trees.index(actions, rows), finite[rows]
-
-    def _on_device(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._device is None:
-            return extra
-        if self._placed is None or self._placed[0] is not extra:
-            self._placed = extra, jax.device_put(dict(extra), self._device)
-        return self._placed[1]
 
     def act_on_block(self, params: Any, extra: Any, obs: Any) -> tuple[Any, jax.Array]:
         """`(actions, whether the outputs are finite)` of one block's slots; traced by JAX."""

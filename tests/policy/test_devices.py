@@ -174,7 +174,7 @@ def check_large_calls_act_where_the_parameters_are() -> None:
     device = ActingDevice(jax.local_devices()[-1])
     arrays = policy.params, policy.extra
     assert device.arrays(policy._acting.outputs, *arrays, {"obs": seen(2**18)}) == arrays
-    assert device._copied is None  # nothing keeps the first parameters
+    assert device._copies._last is None  # nothing keeps the first parameters
     policy.__dict__["_acting_device"] = device
     copied, obs = copy.deepcopy(policy), seen(8)
     np.testing.assert_array_equal(copied.compute_values(obs), policy.compute_values(obs))
