@@ -14,7 +14,7 @@ from rollax import trees
 from rollax.batch import Columns
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.finite import not_finite
-from rollax.policy.gradient_steps import Devices, GradientSteps, Variables
+from rollax.policy.gradient_steps import Devices, GradientSteps, Packed, Variables
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
 from rollax.sharing import shared
@@ -85,17 +85,24 @@ class Learner:
         """Runs the plan until `stops` ends it, or a loss, gradient or new parameter is not finite."""
         columns, plan = self._placed(batch, plan)
         before, per_epoch = self._everywhere(), plan.steps - plan.last_epoch
-        after, *results = self._steps.update(before, columns, plan.rows, plan.steps, per_epoch, coefficients)
-        # At once: each fetch from a GPU takes as long as a small gradient step.
-        num_updates, sums, rows, finite = jax.device_get((after.num_updates, *results))
+
+        def run(steps: int) -> tuple[Variables, Packed]:
+            return self._steps.update(before, columns, plan.rows, steps, per_epoch, coefficients)
+
+        after, results = run(plan.steps)
+        # Waits for the device: errors there are raised before anything has changed.
+        taken, sums, rows, finite = results.fetched()
+        taken = int(taken)
         # The last minibatch; it made no step if it ended the update.
-        last = min(int(num_updates) - int(before.num_updates), plan.steps - 1)
+        last = min(taken, plan.steps - 1)
         if finite:
             counted = last % per_epoch + 1
             update = Update({name: float(total) / counted for name, total in sums.items()}, rows, None)
         else:
+            # Once more, up to the failed step: keeping the variables before each one would make every update slower.
+            after = run(taken)[0] if taken else before
             update = Update({}, {}, self._diagnose(after, columns, plan.rows[last], coefficients, where))
-        self._take_over(after)
+        self._take_over(after, self.num_updates + taken)
         return update
 
     def gradients(self, batch: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
@@ -126,8 +133,8 @@ class Learner:
         if not bad:
             before = before._replace(extra={**before.extra, **extra})
             after, finite = self._steps.apply(before, given, lr)
-            if finite:
-                self._take_over(after)
+            if finite:  # waits too
+                self._take_over(after, self.num_updates + 1)
                 return
             bad = _too_large(after.params)
         raise not_finite(where, self.num_updates, bad[0])
@@ -141,11 +148,10 @@ class Learner:
         variables = self.variables._replace(targets=self.targets, num_updates=np.int32(self.num_updates))
         return self.devices.everywhere(variables)
 
-    def _take_over(self, after: Variables) -> None:
+    def _take_over(self, after: Variables, num_updates: int) -> None:
         """Sets the variables that a compiled function has returned."""
         params, extra = self.devices.first((after.params, after.extra))
-        # `int` waits for the device: errors there are raised before anything has changed.
-        self.variables = after._replace(params=params, extra=extra, num_updates=int(after.num_updates))
+        self.variables = after._replace(params=params, extra=extra, num_updates=num_updates)
 
     def _placed(self, batch: Columns, plan: Minibatches) -> tuple[Columns, Minibatches]:
         if self.devices.count == 1:

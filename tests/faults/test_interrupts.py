@@ -153,11 +153,11 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     made: dict[str, Attacked] = {}
     take_over = Learner._take_over
 
-    def recording(self: Learner, after: Any) -> None:
-        number = of_variables(after._replace(num_updates=int(after.num_updates)))
+    def recording(self: Learner, after: Any, num_updates: int) -> None:
+        number = of_variables(after._replace(num_updates=num_updates))
         for one in made.values():
             one.whole.add(number)
-        take_over(self, after)
+        take_over(self, after, num_updates)
 
     def make(algorithm: str) -> Attacked:
         if algorithm not in made:

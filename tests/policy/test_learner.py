@@ -14,7 +14,7 @@ import pytest
 
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.ops.masked import masked_mean
-from rollax.policy.gradient_steps import GradientSteps
+from rollax.policy.gradient_steps import GradientSteps, Packed
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches
 
@@ -54,6 +54,25 @@ def padded(x, y, rows):
         "inputs": {"x": np.concatenate([x, np.full((extra, 3), 1e3, np.float32)])},
         "y": np.concatenate([y, np.full(extra, -1e3, np.float32)]),
     }
+
+
+def test_packed_arrays_have_their_dtypes_shapes_and_bits():
+    tree = {
+        "flag": np.array(True),
+        "flags": np.array([[True], [False]]),
+        "count": np.int32(2**31 - 1),
+        "bytes": np.arange(3, dtype=np.uint8),  # what follows is not aligned
+        "numbers": np.array([[-0.0, np.nan, np.inf], [1e-45, 3.4e38, 1.0]], np.float32),
+        "empty": np.zeros((0, 2), np.float32),
+        "halves": np.array([0.5, -2.0], jnp.bfloat16),
+        "none": None,
+    }
+    fetched = jax.jit(Packed)(tree).fetched()
+    assert list(fetched) == list(jax.tree.map(np.asarray, tree))
+    for name, array in tree.items():
+        if array is not None:
+            assert (fetched[name].dtype, fetched[name].shape) == (array.dtype, array.shape)
+            assert fetched[name].tobytes() == array.tobytes(), name
 
 
 class TestLearner:
