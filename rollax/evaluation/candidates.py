@@ -113,19 +113,20 @@ class CandidatePlayer:
     def play(self, request: Candidates) -> CandidateReturns:
         """Plays the episodes of a request, with the policy's parameters as θ.
 
-        Returns when all have ended, so the environment must end each. A very long episode logs a warning once.
+        Returns when all have ended, so the environment must end each. A very long episode logs a warning once. The
+        metrics of sampled episodes are kept.
         """
         started = time.perf_counter()
         self._sampler.restart()
-        self._sampler.take_metrics()
         progress = self._progress = _Progress(request, self._policy.get_vector())
-        self._begin()
-        while not progress.is_over:
-            self._long_episodes.after_poll(lambda: np.where(self._plays, self._episodes["length"], 0))
-            self._advance()
+        with self._episodes.apart():
+            self._begin()
+            while not progress.is_over:
+                self._long_episodes.after_poll(lambda: np.where(self._plays, self._episodes["length"], 0))
+                self._advance()
+            metrics: list[EpisodeMetrics] = self._sampler.take_metrics()
         shape = len(request.indices), _SIDES, request.episodes
         in_order = np.argsort(progress.ended)
-        metrics: list[EpisodeMetrics] = self._sampler.take_metrics()
         lengths = np.array([metrics[place].length for place in in_order]).reshape(shape)
         return CandidateReturns(
             worker_index=self._worker_index,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.errors import ConfigError
-from rollax.evaluation.metrics import EpisodeMetrics
+from rollax.evaluation.metrics import EpisodeMetrics, FinishedEpisodes
 from rollax.evaluation.table import Index, Table
-
-_KEPT_POLLS = 100_000
 
 
 class EpisodeTable(Table):
@@ -56,11 +54,7 @@ class EpisodeTable(Table):
         self._on_start, self._on_step, self._on_end = on_start, on_step, on_end
         self._only_policy, self._keeps_past = only_policy, keeps_past
         self._running: dict[int, Episode] = {}  # only requested callbacks
-        # Trajectories (episode ids, policy numbers, rewards) and episodes (episode ids, sub-environments, rewards,
-        # lengths) that have ended since the last `take_metrics`, limited in case it is never called.
-        self._ended_trajectories: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
-        self._ended: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
-        self._custom_metrics: dict[int, dict[str, float]] = {}
+        self._ended = FinishedEpisodes()  # since the last `take_metrics`
         self._finished: list[np.ndarray] = []
         self.policies: Mapping[Hashable, str] = {}
         """The policies of agents that have them in every episode, before they appear."""
@@ -157,7 +151,7 @@ class EpisodeTable(Table):
 
     def end_trajectories(self, env_index: np.ndarray, policies: np.ndarray, rewards: np.ndarray) -> None:
         """Records [K] ended trajectories, each with its policy's number and its return."""
-        self._ended_trajectories.append((self["id"][env_index], policies, rewards))
+        self._ended.add_trajectories(self["id"][env_index], policies, rewards)
 
     def end(self, env_index: np.ndarray) -> None:
         """Ends the running episodes of these sub-environments."""
@@ -171,15 +165,16 @@ class EpisodeTable(Table):
             for episode in map(self.episode, env_index.tolist()):
                 episode.detach()
                 self.past[episode.episode_id] = episode
+        custom_metrics: dict[int, dict[str, float]] = {}
         if self._running:
             for index, episode_id, counted in zip(env_index.tolist(), ids.tolist(), counts.tolist(), strict=True):
                 episode = self._running.pop(index, None)
                 if counted and episode is not None and episode.custom_metrics:
-                    self._custom_metrics[episode_id] = episode.noted_metrics()
-        self._ended.append((ids[counts], env_index[counts], rewards[counts], lengths[counts]))
+                    custom_metrics[episode_id] = episode.noted_metrics()
+        self._ended.add(ids[counts], env_index[counts], rewards[counts], lengths[counts], custom_metrics)
         if self.left is not None:
             np.subtract.at(self.left, env_index[counts] % len(self.left), 1)
-            self._drop_trajectories(ids[~counts])
+            self._ended.drop_trajectories(ids[~counts])
         self["id"][env_index] = -1
         if not self._all_train:
             trains = self["trains"][env_index]
@@ -215,7 +210,7 @@ class EpisodeTable(Table):
         """Drops the running episodes of these sub-environments; returns their ids."""
         ids = self["id"][env_index]
         ids = ids[ids >= 0]
-        self._drop_trajectories(ids)
+        self._ended.drop_trajectories(ids)
         self["id"][env_index] = -1
         for index in env_index.tolist():
             self._running.pop(index, None)
@@ -235,28 +230,22 @@ class EpisodeTable(Table):
 
     def take_metrics(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
         """The metrics of the episodes finished since the last call; `policy_ids` are indexed by the policy numbers."""
-        by_episode: dict[int, dict[str, list[float]]] = {}
-        trajectories, episodes = _joined(self._ended_trajectories), _joined(self._ended)
-        for episode_id, number, reward in zip(*(column.tolist() for column in trajectories), strict=True):
-            policy_rewards = by_episode.setdefault(episode_id, {})
-            policy_rewards.setdefault(str(policy_ids[number]), []).append(reward)
-        custom = self._custom_metrics
-        metrics = [
-            EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom.pop(episode_id, {}), index)
-            for episode_id, index, reward, length in zip(*(column.tolist() for column in episodes), strict=True)
-        ]
-        still: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
-        if by_episode:  # trajectories that end before their episode are kept until it ends
-            waiting = np.isin(trajectories[0], list(by_episode))
-            still.append(tuple(column[waiting] for column in trajectories))
-        self._ended_trajectories, self._ended = still, deque(maxlen=_KEPT_POLLS)
-        return metrics
+        return self._ended.take(policy_ids)
 
-    def _drop_trajectories(self, episodes: np.ndarray) -> None:
-        """Drops the ended trajectories of these running episodes."""
-        ended = [(columns, ~np.isin(columns[0], episodes)) for columns in self._ended_trajectories]
-        kept = (tuple(column[over] for column in columns) for columns, over in ended)
-        self._ended_trajectories = deque(kept, maxlen=_KEPT_POLLS)
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Context of other episodes, such as those of an evaluation: in it, `take_metrics` returns only theirs.
+
+        Afterwards it returns again those of the earlier episodes. Running episodes are dropped, before and after.
+        """
+        self.drop_running()
+        earlier = self._ended
+        try:
+            self._ended = FinishedEpisodes()
+            yield
+        finally:
+            self._ended = earlier
+            self.drop_running()
 
 
 class Episode:
@@ -319,11 +308,6 @@ class Episode:
     def detach(self) -> None:
         """Keeps the current reward and length, also when another episode begins in the sub-environment."""
         self._table, self._row = {"reward": [self.total_reward], "length": [self.length]}, 0
-
-
-def _joined(polls: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """The columns of all polls, one after another; () without polls."""
-    return tuple(map(np.concatenate, zip(*polls, strict=True)))
 
 
 def _is_number(value: Any) -> bool:

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict
 
+_KEPT_POLLS = 100_000
+_Columns = tuple[np.ndarray, ...]
+
 
 @dataclass(slots=True)  # not frozen, because construction would take three times as long
 class EpisodeMetrics:
@@ -39,6 +42,62 @@ class EpisodeList(list[EpisodeMetrics]):
 
 def _from_columns(*columns: list[Any]) -> EpisodeList:
     return EpisodeList(map(EpisodeMetrics, *columns))
+
+
+class FinishedEpisodes:
+    """The episodes and trajectories that have ended, until their metrics are taken.
+
+    Those of the latest 100,000 polls are kept, in case they are never taken.
+    """
+
+    def __init__(self) -> None:
+        self._trajectories: deque[_Columns] = deque(maxlen=_KEPT_POLLS)
+        self._episodes: deque[tuple[_Columns, dict[int, dict[str, float]]]] = deque(maxlen=_KEPT_POLLS)
+
+    def add_trajectories(self, ids: np.ndarray, policies: np.ndarray, rewards: np.ndarray) -> None:
+        """Adds [K] trajectories: the ids of their episodes, the numbers of their policies, and their returns."""
+        self._trajectories.append((ids, policies, rewards))
+
+    def drop_trajectories(self, ids: np.ndarray) -> None:
+        """Drops the trajectories of these episodes, which have not ended."""
+        ended = [(columns, ~np.isin(columns[0], ids)) for columns in self._trajectories]
+        kept = (tuple(column[over] for column in columns) for columns, over in ended)
+        self._trajectories = deque(kept, maxlen=_KEPT_POLLS)
+
+    def add(
+        self,
+        ids: np.ndarray,
+        env_index: np.ndarray,
+        rewards: np.ndarray,
+        lengths: np.ndarray,
+        custom_metrics: dict[int, dict[str, float]],
+    ) -> None:
+        """Adds [K] episodes; `custom_metrics` is episode id -> metrics, of those that have some."""
+        self._episodes.append(((ids, env_index, rewards, lengths), custom_metrics))
+
+    def take(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
+        """The metrics of the episodes, which are removed; `policy_ids` are indexed by the numbers of policies."""
+        by_episode: dict[int, dict[str, list[float]]] = {}
+        trajectories, episodes = _joined(self._trajectories), _joined(columns for columns, _ in self._episodes)
+        for episode_id, number, reward in zip(*(column.tolist() for column in trajectories), strict=True):
+            policy_rewards = by_episode.setdefault(episode_id, {})
+            policy_rewards.setdefault(str(policy_ids[number]), []).append(reward)
+        custom = {id_: metrics for _, of_poll in self._episodes for id_, metrics in of_poll.items()}
+        metrics = [
+            EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom.get(episode_id, {}), index)
+            for episode_id, index, reward, length in zip(*(column.tolist() for column in episodes), strict=True)
+        ]
+        still: deque[_Columns] = deque(maxlen=_KEPT_POLLS)
+        if by_episode:  # trajectories that end before their episode are kept until it ends
+            waiting = np.isin(trajectories[0], list(by_episode))
+            still.append(tuple(column[waiting] for column in trajectories))
+        self._trajectories, self._episodes = still, deque(maxlen=_KEPT_POLLS)
+        return metrics
+
+
+def _joined(polls: Iterable[_Columns]) -> _Columns:
+    """The columns of all polls, one after another; () without polls."""
+    return tuple(map(np.concatenate, zip(*polls, strict=True)))
 
 
 class EpisodeWindow:

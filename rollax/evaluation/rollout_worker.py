@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -33,7 +32,6 @@ from rollax.undoing import undone_on_failure
 if TYPE_CHECKING:
     from rollax.evaluation.candidates import CandidatePlayer
 
-_KEPT_EPISODES = 100_000  # in case `get_metrics` is never called
 PATIENCE_S = 0.5
 """The longest wait for a fragment of a background thread, whose players may have paused or not started yet."""
 
@@ -80,7 +78,6 @@ class RolloutWorker:
         self.num_workers = num_workers
         self.restarts = restarts
         self.version = 0
-        self._finished: deque[EpisodeMetrics] = deque(maxlen=_KEPT_EPISODES)
         creator = creator_of(env_creator)
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
@@ -284,20 +281,19 @@ class RolloutWorker:
             ConfigError: `num_episodes` is not a positive whole number.
         """
         with self._halted():
-            self._finished += self.sampler.take_metrics()  # those of sampling, which are not part of the evaluation
             return play_episodes(self.sampler, num_episodes)
 
     def write_episodes(self, num_episodes: int) -> list[EpisodeMetrics]:
         """As `evaluate`, and writes these episodes into the folder of the config's `output`."""
         with self._halted():
-            self._finished += self.sampler.take_metrics()
             return write_episodes(self.sampler, num_episodes)
 
     def get_metrics(self) -> list[EpisodeMetrics]:
-        """The episodes finished since the last call, without those of `evaluate` and `write_episodes`."""
-        finished = [*self._finished, *self.sampler.take_metrics()]
-        self._finished.clear()
-        return finished
+        """The sampled episodes that finished since the last call.
+
+        Those of `evaluate`, `write_episodes` and `play_candidates` do not count, and do not change the others.
+        """
+        return self.sampler.take_metrics()
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
         """The policy with that id; PolicyError for an unknown one."""

@@ -19,10 +19,10 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     """Plays whole episodes, and returns their metrics; running episodes are dropped, before and after.
 
     Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Callbacks get
-    only the counted episodes. A very long one logs a warning.
+    only the counted episodes. A very long one logs a warning. The metrics of earlier episodes are kept.
 
     Args:
-        sampler: no other thread samples with it meanwhile, and the metrics of its earlier episodes have been taken.
+        sampler: no other thread samples with it meanwhile.
         num_episodes: 1 or more.
         recorder: records the episodes.
     Raises:
@@ -36,15 +36,15 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     long_episodes = LongEpisodes("An evaluation or a recording waits for all of its episodes.")
     played: list[EpisodeMetrics] = []
     try:
-        while len(played) < num_episodes:
-            sampler.step()
-            long_episodes.after_poll(lambda: sampler.episodes["length"][: len(left)] * (left > 0))
-            played += sampler.take_metrics()
+        with sampler.episodes.apart():
+            while len(played) < num_episodes:
+                sampler.step()
+                long_episodes.after_poll(lambda: sampler.episodes["length"][: len(left)] * (left > 0))
+                played += sampler.take_metrics()
         return played
     finally:
         sampler.recorder = sampler.episodes.left = None
         sampler.restart()
-        sampler.take_metrics()  # after an error
         sampler.record, sampler.recorder = kept
 
 

@@ -250,6 +250,41 @@ def test_sampling_and_evaluation_afterwards():
     np.testing.assert_array_equal(worker.play_candidates(request(3)).returns, expected.returns)
 
 
+def lengths_of_ended(batch):
+    """The lengths of the episodes that ended in a batch, with which they began."""
+    ended = batch["eps_id"][batch["terminateds"]]
+    return sorted(np.count_nonzero(batch["eps_id"] == episode_id) for episode_id in ended)
+
+
+class TestMetricsOfSampling:
+    """`get_metrics` returns the sampled episodes, whatever was played in between."""
+
+    def test_are_kept_and_those_of_candidates_do_not_count(self):
+        worker = worker_of(num_envs_per_worker=4, callbacks=StepCounter)
+        batches = [worker.sample()]
+        assert len(worker.play_candidates(request(3)).episodes) == 6
+        batches.append(worker.sample())
+        worker.play_candidates(request(5))
+        metrics = worker.get_metrics()
+        assert len(metrics) > 20
+        assert [m.custom_metrics["steps"] for m in metrics] == [m.length for m in metrics]
+        for batch in batches:
+            lengths = lengths_of_ended(batch)
+            episodes, metrics = metrics[: len(lengths)], metrics[len(lengths) :]
+            assert sorted(episode.length for episode in episodes) == lengths
+        assert metrics == worker.get_metrics() == []
+
+    def test_after_an_error(self):
+        env_config = {"resets": deque(), "fails": deque()}
+        worker = worker_of(num_envs_per_worker=3, env_config=env_config)
+        lengths = lengths_of_ended(worker.sample())
+        env_config["fails"].append(len(env_config["resets"]) + 3)  # in the first steps of candidates
+        with pytest.raises(EnvError, match="no such level"):
+            worker.play_candidates(request(4))
+        lengths += lengths_of_ended(worker.sample())
+        assert sorted(episode.length for episode in worker.get_metrics()) == sorted(lengths)
+
+
 class Long(Drift):
     """Episodes of 60 steps."""
 

@@ -135,6 +135,15 @@ def test_sampling_and_evaluation_begin_fresh_episodes_afterwards():
     np.testing.assert_array_equal(worker.play_candidates(request()).returns, fresh.play_candidates(request()).returns)
 
 
+def test_metrics_of_sampling_are_kept():
+    worker = worker_of(JaxClock, callbacks=Ends)
+    batch = worker.sample()
+    worker.play_candidates(request())
+    metrics = worker.get_metrics()
+    assert len(metrics) == np.count_nonzero(batch["terminateds"] | batch["truncateds"]) > 0
+    assert [m.custom_metrics["length"] for m in metrics] == [m.length for m in metrics]
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("broken", "message"),

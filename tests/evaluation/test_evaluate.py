@@ -149,15 +149,18 @@ class TestSideEffects:
         assert len(worker.evaluate(2)) == len(steps) == 2
 
     @pytest.mark.parametrize("fail_after", [10**9, 30])
-    def test_metrics_of_sampling_are_kept_without_those_of_evaluation(self, fail_after):
-        worker = make(num_envs=1, env_config={"fail_after": fail_after})
+    @pytest.mark.parametrize("play", [RolloutWorker.evaluate, RolloutWorker.write_episodes])
+    def test_metrics_of_sampling_are_kept_without_those_of_evaluation(self, play, fail_after, tmp_path):
+        output = tmp_path / "written" if play is RolloutWorker.write_episodes else None
+        worker = make(num_envs=1, env_config={"fail_after": fail_after}, output=output, callbacks=CallCounter)
         worker.sample()  # 5 episodes of 1 step
         try:
-            worker.evaluate(40)
+            assert len(play(worker, 40)) == 40
         except EnvError:
             assert fail_after == 30
-        assert len(worker.get_metrics()) == 5
+        assert [m.custom_metrics for m in worker.get_metrics()] == [{"length": 1}] * 5
         assert worker.get_metrics() == []
+        worker.stop()
 
     def test_complete_episodes_begin_again(self):
         worker = make(Line, batch_mode="complete_episodes")

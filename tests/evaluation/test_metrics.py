@@ -9,8 +9,9 @@ import pytest
 
 from rollax import Callbacks, RolloutWorker
 from rollax.env.rows import Rows
+from rollax.evaluation import metrics as metrics_module
 from rollax.evaluation.episode_table import Episode, EpisodeTable
-from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics, EpisodeWindow, summarize
+from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics, EpisodeWindow, FinishedEpisodes, summarize
 from tests.evaluation.worlds import ALL, Encode, Line, Scripted
 
 
@@ -54,6 +55,17 @@ class TestAcrossProcesses:
         stored = pickle.dumps(EpisodeList(episode(i) for i in range(50)))
         built = [code.name for code, _, _ in pickletools.genops(stored) if code.name in ("REDUCE", "NEWOBJ", "BUILD")]
         assert built == ["REDUCE"]
+
+
+class TestFinishedEpisodes:
+    def test_those_of_the_latest_polls_are_kept(self, monkeypatch):
+        monkeypatch.setattr(metrics_module, "_KEPT_POLLS", 2)
+        finished, one = FinishedEpisodes(), np.ones(1, int)
+        for number in range(5):
+            finished.add_trajectories(number * one, 0 * one, number * one)
+            finished.add(number * one, one, number * one, 7 * one, {number: {"hits": 10.0 * number}})
+        assert finished.take(["x"]) == [episode(n, 7, 1, {"hits": 10.0 * n}, x=[n]) for n in (3, 4)]
+        assert finished.take(["x"]) == []
 
 
 class TestWindow:
@@ -130,6 +142,39 @@ class TestTable:
         assert len(metrics) > 4
         for found in metrics:
             assert found.policy_rewards == {"default_policy": [found.reward]}
+
+    @pytest.mark.parametrize("error", [None, ValueError])
+    def test_episodes_apart(self, error):
+        """An episode ends, one of two trajectories of the next ends, and another episode ends apart."""
+        table, one, policies = EpisodeTable(1, first_id=40), np.array([0]), ["x", "y"]
+
+        def play(*trajectories, ends):
+            table.begin(one)
+            for policy, reward in trajectories:
+                table.increase("reward", one, np.array([reward]))
+                table.end_trajectories(one, np.array([policy]), np.array([reward]))
+            if ends:
+                table.end(one)
+
+        play((0, 1.0), (1, 2.0), ends=True)
+        play((0, 4.0), ends=False)
+        try:
+            with table.apart():
+                assert (table.take_metrics(policies), table["id"].tolist()) == ([], [-1])
+                play((1, 8.0), ends=True)
+                (metrics,) = table.take_metrics(policies)
+                assert metrics == EpisodeMetrics(8.0, 0, {"y": [8.0]})
+                play((0, 16.0), ends=False)
+                if error:
+                    raise error
+        except ValueError:
+            assert error
+        assert table["id"].tolist() == [-1]
+        play((1, 32.0), ends=True)
+        first, second = table.take_metrics(policies)
+        assert first == EpisodeMetrics(3.0, 0, {"x": [1.0], "y": [2.0]})
+        assert second == EpisodeMetrics(32.0, 0, {"y": [32.0]})
+        assert table.take_metrics(policies) == []
 
     def test_an_episode_without_agents_is_not_counted(self):
         table = EpisodeTable(1)
