@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -94,8 +94,7 @@ class BackgroundSampling:
 
     Args:
         sample: returns the next fragment; called in the thread.
-        interrupt: `BaseEnv.interrupt` of the environment.
-        turns: synchronizes the thread with others.
+        env: the environment that it steps.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
         is_too_old: returns whether a fragment is too old to learn from.
     """
@@ -103,12 +102,11 @@ class BackgroundSampling:
     def __init__(
         self,
         sample: Callable[[], Rollout],
-        interrupt: Callable[[bool], Any],
-        turns: Turns,
+        env: BaseEnv,
         most_waiting: int,
         is_too_old: Callable[[Rollout], bool],
     ) -> None:
-        self._sample, self._interrupt, self._turns = sample, interrupt, turns
+        self._sample, self._env, self._turns = sample, env, Turns()
         self._most_waiting, self._is_too_old = most_waiting, is_too_old
         self._changed = threading.Condition()
         self._waiting: deque[Rollout] = deque()
@@ -121,6 +119,14 @@ class BackgroundSampling:
     def runs_here(self) -> bool:
         """Whether the calling thread is the sampling thread."""
         return self._thread is threading.current_thread()
+
+    def stepped_env(self) -> YieldingEnv:
+        """The environment for the sampler: other threads may take a `turn` while it is polled."""
+        return YieldingEnv(self._env, self._turns)
+
+    def turn(self) -> AbstractContextManager[Any]:
+        """Context of reads and writes of the sampling state; in other threads it begins when the sampling one waits."""
+        return nullcontext() if self.runs_here else self._turns.held()
 
     def take(self, timeout_s: float | None = None) -> list[Rollout]:
         """All waiting fragments, oldest first; blocks until there is one, and returns none after the timeout.
@@ -176,12 +182,12 @@ class BackgroundSampling:
     def _halt(self) -> None:
         with self._changed:
             self._halting, thread = True, self._thread
-        self._interrupt(True)
+        self._env.interrupt(True)
         try:
             if thread is not None:
                 _join(thread)
         finally:
-            self._interrupt(False)
+            self._env.interrupt(False)
 
     def _start(self) -> None:
         if self._thread is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.errors import ConfigError, corrected
+from rollax.methods import overrides
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
-    from rollax.batch import MultiAgentBatch, SampleBatch
     from rollax.env.base_env import BaseEnv
     from rollax.evaluation.episode_table import Episode
     from rollax.evaluation.rollout_worker import RolloutWorker
@@ -112,3 +113,15 @@ def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any)
             fix="change the argument in place, as in `result['name'] = value`, `samples['rewards'] = values` or "
             "`episode.custom_metrics['name'] = number`, in a plain method without async and yield",
         )
+
+
+def after_sample(
+    callbacks: Callbacks, worker: RolloutWorker, samples: SampleBatch | MultiAgentBatch
+) -> SampleBatch | MultiAgentBatch:
+    """Calls `on_sample_end`, if it is overridden; returns the samples, which it may have changed."""
+    if not overrides(type(callbacks), Callbacks, "on_sample_end"):
+        return samples
+    check_returned(callbacks, "on_sample_end", callbacks.on_sample_end(worker=worker, samples=samples), samples)
+    if isinstance(samples, MultiAgentBatch):  # the rows of a policy may have been replaced
+        return MultiAgentBatch(samples.policy_batches, samples.env_steps)
+    return samples

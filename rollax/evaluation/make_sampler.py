@@ -11,7 +11,7 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
-from rollax.evaluation.background_sampling import BackgroundSampling, Turns
+from rollax.evaluation.background_sampling import BackgroundSampling
 from rollax.evaluation.callbacks import Callbacks, check_returned
 from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.episode_table import EpisodeTable
@@ -46,12 +46,10 @@ def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: 
     )
 
 
-def make_sampler(
-    worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., str] | None, *, record: bool, joins_rows: bool
-) -> Sampler:
-    """The sampler of the worker's config; `joins_rows`: whether the rows of all agents will be joined."""
+def make_sampler(worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., str] | None, *, record: bool) -> Sampler:
+    """The sampler of the worker's config."""
     by_trajectory = any(overrides_trajectory(policy) for policy in worker.policies.values())
-    if by_trajectory or joins_rows:
+    if by_trajectory or worker.policies.joint_rows is not None:
         for runner in worker.runners.values():
             runner.store(BY_TRAJECTORY)
     sampler_class = _sampler_class(worker, env, record=record)
@@ -80,7 +78,7 @@ def make_sampler(
     return sampler
 
 
-def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) -> BackgroundSampling | None:
+def make_background_sampling(worker: RolloutWorker, env: BaseEnv) -> BackgroundSampling | None:
     """The background thread of a worker; None if fragments are sampled on request.
 
     Raises:
@@ -100,15 +98,14 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv, turns: Turns) 
             fix="set acts_while_learning=True if other threads may call compute_actions during learn_on_batch, or "
             "leave sample_async out",
         )
-    off_policy = all(runner.accepts_off_policy for runner in worker.runners.values())
-    most = MOST_WAITING_STEPS if off_policy else worker.config.train_batch_size
+    most = MOST_WAITING_STEPS if worker.policies.accept_off_policy else worker.config.train_batch_size
     too_old = lambda rollout: worker.is_too_old(rollout.version)  # noqa: E731
-    return BackgroundSampling(worker.rollout, env.interrupt, turns, most, too_old)
+    return BackgroundSampling(worker.rollout, env, most, too_old)
 
 
 def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:
     """Warns if `max_policy_lag` is set and has no effect. It is no error, because another environment may use it."""
-    most, on_policy = worker.config.max_policy_lag, any(not run.accepts_off_policy for run in worker.runners.values())
+    most, on_policy = worker.config.max_policy_lag, not worker.policies.accept_off_policy
     applies = on_policy and (worker.config.sample_async or env.samples_in_background)
     if most == type(worker.config).model_fields["max_policy_lag"].default or applies or worker.worker_index > 1:
         return

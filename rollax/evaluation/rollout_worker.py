@@ -13,9 +13,9 @@ from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
-from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation.background_sampling import BackgroundSampling, Turns, YieldingEnv
-from rollax.evaluation.callbacks import Callbacks, check_returned, make_callbacks
+from rollax.errors import ConfigError
+from rollax.evaluation.background_sampling import BackgroundSampling
+from rollax.evaluation.callbacks import after_sample, make_callbacks
 from rollax.evaluation.make_sampler import make_background_sampling, make_env, make_sampler
 from rollax.evaluation.messages import CandidateReturns, Candidates, Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
@@ -23,10 +23,8 @@ from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.whole_episodes import play_episodes, write_episodes
-from rollax.evaluation.worker_policies import env_with_spaces, make_runners, resolved_config, specs_of
-from rollax.methods import overrides
+from rollax.evaluation.worker_policies import env_with_spaces, make_policies, resolved_config, specs_of
 from rollax.policy.policy import Policy
-from rollax.policy.shared_variables import SharedVariables
 from rollax.undoing import undone_on_failure
 
 if TYPE_CHECKING:
@@ -86,19 +84,15 @@ class RolloutWorker:
             policy_of = self.policy_of = policy_mapping(policy_mapping_fn, list(specs))
             source = nullcontext(self._env) if samples else env_with_spaces(creator, context, self.config, specs)
             with source as env:
-                self.runners, self._joint_rows = make_runners(
+                self.policies = make_policies(
                     self.config, specs, env, policy_of, default_policy_class, context, restarts
                 )
-            self.policies = {policy_id: runner.policy for policy_id, runner in self.runners.items()}
-            self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
+            self.runners = self.policies.runners
             self._sampler = None
             if self._env is not None:
-                joins_rows = self._joint_rows is not None
-                turns = Turns()
-                self._background = make_background_sampling(self, self._env, turns) if record else None
-                env = self._env if self._background is None else YieldingEnv(self._env, turns)
-                self._turns = turns
-                self._sampler = make_sampler(self, env, policy_of, record=record, joins_rows=joins_rows)
+                self._background = make_background_sampling(self, self._env) if record else None
+                env = self._env if self._background is None else self._background.stepped_env()
+                self._sampler = make_sampler(self, env, policy_of, record=record)
                 self._env.sampled_by(self)
 
     @property
@@ -166,18 +160,13 @@ class RolloutWorker:
                 fragments, more = sampler.sample()
                 env_steps += more
             episodes = sampler.episodes
-            batches = postprocess(fragments, self.policies, episodes.by_id, self._joint_rows)
+            batches = postprocess(fragments, self.policies, episodes.by_id, self.policies.joint_rows)
             episodes.past.clear()
             samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
             if len(self.policies) == 1:
                 (samples,) = batches.values()
                 samples.env_steps = env_steps
-            if overrides(type(self.callbacks), Callbacks, "on_sample_end"):
-                returned = self.callbacks.on_sample_end(worker=self, samples=samples)
-                check_returned(self.callbacks, "on_sample_end", returned, samples)
-                if isinstance(samples, MultiAgentBatch):  # the callback may have replaced the rows of a policy
-                    samples = MultiAgentBatch(samples.policy_batches, samples.env_steps)
-            return samples
+            return after_sample(self.callbacks, self, samples)
 
     def sample_fragment(self, update: Update | None = None) -> Rollout | None:
         """Samples a fragment, after replacing weights and filters if there is an `update`.
@@ -200,7 +189,6 @@ class RolloutWorker:
             (policy_id,) = self.policies
             batch = MultiAgentBatch({policy_id: batch}, batch.env_steps)
         only = self.num_workers == 1
-        sent = {i: runner for i, runner in self.runners.items() if self.sends_filters and runner.learns}
         return Rollout(
             worker_index=self.worker_index,
             version=version,
@@ -208,7 +196,7 @@ class RolloutWorker:
             env_steps=batch.env_steps,
             agent_steps=batch.agent_steps,
             episodes=EpisodeList(self.get_metrics()),
-            filters={i: runner.filter.state() if only else runner.filter.take_delta() for i, runner in sent.items()},
+            filters=self.policies.new_statistics(whole=only) if self.sends_filters else {},
             whole_filters=only,
             sample_s=time.perf_counter() - started,
         )
@@ -219,12 +207,7 @@ class RolloutWorker:
         if rollout is None:
             return None
         started = time.perf_counter()
-        learning = self.config.multiagent.policies_to_train
-        gradients = {
-            policy_id: self.policies[policy_id].compute_gradients(rows)
-            for policy_id, rows in rollout.batch.items()
-            if rows.count and (learning is None or policy_id in learning)
-        }
+        gradients = self.policies.compute_gradients(rollout.batch, self.config.multiagent.policies_to_train)
         gradients_s = time.perf_counter() - started
         return replace(rollout, batch=MultiAgentBatch({}, 0), gradients=gradients, gradients_s=gradients_s)
 
@@ -261,12 +244,8 @@ class RolloutWorker:
             self.set_weights(update.weights)
             if self.version == 0:
                 self.set_filters(update.filters)
-            else:
-                for policy_id, state in update.filters.items():
-                    runner = self.runners[policy_id]
-                    # The filters in the update come from the statistics of a single worker.
-                    if self.num_workers != 1 or not runner.learns:  # 0: the number is not given
-                        runner.filter.sync(state)
+            else:  # the statistics in the update are those of a single worker; 0: the number is not given
+                self.policies.sync_filters(update.filters, learning=self.num_workers != 1)
             self.set_timestep(update.timestep)
             self.version = update.version
 
@@ -297,51 +276,34 @@ class RolloutWorker:
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
         """The policy with that id; PolicyError for an unknown one."""
-        if policy_id not in self.policies:
-            raise PolicyError(
-                "Unknown policy.",
-                where="get_policy",
-                got=policy_id,
-                expected=f"one of {list(self.policies)}",
-                fix="use an id of multiagent.policies",
-            )
-        return self.policies[policy_id]
+        return self.policies.get_policy(policy_id)
 
     def get_weights(self) -> dict[str, Any]:
         """Policy id -> weights."""
-        self.shared.hand_over()
-        return self.shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.policies.items()})
+        return self.policies.get_weights()
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Sets the weights of some or all policies."""
-        for policy_id, values in weights.items():
-            self.get_policy(policy_id).set_weights(values)
+        self.policies.set_weights(weights)
 
     def get_filters(self) -> dict[str, Any]:
         """Policy id -> the state of its observation filter."""
         with self._turn():
-            return {policy_id: runner.filter.state() for policy_id, runner in self.runners.items()}
+            return self.policies.get_filters()
 
     def set_filters(self, states: Mapping[str, Any]) -> None:
         """Sets the states of observation filters."""
         with self._turn():
-            for policy_id, state in states.items():
-                self.runners[policy_id].filter.set_state(state)
+            self.policies.set_filters(states)
 
     def get_state(self) -> dict[str, Any]:
         """The state of the policies and filters and, if the worker samples, the sampling state."""
-        self.shared.hand_over()
-        policies = {policy_id: policy.get_state() for policy_id, policy in self.policies.items()}
-        sharing = {policy_id: policies[policy_id]["weights"] for policy_id in self.shared.policy_ids}
-        for policy_id, weights in self.shared.stored_once(sharing).items():
-            policies[policy_id] = {**policies[policy_id], "weights": weights}
-        state = {"policies": policies, "filters": self.get_filters()}
+        state: dict[str, Any] = {"policies": self.policies.get_state(), "filters": self.get_filters()}
         return {**state, "sampling": self.get_sampling_state()} if self._env is not None else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets a state from `get_state`; new episodes begin."""
-        for policy_id, values in state["policies"].items():
-            self.get_policy(policy_id).set_state(values)
+        self.policies.set_state(state["policies"])
         self.set_filters(state["filters"])
         if "sampling" in state:
             self.set_sampling_state(state["sampling"])
@@ -383,12 +345,9 @@ class RolloutWorker:
     def stop(self) -> None:
         """Closes the environments, and completes the file of experience."""
         with self._halted():
-            recorder = None
-            if self._sampler is not None:
-                recorder, self._sampler.recorder = self._sampler.recorder, None
             try:
-                if recorder is not None:
-                    recorder.close()
+                if self._sampler is not None:
+                    self._sampler.close_recorder()
             finally:
                 if self._env is not None:
                     self._env.stop()
@@ -424,7 +383,7 @@ class RolloutWorker:
             newest: the newest version; None: this worker's.
         """
         most = self.config.max_policy_lag
-        on_policy = any(not runner.accepts_off_policy for runner in self.runners.values())
+        on_policy = not self.policies.accept_off_policy
         return most is not None and on_policy and (self.version if newest is None else newest) - version > most
 
     def _halted(self) -> AbstractContextManager[Any]:
@@ -433,8 +392,7 @@ class RolloutWorker:
 
     def _turn(self) -> AbstractContextManager[Any]:
         """Context of reads and writes of the sampling state."""
-        here = self._background is None or self._background.runs_here
-        return nullcontext() if here else self._turns.held()
+        return nullcontext() if self._background is None else self._background.turn()
 
     def _does_not_sample(self) -> ConfigError:
         return ConfigError(

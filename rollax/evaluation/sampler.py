@@ -78,6 +78,12 @@ class Sampler(ABC):
         """The metrics of the episodes finished since the last call."""
         return self.episodes.take_metrics(list(self.runners))
 
+    def close_recorder(self) -> None:
+        """Completes the file of experience, if there is one."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            recorder.close()
+
     def get_state(self) -> dict[str, Any]:
         """The state for a checkpoint: numbers of episodes and trajectories so far, and the policies' random states."""
         return {

@@ -1,4 +1,4 @@
-"""The policies of one worker: their specs, spaces and runners."""
+"""`WorkerPolicies`: the policies of one worker, made from their specs and spaces."""
 
 from __future__ import annotations
 
@@ -9,24 +9,123 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import Space
 
-from rollax.batch import DEFAULT_POLICY, SampleBatch
+from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
+from rollax.config.multiagent import SharedParts
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, PolicyError, SpaceError
-from rollax.evaluation.filters import make_filter
+from rollax.evaluation.filters import State, make_filter
 from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.models.config import ModelConfig
 from rollax.policy.model_policy import ModelPolicy
-from rollax.policy.policy import Policy
+from rollax.policy.policy import Policy, Weights
 from rollax.policy.policy_spec import PolicySpec
+from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.size_checks import check_convolutions
 from rollax.spaces import check_space, same_space
 
 if TYPE_CHECKING:
     from rollax.evaluation.centralized_critic import JointRows
+
+
+class WorkerPolicies(dict[str, Policy]):
+    """Policy id -> policy, with their runners and the variables that they share.
+
+    Args:
+        runners: policy id -> policy, with its observation filter and action map.
+        joint_rows: joins the rows of all agents for a centralized critic; None without one.
+        shared_variables: as `multiagent.shared_variables`.
+    Raises:
+        ConfigError, PolicyError: the policies cannot share these variables.
+    """
+
+    def __init__(
+        self,
+        runners: Mapping[str, PolicyRunner],
+        joint_rows: JointRows | None,
+        shared_variables: Mapping[str, SharedParts],
+    ) -> None:
+        super().__init__((policy_id, runner.policy) for policy_id, runner in runners.items())
+        self.runners, self.joint_rows = runners, joint_rows
+        self._shared = SharedVariables(shared_variables, self)
+
+    @property
+    def accept_off_policy(self) -> bool:
+        """Whether all of them learn from actions of other policies."""
+        return all(runner.accepts_off_policy for runner in self.runners.values())
+
+    def get_policy(self, policy_id: str) -> Policy:
+        """The policy with that id; PolicyError for an unknown one."""
+        if policy_id not in self:
+            raise PolicyError(
+                "Unknown policy.",
+                where="get_policy",
+                got=policy_id,
+                expected=f"one of {list(self)}",
+                fix="use an id of multiagent.policies",
+            )
+        return self[policy_id]
+
+    def get_weights(self) -> dict[str, Weights]:
+        """Policy id -> weights; shared ones are stored once."""
+        self._shared.hand_over()
+        return self._shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.items()})
+
+    def set_weights(self, weights: Mapping[str, Weights]) -> None:
+        """Sets the weights of some or all policies."""
+        for policy_id, values in weights.items():
+            self.get_policy(policy_id).set_weights(values)
+
+    def get_state(self) -> dict[str, dict[str, Any]]:
+        """Policy id -> state; shared weights are stored once."""
+        self._shared.hand_over()
+        states = {policy_id: policy.get_state() for policy_id, policy in self.items()}
+        sharing = {policy_id: states[policy_id]["weights"] for policy_id in self._shared.policy_ids}
+        for policy_id, weights in self._shared.stored_once(sharing).items():
+            states[policy_id] = {**states[policy_id], "weights": weights}
+        return states
+
+    def set_state(self, states: Mapping[str, Any]) -> None:
+        """Sets the states of some or all policies."""
+        for policy_id, values in states.items():
+            self.get_policy(policy_id).set_state(values)
+
+    def get_filters(self) -> dict[str, State]:
+        """Policy id -> the state of its observation filter."""
+        return {policy_id: runner.filter.state() for policy_id, runner in self.runners.items()}
+
+    def set_filters(self, states: Mapping[str, State]) -> None:
+        """Sets the states of observation filters."""
+        for policy_id, state in states.items():
+            self.runners[policy_id].filter.set_state(state)
+
+    def sync_filters(self, states: Mapping[str, State], *, learning: bool) -> None:
+        """Sets the states of observation filters, and keeps the statistics that are not sent yet.
+
+        With `learning` false, only the filters that do not learn here.
+        """
+        for policy_id, state in states.items():
+            runner = self.runners[policy_id]
+            if learning or not runner.learns:
+                runner.filter.sync(state)
+
+    def new_statistics(self, *, whole: bool) -> dict[str, State]:
+        """Policy id -> the statistics of its filter since the last call, or its `whole` state, of those that learn."""
+        learning = {policy_id: runner.filter for policy_id, runner in self.runners.items() if runner.learns}
+        return {policy_id: each.state() if whole else each.take_delta() for policy_id, each in learning.items()}
+
+    def compute_gradients(
+        self, batch: MultiAgentBatch, policies_to_train: Sequence[str] | None
+    ) -> dict[str, tuple[Any, dict[str, Any]]]:
+        """Policy id -> `(gradients, statistics)` over its rows in the batch; `policies_to_train` None trains all."""
+        return {
+            policy_id: self[policy_id].compute_gradients(rows)
+            for policy_id, rows in batch.items()
+            if rows.count and (policies_to_train is None or policy_id in policies_to_train)
+        }
 
 
 def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
@@ -75,7 +174,7 @@ def env_with_spaces(
         env.stop()
 
 
-def make_runners(
+def make_policies(
     config: TrainerConfig,
     specs: Mapping[str, PolicySpec],
     env: BaseEnv | None,
@@ -83,8 +182,8 @@ def make_runners(
     default_policy_class: type[Policy] | None,
     context: EnvContext,
     restarts: int,
-) -> tuple[dict[str, PolicyRunner], JointRows | None]:
-    """The runners of a worker's policies, by id, and the `JointRows` if a policy has a centralized critic.
+) -> WorkerPolicies:
+    """The policies of a worker.
 
     Args:
         config: config of the worker.
@@ -131,7 +230,8 @@ def make_runners(
         runners[policy_id] = make_runner(policy, own_config)
     _check_sequences({policy_id: runner.policy for policy_id, runner in runners.items()})
     sees_all = any(runner.policy.sees_all_agents for runner in runners.values())
-    return runners, _joint_rows(agents, spaces) if sees_all else None
+    joint_rows = _joint_rows(agents, spaces) if sees_all else None
+    return WorkerPolicies(runners, joint_rows, config.multiagent.shared_variables)
 
 
 def _check_sequences(policies: Mapping[str, Policy]) -> None:

@@ -303,7 +303,7 @@ def test_agents_in_a_set_have_the_same_order_in_every_process():
         possible_agents = {f"agent {letter}" for letter in "abcdefghij"}  # type: ignore[assignment]
 
     with PPOTrainer(Unordered, {**SMALL, "centralized_critic": True}) as trainer:
-        assert list(trainer.worker._joint_rows._numbers) == sorted(Unordered.possible_agents)
+        assert list(trainer.worker.policies.joint_rows._numbers) == sorted(Unordered.possible_agents)
 
 
 def test_a_spec_with_spaces_in_a_worker_that_does_not_sample():

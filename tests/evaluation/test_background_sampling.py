@@ -20,14 +20,14 @@ ROLLOUT = Rollout(0, 0, MultiAgentBatch({}, 0), 10, 10, EpisodeList(), {}, False
 
 
 class Source:
-    """Returns fragments of ten steps, each when the test allows it."""
+    """Returns fragments of ten steps, each when the test allows it; it is also the environment."""
 
     def __init__(self, most_waiting=30):
         self.allowed, self.version = threading.Semaphore(0), 0
         self.made, self.fails = [], None
         self.newest, self.most_lag = 0, 100
         self.sampling = BackgroundSampling(
-            self.sample, self.interrupt, Turns(), most_waiting, lambda r: self.newest - r.version > self.most_lag
+            self.sample, self, most_waiting, lambda r: self.newest - r.version > self.most_lag
         )
         self.interrupted = False
 

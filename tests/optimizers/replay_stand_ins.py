@@ -53,9 +53,7 @@ class RowRecordingPolicy(Policy):
 class RowWorker(FragmentWorker):
     """Fragments are whole trajectories of 10 steps. Row s of worker i's k-th fragment is number 10 (1000 i + k) + s."""
 
-    def __init__(self, index: int = 0, /, **agents: int) -> None:
-        super().__init__(index, **agents)
-        self.policies: dict[str, Any] = {name: RowRecordingPolicy() for name in self.agents}
+    policy_class = RowRecordingPolicy
 
     def sample(self):
         self.fragments += 1

@@ -13,6 +13,7 @@ from gymnasium.spaces import Discrete
 from rollax import MultiAgentBatch, RolloutWorker, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.evaluation.remote_workers import RemoteWorkers
+from rollax.evaluation.worker_policies import WorkerPolicies
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
 
@@ -81,13 +82,15 @@ class FragmentWorker(RolloutWorker):
     """
 
     idle = False
+    policy_class: type[Policy] = RecordingPolicy
 
     def __init__(self, index: int = 0, /, **agents: int) -> None:
         self.worker_index, self.num_workers, self.version, self._env = index, 2, 0, None
         self.agents = agents or {"a": 1}
         self.config = TrainerConfig()
-        self.policies = {name: RecordingPolicy() for name in self.agents}
-        self.runners = {}
+        self.policies = WorkerPolicies({}, None, {})  # without runners, which have filters
+        self.policies.update((name, self.policy_class()) for name in self.agents)
+        self.runners = self.policies.runners
         self.timestep = 0
         self.fragments = 0
 
