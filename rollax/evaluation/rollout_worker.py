@@ -96,6 +96,11 @@ class RolloutWorker:
                 self._env.sampled_by(self)
 
     @property
+    def samples(self) -> bool:
+        """Whether the worker has an environment, not only policies."""
+        return self._env is not None
+
+    @property
     def env(self) -> BaseEnv:
         """The environment; raises a ConfigError in a worker that only holds policies."""
         if self._env is None:
@@ -351,19 +356,6 @@ class RolloutWorker:
             finally:
                 if self._env is not None:
                     self._env.stop()
-
-    def inexact(self) -> tuple[str, str] | None:
-        """What makes a restored worker sample differently from a continued one, and what would not; None: nothing."""
-        if self._env is None:
-            return None
-        if not self._env.repeats:
-            return (
-                f"{self._env!r}: other threads or processes decide what it returns",
-                "an environment that is stepped in this process, or remote_env_batch_wait_ms=1e9 for remote ones",
-            )
-        if self.config.seed is None:
-            return "seed=None: restored environments draw other random numbers", "a seed in the config"
-        return None
 
     @property
     def samples_in_background(self) -> bool:

@@ -22,6 +22,7 @@ from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.remote_workers import RemoteWorkers, Reply
 from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.optimizers.exact import check_exact
 
 log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
@@ -221,20 +222,7 @@ class Optimizer(ABC):
         Raises:
             ConfigError: they would differ; nothing has changed then.
         """
-        if self._samples_in_background:
-            raise inexact(
-                got="sample_async: a thread that samples while others learn",
-                expected="sample_async=False: otherwise timing decides what a run learns from",
-            )
-        if self.remote and not self.rests_between_steps:
-            raise inexact(
-                got=f"num_workers={len(self.remote)}, whose samples stream in while others are learned from",
-                expected="num_workers=0 for this algorithm: with workers timing decides what a run learns from",
-            )
-        ask = RolloutWorker.inexact
-        asked = self.remote.call_all("apply", ask, raises=True).values() if self.remote else (ask(self.local_worker),)
-        for reason in filter(None, asked):
-            raise inexact(*reason)
+        check_exact(self.local_worker, self.remote, streams=not self.rests_between_steps)
 
     def rest(self) -> None:  # noqa: B027  most have no thread
         """Waits until no other thread learns, as one may after an interrupted step."""
@@ -391,14 +379,3 @@ class Optimizer(ABC):
         except BaseException:
             log.warning("Learning was interrupted: a batch of %d steps is dropped and not counted.", batch.env_steps)
             raise
-
-
-def inexact(got: str, expected: str) -> ConfigError:
-    """The error for a run that cannot be saved exactly: continuing and restoring would differ."""
-    return ConfigError(
-        "This run cannot be saved exactly.",
-        where="save(exact=True)",
-        got=got,
-        expected=expected,
-        fix="call save() without exact: the restored run continues from the same weights, with different samples",
-    )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rollax.errors import ConfigError, PolicyError
-from rollax.optimizers.optimizer import Optimizer, inexact
+from rollax.optimizers.exact import inexact
+from rollax.optimizers.optimizer import Optimizer
 from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
