@@ -1,4 +1,4 @@
-"""Keys of the results of trainers, and equal weights."""
+"""Keys and numbers of the results of trainers, and equal weights."""
 
 import numpy as np
 
@@ -18,6 +18,12 @@ PPO_STATS = {
 def keys(value):
     """The keys of nested dicts, without their values."""
     return {key: keys(part) for key, part in value.items()} if isinstance(value, dict) else None
+
+
+def numbers(result):
+    """A result without its times."""
+    times = ("time_this_iter_s", "time_total_s", "env_steps_per_s", "timers")
+    return {key: value for key, value in result.items() if key not in times}
 
 
 def assert_same_weights(trainer, other):

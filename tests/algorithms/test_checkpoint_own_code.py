@@ -8,8 +8,8 @@ import pytest
 
 from rollax import PPOTrainer
 from rollax.errors import CheckpointError
+from tests.algorithms.checkpoints import CONFIG
 from tests.algorithms.own_code import Lean, Linear, Pole
-from tests.algorithms.test_checkpoint import CONFIG
 
 
 class TestOwnCode:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rollax import ApexDQNTrainer, DQNTrainer, PolicyError, PolicySpec, Trainer
+from tests.algorithms.checkpoints import to_plain
 from tests.algorithms.envs import TwoAgents
 from tests.algorithms.replayed import SMALL
-from tests.algorithms.test_checkpoint import to_plain
 
 CONFIG = {**SMALL, "timesteps_per_iteration": 20}
 POLICIES = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}

@@ -8,7 +8,7 @@ import pytest
 
 from rollax import Callbacks, PGTrainer, PPOConfig, PPOTrainer, Trainer, register_env
 from rollax.errors import ConfigError, EnvError, PolicyError
-from tests.algorithms.results import PPO_STATS, keys
+from tests.algorithms.results import PPO_STATS, keys, numbers
 
 CONFIG = {
     "num_envs_per_worker": 4,
@@ -23,12 +23,6 @@ CONFIG = {
 
 def make(env="CartPole-v1", **config):
     return PPOTrainer(env=env, config={**CONFIG, **config})
-
-
-def numbers(result):
-    """A result without its times."""
-    times = ("time_this_iter_s", "time_total_s", "env_steps_per_s", "timers")
-    return {key: value for key, value in result.items() if key not in times}
 
 
 class TestConfig:

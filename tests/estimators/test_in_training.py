@@ -15,8 +15,8 @@ from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.errors import DatasetError
 from rollax.estimators.estimate import METHODS, estimate_policy
 from tests.offline.recorded import ListReader, trajectory
-from tests.optimizers.test_batch_replay import TINY as FROM_DATA
-from tests.optimizers.test_batch_replay import Line
+from tests.optimizers.data_runs import TINY as FROM_DATA
+from tests.optimizers.data_runs import Line
 
 TINY = {name: value for name, value in FROM_DATA.items() if name != "updates_per_step"}
 BC = {"model": {"fcnet_hiddens": (4,)}, "train_batch_size": 4, "updates_per_step": 5, "timesteps_per_iteration": 0}

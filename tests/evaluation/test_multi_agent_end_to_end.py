@@ -9,7 +9,7 @@ import pytest
 
 from rollax import MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker
 from rollax.algorithms.ppo import PPOPolicy
-from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Scripted
+from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Scripted, scripted
 
 # Agents join late (c), leave early (b), return (b), take turns (a waits), are rewarded after the last action (b).
 SCRIPT = [
@@ -21,10 +21,6 @@ SCRIPT = [
     {"a": "o", "b": "rC", "c": "o"},
     {"a": "r", "c": "or", ALL: "T"},
 ]
-
-
-def scripted(*scripts):
-    return lambda context: Scripted(scripts, context.vector_index)
 
 
 class Once(MultiAgentEnv):

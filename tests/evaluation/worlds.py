@@ -137,6 +137,15 @@ class Scripted(MultiAgentEnv):
         return reward_for(self.index, self.episode, number_of(agent), self.count)
 
 
+TOGETHER = [{"a": "o", "b": "o"}, {"a": "or", "b": "or"}, {"a": "or", "b": "or", ALL: "T"}]
+"""The script of an episode of two agents, of two steps."""
+
+
+def scripted(*scripts):
+    """A function that creates a `Scripted` of these scripts."""
+    return lambda context: Scripted(scripts, context.vector_index)
+
+
 def number_of(agent: Hashable) -> int:
     """a, b, c, ... -> 0, 1, 2, ..."""
     return ord(str(agent)[0]) - ord("a")

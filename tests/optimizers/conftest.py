@@ -1,4 +1,4 @@
-"""Fixtures of the tests of `AsyncReplayOptimizer`."""
+"""Fixtures: asynchronous optimizers with stand-ins, and an environment with counters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.optimizers import async_replay
 from rollax.processes.failures import FailureRules
+from tests.optimizers.data_runs import Line
 from tests.optimizers.replay_stand_ins import SMALL, FailingShards, RowActors, RowOptimizer, RowWorker
 from tests.optimizers.stand_ins import learner_threads
 
@@ -27,3 +28,10 @@ def make(monkeypatch):
     for optimizer in made:
         optimizer.stop()
     assert not learner_threads()
+
+
+@pytest.fixture
+def line():
+    """`Line`, whose counts begin at 0."""
+    Line.resets = Line.steps = 0
+    return Line

@@ -3,71 +3,18 @@
 from __future__ import annotations
 
 import gc
-import os
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ConfigError, DQNConfig, DQNTrainer, NonFiniteError, SACConfig, SACPolicy, SampleBatch
+from rollax import ConfigError, DQNConfig, DQNTrainer, SACConfig, SACPolicy, SampleBatch
 from rollax.algorithms.apex import ApexDQNTrainer
 from rollax.algorithms.trainer import Trainer
-from rollax.data.writer import DatasetWriter
 from rollax.optimizers.batch_replay import BatchReplayOptimizer
 from rollax.policy.exploration.action_noise import RandomAtFirst
-from rollax.replay.column_files import ColumnWriter
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
-
-TINY = {
-    "model": {"fcnet_hiddens": (4,)},
-    "dueling": False,
-    "train_batch_size": 4,
-    "updates_per_step": 5,
-    "timesteps_per_iteration": 0,
-    "seed": 0,
-}
-
-
-class Line(gym.Env):
-    """Has the spaces of the recorded data; counts resets and steps."""
-
-    observation_space, action_space = OBSERVATIONS, ACTIONS
-    resets = steps = 0
-
-    def reset(self, *, seed=None, options=None):
-        Line.resets += 1
-        self._t = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        Line.steps += 1
-        self._t += 1
-        return np.full(2, self._t, np.float32), 1.0, self._t == 4, False, {}
-
-
-@pytest.fixture
-def line():
-    Line.resets = Line.steps = 0
-    return Line
-
-
-def reader(count=6, steps=5):
-    return ListReader([trajectory(number, steps) for number in range(count)])
-
-
-def written(folder, trajectories):
-    spaces = {"default_policy": OBSERVATIONS}, {"default_policy": ACTIONS}
-    with DatasetWriter(folder, *spaces) as writer:
-        for each in trajectories:
-            writer.write(each)
-
-
-def weights_of(trainer):
-    return trainer.get_weights()["default_policy"]
-
-
-def same_weights(one, other):
-    return all(np.array_equal(value, weights_of(other)[name]) for name, value in weights_of(one).items())
+from tests.optimizers.data_runs import TINY, reader, same_weights, written
 
 
 class TestAlone:
@@ -130,109 +77,12 @@ class TestAlone:
         with pytest.raises(ConfigError, match="APEX cannot learn from recorded data"):
             ApexDQNTrainer(line, {**settings, "input": {"sampler": 1, "x": 1}, "updates_per_step": 200})
 
-    def test_data_in_files_gives_the_same_run(self, line, tmp_path):
-        data, settings = reader(), {**TINY, "n_step": 2, "observation_filter": "MeanStdFilter"}
-        with DQNTrainer(line, {**settings, "input": data}) as memory:
-            memory.train()
-            with DQNTrainer(line, {**settings, "input": data, "input_folder": str(tmp_path)}) as files:
-                files.train()
-                assert same_weights(memory, files)
-                ours, theirs = (trainer.worker.get_filters()["default_policy"] for trainer in (memory, files))
-                assert ours["count"] == theirs["count"] == 30  # without observations after terminations
-                np.testing.assert_array_equal(ours["mean"], theirs["mean"])
-
-    def test_more_data_than_memory_is_refused_without_a_folder(self, line, tmp_path):
-        settings = {**TINY, "input": reader(60, 50), "input_memory_gb": 2e-5}  # 21 KB, and 3000 rows of 45 bytes
-        with pytest.raises(ConfigError, match=r"larger than the memory(.|\n)*input_folder"):
-            DQNTrainer(line, settings)
-        with pytest.raises(
-            ConfigError, match=r"input_memory_gb has no effect: input_folder is(.|\n)*input_folder=None"
-        ):
-            DQNTrainer(line, {**settings, "input_folder": str(tmp_path)})
-        with DQNTrainer(line, {**settings, "input_memory_gb": None, "input_folder": str(tmp_path)}) as trainer:
-            assert trainer.train()["info"]["data"]["rows"] == {"default_policy": 3000}
-
-    def test_the_memory_of_all_sources_counts(self, line, tmp_path):
-        # Three data sets of 20 rows of about 30 bytes; all of them are more than the 1 KB that is allowed.
-        paths = [str(tmp_path / name) for name in "abc"]
-        for path in paths:
-            written(path, [trajectory(number, 5) for number in range(4)])
-        for sources in (paths, dict.fromkeys(paths, 1)):
-            with pytest.raises(ConfigError, match="larger than the memory"):
-                DQNTrainer(line, {**TINY, "input": sources, "input_memory_gb": 1e-6})
-        with DQNTrainer(line, {**TINY, "input": paths[0], "input_memory_gb": 1e-6}):
-            pass
-
     def test_priorities_are_updated(self, line):
         with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
             buffer = trainer.optimizer.data.parts["default_policy"][0].buffer
             before = buffer.total_priority
             trainer.train()
             assert buffer.total_priority != before
-
-    @pytest.mark.long
-    def test_files_are_used_again_while_the_data_is_the_same(self, line, tmp_path, monkeypatch):
-        decoded, finish = [], ColumnWriter.finish
-        monkeypatch.setattr(ColumnWriter, "finish", lambda self, about: decoded.append(1) or finish(self, about))
-        folder, data = str(tmp_path / "columns"), tmp_path / "data"
-        written(data, [trajectory(number, 5) for number in range(3)])
-
-        def run(**changes):
-            config = {**TINY, "input": str(data), "input_folder": folder, **changes}
-            with DQNTrainer(line, config) as trainer:
-                trainer.train()
-                return len(decoded), trainer.optimizer.data.fingerprint, trainer.get_weights()["default_policy"]
-
-        first, again = run(), run(n_step=3)  # n_step does not change the stored rows
-        assert (first[0], again[0]) == (1, 1)
-        assert first[1] == again[1]
-        assert run(clip_rewards=True)[0] == 2
-        written(data, [trajectory(9, 2)])
-        count, fingerprint, _ = run()
-        assert count == 3
-        assert fingerprint != first[1]
-
-    @pytest.mark.parametrize(
-        ("source", "folder"),
-        [
-            ("data", "data/columns"),
-            ("data", "data"),
-            ("link", "data/columns"),
-            (["more", "data"], "data/a/b"),
-            ({"data": 1, "more": 1}, "./more/../data/columns"),
-            ("da*", "data/columns"),
-            ("*", "columns"),
-            ("**/dat?", "data/columns"),
-        ],
-    )
-    @pytest.mark.parametrize("key", ["input_folder", "output"])
-    def test_a_folder_inside_the_data_is_refused(self, line, tmp_path, monkeypatch, source, folder, key):
-        monkeypatch.chdir(tmp_path)
-        for name in ("data", "more"):
-            written(name, [trajectory(0, 3)])
-        if source == "link":
-            os.symlink("data", "link")
-        there = sorted(tmp_path.rglob("*"))
-        with pytest.raises(ConfigError, match=rf"inside the data(.|\n)*{key}"):
-            DQNTrainer(line, {**TINY, "input": source, key: folder})
-        assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file() and path not in there] == []
-
-    @pytest.mark.parametrize(
-        ("source", "folder"), [("data", "data2"), ("data/*.parquet", "data/x"), ("dat*", "columns")]
-    )
-    def test_a_folder_beside_the_data_is_accepted(self, line, tmp_path, monkeypatch, source, folder):
-        monkeypatch.chdir(tmp_path)
-        written("data", [trajectory(0, 3)])
-        for _ in range(2):
-            DQNTrainer(line, {**TINY, "input": source, "input_folder": folder}).stop()
-
-    def test_failed_decoding_leaves_no_files(self, line, tmp_path):
-        bad = trajectory(1, 3)
-        bad.columns["rewards"][1] = np.nan
-        data = ListReader([trajectory(0, 3), bad])
-        with pytest.raises(NonFiniteError, match=r"list, line 2, step 1, column 'rewards'"):
-            DQNTrainer(line, {**TINY, "input": data, "input_folder": str(tmp_path)})
-        assert list(tmp_path.iterdir()) == []
 
 
 class TestSaved:
@@ -262,22 +112,6 @@ class TestSaved:
         with Trainer.from_checkpoint(path, input=reader(3), env=line) as other:
             assert "not that of the checkpoint" in caplog.text
             assert other.train()["info"]["data"]["epochs"] == 20 / 15
-
-    @pytest.mark.parametrize("sources", ["list", "mapping"])
-    @pytest.mark.parametrize("in_files_first", [False, True])
-    def test_the_same_data_in_files_logs_no_warning(self, line, tmp_path, caplog, in_files_first, sources):
-        paths = [str(tmp_path / name) for name in "ab"]
-        for number, path in enumerate(paths):
-            written(path, [trajectory(number, 5), trajectory(number + 2, 3, "truncated")])
-        data = paths if sources == "list" else dict.fromkeys(paths, 1)
-        folders = [None, str(tmp_path / "columns")]
-        first, second = reversed(folders) if in_files_first else folders
-        with DQNTrainer(line, {**TINY, "input": data, "input_folder": first}) as trainer:
-            trainer.train()
-            path = trainer.save(tmp_path / "saved")
-        with Trainer.from_checkpoint(path, input_folder=second, env=line) as other:
-            assert "not that of the checkpoint" not in caplog.text
-            assert other.train()["info"]["data"]["epochs"] == 40 / 16
 
 
 class TestWithFreshExperience:

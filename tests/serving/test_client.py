@@ -13,6 +13,7 @@ from rollax import ConfigError, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.remote_inference import converter, of_space
 from tests.pages import REPOSITORY
 from tests.serving.fake_server import BOX, DISCRETE, MAX_BODY_BYTES, FakeServer, over_http, over_websocket
+from tests.serving.served_policies import RecordingBackend, observations, runner, served
 
 OBS = np.array([0.5, -0.25], np.float32)
 
@@ -212,3 +213,28 @@ def test_a_request_is_repeated_if_its_answer_is_incomplete():
         fake.faults.append((200, {}, {"Content-Length": "50", "Connection": "close"}))
         assert client.get_action(episode, OBS) == 0
     assert fake.requests.count("get_action") == 2
+
+
+def test_whole_episodes_of_arrays():
+    backend = RecordingBackend({"default_policy": runner()})
+    columns = {"obs": observations(3), "actions": np.zeros(2, int), "rewards": np.ones(2), "terminated": True}
+    with served(backend) as server:
+        for scheme in ("http", "ws"):
+            with PolicyClient(server.address.replace("http", scheme)) as client:
+                assert client.submit_episodes([{"agents": {"agent0": columns}}])["accepted"] == 1
+    one, other = backend.episodes
+    np.testing.assert_array_equal(one.agents["agent0"].obs, other.agents["agent0"].obs)
+
+
+def test_json_has_no_nan():
+    refused = pytest.raises(RequestError, match=r"cannot be sent(.|\n)*NaN or infinity")
+    backend = RecordingBackend({"default_policy": runner()})
+    with served(backend) as server, PolicyClient(server.address) as client:
+        episode = client.start_episode()
+        for obs in (np.array([np.nan, 0.0]), [float("nan"), 0.0], (np.float64("inf"), 0.0)):
+            with refused:
+                client.get_action(episode, obs)
+        client.get_action(episode, [0.0, 0.0])
+        with refused:
+            client.log_returns(episode, float("nan"))
+        client.log_returns(episode, 1.0, {"distance": float("nan"), "name": None})

@@ -377,25 +377,3 @@ def test_episodes_are_kept_until_they_arrive(discrete):
     with PolicyServer(again, port=port), client:
         client.close()
     assert (before, len(again.episodes)) == (len(discrete.episodes), 1)
-
-
-def test_whole_episodes_of_arrays(discrete, server):
-    columns = {"obs": SEEN[:3], "actions": np.zeros(2, int), "rewards": np.ones(2), "terminated": True}
-    for scheme in ("http", "ws"):
-        with PolicyClient(server.address.replace("http", scheme)) as client:
-            assert client.submit_episodes([{"agents": {"agent0": columns}}])["accepted"] == 1
-    one, other = discrete.episodes[-2:]
-    np.testing.assert_array_equal(one.agents["agent0"].obs, other.agents["agent0"].obs)
-
-
-def test_json_has_no_nan(server):
-    refused = pytest.raises(RequestError, match=r"cannot be sent(.|\n)*NaN or infinity")
-    with PolicyClient(server.address) as client:
-        episode = client.start_episode()
-        for obs in (np.array([np.nan, 0.0]), [float("nan"), 0.0], (np.float64("inf"), 0.0)):
-            with refused:
-                client.get_action(episode, obs)
-        client.get_action(episode, [0.0, 0.0])
-        with refused:
-            client.log_returns(episode, float("nan"))
-        client.log_returns(episode, 1.0, {"distance": float("nan"), "name": None})

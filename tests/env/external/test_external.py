@@ -7,18 +7,9 @@ from gymnasium import spaces
 
 from rollax import EnvError, to_base_env
 from rollax.env.external.external_env import ExternalEnv
-from tests.env.external.worlds import LONG, Scripted, answer, in_threads, playing, until
+from tests.env.external.worlds import Scripted, answer, in_threads, numbers, playing, seen
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
-
-
-def seen(number: float) -> np.ndarray:
-    """An observation that contains its number; the policy of all tests returns the action `number % 5` for it."""
-    return np.array([number, 0, number / 1000 + 1e-4], np.float32)
-
-
-def numbers(rows) -> list[float]:
-    return rows.obs[:, 0].tolist()
 
 
 def two_decisions(env, **how):
@@ -249,97 +240,6 @@ class TestLoggedActions:
             assert (given, waits) == ({1.0: 3}, [2.0])
             base.poll_rows()
             assert base.env.answer == 2
-
-
-class TestReset:
-    """A reset in the middle of episodes, as after an evaluation."""
-
-    def test_a_pending_request_starts_a_new_trajectory(self):
-        def script(env):
-            episode = env.start_episode("waits")
-            env.get_action(episode, seen(1))
-            env.log_returns(episode, 7.0)
-            env.answer = env.get_action(episode, seen(2))
-            env.log_returns(episode, 8.0)
-            env.end_episode(episode, seen(3))
-
-        with playing(script) as base:
-            answer(base, base.poll_rows())
-            before = base.poll_rows()
-            assert base.reset_rows(np.arange(1)) is None
-            again = base.poll_rows()
-            assert (numbers(before), numbers(again)) == ([2], [2])
-            assert (before.starts.tolist(), again.starts.tolist()) == ([False], [True])
-            assert (before.rewards.tolist(), again.rewards.tolist()) == ([7.0], [0.0])
-            answer(base, again)
-            last = base.poll_rows()
-            assert (last.rewards.tolist(), last.ended_envs.tolist()) == ([8.0], [0])
-            assert base.env.answer == 2
-
-    def test_the_end_of_a_discarded_trajectory_is_skipped(self):
-        def script(env):
-            for episode in ("forgotten", "next"):
-                env.start_episode(episode)
-                env.get_action(episode, seen(1))
-                env.log_returns(episode, 1.0)
-                env.end.wait()
-                env.end_episode(episode, seen(2))
-                env.next.wait()
-
-        env = Scripted(script)
-        env.end, env.next = threading.Event(), threading.Event()
-        base = to_base_env(env)
-        answer(base, base.poll_rows())
-        base.reset_rows(np.arange(1))
-        env.end.set()
-        queue, polled = env._external_episodes.queue, []
-        until(lambda: queue._ready)
-        poll = threading.Thread(target=lambda: polled.append(base.poll_rows()))
-        poll.start()
-        until(lambda: queue._awaited and not queue._ready)  # it has skipped the end, and waits for more
-        env.next.set()
-        poll.join(LONG)
-        (rows,) = polled
-        assert (rows.starts.tolist(), rows.env_index.tolist(), rows.ended_envs.tolist()) == ([True], [0], [])
-        base.stop()
-
-    def test_an_episode_between_requests_continues_as_a_new_trajectory(self):
-        def script(env):
-            env.start_episode("silent")
-            env.get_action("silent", seen(1))
-            env.log_returns("silent", 5.0)
-            env.go.wait()
-            env.log_returns("silent", 6.0)
-            env.get_action("silent", seen(2))
-            env.log_returns("silent", 7.0)
-            env.end_episode("silent", seen(3))
-
-        env = Scripted(script)
-        env.go = threading.Event()
-        base = to_base_env(env)
-        answer(base, base.poll_rows())
-        base.reset_rows(np.arange(1))
-        env.go.set()
-        rows = base.poll_rows()
-        assert (rows.starts.tolist(), rows.rewards.tolist()) == ([True], [0.0])
-        answer(base, rows)
-        assert base.poll_rows().rewards.tolist() == [7.0]
-        base.stop()
-
-    def test_a_reset_of_ended_episodes_keeps_the_others(self):
-        def script(env):
-            first, second = env.start_episode(), env.start_episode()
-            env.get_actions({first: seen(1), second: seen(2)})
-            env.end_episode(first, seen(3))
-            env.get_action(second, seen(4))
-
-        with playing(script) as base:
-            answer(base, base.poll_rows())
-            rows = base.poll_rows()
-            base.reset_rows(rows.ended_envs)
-            if len(rows) == 1:
-                rows = base.poll_rows()
-            assert not rows.starts.any()
 
 
 class TestSpaces:

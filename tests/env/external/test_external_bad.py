@@ -7,8 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import EnvError, ExternalEnv, ExternalMultiAgentEnv, MultiAgentError, SpaceError
-from tests.env.external.test_external import seen
-from tests.env.external.worlds import Scripted, ScriptedAgents, answer, playing, until
+from tests.env.external.worlds import Scripted, ScriptedAgents, answer, playing, seen, until
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 

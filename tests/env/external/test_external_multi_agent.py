@@ -8,8 +8,7 @@ from gymnasium import spaces
 
 from rollax import MultiAgentError
 from rollax.env.base_env import dicts_of
-from tests.env.external.test_external import seen
-from tests.env.external.worlds import ScriptedAgents, answer, playing, until
+from tests.env.external.worlds import ScriptedAgents, answer, playing, seen, until
 
 
 def columns_of(rows) -> list[tuple]:

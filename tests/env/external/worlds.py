@@ -21,6 +21,16 @@ LONG = 60.0
 """Timeout of tests in seconds."""
 
 
+def seen(number: float) -> np.ndarray:
+    """An observation that contains its number; the policy of all tests returns the action `number % 5` for it."""
+    return np.array([number, 0, number / 1000 + 1e-4], np.float32)
+
+
+def numbers(rows) -> list[float]:
+    """The numbers of the observations of some rows."""
+    return rows.obs[:, 0].tolist()
+
+
 class Scripted(ExternalEnv):
     """Its `run()` calls a given function with the environment."""
 

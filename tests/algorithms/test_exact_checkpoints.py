@@ -1,0 +1,117 @@
+"""`save(exact=True)`: the restored run equals the continued one, bit for bit, or the save is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import gymnasium as gym
+import pytest
+
+from rollax import ExternalEnv, PGTrainer, PPOTrainer, Trainer
+from rollax.algorithms.registry import get_trainer_class
+from rollax.errors import ConfigError
+from tests.algorithms.checkpoints import CONFIG, PPO, TWO, continue_training
+from tests.algorithms.envs import TwoAgents
+from tests.pages import REPOSITORY
+
+CHILD = """
+import json, sys
+from rollax import Trainer
+from tests.algorithms.checkpoints import continue_training
+print(json.dumps([continue_training(Trainer.from_checkpoint(path), 4) for path in sys.argv[1:]]))
+"""
+
+
+@pytest.mark.long
+def test_restored_in_a_fresh_process(tmp_path):
+    with PPOTrainer("CartPole-v1", PPO) as ppo, PGTrainer("CartPole-v1", CONFIG) as pg:
+        paths, expected = [], []
+        for trainer in (ppo, pg):
+            for _ in range(3):  # an odd number: the evaluations are not in step with the save
+                trainer.train()
+            paths.append(trainer.save(tmp_path / trainer.name, exact=True))
+            expected.append(continue_training(trainer, 4))
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, *map(str, paths)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+
+def test_restored_with_several_policies(tmp_path):
+    with PPOTrainer(TwoAgents, {**PPO, "multiagent": TWO, "evaluation_interval": None}) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path, exact=True)
+        expected = continue_training(trainer, 2)
+        with PPOTrainer(config=trainer.config) as fresh:
+            fresh.restore(path)
+            assert continue_training(fresh, 2) == expected
+
+
+@pytest.mark.parametrize("name", ["IMPALA", pytest.param("APPO", marks=pytest.mark.long), "A3C"])
+def test_restored_asynchronous_algorithm_without_workers(tmp_path, name):
+    # 64 is no multiple of a fragment's 28 steps, and recent fragments are replayed.
+    config = {**CONFIG, "rollout_fragment_length": 7, "timesteps_per_iteration": 100}
+    if name == "A3C":
+        del config["train_batch_size"]
+    else:
+        config |= {"replay_proportion": 1.5, "replay_buffer_num_slots": 3}
+    with get_trainer_class(name)("CartPole-v1", config) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path, exact=True)
+        expected = continue_training(trainer, 2)
+        with Trainer.from_checkpoint(path) as fresh:
+            assert continue_training(fresh, 2) == expected
+
+
+def test_exact_save_without_the_replay_buffer_is_refused(tmp_path):
+    with get_trainer_class("DQN")("CartPole-v1", {"model": CONFIG["model"], "seed": 5}) as trainer:
+        with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*store_buffer_in_checkpoints=True"):
+            trainer.save(tmp_path, exact=True)
+        assert not list(tmp_path.iterdir())
+
+
+def test_without_a_seed_only_a_search_is_saved_exactly(tmp_path):
+    with PGTrainer("CartPole-v1", {**CONFIG, "seed": None}) as trainer:
+        with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*seed=None"):
+            trainer.save(tmp_path, exact=True)
+        assert not list(tmp_path.iterdir())
+    config = {"num_directions": 2, "model": CONFIG["model"]}
+    with get_trainer_class("ES")("CartPole-v1", config) as trainer:
+        path = trainer.save(tmp_path, exact=True)
+        expected = continue_training(trainer, 1)
+        with Trainer.from_checkpoint(path) as fresh:
+            assert continue_training(fresh, 1) == expected
+
+
+def test_exact_save_of_an_external_environment_is_refused(tmp_path):
+    box = gym.spaces.Box(0, 1, (1,))
+    with PGTrainer(lambda _: ExternalEnv(box, gym.spaces.Discrete(2)), CONFIG) as trainer:
+        with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*ExternalBaseEnv"):
+            trainer.save(tmp_path, exact=True)
+
+
+@pytest.mark.parametrize(("num_envs", "wait_ms"), [(2, 0.0), (2, 1e9), (1, 0.0)])
+def test_exact_save_of_remote_environments_requires_lockstep(small_ray, tmp_path, num_envs, wait_ms):
+    remote = {"remote_worker_envs": True, "remote_env_batch_wait_ms": wait_ms, "num_envs_per_worker": num_envs}
+    with PGTrainer("CartPole-v1", {**CONFIG, **remote}) as trainer:
+        if num_envs == 1 or wait_ms:
+            trainer.save(tmp_path, exact=True)
+            return
+        with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*remote_env_batch_wait_ms"):
+            trainer.save(tmp_path, exact=True)
+
+
+def test_a_plain_save_changes_nothing(tmp_path):
+    with PPOTrainer("CartPole-v1", PPO) as saved, PPOTrainer("CartPole-v1", PPO) as other:
+        for trainer in (saved, other):
+            trainer.train()
+        saved.save(tmp_path)
+        assert continue_training(saved, 2) == continue_training(other, 2)
