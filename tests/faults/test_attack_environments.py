@@ -22,27 +22,29 @@ from rollax.errors import RollaxError
 from rollax.evaluation.rollout_worker import RolloutWorker
 from tests.env.refused import FORM
 from tests.faults.attacked import (
-    ALL,
     BOX,
     DICT,
     FIRST_RESET,
     FIRST_STEP,
     LATE_RESET,
     LATE_STEP,
-    AttackedAgents,
-    AttackedDicts,
     AttackedEnv,
     AttackedExternal,
-    AttackedExternalAgents,
     AttackedNative,
     AttackedOld,
-    AttackedParallel,
     AttackedRows,
-    AttackedTurns,
     AttackedVector,
     Fault,
     Made,
     envs_here,
+)
+from tests.faults.attacked_agents import (
+    ALL,
+    AttackedAgents,
+    AttackedDicts,
+    AttackedExternalAgents,
+    AttackedParallel,
+    AttackedTurns,
 )
 
 ZERO = np.zeros(2, np.float32)
