@@ -19,6 +19,7 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.config.groups import SearchFields
+from rollax.config.rules import SET
 from rollax.errors import ConfigError
 from rollax.evaluation.messages import Candidates
 from rollax.ops.evolution import Shaping, es_weights
@@ -31,7 +32,10 @@ class ESConfig(SearchFields):
     """The fields of ES in addition to those of a search, with the symbols of the module's equation."""
 
     defaults = {"lr": 0.01, "num_directions": 50, "noise_stdev": 0.02, "observation_filter": "MeanStdFilter"}
-    requires = {"clip_rewards": {"shaping": ("centered_rank", "identity")}}
+    requires = {
+        "clip_rewards": {"shaping": ("centered_rank", "identity")},
+        "explore": {"action_noise_std": SET},
+    }
     places = {("shaping", "l2_coeff", "action_noise_std"): ()}
 
     shaping: Shaping = Field(
@@ -71,6 +75,17 @@ class ESOptimizer(SearchOptimizer):
     """One iteration of ES in each step."""
 
     config_class = ESConfig
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        if not (self.config.explore or adds_to_actions(self._policy)):
+            raise ConfigError(
+                "explore has no effect: all actions are greedy, and noise is added to continuous ones only.",
+                where="config key 'explore'",
+                got=f"False, for {space_text(self._policy.action_space)}",
+                expected="a Box action space, or no such key",
+                fix="leave explore out: candidates explore by perturbed parameters",
+            )
 
     def weights(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
         return es_weights(returns, self.config.shaping)

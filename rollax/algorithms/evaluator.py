@@ -84,10 +84,10 @@ class Evaluator:
         check_count(num_episodes, "record(num_episodes=...)")
         folder = Path(out)
         # Existing files may be from an earlier call; the same seeds would repeat its episodes.
-        config = self._config(recording=sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0)
+        config = self._config(sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0, explore)
         envs = min(self._trainer.config.num_envs_per_worker, int(num_episodes))
         output = {"output": str(out), **({"output_infos": True} if infos else {})}
-        worker = self._make_worker(config.changed(num_envs_per_worker=envs, explore=explore, **output))
+        worker = self._make_worker(config.changed(num_envs_per_worker=envs, **output))
         try:
             self._hand_over(worker)
             result = evaluation_result(worker.write_episodes(num_episodes))
@@ -143,9 +143,9 @@ class Evaluator:
                 specs[name] = specs[name]._replace(config={**specs[name].config, "critic_space": space})
         return {**arguments, "policy_cls_or_specs": specs}
 
-    def _config(self, recording: int = 0) -> TrainerConfig:
+    def _config(self, recording: int = 0, explore: bool | None = None) -> TrainerConfig:
         """The config of evaluation; `recording` is the number of a recording within its iteration."""
-        config = self._trainer.config.for_evaluation()
+        config = self._trainer.config.for_evaluation(explore)
         envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
         # Separate random streams: evaluation does not replay training episodes. They depend on the time of the first
         # evaluation, so that a run and its restored copy after an exact save evaluate the same episodes.

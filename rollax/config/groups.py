@@ -110,6 +110,7 @@ class SearchFields(TrainerConfig):
         "max_policy_lag": "no experience is older than the parameters",
         "accept_off_policy_actions": "nothing is learned from actions",
         "count_steps_by": "there is one agent",
+        "explore": "candidates explore by perturbed parameters, and all actions are greedy",
         **_OWN_NETWORKS,
     }
     places = {("num_directions", "noise_stdev", "episodes_per_candidate", "shared_starts", "reward_offset"): ()}

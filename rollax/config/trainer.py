@@ -321,10 +321,17 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
         common = (self.model_fields_set & TrainerConfig.model_fields.keys()) - {"train_batch_size"}
         return config_class._derived({name: getattr(self, name) for name in common}, common, changes)
 
-    def for_evaluation(self) -> Self:
-        """The config of evaluation: greedy, with the changes of `evaluation_config`, without evaluation and output."""
-        changes = {"explore": False, **self.evaluation_config}
-        return self.changed(**{**changes, **_IN_EVALUATION})
+    def for_evaluation(self, explore: bool | None = None) -> Self:
+        """The config of evaluation: greedy, with the changes of `evaluation_config`, without evaluation and output.
+
+        `explore` replaces that of `evaluation_config`.
+        """
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        changes = {**self.evaluation_config, **_IN_EVALUATION}
+        values["explore"] = False  # not a change, which is refused where it has no effect
+        if explore is not None:
+            values["explore"] = changes["explore"] = explore
+        return self._derived(values, {*self.model_fields_set, "explore"}, changes)
 
     def to_json(self) -> dict[str, Any]:
         """Every field as plain JSON values, and "given", the fields that are not left at their defaults.
