@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from rollax.config.multiagent import SharedParts
 from rollax.errors import ConfigError, PolicyError, nearest
@@ -53,6 +56,15 @@ class SharedVariables:
                 once[other] = {**once[other], **{name: once[ids[0]][name] for name in group.names}}
         return once
 
+    def refuse_conflicts(self, weights: Mapping[str, Any]) -> None:
+        """Raises PolicyError if weights, by policy id and name, have different values of one shared variable."""
+        for group in self._groups:
+            given = [policy_id for policy_id in group.policy_ids if isinstance(weights.get(policy_id), Mapping)]
+            for name in group.names:
+                having = [policy_id for policy_id in given if name in weights[policy_id]]
+                for one, other in pairwise(having):
+                    _refuse_conflict(name, one, weights[one][name], other, weights[other][name])
+
     def hand_over(self) -> None:
         """Assigns the new arrays of a policy to the others; repeats an assignment that an interrupt has stopped."""
         source = self._unfinished
@@ -78,6 +90,23 @@ class SharedVariables:
                         newer = {**source.params, **source.extra}
                         other.params = _with(other.params, newer, group.names)
                         other.extra = _with(other.extra, newer, group.names)
+
+
+def _refuse_conflict(name: str, one: str, value: Any, other: str, second: Any) -> None:
+    if value is second:
+        return
+    array, array_of_other = np.asarray(value), np.asarray(second)
+    if array.shape != array_of_other.shape:
+        return  # one of them is not the variable's, which `set_weights` says
+    differs = (array != array_of_other) & ((array == array) | (array_of_other == array_of_other))  # NaN is like NaN
+    if differs.any():
+        raise PolicyError(
+            "Two policies that share a variable are given different values of it.",
+            where=f"set_weights, variable {name!r} of policies {one!r} and {other!r}",
+            got=f"{np.count_nonzero(differs)} different numbers of {differs.size}",
+            expected="equal values, or those of one policy",
+            fix=f"give {one!r} and {other!r} the same array, or set the weights of one of them: it changes both",
+        )
 
 
 def _same(arrays: tuple[Any, Any], others: tuple[Any, Any]) -> bool:

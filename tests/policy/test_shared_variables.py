@@ -301,6 +301,24 @@ class TestInTraining:
         worker.set_weights({"a": {name: value + 1 for name, value in weights["a"].items()}})
         np.testing.assert_array_equal(worker.policies["b"].params[TRUNK[0]], other[TRUNK[0]] + 1)
 
+    def test_weights_that_contradict_each_other_are_refused(self):
+        message = rf"different values of it(.|\n)*variable '{TRUNK[1]}' of policies 'a' and 'b'(.|\n)*1 different .* 24"
+        with PPOTrainer(Pair, CONFIG) as trainer:
+            before, weights = trainer.get_weights(), trainer.get_weights()
+            weights["b"][TRUNK[1]] = weights["b"][TRUNK[1]].copy()
+            weights["b"][TRUNK[1]][0, 0] += 1
+            weights["a"]["policy_head.bias"] = weights["a"]["policy_head.bias"] + 1
+            with pytest.raises(PolicyError, match=message):
+                trainer.set_weights(weights)
+            np.testing.assert_equal(trainer.get_weights(), before)
+            weights["a"][TRUNK[1]] = weights["b"][TRUNK[1]].copy()  # equal, but not the same array
+            trainer.set_weights(weights)
+            np.testing.assert_equal(trainer.get_weights(), weights)
+            trainer.set_weights({"b": before["b"]})  # of one policy: it changes both
+            np.testing.assert_array_equal(trainer.get_weights()["a"][TRUNK[1]], before["a"][TRUNK[1]])
+            with pytest.raises(PolicyError, match="wrong shape"):
+                trainer.set_weights({**before, "b": {**before["b"], TRUNK[1]: np.zeros(3)}})
+
     def test_a_policy_that_does_not_learn_acts_with_updated_variables(self):
         with PPOTrainer(Pair, {**CONFIG, "multiagent": {**MULTIAGENT, "policies_to_train": ["a"]}}) as trainer:
             before = trainer.get_policy("b").get_weights()

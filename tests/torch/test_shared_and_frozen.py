@@ -98,6 +98,18 @@ def test_a_part_that_only_one_policy_trains_is_shared():
         np.testing.assert_array_equal(uses.get_weights()[name], learns.get_weights()[name])
 
 
+def test_weights_of_a_shared_part_that_contradict_each_other_are_refused():
+    policies = {name: make(seed=seed, model={"custom_model": TwoLinears}) for seed, name in enumerate("ab")}
+    shared = SharedVariables({"s": SharedParts(parts=("policy",))}, policies)
+    weights = {name: policy.get_weights() for name, policy in policies.items()}
+    weights["a"]["policy.bias"][0] = np.nan
+    weights["b"]["policy.bias"] = weights["a"]["policy.bias"].copy()
+    shared.refuse_conflicts(weights)  # a NaN is no difference
+    weights["b"]["policy.bias"][0] = 0.0
+    with pytest.raises(PolicyError, match=r"variable 'policy.bias' of policies 'a' and 'b'(.|\n)*1 different"):
+        shared.refuse_conflicts(weights)
+
+
 class Counts(TwoLinears):
     """Replaces a buffer in each call."""
 
