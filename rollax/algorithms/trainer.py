@@ -15,6 +15,7 @@ from rollax import runtime
 from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.algorithms.registry import refuse_config_of_another, run_name
+from rollax.algorithms.running import ITERATION, Running, not_inside_itself
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_two_envs
@@ -72,6 +73,7 @@ class Trainer:
             self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
             with undone_on_failure(self.optimizer.stop):
                 self._evaluator = Evaluator(self)
+        self._running = Running(type(self).__name__)
         self.iteration = 0
         self.time_total_s = 0.0
         self.recorded_in: tuple[Path, int] | None = None
@@ -102,6 +104,7 @@ class Trainer:
         """The local worker, which holds the trained policies."""
         return self.workers.local
 
+    @not_inside_itself
     def train(self) -> TrainResult:
         """Runs one iteration, steps of the optimizer and an evaluation if due, and returns its result.
 
@@ -112,7 +115,8 @@ class Trainer:
         started = time.perf_counter()
         steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
         try:
-            stats = self.optimizer.iterate()
+            with self._running.marked(ITERATION):
+                stats = self.optimizer.iterate()
             self.iteration += 1
             episodes = self._window.summary(self.optimizer.take_episodes())
             trained_s = time.perf_counter() - started
@@ -185,6 +189,7 @@ class Trainer:
         """
         from rollax.runs.fit import fit
 
+        self._running.refuse("fit()", "train()")
         return fit(
             self,
             run_name(type(self)),
@@ -223,6 +228,7 @@ class Trainer:
         """
         self.optimizer.waits = False
 
+    @not_inside_itself
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
         """Plays whole episodes, greedily and in separate environments; nothing is learned from them.
 
@@ -247,6 +253,7 @@ class Trainer:
         """Whether `evaluate` can play episodes: there is an environment, and it is not a policy server."""
         return self._evaluator.plays
 
+    @not_inside_itself
     def record(
         self, num_episodes: int, out: str | Path, *, explore: bool = True, infos: bool = False
     ) -> EvaluationResult:
@@ -331,6 +338,7 @@ class Trainer:
             NonFiniteError: weights, target parameters or optimizer state contain NaN or infinity.
         """
         if exact:
+            self._running.refuse("save(exact=True)", ITERATION, "evaluate()")
             self.optimizer.begin_exactly()
             self.optimizer.forget()
             self.workers.restart_episodes()
@@ -348,6 +356,7 @@ class Trainer:
         """
         from rollax.algorithms import checkpoint
 
+        self._running.refuse("restore()", ITERATION, "evaluate()")
         checkpoint.restore(self, checkpoint.read(Path(path)), Path(path))
 
     @classmethod
