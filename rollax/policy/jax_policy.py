@@ -16,7 +16,6 @@ from jax import lax
 
 from rollax import runtime, trees
 from rollax.batch import Columns, SampleBatch
-from rollax.batch.columns import check_batch
 from rollax.methods import overrides
 from rollax.models.catalog import check_model, check_module
 from rollax.models.distributions.base import ActionDistribution
@@ -27,6 +26,7 @@ from rollax.policy.acting_device import ActingDevice, cpu_beside_gpu
 from rollax.policy.constants import constants_of
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
+from rollax.policy.learned_columns import naming_missing_columns
 from rollax.policy.learner import Learner
 from rollax.policy.learning import Learning, learning_of, logp_of
 from rollax.policy.loss_result import checked_loss
@@ -301,6 +301,7 @@ class JaxPolicy(ModelPolicy):
         params, extra = self._arrays_for(self._acting.values, columns)
         return np.asarray(self._acting.values(params, extra, columns))[:rows]
 
+    @naming_missing_columns
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """Trains in one compiled call; statistics are means over the last epoch that began.
 
@@ -314,14 +315,15 @@ class JaxPolicy(ModelPolicy):
             raise update.error
         return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self._reported_lr()}
 
+    @naming_missing_columns
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
-        check_batch(batch, SampleBatch, self.described)
-        size = training_bucket(len(batch))
-        columns, mask = trees.pad(self.train_columns(batch), size), (np.arange(size) < len(batch)).astype(np.float32)
+        columns, size = self._checked_columns(batch), training_bucket(len(batch))
+        columns, mask = trees.pad(columns, size), (np.arange(size) < len(batch)).astype(np.float32)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
         return np.asarray(self._learning.errors(self.params, self.extra, columns, mask, coefficients))[: len(batch)]
 
+    @naming_missing_columns
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of other state that changes.
 

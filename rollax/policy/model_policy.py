@@ -21,6 +21,7 @@ from rollax.models.outputs import Outputs, has_critic
 from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.finite import check_finite
+from rollax.policy.learned_columns import LearnedColumns
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.policy import Policy
 from rollax.policy.raw_observations import ObservationShapes
@@ -64,6 +65,7 @@ class ModelPolicy(Policy):
         self.learning_rng = np.random.Generator(np.random.SFC64(learning))
         self._schedules: dict[str, Schedule] = {}
         self._shapes_of_obs = ObservationShapes(observation_space)
+        self._learned_columns = LearnedColumns(observation_space, action_space)
         self.masks = self.make_masks()
         self.exploration = self.make_exploration()
         self._exploration_state = self.exploration.initial_state()
@@ -299,8 +301,7 @@ class ModelPolicy(Policy):
                 expected="1 row or more",
                 fix="do not call it if nothing was sampled",
             )
-        columns, count = self.train_columns(batch), len(batch)
-        self._check_rows(columns, count)
+        columns, count = self._checked_columns(batch), len(batch)
         if self.memory.present:
             columns, count = self.memory.sequences(columns, batch)
         plan = Minibatches.draw(
@@ -314,19 +315,12 @@ class ModelPolicy(Policy):
         )
         return trees.pad(columns, plan.capacity), plan
 
-    def _check_rows(self, columns: Mapping[str, Any], rows: int) -> None:
-        """Raises BatchError for a column of another length: padding would fill it with zeros."""
-        for name, column in columns.items():
-            for leaf in trees.leaves(column):
-                if np.shape(leaf)[:1] != (rows,):
-                    raise BatchError(
-                        "The number of rows of the column is not that of its batch.",
-                        where=f"policy class {type(self).__name__}, train_columns, column {name!r}",
-                        got=f"shape {np.shape(leaf)}",
-                        expected=f"({rows}, ...)",
-                        fix="return one row for each row of the batch; return numbers that are equal for all rows from "
-                        "coefficients()",
-                    )
+    def _checked_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        """The columns that the loss reads; BatchError for what is no SampleBatch, or does not fit the spaces."""
+        check_batch(batch, SampleBatch, self.described)
+        columns = self.train_columns(batch)
+        self._learned_columns.check(columns, batch, self)
+        return columns
 
     def _units(self, rows: int | None) -> int | None:
         """Converts a number of rows to one of sequences for a policy with memory."""

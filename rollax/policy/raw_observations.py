@@ -11,9 +11,8 @@ from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.errors import EnvError, NonFiniteError
+from rollax.policy.learned_columns import NO_NUMBERS
 from rollax.spaces import Path, at, bounds, in_dtype, leaves, of_each, path_text, walk
-
-_NO_NUMBERS = frozenset("OSUMmc")  # kinds of NumPy's dtypes; those of PyTorch have none
 
 
 class ObservationShapes:
@@ -31,7 +30,7 @@ class ObservationShapes:
                 found = column.shape
                 rows = found[0] if rows is None else rows
                 fits = found[0] == rows and found[1:] == shape
-                fits = fits and getattr(column.dtype, "kind", "") not in _NO_NUMBERS
+                fits = fits and getattr(column.dtype, "kind", "") not in NO_NUMBERS
             except (AttributeError, IndexError, KeyError, TypeError):
                 fits = False
             if not fits:

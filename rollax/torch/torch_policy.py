@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from rollax import trees
 from rollax.batch import Columns, SampleBatch
-from rollax.batch.columns import check_batch
 from rollax.errors import PolicyError
 from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, is_noisy, run_model
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
+from rollax.policy.learned_columns import naming_missing_columns
 from rollax.policy.loss_result import checked_loss, td_error_of
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import ActionsResult
@@ -238,6 +238,7 @@ class TorchPolicy(ModelPolicy):
             )
         return values
 
+    @naming_missing_columns
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """Trains on epochs of minibatches; statistics are means over the last epoch that began.
 
@@ -249,11 +250,11 @@ class TorchPolicy(ModelPolicy):
             raise update.error
         return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self._reported_lr()}
 
+    @naming_missing_columns
     @torch.no_grad()
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
-        check_batch(batch, SampleBatch, self.described)
-        columns = to_tensors(self.train_columns(batch), self.device)
+        columns = to_tensors(self._checked_columns(batch), self.device)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
         mask = torch.ones(len(batch), device=self.device)
         with random_numbers_of(self.generator, self.device):
@@ -262,6 +263,7 @@ class TorchPolicy(ModelPolicy):
         where = f"policy class {type(self).__name__}, td_errors"
         return to_numpy(td_error_of(statistics_of(stats, self.device), len(batch), where))
 
+    @naming_missing_columns
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of a buffer that it changes.
 

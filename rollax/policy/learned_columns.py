@@ -1,0 +1,127 @@
+"""Checks of the columns that a policy learns from: missing ones, and those that do not fit its spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.batch.columns import MissingColumnError
+from rollax.errors import BatchError
+from rollax.spaces import Path, at, leaves, path_text, space_text
+
+NO_NUMBERS = frozenset("OSUMmc")
+"""Kinds of NumPy's dtypes that models cannot read; dtypes of PyTorch have none."""
+_WHOLE = frozenset("iub")
+_NAMES = frozenset(value for key, value in vars(SampleBatch).items() if key.isupper())
+_MISFIT = (AttributeError, IndexError, KeyError, TypeError)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class LearnedColumns:
+    """The rows that the columns `obs`, `new_obs` and `actions` of a policy have."""
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        seen, chosen = _parts(observation_space, whole=False), _parts(action_space, whole=True)
+        self._parts = {SampleBatch.OBS: seen, SampleBatch.NEW_OBS: seen, SampleBatch.ACTIONS: chosen}
+
+    def check(self, columns: Mapping[str, Any], batch: SampleBatch, policy: Any) -> None:
+        """Raises BatchError for a column of another length than the batch, which padding would fill with zeros.
+
+        Also for observations or actions of the batch that are no numbers or have other shapes than in the policy's
+        spaces; their values are not read.
+        """
+        rows = len(batch)
+        for name, column in columns.items():
+            for leaf in trees.leaves(column):
+                if np.shape(leaf)[:1] != (rows,):
+                    raise BatchError(
+                        "The number of rows of the column is not that of its batch.",
+                        where=f"policy class {type(policy).__name__}, train_columns, column {name!r}",
+                        got=f"shape {np.shape(leaf)}",
+                        expected=f"({rows}, ...)",
+                        fix="return one row for each row of the batch; return numbers that are equal for all rows from "
+                        "coefficients()",
+                    )
+        for name, parts in self._parts.items():
+            # An override of `train_columns` may have changed the column for its own loss.
+            if (column := columns.get(name)) is not None and column is batch.get(name):
+                for path, shape, whole in parts:
+                    if not _fits(column, path, (rows, *shape), whole):
+                        raise _misfit(policy, name, column, path, (rows, *shape), whole)
+
+
+def _parts(space: Space, *, whole: bool) -> list[tuple[Path, tuple[int, ...], bool]]:
+    """Path, shape, and whether only whole numbers fit, of each leaf; those of observations may be encoded as floats."""
+    return [(path, tuple(leaf.shape or ()), whole and not isinstance(leaf, spaces.Box)) for path, leaf in leaves(space)]
+
+
+def _fits(column: Any, path: Path, shape: tuple[int, ...], whole: bool) -> bool:
+    try:
+        part = at(column, path)
+        kind = getattr(part.dtype, "kind", "")
+        return part.shape == shape and (kind in _WHOLE if whole and kind else kind not in NO_NUMBERS)
+    except _MISFIT:
+        return False
+
+
+def _misfit(policy: Any, name: str, column: Any, path: Path, shape: tuple[int, ...], whole: bool) -> BatchError:
+    what = "action" if name == SampleBatch.ACTIONS else "observation"
+    leaf = dict(leaves(getattr(policy, f"{what}_space")))[path]
+    fix = f"pass one row for each step, in the shapes of the {what} space"
+    try:
+        part = at(column, path)
+        got = f"{part.dtype}{list(part.shape)}"
+        if part.shape == shape:
+            fix = f"convert the column: batch[{name!r}].astype(np.{leaf.dtype})"
+    except _MISFIT:
+        got = f"no such part in {type(column).__name__}"
+    return BatchError(
+        f"The {what}s of the batch do not fit the policy's {what} space.",
+        where=f"{policy.described}, column {name!r}{path_text(path)}",
+        got=got,
+        expected=f"{'whole ' if whole else ''}numbers {list(shape)}, of {space_text(leaf)}",
+        fix=fix,
+    )
+
+
+def naming_missing_columns(method: Method) -> Method:
+    """Makes a method of a policy that takes a batch raise MissingColumnError for a column that its loss lacks."""
+
+    @wraps(method)
+    def named(self: Any, batch: SampleBatch) -> Any:
+        try:
+            return method(self, batch)
+        except MissingColumnError as error:
+            raise _missing(self.described, error.parts["got"], batch) from error
+        except KeyError as error:
+            name = error.args[0] if len(error.args) == 1 else None
+            if isinstance(name, str) and (name in _NAMES or name in batch):
+                raise _missing(self.described, name, batch) from error
+            raise
+
+    return cast(Method, named)
+
+
+def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:
+    if name in batch:
+        return MissingColumnError(
+            "The loss reads a column that train_columns does not return.",
+            where=f"{where}, column {name!r}",
+            got="the column in the batch, but not in train_columns(batch)",
+            expected=f"{name!r} among the returned columns",
+            fix=f"return it: {{**super().train_columns(batch), {name!r}: batch[{name!r}]}}",
+        )
+    return MissingColumnError(
+        "The batch lacks a column that the policy learns from.",
+        where=f"{where}, column {name!r}",
+        got=f"columns {list(batch)}",
+        expected=f"the column {name!r} too",
+        fix="pass a batch that postprocess_rows returned or a replay buffer returns, or fill the column",
+    )

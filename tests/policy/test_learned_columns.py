@@ -1,0 +1,165 @@
+"""Batches that do not fit the policy: each error names the column, what it has, and what the policy's spaces have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from examples.torch_dqn import TorchDQNPolicy
+from examples.torch_ppo import TorchPPOPolicy
+from rollax import BatchError, SampleBatch
+from rollax.algorithms.dqn import DQNPolicy
+from rollax.algorithms.marwil import BCPolicy
+from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.sac import SACPolicy
+from rollax.batch.columns import MissingColumnError
+
+SEEN, CHOICES, FORCES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
+ROWS = 4
+SMALL = {"model": {"fcnet_hiddens": (4,)}, "train_batch_size": ROWS}
+PPO = {**SMALL, "sgd_minibatch_size": ROWS, "num_sgd_iter": 1}
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((ROWS, *shape)).astype(np.float32)
+
+
+def sampled(policy: Any) -> dict[str, Any]:
+    """What a PPO policy learns from."""
+    actions, _, fetches = policy.compute_actions(numbers(3))
+    columns = {"obs": numbers(3), "actions": actions, "advantages": numbers(), "value_targets": numbers()}
+    return {**columns, **fetches}
+
+
+def replayed(policy: Any) -> dict[str, Any]:
+    """What a DQN or SAC policy learns from."""
+    columns = {"obs": numbers(3), "actions": policy.compute_actions(numbers(3))[0], "new_obs": numbers(3)}
+    return {**columns, "rewards": numbers(), "discounts": numbers(), "weights": np.ones(ROWS, np.float32)}
+
+
+MADE: dict[str, tuple[Any, ...]] = {
+    "PPO": (PPOPolicy, CHOICES, PPO, sampled),
+    "DQN": (DQNPolicy, CHOICES, SMALL, replayed),
+    "SAC": (SACPolicy, FORCES, SMALL, replayed),
+    "PPO in PyTorch": (TorchPPOPolicy, CHOICES, PPO, sampled),
+    "DQN in PyTorch": (TorchDQNPolicy, CHOICES, SMALL, replayed),
+}
+METHODS = ["learn_on_batch", "compute_gradients", "td_errors"]
+
+
+@pytest.fixture(params=MADE, scope="module")
+def case(request) -> tuple[Any, dict[str, Any]]:
+    policy_class, action_space, config, columns = MADE[request.param]
+    policy = policy_class(SEEN, action_space, config)
+    return policy, columns(policy)
+
+
+def refused(case: tuple[Any, dict[str, Any]], method: str, column: str, value: Any) -> str:
+    policy, columns = case
+    before = policy.get_weights()
+    with pytest.raises(BatchError, match=rf"{type(policy).__name__}, column '{column}'") as error:
+        getattr(policy, method)(SampleBatch({**columns, column: value}))
+    np.testing.assert_equal(policy.get_weights(), before)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+class TestWrong:
+    @pytest.mark.parametrize(
+        ("value", "got"),
+        [
+            (numbers(5), r"float32[4, 5]"),
+            (numbers(), r"float32[4]"),
+            (np.full((ROWS, 3), "1"), r"<U1[4, 3]"),
+            (np.full((ROWS, 3), None), r"object[4, 3]"),
+            (numbers(3) * 1j, "complex64[4, 3]"),
+            ({"position": numbers(3)}, "no such part in dict"),
+        ],
+    )
+    def test_observations(self, case, method, value, got):
+        for column in {"obs", "new_obs"} & case[1].keys():
+            text = refused(case, method, column, value)
+            assert "do not fit the policy's observation space" in text
+            assert got in text
+            assert "expected: numbers [4, 3], of Box" in text
+
+    def test_actions(self, case, method):
+        policy, columns = case
+        text = refused(case, method, "actions", columns["actions"][..., None])
+        space = "Box" if policy.action_space is FORCES else "Discrete(3)"
+        assert f"{list(columns['actions'].shape)}, of {space}" in text
+        assert "fix:      pass one row for each step, in the shapes of the action space" in text
+        if policy.action_space is CHOICES:
+            text = refused(case, method, "actions", columns["actions"] + 0.5)
+            assert "expected: whole numbers [4], of Discrete(3)" in text
+            assert "fix:      convert the column: batch['actions'].astype(np.int64)" in text
+
+    def test_missing_columns(self, case, method):
+        policy, columns = case
+        read = policy.train_columns(SampleBatch(columns)).keys() & columns.keys()
+        assert len(read) > 4
+        for name in read:
+            left = {other: column for other, column in columns.items() if other != name}
+            message = rf"lacks a column(.|\n)*, column '{name}'(.|\n)*fix: +pass a batch that postprocess_rows returned"
+            with pytest.raises(MissingColumnError, match=message) as error:
+                getattr(policy, method)(SampleBatch(left))
+            assert f"got:      columns {list(left)}" in str(error.value)
+
+
+def test_other_numbers_are_accepted(case):
+    policy, columns = case
+    columns = {**columns, "obs": np.ones((ROWS, 3), np.int64)}
+    if policy.action_space is CHOICES:
+        columns["actions"] = columns["actions"].astype(np.uint8)
+    assert policy.learn_on_batch(SampleBatch(columns))["total_loss"] is not None
+
+
+def test_parts_of_nested_spaces():
+    seen = spaces.Dict({"place": SEEN, "kinds": spaces.Tuple([spaces.MultiBinary(2)])})
+    policy = BCPolicy(seen, spaces.Tuple([CHOICES, FORCES]), SMALL)
+    good = {"place": numbers(3), "kinds": (np.ones((ROWS, 2), np.int8),)}
+    actions = (np.zeros(ROWS, int), numbers(2))
+
+    def batch(obs: Any, chosen: Any) -> SampleBatch:
+        return SampleBatch({"obs": obs, "actions": chosen, "weights": np.ones(ROWS, np.float32)})
+
+    narrow = batch({**good, "kinds": (np.ones((ROWS, 1), np.int8),)}, actions)
+    with pytest.raises(BatchError, match=r"column 'obs', key 'kinds', element 0(.|\n)*int8\[4, 1\](.|\n)*\[4, 2\]"):
+        policy.learn_on_batch(narrow)
+    without = batch({"kinds": good["kinds"]}, actions)
+    with pytest.raises(BatchError, match=r"column 'obs', key 'place'(.|\n)*no such part in dict"):
+        policy.learn_on_batch(without)
+    floats = batch(good, (np.zeros(ROWS), numbers(2)))
+    with pytest.raises(BatchError, match=r"column 'actions', element 0(.|\n)*float64(.|\n)*whole numbers \[4\]"):
+        policy.learn_on_batch(floats)
+    assert policy.learn_on_batch(batch(good, actions))
+
+
+class Own(PPOPolicy):
+    """Reads a column that `train_columns` does not return, and one-hot actions."""
+
+    reads = "rewards"
+
+    def train_columns(self, batch):
+        return {**super().train_columns(batch), "actions": np.eye(3, dtype=np.float32)[batch["actions"]]}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        return (out.policy * batch["actions"]).sum() + jnp.sum(batch[self.reads]), {}
+
+
+def test_columns_of_an_own_loss():
+    policy = Own(SEEN, CHOICES, PPO)
+    columns = {**sampled(policy), "rewards": numbers()}
+    fix = r"return it: \{\*\*super\(\).train_columns\(batch\), 'rewards': batch\['rewards'\]\}"
+    with pytest.raises(MissingColumnError, match=rf"train_columns does not return(.|\n)*'rewards'(.|\n)*{fix}"):
+        policy.learn_on_batch(SampleBatch(columns))
+    policy.reads = "value_targets"
+    assert policy.learn_on_batch(SampleBatch(columns))["total_loss"] is not None
+    policy = Own(SEEN, CHOICES, PPO)
+    policy.reads = "unknown"  # no column: some other lookup
+    with pytest.raises(KeyError, match="^'unknown'"):
+        policy.learn_on_batch(SampleBatch(columns))
