@@ -31,7 +31,7 @@ from rollax.errors import ConfigError
 from rollax.runs.display import cells, shown_path
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
-from rollax.runs.stopping import checked_stop
+from rollax.runs.stopping import DONE, checked_stop
 from rollax.storage import newest
 
 if TYPE_CHECKING:
@@ -244,7 +244,9 @@ def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
 def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
     shown = cells(fitted.last, None, thousands=",")
     reason = "interrupted"
-    if fitted.reached:
+    if fitted.reached == DONE:
+        reason = "a callback ended the run"
+    elif fitted.reached:
         value = number_in(fitted.last, *WHERE_IN_RESULT[fitted.reached])
         reason = f"{fitted.reached} {value:.10g} reached {stop[fitted.reached]:.10g}"
     lines = [f"Ended:            {reason} ({shown['steps']} steps, {shown['elapsed']})"]

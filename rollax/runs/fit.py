@@ -30,7 +30,7 @@ class FitResult:
 
     Args:
         last: the last result; its `evaluation` is the final greedy evaluation, if any.
-        reached: the stop condition that ended the run; None after a signal.
+        reached: the stop condition that ended the run, "done" if a callback ended it; None after a signal.
         missed_goal: whether a reward goal was set and none was reached.
         signal: the number of the signal that ended the run (2 for Ctrl-C), or None.
         out: the run folder; None if nothing was written.

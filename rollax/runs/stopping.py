@@ -14,6 +14,8 @@ from rollax.runs.results import WHERE_IN_RESULT, number_in
 
 _GOALS = ("episode_reward_mean", "evaluation_reward_mean")
 _LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
+DONE = "done"
+"""The entry of a result by which a callback ends the run, as in Ray Tune."""
 
 
 def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> dict[str, float]:
@@ -47,11 +49,12 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
 
 
 def reached(stop: Mapping[str, float], result: Mapping[str, Any]) -> str | None:
+    """Returns the first condition that the result meets, else "done" if a callback has set `result["done"]`."""
     for name, threshold in stop.items():
         value = number_in(result, *WHERE_IN_RESULT[name])
         if value is not None and value >= threshold:
             return name
-    return None
+    return DONE if result.get(DONE) else None
 
 
 def missed_goal(stop: Mapping[str, float], result: Mapping[str, Any]) -> bool:

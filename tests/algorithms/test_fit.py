@@ -228,6 +228,18 @@ def test_a_greedy_goal_turns_evaluations_on():
     assert (result.reached, result.missed_goal) == ("training_iteration", True)
 
 
+def test_a_callback_ends_the_run(tmp_path):
+    class Enough(Callbacks):
+        def on_train_result(self, *, trainer, result):
+            result["done"] = result["timesteps_total"] >= 100
+
+    with PPOTrainer("CartPole-v1", {**TINY, "callbacks": Enough}) as trainer:
+        result = trainer.fit({"training_iteration": 5, "episode_reward_mean": 1e9}, tmp_path / "run", progress="none")
+    assert (result.reached, result.missed_goal, result.signal) == ("done", True, None)
+    assert [(row["timesteps_total"], row["done"]) for row in rows(tmp_path / "run")] == [(64, False), (128, True)]
+    assert result.last["evaluation"] is not None
+
+
 def test_an_evaluation_for_a_goal_is_part_of_its_iteration(monkeypatch):
     class Seen(Callbacks):
         evaluated = []

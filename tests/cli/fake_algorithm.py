@@ -31,7 +31,8 @@ class FakeTrainer:
     """Iteration n takes 100 steps and `pause` seconds and has the reward 10·n, greedily 20·n + 1; iteration 1 has no
     episode.
 
-    Config keys: `pause`; `fail_at`, an iteration that raises; `bug_at`, one that raises an error that is not rollax's.
+    Config keys: `pause`; `fail_at`, an iteration that raises; `bug_at`, one that raises an error that is not rollax's;
+    `done_at`, one whose result ends the run.
     """
 
     name = "FAKE"
@@ -88,6 +89,8 @@ class FakeTrainer:
         }
         due = self._interval and self.iteration % self._interval == 0
         result["evaluation"] = self.evaluate() if due else None
+        if self.iteration == self.settings.get("done_at"):
+            result["done"] = True
         return result
 
     def save(self, directory: str | Path) -> Path:

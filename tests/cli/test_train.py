@@ -221,6 +221,13 @@ def test_quiet_prints_only_the_summary(rollax):
     assert not [line for line in out if line.startswith("iteration")]
 
 
+def test_a_callback_ends_the_run(rollax, lines, cwd):
+    options = ("train", "--run=FAKE", "--stop-iterations=5", '--config={"done_at": 2}', "--quiet", "--out=here")
+    out = rollax(*options).output.splitlines()
+    assert out[0] == "Ended:            a callback ended the run (200 steps, 0:04)"
+    assert [row.get("done") for row in lines(cwd / "here")] == [None, True]
+
+
 def test_an_error_is_short_and_keeps_the_files(rollax, lines, cwd):
     options = ("train", "--run=FAKE", "--checkpoint-frequency=1", '--config={"fail_at": 3}')
     done = rollax(*options, "--out=here")

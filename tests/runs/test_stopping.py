@@ -34,6 +34,10 @@ def result(iteration, **changes):
         # A goal that is reached in the last allowed iteration is reached.
         ({"episode_reward_mean": 0, "timesteps_total": 1000}, {"episode_reward_mean": 1.0}, "episode_reward_mean"),
         ({}, {}, None),
+        ({}, {"done": True}, "done"),
+        ({}, {"done": np.bool_(True)}, "done"),
+        ({"timesteps_total": 1001}, {"done": False}, None),
+        ({"episode_reward_mean": 0}, {"episode_reward_mean": 1.0, "done": True}, "episode_reward_mean"),
     ],
 )
 def test_reached(conditions, changes, ended_by):
