@@ -74,8 +74,13 @@ SYNONYMS: dict[str, str] = {
     "n_eval_episodes": "episodes_per_candidate: episodes of each candidate in training; evaluation_num_episodes counts "
     "those of an evaluation | evaluation_num_episodes",
     "eval_freq": "evaluation_interval: it counts training iterations",
-    **_all("min_sample_timesteps_per_iteration min_train_timesteps_per_iteration", "timesteps_per_iteration"),
-    "min_iter_time_s": "min_time_s_per_iteration",
+    **_all(
+        "min_sample_timesteps_per_iteration min_train_timesteps_per_iteration min_sample_timesteps_per_reporting "
+        "min_train_timesteps_per_reporting",
+        "timesteps_per_iteration",
+    ),
+    **_all("min_iter_time_s min_time_s_per_reporting", "min_time_s_per_iteration"),
+    "num_cpus_for_local_worker": "num_cpus_for_driver",
     **_all(
         "norm_obs normalize_obs obs_norm normalize_observations normalize_observation",
         'observation_filter: "MeanStdFilter" standardizes observations',
@@ -86,10 +91,10 @@ SYNONYMS: dict[str, str] = {
     "callbacks_class": "callbacks",
     "output_compress_columns": "output output_compress: it names a compression, for all columns",
     "output_max_rows_per_file": "output output_max_file_size: it counts bytes",
-    "stats_window_size": "metrics_num_episodes_for_smoothing",
+    **_all("stats_window_size metrics_smoothing_episodes", "metrics_num_episodes_for_smoothing"),
     # Replay
     "replay_buffer_config": "buffer_size prioritized_replay: keys of the config itself",
-    "replay_buffer_class": "prioritized_replay",
+    "replay_buffer_class": "prioritized_replay: there is no hindsight replay (HER)",
     **_all("replay_buffer_size replay_size max_replay_size replay_capacity memory_size", "buffer_size"),
     "num_replay_buffer_shards": "num_replay_shards",
     "optimize_memory_usage": "frame_stack_axis: observations are stored once; with this key also each image of a stack",
@@ -167,27 +172,50 @@ _UNNORMALIZED = (
     "environment normalizes them"
 )
 _STANDARDIZED = "leave it out: PPO standardizes advantages over the train batch, PG returns; the others do not"
-_ITERATIONS = "call train() until result['timesteps_total'] reaches it, or use `rollax train --stop-timesteps`"
+_ITERATIONS = "use fit(stop={'timesteps_total': ...}) or `rollax train --stop-timesteps`, or call train() in a loop"
 _DRAWN = "leave it out: this algorithm explores by drawing actions from its policy; explore=False acts greedily"
 _CHECKPOINTS = "use fit(checkpoint_frequency=...) or `rollax train --checkpoint-frequency`, in iterations"
 _TIME_LIMIT = "give the environment a time limit, such as with gymnasium.make(..., max_episode_steps=...)"
-_RESULTS = "leave it out: train() returns the results, and `rollax train` writes them to files"
+_RESULTS = "leave it out: fit(out=...) and `rollax train` write a TensorBoard log and all results, and show progress"
+_NO_REPLAY = "leave it out: this algorithm has no replay buffer"
+_VIDEOS = "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env"
+_INPUT = (
+    "leave it out: this algorithm learns from its own experience; DQN, SAC or TD3 learn from recorded data; a policy "
+    "server is env=PolicyServerEnv"
+)
+_WRAPPED = "leave it out: env is a function that wraps the environment, env=lambda context: Wrapper(Env())"
 ADVICE: dict[str, str] = {
-    "input": "leave it out: this algorithm learns from its own experience; DQN, SAC or TD3 learn from recorded data",
+    **_all("input input_config", _INPUT),
     "input_evaluation": "leave it out: this algorithm does not learn from recorded data; see estimate_policy",
     "shuffle_buffer_size": "leave it out: rows are drawn from all of the recorded data",
     "postprocess_inputs": "leave it out: each algorithm computes its returns itself",
     "actions_in_input_normalized": 'leave it out: the format defines it; input_config={"actions_of": ...} overrides it',
     "framework": "leave it out: the algorithms are in JAX; for a policy in PyTorch see docs/torch.md",
     "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
-    "record_env": "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env",
+    **_all("record_env render_env monitor capture_video video_folder", _VIDEOS),
     **_all("horizon max_ep_len max_episode_steps", _TIME_LIMIT),
     **_all("soft_horizon no_done_at_end", "leave it out: truncated episodes are bootstrapped, terminated ones are not"),
     "preprocessor_pref": "leave it out: models take every space; for Atari see docs/atari-and-video.md",
     "use_critic": "leave it out: PG has no critic; A2C, PPO and the other actor-critics have one",
     "shuffle_sequences": "leave it out: minibatches are drawn at random in every epoch",
     "simple_optimizer": "leave it out: each algorithm has one optimizer",
-    "evaluation_num_workers": "leave it out: the trainer's process evaluates",
+    **_all(
+        "evaluation_num_workers evaluation_num_env_runners evaluation_parallel_to_training",
+        "leave it out: the trainer's process evaluates, between two iterations",
+    ),
+    "evaluation_duration_unit": "leave it out: evaluation_num_episodes counts episodes",
+    **_all(
+        "custom_eval_function custom_evaluation_function",
+        "leave it out: evaluations have the custom_metrics of the callbacks; or evaluate in your own loop",
+    ),
+    "keep_per_episode_custom_metrics": "leave it out: results have means; a callback can collect the values",
+    "env_task_fn": "leave it out: a callback sets attributes of the environments, see docs/callbacks.md",
+    "create_env_on_driver": "leave it out: with workers, the driver only reads the spaces of an environment",
+    **_all("_disable_preprocessor_api enable_connectors", "leave it out: models take the observations as they are"),
+    "synchronize_filters": "leave it out: the filters of all workers are merged",
+    "worker_side_prioritization": "leave it out: the workers of Ape-X compute initial priorities",
+    **_all("replay_buffer_config replay_buffer_class replay_buffer_kwargs buffer_size learning_starts", _NO_REPLAY),
+    **_all("wrapper_class env_wrapper", _WRAPPED),
     **_all("total_timesteps total_steps num_iterations max_epoch epochs", _ITERATIONS),
     **_all("norm_reward normalize_reward normalize_rewards reward_normalization rew_norm", _UNNORMALIZED),
     **_all("reward_scale reward_scaling", _UNNORMALIZED),

@@ -85,6 +85,10 @@ HINTS = [
     ("APPO", "tau", "in rollax it is 'target_update_frequency'"),
     ("TD3", "policy_frequency", "in rollax it is 'policy_delay'"),
     ("PPO", "device", "JAX_PLATFORMS"),
+    ("PPO", "tensorboard_log", "fit(out=...)"),
+    ("PPO", "total_timesteps", "fit(stop={'timesteps_total': ...})"),
+    ("SAC", "replay_buffer_class", "no hindsight replay"),
+    ("PPO", "wrapper_class", "env=lambda context: Wrapper(Env())"),
     # RLlib
     ("DQN", "exploration_config", "'exploration' and 'initial_epsilon' and 'final_epsilon' and 'epsilon_timesteps'"),
     ("QMIX", "exploration_config", "in rollax it is 'initial_epsilon' and 'final_epsilon' and 'epsilon_timesteps'"),
@@ -95,6 +99,12 @@ HINTS = [
     ("CQL", "input_evaluation", "in rollax it is 'off_policy_estimation_methods'"),
     ("PPO", "input_evaluation", "estimate_policy"),
     ("MARWIL", "shuffle_buffer_size", "rows are drawn from all"),
+    ("PPO", "input_config", "env=PolicyServerEnv"),
+    ("PPO", "env_task_fn", "docs/callbacks.md"),
+    ("PPO", "evaluation_parallel_to_training", "between two iterations"),
+    ("PPO", "replay_buffer_config", "this algorithm has no replay buffer"),
+    ("DQN", "replay_buffer_config", "in rollax it is 'buffer_size' and 'prioritized_replay'"),
+    ("A2C", "min_sample_timesteps_per_reporting", "in rollax it is 'timesteps_per_iteration'"),
     # Spinning Up
     ("SAC", "polyak", "in rollax it is 'tau': 1 - polyak"),
     ("PPO", "pi_lr", "in rollax it is 'lr'"),
