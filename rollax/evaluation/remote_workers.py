@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollax.config import TrainerConfig
 from rollax.env.registry import register_all, registrations
 from rollax.evaluation.messages import Update
-from rollax.processes.actors import Actors
+from rollax.processes.actors import Actors, unsendable
 from rollax.processes.failures import FailureRules, Failures
 from rollax.processes.pool import Actor, ActorPool, Call
 
@@ -124,6 +124,21 @@ class RemoteWorkers(ActorPool):
                     replies.append(Reply(call.index, call.value))
             if replies or not self.pending or time.monotonic() >= until:
                 return replies
+
+    def apply(self, function: Callable[[Any], Any]) -> dict[int, Any]:
+        """Index -> result of a function of each worker, whose exceptions are raised; ConfigError if it cannot be sent."""
+        try:
+            sent = self._actors.put(function)
+        except Exception as error:
+            outer = getattr(getattr(function, "__code__", None), "co_freevars", ())
+            raise unsendable(
+                error,
+                "foreach_worker" + (f", a function with the outer variables {', '.join(outer)}" if outer else ""),
+                expected="a function that cloudpickle can store, with all that it uses",
+                fix="do not use the trainer, a worker or a callback in the function: assign the numbers that it needs "
+                "to variables before, as in `length = trainer.iteration`",
+            ) from error
+        return self.call_all("apply", sent, raises=True)
 
     def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:
         # Not by version, because a restore resets it, and the next update may have an earlier version again.

@@ -89,9 +89,13 @@ class WorkerSet:
             self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
-        """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised."""
+        """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised.
+
+        Raises:
+            ConfigError: the workers are in other processes, and the function cannot be pickled.
+        """
         if self._num_remote:
-            return list(self.remote.call_all("apply", function, raises=True).values())
+            return list(self.remote.apply(function).values())
         return [self.local.apply(function)]
 
     def health(self) -> dict[str, Any]:

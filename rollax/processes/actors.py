@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from rollax.errors import ConfigError
+
 
 class ProcessLostError(Exception):
     """The process of an actor has ended; the message has the reason."""
+
+
+def unsendable(error: Exception, where: str, *, expected: str, fix: str) -> ConfigError:
+    """The error of a value that cannot be pickled, from that of `put`."""
+    why = error.__cause__ or error  # Ray wraps the error in long advice
+    got = f"{type(why).__name__}: {why}"
+    return ConfigError("A value cannot be sent to another process.", where=where, got=got, expected=expected, fix=fix)
 
 
 class Actors(Protocol):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollax.errors import ConfigError, RemoteTraceback, WorkerError
-from rollax.processes.actors import ProcessLostError
+from rollax.errors import RemoteTraceback, WorkerError
+from rollax.processes.actors import ProcessLostError, unsendable
 from rollax.processes.settings import process_settings
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
@@ -105,11 +105,9 @@ def stored(ray: Any, arguments: Mapping[str, Any], where: str) -> dict[str, Any]
         try:
             references[name] = ray.put(value)
         except Exception as error:
-            why = error.__cause__ or error  # Ray wraps the error in long advice
-            raise ConfigError(
-                "A value cannot be sent to another process.",
-                where=f"{name}, with {where}",
-                got=f"{type(why).__name__}: {why}",
+            raise unsendable(
+                error,
+                f"{name}, with {where}",
                 expected="an environment, policies and callbacks that cloudpickle can store",
                 fix="create files, locks and simulators inside the env creator, not outside it",
             ) from error
