@@ -126,7 +126,7 @@ class RemoteWorkers(ActorPool):
                 return replies
 
     def apply(self, function: Callable[[Any], Any]) -> dict[int, Any]:
-        """Index -> result of a function of each worker, whose exceptions are raised; ConfigError if it cannot be sent."""
+        """Index -> result of a function of each worker. Its exceptions are raised; ConfigError if it cannot be sent."""
         try:
             sent = self._actors.put(function)
         except Exception as error:
