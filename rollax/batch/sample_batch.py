@@ -171,7 +171,9 @@ class SampleBatch(MutableMapping[str, Any]):
                 where="SampleBatch",
                 got=key,
                 expected=f"one of {list(self._columns)}",
-                fix="fill the column when the rows are sampled or postprocessed",
+                fix="use terminateds and truncateds, which are separate"
+                if key == "dones"
+                else "sampling fills the columns in batch_columns of the policy; its postprocessing may add others",
             )
         raise BatchError(
             "The index is neither a column name nor a slice of rows.",

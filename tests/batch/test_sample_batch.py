@@ -48,6 +48,8 @@ def test_a_missing_column_is_a_key_error_with_the_existing_names():
     assert isinstance(caught.value, KeyError)
     assert isinstance(caught.value, BatchError)
     assert "\\n" not in str(caught.value)
+    with pytest.raises(MissingColumnError, match="use terminateds and truncateds"):
+        rows(2)["dones"]
     with pytest.raises(BatchError, match="rows"):
         rows(2)[0]  # pyright: ignore[reportArgumentType]
 
