@@ -205,9 +205,13 @@ def _check_structure(space: spaces.Dict | spaces.Tuple, path: Path, value: Any, 
             return
         what, expected = "Dict observation has the wrong keys", sorted(map(str, space.spaces))
         got = sorted(map(str, value)) if isinstance(value, dict) else outline(value)
-    raise EnvError(
-        f"The {what}.", where=where + path_text(path), got=got, expected=expected, fix="return the parts of the space"
-    )
+    fix = "return the parts of the space"
+    if isinstance(space, spaces.Dict) and not path and any(f"agent {agent!r}" in where for agent in space.spaces):
+        fix = (
+            "observation_space is the space of one agent; for spaces by agent, as in RLlib, set observation_spaces "
+            "and action_spaces, dicts by agent id"
+        )
+    raise EnvError(f"The {what}.", where=where + path_text(path), got=got, expected=expected, fix=fix)
 
 
 def _array(value: Any) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Dict
 
 from rollax import BaseEnv, EnvError, MultiAgentEnv, MultiAgentError, to_base_env
 from tests.env.refused import play, refused
@@ -96,6 +97,21 @@ class TestContradictions:
             self.refuses(kind, before, says, parts(obs={}))
             over = {"a": True, "b": True, ALL: False}
             self.refuses(kind, before, says, parts(obs={}, terms=over))
+
+
+def test_spaces_by_agent_in_the_place_of_those_of_one_agent():
+    class LikeRLlib(FixedSteps):
+        observation_space = Dict({"a": OBS_SPACE, "b": OBS_SPACE})
+
+    says = "wrong keys...agent 'a'...got:      ndarray...expected: ['a', 'b']...for spaces by agent, as in RLlib, set"
+    refused(EnvError, play, to_base_env(LikeRLlib(FINE)), 1, says=says)
+
+
+def test_a_dict_observation_with_other_keys_than_the_agents():
+    class Parts(FixedSteps):
+        observation_space = Dict({"position": OBS_SPACE})
+
+    refused(EnvError, play, to_base_env(Parts(FINE)), 1, says="wrong keys...fix:      return the parts of the space")
 
 
 @EVERY_KIND
