@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +43,17 @@ def load_policy(
         custom_model: your own model class.
         trust_code: import these classes by the names in the checkpoint; only if you trust its origin.
     Raises:
-        CheckpointError: the checkpoint is damaged, newer, without this policy, or requires code that is neither
-            given nor trusted.
+        CheckpointError: no path; or the checkpoint is damaged, newer, without this policy, or requires code that is
+            neither given nor trusted.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise CheckpointError(
+            "This is not the path of a checkpoint.",
+            where="load_policy",
+            got=path,
+            expected="the path of a folder",
+            fix="load_policy(trainer.save('checkpoints'))",
+        )
     stored = checkpoint.read(Path(path))
     if policy_id not in stored["policies"]:
         raise CheckpointError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from rollax.batch import DEFAULT_POLICY
 from rollax.errors import ConfigError, nearest
@@ -34,7 +34,7 @@ class MultiAgentConfig(FrozenModel):
     policies: dict[str, Any] = Field(
         default={},
         description="policy id -> None for the algorithm's policy in the environment's spaces, or a PolicySpec: "
-        "(class or None, observation space, action space, config changes)",
+        "(class or None, observation space, action space, config changes); a list of ids: None for each",
     )
     policy_mapping_fn: Callable[..., str] | None = Field(
         default=None,
@@ -49,6 +49,13 @@ class MultiAgentConfig(FrozenModel):
         description="any name -> {'parts': names of variables or modules, 'policies': ids, by default all}; these "
         "policies share these arrays, and an update of one policy changes them for all",
     )
+
+    @field_validator("policies", mode="before")
+    @classmethod
+    def _ids_alone(cls, policies: Any) -> Any:
+        if isinstance(policies, set | frozenset):  # another order in each process
+            return dict.fromkeys(sorted(policies, key=str))
+        return dict.fromkeys(policies) if isinstance(policies, list | tuple) else policies
 
     def check(self) -> None:
         if self.policy_mapping_fn is not None and not self.policies:

@@ -65,7 +65,7 @@ class WorkerPolicies(dict[str, Policy]):
                 where="get_policy",
                 got=policy_id,
                 expected=f"one of {list(self)}",
-                fix="use an id of multiagent.policies",
+                fix="pass policy_id" if policy_id == DEFAULT_POLICY else "use an id of multiagent.policies",
             )
         return self[policy_id]
 

@@ -146,6 +146,10 @@ class TestOneOfSeveral:
         obs = np.array([0.25, 0.75], np.float32)
         assert left.compute_single_action(obs) == trainer.compute_single_action(obs, policy_id="left")
 
+    def test_a_trainer_in_the_place_of_a_path(self, saved):
+        with pytest.raises(CheckpointError, match=r"not the path(.|\n)*load_policy\(trainer.save\('checkpoints'\)\)"):
+            load_policy(saved[0])
+
     def test_unknown_id(self, saved):
         with pytest.raises(
             CheckpointError, match=r"does not contain this policy(.|\n)*default_policy(.|\n)*\['left', 'right'\]"

@@ -95,6 +95,11 @@ class TestMultiAgent:
             assert TwoAgents.open_envs == before + 4
         assert TwoAgents.open_envs == before
 
+    def test_acting_without_a_policy_id(self):
+        with self.make() as trainer:
+            with pytest.raises(PolicyError, match=r"'left', 'right', 'spare'(.|\n)*fix: +pass policy_id"):
+                trainer.compute_single_action(0)
+
     def test_mapping_to_an_unknown_policy(self):
         multiagent = {**self.CONFIG["multiagent"], "policy_mapping_fn": lambda agent_id: "nobody"}
         with self.make(multiagent=multiagent) as trainer:

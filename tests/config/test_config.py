@@ -177,7 +177,7 @@ class TestRefuses:
             ({"model": 3}, "model", "3 (int)", "a valid dictionary or instance of ModelConfig"),
             ({"model": {"fcnet_hiddens": [8, "x"]}}, "model.fcnet_hiddens[1]", "'x' (str)", "a valid integer"),
             ({"lr_schedule": [[0, 1], [5, -1]]}, "lr_schedule[1][1]", "-1 (int)", "greater than or equal to 0"),
-            ({"multiagent": {"policies": ["a"]}}, "multiagent.policies", "['a'] (list)", "a valid dictionary"),
+            ({"multiagent": {"policies": 3}}, "multiagent.policies", "3 (int)", "a valid dictionary"),
         ],
     )
     def test_2_wrong_type_or_range(self, config, key, got, expected):
@@ -233,6 +233,13 @@ class TestRefuses:
 
 
 class TestMultiAgent:
+    @pytest.mark.parametrize(
+        ("ids", "ordered"), [(["b", "a"], ["b", "a"]), (("b", "a"), ["b", "a"]), ({"b", "a", "c"}, ["a", "b", "c"])]
+    )
+    def test_accepts_the_ids_of_policies_alone(self, ids, ordered):
+        config = resolve({"multiagent": {"policies": ids, "policy_mapping_fn": lambda agent: "a"}})
+        assert list(config.multiagent.policies.items()) == [(policy_id, None) for policy_id in ordered]
+
     def test_accepts(self):
         policies = {"a": None, "b": (None, None, None, {"gamma": 0.85})}
         config = resolve(

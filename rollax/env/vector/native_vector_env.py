@@ -254,7 +254,11 @@ def _autoreset_mode(env: gym.vector.VectorEnv, name: str) -> AutoresetMode:
     # The attribute first, because metadata often belong to the class, and instances may differ.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or (env.metadata or {}).get("autoreset_mode")
     if mode is None:
-        checks.warn_once("autoreset", name, f"{name} does not declare its autoreset mode: NEXT_STEP is assumed.")
+        said = (
+            f"{name} does not declare its autoreset mode: NEXT_STEP is assumed. If it resets in the step that ends an "
+            'episode, its class needs metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}.'
+        )
+        checks.warn_once("autoreset", name, said)
         return AutoresetMode.NEXT_STEP
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
 

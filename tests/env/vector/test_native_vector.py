@@ -120,6 +120,7 @@ def test_without_an_autoreset_mode(caplog):
     to_base_env(Countdown())
     assert base.mode is AutoresetMode.NEXT_STEP
     assert caplog.text.count("Countdown does not declare its autoreset mode") == 1
+    assert 'metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}' in caplog.text
 
 
 def test_the_mode_of_the_instance_overrides_that_of_its_class():
