@@ -239,6 +239,7 @@ Severity = Literal["warning", "note"]
 _SAID: dict[str, tuple[Severity, str]] = {
     "bounds": ("warning", "out of bounds"),
     "first reward": ("warning", "first reward"),
+    "unread mask": ("warning", "unread mask"),
     "dtype": ("note", "cast"),
     "legacy": ("note", "old interface"),
     "autoreset": ("note", "autoreset"),

@@ -13,6 +13,7 @@ from rollax.env.checks import env_name
 from rollax.env.closing import close_all
 from rollax.env.copies import EnvCopies, Spaces, space_of
 from rollax.env.restarting import Restarts
+from rollax.spaces import ACTION_MASK
 
 
 class VectorEnv:
@@ -106,6 +107,7 @@ class SteppedInTurn(VectorEnv):
         self.name = env_name(self.envs[0])
         observation_space, action_space = (space_of(self.envs[0], kind, copies.declared) for kind in Spaces._fields)
         super().__init__(observation_space, action_space, len(self.envs))
+        _warn_of_unread_masks(self.envs[0], self.name, observation_space)
         self._steps = [env.step for env in self.envs]
         self._restarts = Restarts(copies)
         self.resting: frozenset[int] = frozenset()
@@ -175,3 +177,16 @@ def frame_of(env: Any) -> Any:
         return env.render() if hasattr(env, "render") else None
     except NotImplementedError:
         return None
+
+
+def _warn_of_unread_masks(env: Any, name: str, observation_space: gym.Space) -> None:
+    """Logs once that a method `action_masks`, as of environments for MaskablePPO of sb3_contrib, is not called."""
+    has = getattr(env, "has_wrapper_attr", lambda attribute: hasattr(env, attribute))
+    if has("action_masks") and ACTION_MASK not in getattr(observation_space, "spaces", ()):
+        checks.warn_once(
+            "unread mask",
+            name,
+            f"{name} has a method action_masks, which is not called, so the actions that it excludes are chosen too. "
+            f"Return the mask in the observation, as the entry {ACTION_MASK!r} of a Dict; "
+            "docs/policies-and-models.md#action-masks has an example.",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gymnasium as gym
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 from rollax import EnvError, MultiAgentEnv, SpaceError, check_env
@@ -127,3 +128,38 @@ def test_actions_that_built_in_policies_refuse():
 
     report = check_env(Whole)
     assert [finding.name for finding in report.findings] == ["integer actions"]
+
+
+class TestMasksOfAMethod:
+    """The method `action_masks` of environments for MaskablePPO."""
+
+    class Masked(gym.Env):
+        observation_space, action_space = OBS_SPACE, spaces.Discrete(4)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(3, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(3, np.float32), 0.0, True, False, {}
+
+        def action_masks(self):
+            return np.array([True, False, True, False])
+
+    class InObservation(gym.ObservationWrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.observation_space = spaces.Dict({"obs": OBS_SPACE, "action_mask": spaces.MultiBinary(4)})
+
+        def observation(self, observation):
+            return {"obs": observation, "action_mask": self.unwrapped.action_masks().astype(np.int8)}
+
+    @pytest.mark.parametrize(
+        "wrap", [lambda env: env, lambda env: gym.wrappers.TimeLimit(env, 5)], ids=["bare", "wrapped"]
+    )
+    def test_is_not_called(self, wrap):
+        (finding,) = check_env(lambda context: wrap(self.Masked())).findings
+        assert (finding.severity, finding.name) == ("warning", "unread mask")
+        assert finding.message.startswith("Masked has a method action_masks, which is not called")
+
+    def test_is_in_the_observation(self):
+        assert not check_env(lambda context: self.InObservation(self.Masked())).findings
