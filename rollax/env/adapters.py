@@ -55,7 +55,9 @@ def has_base(env: Any, path: str) -> bool:
 def asks_spaces_by_agent(env: Any) -> bool:
     """Whether `observation_space` is a method of the agent id, as in PettingZoo's environments only."""
     space = getattr(env, "observation_space", None)
-    return is_stepped(env) and callable(space) and not isinstance(space, gym.Space) and not isinstance(env, type)
+    if not is_stepped(env) or isinstance(env, type) or isinstance(space, gym.Space) or not callable(space):
+        return False
+    return not requires_arguments(env.reset)  # in gymnax, parameters are the argument of `observation_space`
 
 
 def takes_turns(env: Any) -> bool:
@@ -78,7 +80,13 @@ def parameters_of(function: Callable) -> Any:
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):  # compiled functions may have no signature
-        return {"seed": inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY)}
+        return {"seed": inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY, default=None)}
+
+
+def requires_arguments(function: Callable) -> bool:
+    """Whether it cannot be called without arguments, such as `reset(key)`."""
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return any(p.default is p.empty and p.kind not in variable for p in parameters_of(function).values())
 
 
 def is_stepped(env: Any) -> bool:

@@ -8,7 +8,7 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from rollax.env import checks
-from rollax.env.adapters import parameters_of
+from rollax.env.adapters import parameters_of, requires_arguments
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, are_dicts
 from rollax.env.rows import ALL
 from rollax.env.vector.vector_env import VectorEnv
@@ -16,8 +16,9 @@ from rollax.errors import EnvError
 
 
 def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
-    """The same environment with the current interface; logged once per class."""
+    """The same environment with the current interface; logged once per class. EnvError if `reset` has arguments."""
     name = type(env).__name__
+    _check_reset(env, name)
     checks.warn_once(
         "legacy",
         name,
@@ -29,6 +30,19 @@ def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
     if isinstance(env, MultiAgentEnv) or getattr(env, "is_multi_agent", False):
         return LegacyMultiAgentEnv(env)
     return LegacyEnv(env)
+
+
+def _check_reset(env: Any, name: str) -> None:
+    reset = getattr(env, "vector_reset", None) or env.reset
+    if requires_arguments(reset):
+        raise EnvError(
+            "reset requires arguments.",
+            where=name,
+            got=f"reset({', '.join(parameters_of(reset))})",
+            expected="reset(*, seed=None, options=None) -> (obs, info)",
+            fix="implement the interface of gymnasium.Env; if the environment is a function of a key, in JAX, subclass "
+            "rollax.JaxEnv, see docs/jax-environments.md",
+        )
 
 
 class _Legacy:

@@ -38,6 +38,24 @@ def test_a_wrapper_with_arbitrary_arguments_is_not_adapted():
     assert not is_legacy(Wrapper(Clock()))
 
 
+class LikeGymnax:
+    """Methods of a key and of parameters; the base class of gymnax, by which its environments are recognized, lacks."""
+
+    def observation_space(self, params):
+        return OBS_SPACE
+
+    def reset(self, key, params=None):
+        return OBS, 0
+
+    def step(self, key, state, action, params=None):
+        return OBS, 0, 0.0, True, {}
+
+
+def test_a_reset_with_arguments():
+    says = "reset requires arguments...LikeGymnax...got:      reset(key, params)...subclass rollax.JaxEnv"
+    refused(EnvError, to_base_env, LikeGymnax(), says=says)
+
+
 class OldMethods(Clock):
     """A `gymnasium.Env` with the methods of the old interface."""
 
