@@ -94,7 +94,7 @@ SYNONYMS: dict[str, str] = {
     **_all("stats_window_size metrics_smoothing_episodes", "metrics_num_episodes_for_smoothing"),
     # Replay
     "replay_buffer_config": "buffer_size prioritized_replay: keys of the config itself",
-    "replay_buffer_class": "prioritized_replay: there is no hindsight replay (HER)",
+    "replay_buffer_class": "prioritized_replay: for hindsight replay (HER) see examples/hindsight_replay.py",
     **_all("replay_buffer_size replay_size max_replay_size replay_capacity memory_size", "buffer_size"),
     "num_replay_buffer_shards": "num_replay_shards",
     "optimize_memory_usage": "frame_stack_axis: observations are stored once; with this key also each image of a stack",

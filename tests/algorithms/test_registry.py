@@ -87,7 +87,7 @@ HINTS = [
     ("PPO", "device", "JAX_PLATFORMS"),
     ("PPO", "tensorboard_log", "fit(out=...)"),
     ("PPO", "total_timesteps", "fit(stop={'timesteps_total': ...})"),
-    ("SAC", "replay_buffer_class", "no hindsight replay"),
+    ("SAC", "replay_buffer_class", "examples/hindsight_replay.py"),
     ("PPO", "wrapper_class", "env=lambda context: Wrapper(Env())"),
     # RLlib
     ("DQN", "exploration_config", "'exploration' and 'initial_epsilon' and 'final_epsilon' and 'epsilon_timesteps'"),
