@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -130,7 +131,7 @@ class RemoteWorkers(ActorPool):
         try:
             sent = self._actors.put(function)
         except Exception as error:
-            outer = getattr(getattr(function, "__code__", None), "co_freevars", ())
+            outer = _outer_variables(function)
             raise unsendable(
                 error,
                 "foreach_worker" + (f", a function with the outer variables {', '.join(outer)}" if outer else ""),
@@ -146,6 +147,14 @@ class RemoteWorkers(ActorPool):
             return call.arguments
         actor.state.update = self._update
         return (*call.arguments, self._update)
+
+
+def _outer_variables(function: Callable[..., Any]) -> list[str]:
+    try:
+        found = inspect.getclosurevars(function)
+    except TypeError:  # a callable object
+        return []
+    return [*found.nonlocals, *found.globals]
 
 
 def _is_empty(value: Any) -> bool:
