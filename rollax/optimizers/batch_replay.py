@@ -57,7 +57,8 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             )
         if not self.config.steps_the_env and (unused := sorted(OF_FRESH_EXPERIENCE & self.config.model_fields_set)):
             log.warning(
-                "%s have no effect: this run learns from recorded data only and does not sample.", ", ".join(unused)
+                "Config keys without effect: %s. This run learns from recorded data only and does not sample.",
+                ", ".join(unused),
             )
         self.data = RecordedData(self.config, self.local_worker, self.policies, self.buffers_of)
         fresh = self.config.weights_of_sources()[1]
