@@ -35,7 +35,7 @@ class TestAlone:
     def test_keys_of_fresh_experience_are_named_as_without_effect(self, line, tmp_path, caplog):
         given = {"learning_starts": 5, "batch_mode": "complete_episodes", "output": str(tmp_path / "out")}
         trainer = DQNTrainer(line, {**TINY, **given, "input": reader()})
-        assert "batch_mode, learning_starts, output have no effect" in caplog.text
+        assert "keys without effect: batch_mode, learning_starts, output. This run" in caplog.text
         del trainer
         gc.collect()
         assert "were dropped without stop()" not in caplog.text
