@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+NO_NUMBERS = frozenset("OSUMmc")
+"""Kinds of NumPy's dtypes that models cannot read as real numbers; dtypes of PyTorch have none."""
+
 
 def is_whole(value: Any) -> bool:
     """Whether a value is an integer of Python or NumPy, and not a boolean."""

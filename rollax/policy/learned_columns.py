@@ -13,10 +13,9 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.columns import MissingColumnError
 from rollax.errors import BatchError
+from rollax.numbers import NO_NUMBERS
 from rollax.spaces import Path, at, leaves, path_text, space_text
 
-NO_NUMBERS = frozenset("OSUMmc")
-"""Kinds of NumPy's dtypes that models cannot read; dtypes of PyTorch have none."""
 _WHOLE = frozenset("iub")
 _NAMES = frozenset(value for key, value in vars(SampleBatch).items() if key.isupper())
 _MISFIT = (AttributeError, IndexError, KeyError, TypeError)

@@ -126,7 +126,8 @@ class Learner:
 
         Raises NonFiniteError, without a change, if one of them or a new parameter is not finite.
         """
-        before, given = self._everywhere(), self.devices.everywhere(dict(gradients))
+        arrays = {name: value if hasattr(value, "dtype") else np.asarray(value) for name, value in gradients.items()}
+        before, given = self._everywhere(), self.devices.everywhere(arrays)
         extra = {name: given.pop(name) for name in before.extra.keys() & given.keys()}
         bad = [f"the gradient of {name}" for name, value in given.items() if not np.isfinite(value).all()]
         bad += [f"the new value of {name}" for name, value in extra.items() if not np.isfinite(value).all()]

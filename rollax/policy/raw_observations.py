@@ -11,7 +11,7 @@ from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.errors import EnvError, NonFiniteError
-from rollax.policy.learned_columns import NO_NUMBERS
+from rollax.numbers import NO_NUMBERS
 from rollax.spaces import Path, at, bounds, in_dtype, leaves, of_each, path_text, walk
 
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.batch import Columns, SampleBatch
-from rollax.errors import PolicyError
+from rollax.errors import PolicyError, ShapeError
 from rollax.models.action_values import make_actor
 from rollax.models.embeddings import is_parametric
 from rollax.models.linear import LinearPolicy
@@ -98,12 +98,24 @@ class SearchedPolicy(JaxPolicy):
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise self._cannot("compute_gradients")
 
+    def td_errors(self, batch: SampleBatch) -> np.ndarray:
+        raise self._cannot("td_errors")
+
     def get_vector(self) -> NDArray[np.float32]:
         """[P] all parameters, one after another."""
         return np.concatenate([np.asarray(array, np.float32).ravel() for array in self.params.values()])
 
     def parts_of(self, vector: NDArray[np.float32]) -> Mapping[str, NDArray[np.float32]]:
-        """Name -> parameter, from a vector like that of `get_vector`; views of it."""
+        """Name -> parameter, from a vector like that of `get_vector`; views of it. ShapeError for another length."""
+        size = sum(map(math.prod, self._shapes.values()))
+        if np.shape(vector) != (size,):
+            raise ShapeError(
+                "The vector does not have the length of the parameters.",
+                where=f"{self.described}, parts_of",
+                got=np.shape(vector),
+                expected=(size,),
+                fix="change a copy of get_vector() of a policy with the same model",
+            )
         return vector_parts(self._shapes, vector)
 
     def stacked(self, slots: int, *, with_env: bool = False) -> StackedActing:

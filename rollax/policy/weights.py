@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollax.errors import PolicyError
+from rollax.numbers import NO_NUMBERS
 
 _SAME_NETWORK = (
     "use the spaces and the config that the weights were made with: 'model', and keys of the algorithm that shape its "
@@ -28,7 +29,7 @@ def check_gradients(gradients: Any, where: str) -> None:
 
 
 def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Raises PolicyError unless they have the names and shapes of the policy's own, which are `shapes`."""
+    """Raises PolicyError unless they are real numbers with the names and shapes of the policy's own, `shapes`."""
     if not isinstance(weights, Mapping):
         raise PolicyError(
             "The weights are not a dict of arrays by name.",
@@ -54,4 +55,13 @@ def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: st
                 got=np.shape(value),
                 expected=shapes[name],
                 fix=_SAME_NETWORK,
+            )
+        dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+        if getattr(dtype, "kind", "") in NO_NUMBERS:
+            raise PolicyError(
+                "An array of the weights has no real numbers.",
+                where=f"{where}, {name}",
+                got=f"dtype {dtype}",
+                expected="real numbers, such as float32",
+                fix="convert it: np.asarray(array, np.float32)",
             )
