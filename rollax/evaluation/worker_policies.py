@@ -50,7 +50,7 @@ class WorkerPolicies(dict[str, Policy]):
     ) -> None:
         super().__init__((policy_id, runner.policy) for policy_id, runner in runners.items())
         self.runners, self.joint_rows = runners, joint_rows
-        self._shared = SharedVariables(shared_variables, self)
+        self.shared = SharedVariables(shared_variables, self)
 
     @property
     def accept_off_policy(self) -> bool:
@@ -71,8 +71,8 @@ class WorkerPolicies(dict[str, Policy]):
 
     def get_weights(self) -> dict[str, Weights]:
         """Policy id -> weights; shared ones are stored once."""
-        self._shared.hand_over()
-        return self._shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.items()})
+        self.shared.hand_over()
+        return self.shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.items()})
 
     def set_weights(self, weights: Mapping[str, Weights]) -> None:
         """Sets the weights of some or all policies."""
@@ -81,10 +81,10 @@ class WorkerPolicies(dict[str, Policy]):
 
     def get_state(self) -> dict[str, dict[str, Any]]:
         """Policy id -> state; shared weights are stored once."""
-        self._shared.hand_over()
+        self.shared.hand_over()
         states = {policy_id: policy.get_state() for policy_id, policy in self.items()}
-        sharing = {policy_id: states[policy_id]["weights"] for policy_id in self._shared.policy_ids}
-        for policy_id, weights in self._shared.stored_once(sharing).items():
+        sharing = {policy_id: states[policy_id]["weights"] for policy_id in self.shared.policy_ids}
+        for policy_id, weights in self.shared.stored_once(sharing).items():
             states[policy_id] = {**states[policy_id], "weights": weights}
         return states
 
