@@ -7,8 +7,6 @@ import logging
 import os
 import platform
 import sys
-from contextlib import suppress
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -48,37 +46,6 @@ def configure_jax() -> None:
             return
         settings.update("jax_compilation_cache_dir", str(folder))
         settings.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-        _replace_damaged_entries(folder)
-
-
-def _replace_damaged_entries(folder: Path) -> None:
-    """Makes JAX compile again what it cannot read in our cache, and write the entry anew.
-
-    A process that ends while it writes leaves a part of an entry. JAX would warn of it in every later run, compile the
-    program each time, and never replace the entry.
-    """
-    import jax
-    from jax._src import compilation_cache
-
-    # JAX has no public function for it; one without this function goes on warning.
-    read: Any = getattr(compilation_cache, "get_executable_and_time", None)
-    if read is None:
-        return
-    settings: Any = jax.config
-
-    @wraps(read)
-    def read_or_remove(cache_key: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return read(cache_key, *args, **kwargs)
-        except Exception as error:
-            if settings.jax_compilation_cache_dir != str(folder) or settings.jax_raise_persistent_cache_errors:
-                raise
-            log.info("A compiled program on disk is damaged, and compiled again: %s (%s)", cache_key, error)
-            with suppress(OSError):
-                (folder / f"{cache_key}-cache").unlink(missing_ok=True)
-            return None, None
-
-    setattr(compilation_cache, read.__name__, read_or_remove)
 
 
 def refuse_forked() -> None:
