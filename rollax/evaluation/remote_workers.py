@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollax.config import TrainerConfig
 from rollax.env.registry import register_all, registrations
+from rollax.errors import ConfigError
 from rollax.evaluation.messages import Update
 from rollax.processes.actors import Actors, unsendable
 from rollax.processes.failures import FailureRules, Failures
@@ -66,10 +67,23 @@ class RemoteWorkers(ActorPool):
 
     @classmethod
     def of(cls, workers: Sequence[Any] | RemoteWorkers) -> RemoteWorkers:
-        """A pool of existing Ray actors, which it does not stop; a pool is returned unchanged."""
+        """A pool of existing Ray actors, which it does not stop; a pool is returned unchanged.
+
+        Raises ConfigError for workers that are no Ray actors.
+        """
         if isinstance(workers, RemoteWorkers):
             return workers
-        handles, no_actors = list(workers), None
+        handles, no_actors = list(workers) if isinstance(workers, Iterable) else [workers], None
+        for handle in handles:
+            if not hasattr(getattr(handle, "sample_fragment", None), "remote"):
+                raise ConfigError(
+                    "A remote worker is no Ray actor of a rollout worker.",
+                    where="remote_workers",
+                    got=type(handle).__name__,
+                    expected="a list of Ray actors",
+                    fix="make them by RolloutWorker.as_remote().remote(...), or leave remote_workers out: the local "
+                    "worker then samples",
+                )
         if not handles:
             return cls(no_actors, 0)  # pyright: ignore[reportArgumentType]
         from rollax.processes.cluster import started_ray

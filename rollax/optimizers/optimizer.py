@@ -31,6 +31,16 @@ POLL_S = 0.05
 """The longest wait for samples, draws or the learner before a step checks the others; seconds."""
 MOST_EPISODES = 1_000_000
 """The most episodes that an optimizer without a trainer keeps for its user: half a GB."""
+_OF_WORKERS = frozenset(
+    {
+        *("env", "observation_space", "action_space", "clip_rewards", "normalize_actions", "clip_actions"),
+        *("num_envs_per_worker", "remote_worker_envs", "remote_env_batch_wait_ms", "remote_env_timeout_s"),
+        *("restart_failed_sub_environments", "rollout_fragment_length", "batch_mode", "explore", "sample_async"),
+        *("max_policy_lag", "callbacks", "sampler", "output"),
+    }
+)
+"""Keys that rollout workers read, from their own config."""
+_POLICIES_READ_IT = "policies read it from the config of their worker"
 _SECONDS = ("sample_s", "wait_s", "learn_s", "learner_wait_s", "broadcast_s")
 
 
@@ -115,7 +125,7 @@ class Optimizer(ABC):
         waits: if false, a step ends with a WaitEndedError instead of waiting for external clients.
     Raises:
         ConfigError: the config is not of the optimizer's `config_class`; a key is unknown or has a wrong value; or a
-            single key has no effect, because policies read it from the config of their worker.
+            single key has no effect, because workers and their policies read it from the config of the worker.
         PolicyError: a policy to train cannot learn from the samples of this optimizer.
     """
 
@@ -146,7 +156,7 @@ class Optimizer(ABC):
             raise self._without_its_fields(type(config))
         self.config: Any = resolve_config(self.config_class, config, **keys)
         self.local_worker = local_worker
-        self._refuse_of_policies({**config, **keys} if isinstance(config, Mapping) else keys)
+        self._refuse_of_workers({**config, **keys} if isinstance(config, Mapping) else keys)
         self.remote = RemoteWorkers.of(remote_workers)
         learning = self.config.multiagent.policies_to_train
         trained = {i: local_worker.get_policy(i) for i in (local_worker.policies if learning is None else learning)}
@@ -328,15 +338,16 @@ class Optimizer(ABC):
         self.agent_steps += rollout.agent_steps
         self.timings.lags.add(self.version - rollout.version)
 
-    def _refuse_of_policies(self, given: Iterable[str]) -> None:
-        """Raises ConfigError for a key that policies alone read, with another value than in the worker's config."""
+    def _refuse_of_workers(self, given: Iterable[str]) -> None:
+        """Raises ConfigError for a key of workers or policies, with another value than in the worker's config."""
         places = inherited(type(self.config), "places")
         for key in by_name(type(self.config), dict.fromkeys(given)):
             value, there = getattr(self.config, key), getattr(self.local_worker.config, key, None)
             of_policies = key == "model" or "policy" in places.get(key, ())
-            if of_policies and key != "train_batch_size" and value != there:
+            if (of_policies or key in _OF_WORKERS) and key != "train_batch_size" and value != there:
+                readers = "workers read it from their config" if key in _OF_WORKERS else _POLICIES_READ_IT
                 raise ConfigError(
-                    f"{key} has no effect here: policies read it from the config of their worker.",
+                    f"{key} has no effect here: {readers}.",
                     where=f"{type(self).__name__}({key}=...)",
                     got=value,
                     expected=f"{there!r}, as in the config of the local worker, or no such key",

@@ -122,6 +122,33 @@ def test_keys_that_policies_alone_read_are_refused():
     SyncSamplesOptimizer(worker, (), TrainerConfig(lr=0.5))  # a whole config, of a trainer for example
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("explore", False),
+        ("rollout_fragment_length", 7),
+        ("env", "CartPole-v1"),
+        ("output", "data"),
+        ("clip_rewards", 1),
+    ],
+)
+def test_keys_that_workers_alone_read_are_refused(key, value):
+    worker = FragmentWorker()
+    worker.config = TrainerConfig()
+    with pytest.raises(
+        ConfigError, match=rf"{key} has no effect here: workers read it(.|\n)*RolloutWorker\(..., config="
+    ):
+        SyncSamplesOptimizer(worker, **{key: value})
+    worker.config = TrainerConfig(**{key: value})
+    SyncSamplesOptimizer(worker, **{key: value})
+
+
+@pytest.mark.parametrize("remote", [[FragmentWorker()], ["a"], "a", None])
+def test_remote_workers_that_are_no_actors_are_refused(remote):
+    with pytest.raises(ConfigError, match=r"no Ray actor(.|\n)*remote_workers(.|\n)*RolloutWorker.as_remote\(\)"):
+        SyncSamplesOptimizer(FragmentWorker(), remote)
+
+
 def test_learns_with_a_real_worker():
     config = {"num_envs_per_worker": 2, "rollout_fragment_length": 16, "sgd_minibatch_size": 32, "seed": 0}
     worker = RolloutWorker("CartPole-v1", PPOPolicy, config={**config, "model": {"fcnet_hiddens": (8,)}})
