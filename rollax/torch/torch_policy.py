@@ -37,7 +37,7 @@ from rollax.torch.learner import Learner
 from rollax.torch.policy_model import check_model, check_module, check_sizes_known, make_policy_model
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.statistics import statistics_of
-from rollax.torch.weights import as_numpy, assign, owners_of, parameter_groups, to_numpy, to_tensors
+from rollax.torch.weights import as_numpy, assign, check_rate, owners_of, parameter_groups, to_numpy, to_tensors
 
 Result = TypeVar("Result")
 
@@ -50,7 +50,7 @@ class TorchPolicy(ModelPolicy):
     """
 
     config_class: ClassVar[Any] = TorchConfig
-    stored_apart = frozenset({"model", "learner", "exploration", "generator", "_batch_norms"})
+    stored_apart = frozenset({"_model", "learner", "exploration", "generator", "_batch_norms"})
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -58,7 +58,7 @@ class TorchPolicy(ModelPolicy):
         self.device = chosen_device(getattr(self.config, "device", "auto"))
         self.generator = torch.Generator().manual_seed(self._seed_of_model())
         with random_numbers_of(self.generator, self.device):
-            self.model: Any = check_module(self.make_model(), type(self).__name__).to(self.device).eval()
+            self._model: Any = check_module(self.make_model(), type(self).__name__).to(self.device).eval()
             own_forward = overrides(type(self), TorchPolicy, "forward")
             draws = False if own_forward else self._check_model()
         check_sizes_known(self.model, type(self).__name__)
@@ -84,6 +84,24 @@ class TorchPolicy(ModelPolicy):
             count_rows=self._count_rows,
             compiled=compiled,
             keeps_padding=compiled and not norms,  # padding would count in their statistics
+        )
+        if not isinstance(rates, Mapping):
+            check_rate(self.learner.optimizer, (rates, self.config.lr), self.described)
+
+    @property
+    def model(self) -> Any:
+        """The module that acts and learns; its parameters may be changed in place, but it cannot be replaced."""
+        return self._model
+
+    @model.setter
+    def model(self, model: Any) -> None:
+        raise PolicyError(
+            "The model of a policy cannot be replaced: the optimizer has the parameters of the first one.",
+            where=f"{self.described}, attribute 'model'",
+            got=type(model).__name__,
+            expected="the model that make_model returned",
+            fix="set its weights, by policy.set_weights(...) or policy.model.load_state_dict(...), or make the policy "
+            "with another model: override make_model, or set the config key model.custom_model",
         )
 
     @cached_property

@@ -158,6 +158,25 @@ def check_optimizer(optimizer: Any, model: nn.Module, parts: Collection[str] | N
         )
 
 
+def check_rate(optimizer: torch.optim.Optimizer, used: Iterable[float], where: str) -> None:
+    """Raises PolicyError if the optimizer's own learning rate, which each step overwrites, is none of those `used`.
+
+    0 and the default of its class are accepted.
+    """
+    parameter = inspect.signature(type(optimizer)).parameters.get("lr")
+    default = None if parameter is None else parameter.default
+    now = " or ".join(dict.fromkeys(map(str, used)))
+    for rate in (group["lr"] for group in optimizer.param_groups if "lr" in group):
+        if rate not in (0.0, default, *used):
+            raise PolicyError(
+                "The learning rate of the optimizer would be overwritten.",
+                where=f"{where}, make_optimizer",
+                got=f"{type(optimizer).__name__} with lr={float(rate):g}",
+                expected=f"lr=0.0: each step sets it to that of learning_rates(), now {now}",
+                fix="set the config key lr or lr_schedule, and lr=0.0 in make_optimizer",
+            )
+
+
 def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
     """`parameter.key` -> array of the optimizer's state for each parameter; for Python numbers `parameter.key()`."""
     return {

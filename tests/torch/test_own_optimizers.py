@@ -42,6 +42,14 @@ class TestOptimizers:
         with pytest.raises(PolicyError, match=r"did not return an optimizer(.|\n)*make_optimizer(.|\n)*NoneType"):
             of_class(lambda self, params: None)
 
+    def test_a_learning_rate_that_steps_overwrite_is_refused(self):
+        message = r"would be overwritten(.|\n)*class Own, make_optimizer(.|\n)*SGD with lr=0.5(.|\n)*now 0.25"
+        with pytest.raises(PolicyError, match=message):
+            of_class(lambda self, params: torch.optim.SGD(params, lr=0.5), lr=0.25)
+        for rate in (0.0, 0.25, 1e-3):  # 1e-3 is the default of SGD
+            policy = of_class(lambda self, params, rate=rate: torch.optim.SGD(params, lr=rate), lr=0.25)
+            assert policy.learn_on_batch(experience(policy))["cur_lr"] == 0.25
+
     def test_optimizers_that_call_the_loss_are_refused(self):
         with pytest.raises(PolicyError, match=r"calls the loss itself(.|\n)*LBFGS"):
             of_class(lambda self, params: torch.optim.LBFGS(params))

@@ -65,6 +65,20 @@ def test_a_frozen_replacement_of_a_layer_is_named():
             call()
 
 
+def test_another_model_is_refused():
+    policy, other = make(), make(seed=1)
+    before = policy.get_weights()
+    with pytest.raises(
+        PolicyError, match=r"cannot be replaced(.|\n)*TorchPPOPolicy, attribute 'model'(.|\n)*set_weights"
+    ):
+        policy.model = other.model  # it would act, and the first one would learn
+    same(policy.get_weights(), before)
+    policy.model.load_state_dict(other.model.state_dict())
+    same(policy.get_weights(), other.get_weights())
+    policy.learn_on_batch(experience(policy))
+    assert not np.array_equal(policy.get_weights()["policy_head.weight"], other.get_weights()["policy_head.weight"])
+
+
 def test_gradients_do_not_change_frozen_parts():
     class Decays(TorchPPOPolicy):
         def make_optimizer(self, params):
@@ -218,8 +232,7 @@ def test_statistics_of_some_microbatches(by_row):
 def test_outputs_in_half_precision_with_a_mask_of_actions():
     out = Outputs(torch.zeros(1, 4, dtype=torch.float16), torch.ones(1, dtype=torch.float16))
     policy = make()
-    policy.model = lambda obs: out
-    found = TorchPPOPolicy.forward(policy, policy.model, {"obs": torch.zeros(1, 3)})
+    found = TorchPPOPolicy.forward(policy, lambda obs: out, {"obs": torch.zeros(1, 3)})
     assert (found.policy.dtype, found.value.dtype) == (torch.float32, torch.float32)
 
 
