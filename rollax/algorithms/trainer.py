@@ -317,7 +317,6 @@ class Trainer:
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Sets the weights of some or all policies, as `get_weights` of any trainer returns them."""
-        self.worker.policies.shared.refuse_conflicts(weights)
         self.worker.set_weights(weights)
         unfiltered = [i for i in weights if not self.worker.runners[i].learns and self.worker.runners[i].filter.is_new]
         if unfiltered:

@@ -50,7 +50,7 @@ class WorkerPolicies(dict[str, Policy]):
     ) -> None:
         super().__init__((policy_id, runner.policy) for policy_id, runner in runners.items())
         self.runners, self.joint_rows = runners, joint_rows
-        self.shared = SharedVariables(shared_variables, self)
+        self._shared = SharedVariables(shared_variables, self)
 
     @property
     def accept_off_policy(self) -> bool:
@@ -71,20 +71,21 @@ class WorkerPolicies(dict[str, Policy]):
 
     def get_weights(self) -> dict[str, Weights]:
         """Policy id -> weights; shared ones are stored once."""
-        self.shared.hand_over()
-        return self.shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.items()})
+        self._shared.hand_over()
+        return self._shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.items()})
 
     def set_weights(self, weights: Mapping[str, Weights]) -> None:
-        """Sets the weights of some or all policies."""
+        """Sets the weights of some or all policies; PolicyError for different values of a variable that they share."""
+        self._shared.refuse_conflicts(weights)
         for policy_id, values in weights.items():
             self.get_policy(policy_id).set_weights(values)
 
     def get_state(self) -> dict[str, dict[str, Any]]:
         """Policy id -> state; shared weights are stored once."""
-        self.shared.hand_over()
+        self._shared.hand_over()
         states = {policy_id: policy.get_state() for policy_id, policy in self.items()}
-        sharing = {policy_id: states[policy_id]["weights"] for policy_id in self.shared.policy_ids}
-        for policy_id, weights in self.shared.stored_once(sharing).items():
+        sharing = {policy_id: states[policy_id]["weights"] for policy_id in self._shared.policy_ids}
+        for policy_id, weights in self._shared.stored_once(sharing).items():
             states[policy_id] = {**states[policy_id], "weights": weights}
         return states
 
