@@ -15,7 +15,9 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 
 from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
+from rollax.algorithms.stored_config import config_of
 from rollax.config import TrainerConfig
+from rollax.config.replaced_keys import with_current_keys
 from rollax.config.rules import inherited, refuse_first_values, refuse_out_of_place
 from rollax.config.stored import decode_config, import_path, missing_code, space_from_json, space_to_json
 from rollax.config.trainer import by_name
@@ -151,6 +153,8 @@ def read(path: Path) -> dict[str, Any]:
             raise wrong(
                 f"{path / 'state.json'}: workers.{part}", sorted(state["workers"][part]), f"{sorted(about['policies'])}"
             )
+    for holder in (about, *about["policies"].values()):
+        holder["config"] = with_current_keys(holder["config"])
     return {**about, "state": state}
 
 
@@ -208,8 +212,8 @@ def opened(
     check_same("algorithm", stored["algorithm"], own.name, path, "use Trainer.from_checkpoint, for any algorithm")
     refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
     if not learn:
-        refuse_of_learning(own.config_class, stored["config"], changes, trust_code=trust_code)
-    config = own.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
+        refuse_of_learning(own.config_class, stored, path, changes, trust_code=trust_code)
+    config = config_of(own.config_class, stored["config"], stored, path, trust_code=trust_code, **changes)
     refuse_first_values(config, changes, stored["config"], path)
     trainer = own.__new__(own)
     if not learn:
@@ -278,13 +282,18 @@ def refuse_untrusted(
 
 
 def refuse_of_learning(
-    config_class: type[TrainerConfig], stored: Mapping[str, Any], changes: Mapping[str, Any], *, trust_code: bool
+    config_class: type[TrainerConfig],
+    stored: Mapping[str, Any],
+    path: str | Path,
+    changes: Mapping[str, Any],
+    *,
+    trust_code: bool,
 ) -> None:
     """Refuses changes of a stored config that have no effect in a trainer which is opened to evaluate."""
     changes, places = by_name(config_class, changes), inherited(config_class, "places")
     learning = {key for key in changes if "evaluation" not in places.get(key, ("evaluation",))} - _WITHOUT_LEARNING
     others = {key: value for key, value in changes.items() if key not in learning}
-    config = config_class.from_json(stored, trust_code=trust_code, **others)
+    config = config_of(config_class, stored["config"], stored, path, trust_code=trust_code, **others)
     where, fix = "from_checkpoint(..., learn=False)", "leave it out, or open the checkpoint without learn=False"
     refuse_out_of_place(config, "evaluation", {key: changes[key] for key in learning}, where, fix)
 

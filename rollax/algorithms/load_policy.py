@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollax.algorithms import checkpoint
+from rollax.algorithms.stored_config import config_of
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
@@ -128,7 +129,7 @@ def _config(
         config_class = (
             code.trainer_class or checkpoint.trainer_class_of(stored, code.path, trust_code=code.trust_code)
         ).config_class
-    config = config_class.from_json(data, trust_code=code.trust_code)
+    config = config_of(config_class, data, stored, code.path, trust_code=code.trust_code)
     if getattr(config, "device", "cpu") not in ("auto", "cpu"):
         config = config.changed(device="auto")  # this machine may have another one than that of the training
     if code.custom_model is not None:
