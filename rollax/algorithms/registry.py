@@ -62,6 +62,27 @@ def run_name(trainer_class: type) -> str:
     return next((name for name, known in ALGORITHMS.items() if known == path), path)
 
 
+def refuse_incomplete(trainer_class: type[Trainer]) -> None:
+    """Raises ConfigError for a trainer class that lacks one of its class attributes, as the base class does."""
+    needed = ("config_class", "policy_class", "optimizer_class")
+    if missing := [name for name in needed if not hasattr(trainer_class, name)]:
+        raise ConfigError(
+            "The trainer class is abstract: it lacks class attributes.",
+            where=f"class {trainer_class.__name__}",
+            got=f"no {', no '.join(missing)}",
+            expected=f"{', '.join(needed[:-1])} and {needed[-1]}",
+            fix="set them in the class, or inherit from the trainer of a similar algorithm, such as PPOTrainer",
+        )
+    if not isinstance(trainer_class.name, str):
+        raise ConfigError(
+            "The name of the trainer class is not a string.",
+            where=f"class {trainer_class.__name__}: name",
+            got=trainer_class.name,
+            expected="the name of the algorithm",
+            fix="set a string, or leave it out: its default is the name of the class",
+        )
+
+
 def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:
     """Raises ConfigError for a config object of another algorithm's class, whose defaults differ."""
     if not isinstance(config, TrainerConfig) or type(config) is trainer_class.config_class:

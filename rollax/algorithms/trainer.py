@@ -14,7 +14,7 @@ import numpy as np
 from rollax import runtime
 from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
-from rollax.algorithms.registry import refuse_config_of_another, run_name
+from rollax.algorithms.registry import refuse_config_of_another, refuse_incomplete, run_name
 from rollax.algorithms.running import ITERATION, Running, not_inside_itself
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig, resolve_config
@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("rollax.algorithms")
 
 
+class _ClassName:
+    """The name of the class that it is read from."""
+
+    def __get__(self, trainer: Any, owner: type) -> str:
+        return owner.__name__
+
+
 class Trainer:
     """Trains the policies of one algorithm.
 
@@ -47,7 +54,8 @@ class Trainer:
         ConfigError, SpaceError, EnvError, PolicyError: the config, a space, the environment or a policy is wrong.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = cast(str, _ClassName())
+    """The name of the algorithm, which a checkpoint stores; that of the class where none is set or inherited."""
     config_class: ClassVar[type[TrainerConfig]]
     policy_class: ClassVar[type[Policy]]
     optimizer_class: ClassVar[type[Optimizer]]
@@ -57,10 +65,7 @@ class Trainer:
     _evaluates_only = False
 
     def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
-        if not hasattr(self, "config_class"):
-            raise TypeError(
-                f"{type(self).__name__} is abstract: create the trainer of an algorithm, such as PPOTrainer."
-            )
+        refuse_incomplete(type(self))
         refuse_config_of_another(config, type(self))
         refuse_two_envs(env, config, f"{type(self).__name__}(env=..., config=...)")
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))

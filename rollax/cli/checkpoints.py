@@ -33,14 +33,14 @@ def newest_checkpoint(path: Path) -> Path:
 
 def trainer_class_named(run: str) -> type[Trainer]:
     """Returns the trainer class of `--run`: a built-in algorithm, or `module:Class` for a custom one."""
-    from rollax.algorithms.registry import get_trainer_class
+    from rollax.algorithms.registry import get_trainer_class, refuse_incomplete
 
     if ":" not in run:
         return get_trainer_class(run, "--run")
     from rollax.algorithms.trainer import Trainer
 
     found = import_object(run, "--run")
-    if not (isinstance(found, type) and issubclass(found, Trainer) and hasattr(found, "optimizer_class")):
+    if not (isinstance(found, type) and issubclass(found, Trainer) and found is not Trainer):
         raise ConfigError(
             "This is not a trainer class.",
             where="--run",
@@ -48,6 +48,7 @@ def trainer_class_named(run: str) -> type[Trainer]:
             expected="the path of a subclass of Trainer",
             fix="name your trainer class, not its policy: --run=my_module:MyTrainer",
         )
+    refuse_incomplete(found)
     return found
 
 

@@ -316,8 +316,40 @@ def test_an_env_of_none_is_refused():
 
 
 def test_is_abstract():
-    with pytest.raises(TypeError, match="abstract"):
-        Trainer("CartPole-v1")  # pyright: ignore[reportAbstractUsage]
+    with pytest.raises(
+        ConfigError, match=r"abstract(.|\n)*class Trainer(.|\n)*no config_class(.|\n)*such as PPOTrainer"
+    ):
+        Trainer("CartPole-v1")
+
+
+@pytest.mark.parametrize("missing", ["config_class", "policy_class", "optimizer_class"])
+def test_a_class_without_an_attribute_is_refused(missing):
+    attributes = {name: getattr(PPOTrainer, name) for name in ("config_class", "policy_class", "optimizer_class")}
+    del attributes[missing]
+    with pytest.raises(ConfigError, match=rf"class Own\n.*no {missing}\n"):
+        type("Own", (Trainer,), attributes)("CartPole-v1")
+
+
+def test_a_name_that_is_no_string_is_refused():
+    with pytest.raises(ConfigError, match=r"class Own: name\n.*got: +3"):
+        type("Own", (PPOTrainer,), {"name": 3})("CartPole-v1")
+
+
+class Nameless(Trainer):
+    config_class = PPOTrainer.config_class
+    policy_class = PPOTrainer.policy_class
+    optimizer_class = PPOTrainer.optimizer_class
+
+
+def test_the_name_of_the_class_is_the_default(tmp_path):
+    class Derived(Nameless):
+        pass
+
+    assert (Nameless.name, Derived.name, type("Own", (PPOTrainer,), {}).name) == ("Nameless", "Derived", "PPO")
+    with Nameless("CartPole-v1", {"train_batch_size": 16, "sgd_minibatch_size": 8}) as trainer:
+        fitted = trainer.fit({"training_iteration": 1}, tmp_path / "run", evaluate=False, progress="none")
+    with Nameless.from_checkpoint(fitted.checkpoint) as restored:
+        assert restored.iteration == 1
 
 
 def test_two_environments_are_refused():
