@@ -159,10 +159,8 @@ def registered_adapters() -> dict[str, EnvAdapter]:
 
 def adapter_of(env: Any, where: str = "to_base_env") -> EnvAdapter:
     """The first entry of the table that recognizes an environment; `EnvError` if none does."""
-    if not isinstance(env, type):  # a class has the methods of its instances
-        for adapter in (*reversed(_registered.values()), *_BUILT_IN):
-            if adapter.matches(env):
-                return adapter
+    if (adapter := _matching(env)) is not None:
+        return adapter
     raise EnvError(
         "This is not an environment.",
         where=where,
@@ -171,6 +169,17 @@ def adapter_of(env: Any, where: str = "to_base_env") -> EnvAdapter:
         "step, or one of another kind with an adapter",
         fix="return an instance from the creator, not a class or None; call register_env_adapter for your own kind",
     )
+
+
+def is_recognized(env: Any) -> bool:
+    """Whether the table has an entry for the environment."""
+    return _matching(env) is not None
+
+
+def _matching(env: Any) -> EnvAdapter | None:
+    if isinstance(env, type):  # a class has the methods of its instances
+        return None
+    return next((adapter for adapter in (*reversed(_registered.values()), *_BUILT_IN) if adapter.matches(env)), None)
 
 
 def adapted(env: Any, where: str = "to_base_env") -> Any:

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import gymnasium as gym
 
 from rollax.env import checks
-from rollax.env.adapters import adapted, adapter_of
+from rollax.env.adapters import adapted, adapter_of, is_recognized
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, Spaces
-from rollax.env.registry import EnvContext
+from rollax.env.registry import EnvContext, env_creator
 from rollax.errors import ConfigError, RollaxError
 from rollax.undoing import undone_on_failure
 
@@ -44,12 +44,12 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
     try:
         if settings.get("remote_envs"):
             context.remote = True
-            return to_base_env(None, make_env, num_envs, **settings)
+            return _from_instance(None, make_env, num_envs, **settings)
         make_vector = getattr(creator, "make_vector", None)
         env = _make(creator, context) if make_vector is None else make_vector(context, num_envs)
         copies: dict[str, Any] = {"make_env": make_env, "num_envs": num_envs} if make_vector is None else {}
         with undone_on_failure(getattr(env, "close", lambda: None)):
-            return to_base_env(env, **copies, **settings)
+            return _from_instance(env, **copies, **settings)
     except RollaxError:
         raise
     except (Exception, SystemExit) as error:  # a module that exits during its import would end the run without an error
@@ -141,9 +141,10 @@ def to_base_env(
     """The environment, with copies of it if it is a single one, as a `BaseEnv`.
 
     Args:
-        env: an environment of any kind in the table of `docs/environments.md`; it is the first of the `num_envs`. With
-            `remote_envs` it moves to its process, and None lets `make_env` make all of them.
-        make_env: makes the other environments, by vector index.
+        env: as for a trainer: an id, a registered name, `module:Class`, a class, or a creator function, which make all
+            of the `num_envs`. Or an environment of any kind in the table of `docs/environments.md`, which is the first
+            of them. With `remote_envs` it moves to its process, and None lets `make_env` make all of them.
+        make_env: makes the environments beside an instance, by vector index.
         num_envs: the number of sub-environments; a vector environment has its own number.
         remote_envs: each sub-environment runs in a Ray actor, and they are stepped in parallel.
         remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: 0 takes
@@ -153,8 +154,43 @@ def to_base_env(
             episode is dropped. A remote one whose process dies is recreated in any case.
         observation_space, action_space: for single environments that have none before their first reset.
     Raises:
-        EnvError: an object that is not an environment.
+        EnvError: an object that is not an environment, or the creator raised.
+        ConfigError: an unknown id, or `make_env` beside a creator.
     """
+    settings: dict[str, Any] = {
+        "remote_envs": remote_envs,
+        "remote_env_batch_wait_ms": remote_env_batch_wait_ms,
+        "remote_env_timeout_s": remote_env_timeout_s,
+        "restart_failed_sub_environments": restart_failed_sub_environments,
+        "observation_space": observation_space,
+        "action_space": action_space,
+    }
+    # An instance may be callable too.
+    if not (isinstance(env, str | type) or (callable(env) and not is_recognized(env))):
+        return _from_instance(env, make_env, num_envs, **settings)
+    if make_env is not None:
+        raise ConfigError(
+            "The environments have two creators.",
+            where="to_base_env(env, make_env)",
+            got=f"env={env!r}, make_env={make_env!r}",
+            expected="make_env only beside an environment that exists, or None",
+            fix="leave make_env out: env makes all environments",
+        )
+    return make_base_env(env_creator(env), EnvContext(), num_envs, **settings)
+
+
+def _from_instance(
+    env: Any,
+    make_env: Callable[[int], Any] | None = None,
+    num_envs: int = 1,
+    remote_envs: bool = False,
+    remote_env_batch_wait_ms: float = 0.0,
+    *,
+    remote_env_timeout_s: float | None = None,
+    restart_failed_sub_environments: bool = False,
+    observation_space: gym.Space | None = None,
+    action_space: gym.Space | None = None,
+) -> BaseEnv:
     settings = num_envs, Spaces(observation_space, action_space), restart_failed_sub_environments
     if remote_envs:
         # Imported here: Ray is loaded only for remote sub-environments.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, EnvContext, EnvError
+from rollax import ConfigError, EnvContext, EnvError, register_env, to_base_env
 from rollax.env.making import make_base_env, way_of
 from rollax.env.recording import drawing
 from rollax.env.registry import env_creator
@@ -141,3 +141,39 @@ def test_env_config_gives_the_keywords():
         make_base_env(Keywords, EnvContext({"sise": 7}), 1)
     assert drawing(Keywords, EnvContext()) == {"render_mode": "rgb_array"}
     assert drawing(lambda size=5: None, EnvContext()) == {}
+
+
+class CallableClock(Clock):
+    def __call__(self):
+        raise AssertionError("an instance is no creator")
+
+
+register_env("rollax-tests-clock", lambda context: Clock())
+
+
+@pytest.mark.parametrize(
+    ("env", "count"),
+    [
+        ("CartPole-v1", 3),
+        ("rollax-tests-clock", 3),
+        ("tests.env.worlds:Clock", 3),
+        ("jax:CartPole-v1", 3),
+        (Clock, 3),
+        (lambda context: Clock(), 3),
+        (CallableClock(), 1),
+    ],
+)
+def test_to_base_env_takes_what_a_trainer_takes(env, count):
+    base = to_base_env(env, num_envs=count)
+    obs, _ = base.try_reset()
+    assert sorted(obs) == list(range(count))
+    base.stop()
+
+
+def test_to_base_env_refuses_an_unknown_id_a_second_creator_and_a_class_from_a_creator():
+    with pytest.raises(ConfigError, match=r"Unknown environment(.|\n)*CartPole-v1"):
+        to_base_env("CartPol-v1")
+    with pytest.raises(ConfigError, match=r"two creators(.|\n)*leave make_env out"):
+        to_base_env(Clock, lambda index: Clock(), num_envs=2)
+    with pytest.raises(EnvError, match="return an instance from the creator"):
+        to_base_env(lambda context: Clock)

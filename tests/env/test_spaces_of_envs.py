@@ -191,7 +191,7 @@ class TestCopies:
         assert VectorEnv.wrap(existing_envs=[Clock(), Clock()]).num_envs == 2
 
 
-@pytest.mark.parametrize("value", [None, Clock, 3, "CartPole-v1"])
+@pytest.mark.parametrize("value", [None, 3, object()])
 def test_no_environment(value):
     refused(EnvError, to_base_env, value, says="This is not an environment...to_base_env...creator")
 
