@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Union, get
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, nearest
 
 _WIDEST = 2**63
 
@@ -137,6 +137,25 @@ class FrozenModel(BaseModel):
             self._refuse(name, value)
 
         def __delattr__(self, name: str) -> None:
+            self._refuse(name, "del")
+
+        def __getitem__(self, name: Any) -> NoReturn:
+            """Keys are attributes; without this method Python's error would not name them."""
+            kind = type(self)
+            keys = {field.validation_alias or key: key for key, field in kind.model_fields.items()}
+            known = keys.get(name, name)
+            config = f"config.{self.part}" if self.part else "config"
+            fits = known in kind.model_fields
+            raise ConfigError(
+                "The keys of a config are read as attributes.",
+                where=f"{kind.__name__}[{name!r}]",
+                fix=f"{config}.{known}" if fits else f"{config}.KEY; {nearest(str(name), kind.model_fields)}",
+            )
+
+        def __setitem__(self, name: Any, value: Any) -> None:
+            self._refuse(name, value)
+
+        def __delitem__(self, name: Any) -> None:
             self._refuse(name, "del")
 
     def _refuse(self, name: str, got: Any) -> NoReturn:

@@ -15,6 +15,8 @@ from rollax.errors import ConfigError, RollaxError, corrected
 
 _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 
+_MOST_NAMES = 10
+
 REGISTERED: set[str] = set()
 """The names of `register_env`, which are not paths, even with a colon."""
 JAX_ENV = "jax:"
@@ -99,7 +101,8 @@ def import_object(path: str, where: str) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError as error:
-            raise _does_not_import(path, module_name, where, error, corrected(name, dir(found))) from error
+            fix = f"did you mean {near!r}?" if (near := corrected(name, dir(found))) else _missing(name, found)
+            raise _does_not_import(path, module_name, where, error, fix) from error
     return found
 
 
@@ -114,7 +117,21 @@ def import_module(name: str, path: str, where: str) -> ModuleType:
         raise _does_not_import(path, name, where, error) from error
 
 
-def _does_not_import(path: str, module: str, where: str, error: BaseException, near: str | None = None) -> ConfigError:
+def _missing(name: str, holder: Any) -> str:
+    """The advice for a name that a module or class lacks, with some classes and functions that are defined there."""
+    if not isinstance(holder, ModuleType | type):
+        return f"name a class or function of a module, not {name!r} of {holder!r}"
+    module = holder.__name__ if isinstance(holder, ModuleType) else holder.__module__
+    defined = sorted(
+        key
+        for key, value in vars(holder).items()
+        if callable(value) and not key.startswith("_") and getattr(value, "__module__", None) == module
+    )
+    others = f"; {holder.__name__} has {', '.join(defined[:_MOST_NAMES])}" if defined else ""
+    return f"define {name or 'the class'} in {holder.__name__}, or correct the name{others}"
+
+
+def _does_not_import(path: str, module: str, where: str, error: BaseException, fix: str | None = None) -> ConfigError:
     parts = error.parts if isinstance(error, RollaxError) else {}  # such as an error of a missing extra
     check = f"check the spelling, and that this works: python -c 'import {module or 'module'}'"
     return ConfigError(
@@ -122,5 +139,5 @@ def _does_not_import(path: str, module: str, where: str, error: BaseException, n
         where=where,
         got=f"{path} ({type(error).__name__}: {parts.get('what', error)})",
         expected="module:Class, importable from the current folder or the installed packages",
-        fix=parts.get("fix", check) if near is None else f"did you mean {near!r}?",
+        fix=fix or parts.get("fix", check),
     )

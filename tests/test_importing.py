@@ -45,3 +45,19 @@ def test_module_whose_extra_is_not_installed(tmp_path, monkeypatch):
 def test_invalid_paths_are_refused(path):
     with pytest.raises(ConfigError, match="cannot be imported"):
         import_object(path, "here")
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("tests.env.worlds:Missing", r"define Missing in tests.env.worlds, or correct the name; .* has .*, C\w+, "),
+        ("tests.env.worlds:Clock.Missing", "define Missing in Clock, or correct the name; Clock has .*reset"),
+        ("json:dumbs", "did you mean 'dumps'"),
+        ("json:", "define the class in json"),
+        ("math:pi.x", "name a class or function of a module, not 'x' of 3.14"),
+        ("no_such_module:Missing", "python -c 'import no_such_module'"),
+    ],
+)
+def test_a_missing_name_is_named(path, fix):
+    with pytest.raises(ConfigError, match=f"fix: +.*{fix}"):
+        import_object(path, "here")

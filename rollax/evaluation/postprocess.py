@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollax.batch import Fragment, SampleBatch
+from rollax.errors import PolicyError
 from rollax.methods import call_accepted, overrides
 from rollax.policy.policy import Policy
 
@@ -57,7 +58,7 @@ def postprocess(
     for policy_id, fragment in fragments.items():
         policy = policies[policy_id]
         if policy_id not in by_trajectory:
-            done[policy_id] = policy.postprocess_rows(fragment)
+            done[policy_id] = _checked(policy.postprocess_rows(fragment), policy, "postprocess_rows")
             continue
         results = []
         for segment in fragment.segments():
@@ -68,9 +69,22 @@ def postprocess(
                 if other != agent
             }
             context = {"other_agent_batches": others, "episode": episode_of(episode_id)}
-            results.append(call_accepted(policy.postprocess_trajectory, segment, **context))
+            result = call_accepted(policy.postprocess_trajectory, segment, **context)
+            results.append(_checked(result, policy, "postprocess_trajectory"))
         done[policy_id] = SampleBatch.concat_samples(results)
     return done
+
+
+def _checked(result: Any, policy: Policy, method: str) -> SampleBatch:
+    if isinstance(result, SampleBatch):
+        return result
+    raise PolicyError(
+        f"{method} of a policy has not returned a batch.",
+        where=f"{policy.described}: {method}",
+        got=result,
+        expected="the SampleBatch that it was given, with further columns",
+        fix=f"end it with: return super().{method}(...), or return the batch",
+    )
 
 
 def _by_episode(fragments: Mapping[str, Fragment], policies: Mapping[str, Policy]) -> dict[int, _Agents]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 import pickle
 import pprint
 from collections import OrderedDict
@@ -125,6 +126,9 @@ def test_no_dict_of_a_config_changes():
         (lambda c: setattr(c.model, "use_lstm", True), "ModelConfig.use_lstm", "changed(model={'use_lstm': ...})"),
         (lambda c: setattr(c.model, "nothing", True), "ModelConfig.nothing", "changed(model={'nothing': ...})"),
         (lambda c: delattr(c.model, "use_lstm"), "ModelConfig.use_lstm", "changed(model={'use_lstm': ...})"),
+        (lambda c: operator.setitem(c, "lr", 1), "PPOConfig.lr", "config.changed(lr=...)"),
+        (lambda c: operator.delitem(c, "lr"), "PPOConfig.lr", "config.changed(lr=...)"),
+        (lambda c: operator.setitem(c.model, "use_lstm", True), "ModelConfig.use_lstm", "changed(model={'use_lstm'"),
         (lambda c: setattr(c.multiagent, "policies", {}), "MultiAgentConfig.policies", "changed(multiagent={"),
     ],
 )
@@ -135,6 +139,23 @@ def test_no_field_changes(change, where, fix):
     assert where in str(error.value)
     assert fix in str(error.value)
     assert config.model == a_config().model
+
+
+@pytest.mark.parametrize(
+    ("read", "where", "fix"),
+    [
+        (lambda c: c["lr"], "PPOConfig['lr']", "config.lr"),
+        (lambda c: c["lambda"], "PPOConfig['lambda']", "config.lambda_"),
+        (lambda c: c["gama"], "PPOConfig['gama']", "config.KEY; did you mean 'gamma'?"),
+        (lambda c: c.model["use_lstm"], "ModelConfig['use_lstm']", "config.model.use_lstm"),
+        (lambda c: c[0], "PPOConfig[0]", "config.KEY; use one of"),
+    ],
+)
+def test_keys_are_read_as_attributes(read, where, fix):
+    with pytest.raises(ConfigError) as error:
+        read(a_config())
+    assert error.value.parts["where"] == where
+    assert error.value.parts["fix"].startswith(fix)
 
 
 def test_what_the_caller_holds_on_to_is_not_what_the_config_holds():

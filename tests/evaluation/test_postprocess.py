@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rollax import MultiAgentBatch, Policy, RolloutWorker
+from rollax import MultiAgentBatch, Policy, PolicyError, RolloutWorker
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.batch import Fragment
 from rollax.evaluation.postprocess import postprocess
@@ -217,3 +217,13 @@ def test_a_subclass_that_overrides_postprocess_trajectory_gets_the_algorithms_co
     plain, overridden = batch_of(PPOPolicy), batch_of(Doubled)
     for name in ("advantages", "value_targets"):
         np.testing.assert_allclose(overridden[name], plain[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["postprocess_trajectory", "postprocess_rows"])
+def test_a_policy_that_returns_no_batch_is_named(method):
+    own = type("Own", (PPOPolicy,), {method: lambda self, batch: None})
+    worker = RolloutWorker("CartPole-v1", own, config={"rollout_fragment_length": 5})
+    with pytest.raises(
+        PolicyError, match=rf"{method} (.|\n)*'default_policy', class Own: {method}\n.*got: +None(.|\n)*super"
+    ):
+        worker.sample()
