@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, DatasetError, open_dataset, trees
+from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.minari_format import write_minari
 from rollax.data.writer import DatasetWriter
 from tests.data.reading import BOX, BOX1, read
@@ -74,6 +75,49 @@ def test_data_collected_by_minari_is_read(tmp_path, storage, monkeypatch):
         np.testing.assert_array_equal(one.columns["obs"], obs)
         assert one.terminated
     assert len(reader) == sum(map(len, played)) - 3
+
+
+def long_trajectory(steps):
+    columns = {
+        "obs": np.arange(steps + 1, dtype=np.float32)[:, None],
+        "actions": np.zeros(steps, np.int64),
+        "rewards": np.arange(steps, dtype=np.float64),
+    }
+    return RecordedTrajectory(columns, True, False, "long", 0, "default_policy")
+
+
+class TestLongEpisodes:
+    # PyArrow writes 32 * 1024 rows in a record batch, and Minari reads one batch: 32,768 observations, so 32,767 steps.
+    LIMIT = 32_767
+
+    def own(self, folder, steps):
+        box = {"default_policy": spaces.Box(0, 1e9, (1,), np.float32)}
+        with DatasetWriter(folder, box, {"default_policy": spaces.Discrete(2)}) as writer:
+            writer.write(long_trajectory(steps))
+        return open_dataset(folder)
+
+    @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+    def test_the_longest_of_arrow_is_read_whole(self, tmp_path, storage):
+        write_minari(self.own(tmp_path / "own", self.LIMIT), tmp_path / "out", storage=storage)
+        (back,) = read(tmp_path / "out")
+        np.testing.assert_array_equal(back.columns["rewards"], np.arange(self.LIMIT))
+
+    def test_a_longer_one_is_written_in_hdf5_only(self, tmp_path):
+        reader = self.own(tmp_path / "own", self.LIMIT + 1)
+        with pytest.raises(DatasetError, match=r"(?s)too long for Arrow.*32768 steps.*at most 32767.*\"minari\""):
+            write_minari(reader, tmp_path / "arrow", storage="arrow")
+        assert not (tmp_path / "arrow").exists()
+        write_minari(reader, tmp_path / "hdf5")
+        (back,) = read(tmp_path / "hdf5")
+        np.testing.assert_array_equal(back.columns["rewards"], np.arange(self.LIMIT + 1))
+
+    def test_a_longer_one_that_minari_wrote_in_arrow_is_refused(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("rollax.data.formats.minari_format._ARROW_ROWS", 1 << 20)  # without the check of the writer
+        write_minari(self.own(tmp_path / "own", 40_000), tmp_path / "out", storage="arrow")
+        with pytest.raises(DatasetError, match=r"(?s)number of steps.*episode 0.*got.*expected: 40000.*HDF5"):
+            read(tmp_path / "out")
+        reader = open_dataset(tmp_path / "out", max_broken=1)
+        assert (list(reader.trajectories()), len(reader.broken)) == ([], 1)
 
 
 class TestMinari:

@@ -38,6 +38,9 @@ log = logging.getLogger("rollax.data")
 
 METADATA = "metadata.json"
 _EPISODE = "T + 1 observations, T actions and rewards, of numbers"
+_ARROW_ROWS = 32 * 1024
+"""Observations of an episode in Arrow. Of a longer one, PyArrow writes several record batches in an order that it does
+not guarantee, and Minari reads only the first."""
 
 
 def data_folder(path: Path) -> Path | None:
@@ -155,8 +158,19 @@ def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedT
             if any(len(leaf) != expected for leaf in trees.leaves(columns[name])):
                 raise ValueError(f"{trees.length(columns[name])} {name} for {len(rewards)} rewards")
         ends = bool(data["terminations"][-1]), bool(data["truncations"][-1])
+        (metadata,) = storage.get_episode_metadata([index])
+        steps = int(metadata.get("total_steps", len(rewards)))
     except (ValueError, KeyError, OSError, IndexError, AssertionError, RuntimeError) as error:
         raise _damaged(where, error) from error
+    if len(rewards) != steps:
+        raise DatasetError(
+            "Minari reads another number of steps than the episode has.",
+            where=where,
+            got=f"{len(rewards)} steps",
+            expected=f"{steps} steps, by the metadata of the episode",
+            fix=f"an episode of {_ARROW_ROWS} steps or more cannot be read from Arrow: record or convert it again, in "
+            'HDF5 (format="minari"); or skip broken episodes with max_broken',
+        )
     return RecordedTrajectory(columns, *ends, episode, DEFAULT_AGENT, DEFAULT_POLICY, where)
 
 
@@ -176,10 +190,10 @@ def write_minari(
 
     Args:
         path: a new folder; the data is written into its folder `data`.
-        storage: HDF5 in one file, or Arrow with a folder for each episode.
+        storage: HDF5 in one file, or Arrow with a folder for each episode, of less than 32,768 steps.
         dataset_id: the id of the data set; by default `NAME-v0`, from the name of the folder.
     Raises:
-        DatasetError: the folder exists, or the data has several agents.
+        DatasetError: the folder exists, the data has several agents, or an episode is too long for Arrow.
     """
     check_spaces_known(reader, path)
     if len(reader.observation_spaces) != 1:
@@ -206,6 +220,14 @@ def write_minari(
                     where=trajectory.where,
                     got=trajectory.agent_id,
                     fix="convert to rollax's own format or to json_lines, which may have several agents",
+                )
+            if storage == "arrow" and len(trajectory) + 1 > _ARROW_ROWS:
+                raise DatasetError(
+                    "The episode is too long for Arrow: Minari would read only a part of it.",
+                    where=trajectory.where or f"episode {trajectory.episode_id}",
+                    got=f"{len(trajectory)} steps",
+                    expected=f"at most {_ARROW_ROWS - 1} steps",
+                    fix='convert to HDF5, format="minari"',
                 )
             stored.update_episodes([_buffer(trajectory, reader)])
             count += 1
