@@ -91,6 +91,65 @@ class TestD4RL:
         other = self.write(tmp_path / "b.hdf5", timeouts=None)  # the limit of the other file
         assert len(read([path, other], time_limit=2)) == 3 + 3
 
+    def test_without_timeouts_the_limit_of_the_environment_ends_episodes(self, tmp_path):
+        # 200 steps of Pendulum-v1, 200 more, and 5: the observation is the number of the row.
+        rows = np.arange(405, dtype=np.float32)
+        flat = {"observations": rows[:, None], "actions": rows[:, None], "rewards": rows}
+        path = self.write(tmp_path / "a.hdf5", **flat, terminals=rows > 403, timeouts=None)
+        settings = {"observation_space": BOX1, "action_space": BOX1}
+        first, second, third = read(path, env="Pendulum-v1", **settings)
+        assert [one.columns["obs"][[0, -1], 0].tolist() for one in (first, second, third)] == [
+            [0, 199],
+            [200, 399],
+            [400, 404],
+        ]
+        assert [(one.terminated, one.truncated) for one in (first, second, third)] == [
+            (False, True),
+            (False, True),
+            (True, False),
+        ]
+        assert len(read(path, env="Pendulum-v1", time_limit=100, **settings)) == 5
+
+    @pytest.mark.parametrize("env", [None, "Blackjack-v1", "Unregistered-v0"])  # the second has no limit
+    def test_unknown_ends_are_refused(self, tmp_path, env):
+        path = self.write(tmp_path / "a.hdf5", timeouts=None)
+        settings = {"env": env, "observation_space": BOX1, "action_space": BOX1}
+        got = "no env" if env is None else f"no time limit of {env}"
+        with pytest.raises(DatasetError, match=rf"(?s)unknown.*a.hdf5.*{got}"):
+            read(path, **settings)
+        with pytest.raises(DatasetError, match="pass the setting time_limit"):
+            len(open_dataset(path, **settings))
+        (error,) = describe(open_dataset(path, max_broken=1, **settings), check=True).errors[:1]
+        assert "time_limit" in error
+        assert len(read(path, time_limit=100, **settings)) == 2
+
+    def test_gaps_of_the_next_observations_end_episodes(self, tmp_path):
+        # Row 1 terminates. After row 3 comes 9, but row 4 begins with 4: an episode ended there.
+        following = np.array([1, 8, 3, 9, 5, 6], np.float64)[:, None]
+        path = self.write(tmp_path / "a.hdf5", timeouts=None, next_observations=following)
+        assert [one.columns["obs"].ravel().tolist() for one in read(path)] == [[0, 1, 8], [2, 3, 9], [4, 5, 6]]
+        assert [one.cut for one in read(path)] == [False, True, True]
+        assert len(open_dataset(path)) == 6
+
+    def test_the_limit_counts_from_a_gap(self, tmp_path):
+        import gymnasium
+
+        # A gap after row 0; the limit of 3 steps is then reached in row 3, and the last 2 rows do not reach it.
+        gymnasium.register("ThreeSteps-v0", lambda: None, max_episode_steps=3)
+        following = np.array([9, 2, 3, 4, 5, 6], np.float32)[:, None]
+        changes = {"timeouts": None, "terminals": np.zeros(6, bool), "next_observations": following}
+        path = self.write(tmp_path / "a.hdf5", **changes)
+        try:
+            found = read(path, env="ThreeSteps-v0", observation_space=BOX1, action_space=BOX1)
+        finally:
+            del gymnasium.registry["ThreeSteps-v0"]
+        assert [(len(one), one.truncated) for one in found] == [(1, False), (3, True), (2, False)]
+
+    def test_next_observations_of_another_shape_are_refused(self, tmp_path):
+        path = self.write(tmp_path / "a.hdf5", timeouts=None, next_observations=np.zeros((6, 2), np.float32))
+        with pytest.raises(DatasetError, match=r"(?s)another shape.*a.hdf5, next_observations.*\(6, 2\)"):
+            read(path)
+
     def test_links_and_objects_are_refused(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5", rewards=None)
         with h5py.File(path, "a") as file:

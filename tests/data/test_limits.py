@@ -100,15 +100,15 @@ def test_an_episode_of_d4rl(tmp_path):
         for name, width in (("observations", 3), ("actions", 1)):
             file.create_dataset(name, (1000, width), "f4", compression="gzip")
         file["rewards"], file["terminals"] = np.zeros(1000, np.float32), np.arange(1000) % 100 == 99
-    assert len(read(tmp_path / "a.hdf5")) == 10
+    assert len(read(tmp_path / "a.hdf5", time_limit=100)) == 10
     # Up to 1000 rows are read at once, or one longer episode: 500,000 rows of 5 float32.
     with h5py.File(tmp_path / "b.hdf5", "w") as file:
         for name, width in (("observations", 3), ("actions", 1)):
             file.create_dataset(name, (500_000, width), "f4", compression="gzip")
         file["rewards"], file["terminals"] = np.zeros(500_000, np.float32), np.arange(500_000) == 499_999
-    assert len(read(tmp_path / "b.hdf5", max_decoded_gb=10_000_001 / 2**30)) == 1
+    assert len(read(tmp_path / "b.hdf5", time_limit=500_000, max_decoded_gb=10_000_001 / 2**30)) == 1
     with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*b.hdf5, row 0"):
-        read(tmp_path / "b.hdf5", max_decoded_gb=9_999_999 / 2**30)
+        read(tmp_path / "b.hdf5", time_limit=500_000, max_decoded_gb=9_999_999 / 2**30)
 
 
 @pytest.mark.parametrize("storage", ["hdf5", "arrow"])

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import h5py
 import numpy as np
 
@@ -16,7 +17,7 @@ from rollax.data.formats.common import (
     check_max_decoded_gb,
     one_per_step,
 )
-from rollax.data.formats.joining import with_last_obs
+from rollax.data.formats.joining import same_rows, with_last_obs
 from rollax.data.limits import MAX_DECODED_GB, check_decoded
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import ConfigError, DatasetError
@@ -38,6 +39,9 @@ _SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best compression in HDF5,
 class D4RLReader(FormatReader):
     """Reads `observations, actions, rewards, terminals`, and `timeouts` and `next_observations` if they exist.
 
+    Without `timeouts`, an episode is truncated at the time limit, and without `time_limit`, at that of `env`. An
+    episode is then also cut where `next_observations` differs from the next of `observations`.
+
     Without `next_observations`, the last step before a timeout is left out, because the observation after it is
     unknown; its reward still counts in the return. At a time, a few MiB of trajectories are in memory, or a single
     larger one.
@@ -47,6 +51,8 @@ class D4RLReader(FormatReader):
         time_limit: number of steps after which an episode is truncated, in files without `timeouts`.
         max_decoded_gb: maximum GiB of a decoded episode or array.
         settings: as for `FormatReader`.
+    Raises:
+        DatasetError: while reading, files whose truncated episodes are not known from any of these.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class D4RLReader(FormatReader):
                 expected="an integer of at least 1",
             )
         self._paths, self._time_limit = list(paths), time_limit
+        self._env_limit = _limit_of(self.header.get("env"))
         if time_limit is not None and self._paths and all(map(_has_timeouts, self._paths)):
             raise ConfigError(
                 "time_limit has no effect: the files have timeouts of their own.",
@@ -152,14 +159,21 @@ class D4RLReader(FormatReader):
                     "The arrays have different lengths.", where=path, got=lengths, expected="equal lengths"
                 )
             terminals = self._flags(file, "terminals", path)
-            timeouts = np.zeros_like(terminals)
+            timeouts, gaps = np.zeros_like(terminals), np.zeros_like(terminals)
             if "timeouts" in file:
                 timeouts = self._flags(file, "timeouts", path)
             elif self._time_limit is not None:
-                timeouts = _timeouts(terminals, self._time_limit)
+                timeouts = _timeouts(terminals, gaps, self._time_limit)
+            else:
+                if "next_observations" in file:
+                    gaps = _gaps(file, path)
+                elif self._env_limit is None and len(terminals):
+                    raise _unknown_ends(path, self.header.get("env"))
+                if self._env_limit is not None:
+                    timeouts = _timeouts(terminals, gaps, self._env_limit)
         if not len(terminals):
             return []
-        over = np.flatnonzero(terminals | timeouts)
+        over = np.flatnonzero(terminals | timeouts | gaps)
         if not len(over) or over[-1] != len(terminals) - 1:
             over = np.append(over, len(terminals) - 1)
         starts = np.append(0, over[:-1] + 1)
@@ -186,14 +200,56 @@ def _grouped(ends: list[_End], rows: int) -> Iterator[list[_End]]:
         yield group
 
 
-def _timeouts(terminals: np.ndarray, limit: int) -> np.ndarray:
+def _timeouts(terminals: np.ndarray, gaps: np.ndarray, limit: int) -> np.ndarray:
+    """[N] bool: the steps that reach the limit, counted from the last termination, gap or timeout."""
     timeouts, begun = np.zeros_like(terminals), 0
-    for row, terminal in enumerate(terminals.tolist()):
-        if terminal:
+    for row, (terminal, gap) in enumerate(zip(terminals.tolist(), gaps.tolist(), strict=True)):
+        timeouts[row] = timed_out = not terminal and row + 1 - begun == limit
+        if terminal or gap or timed_out:
             begun = row + 1
-        elif row + 1 - begun == limit:
-            timeouts[row], begun = True, row + 1
     return timeouts
+
+
+def _gaps(file: Any, path: Path) -> np.ndarray:
+    """[N] bool: the steps whose next observation is not that of the next row."""
+    obs, following = file["observations"], file["next_observations"]
+    if obs.shape != following.shape:
+        raise DatasetError(
+            "The next observations have another shape.",
+            where=f"{path}, next_observations",
+            got=following.shape,
+            expected=obs.shape,
+        )
+    gaps, at_once = np.zeros(len(obs), bool), max(int(_AT_ONCE / max(obs.nbytes / max(len(obs), 1), 1)), 1)
+    for start in range(0, len(obs) - 1, at_once):
+        stop = min(start + at_once, len(obs) - 1)
+        try:
+            gaps[start:stop] = ~same_rows(following[start:stop].astype(obs.dtype), obs[start + 1 : stop + 1])
+        except OSError as error:
+            raise _damaged(f"{path}, rows {start} to {stop}", error) from error
+    return gaps
+
+
+def _limit_of(env: Any) -> int | None:
+    """The maximum number of steps of a registered environment; None: unknown."""
+    if not isinstance(env, str):
+        return None
+    try:
+        return gymnasium.spec(env.rpartition(":")[2]).max_episode_steps  # without a module, "module:id"
+    except gymnasium.error.Error:
+        return None
+
+
+def _unknown_ends(path: Path, env: str | None) -> DatasetError:
+    return DatasetError(
+        "The ends of truncated episodes are unknown: steps would go on in the next episode.",
+        where=path,
+        got="neither timeouts nor next_observations, "
+        + ("and no env" if env is None else f"and no time limit of {env} in Gymnasium"),
+        expected="the time limit of the episodes",
+        fix="pass the setting time_limit, the number of steps of a truncated episode (if every episode terminates: a "
+        "number above the longest), or env, an id whose limit is used",
+    )
 
 
 def _has_timeouts(path: Path) -> bool:

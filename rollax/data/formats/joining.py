@@ -139,11 +139,11 @@ class _Open:
             rows = np.cumsum(lengths)[:-1]
         else:
             rows = np.flatnonzero(np.diff(t) != 1) + 1
-        same = trees.tree_map(_same_rows, trees.index(new_obs, rows - 1), trees.index(columns[SampleBatch.OBS], rows))
+        same = trees.tree_map(same_rows, trees.index(new_obs, rows - 1), trees.index(columns[SampleBatch.OBS], rows))
         return rows[~np.all(list(trees.leaves(same)), axis=0)].tolist()
 
 
-def _same_rows(ours: NDArray, theirs: NDArray) -> NDArray[np.bool_]:
+def same_rows(ours: NDArray, theirs: NDArray) -> NDArray[np.bool_]:
     """[n] whether rows are equal; NaN equals NaN."""
     equal = (ours == theirs) | ((ours != ours) & (theirs != theirs))
     return equal.all(axis=tuple(range(1, equal.ndim)))
