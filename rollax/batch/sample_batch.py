@@ -228,6 +228,39 @@ class SampleBatch(MutableMapping[str, Any]):
         positions = positions_of(index, self.count)
         return SampleBatch({name: trees.index(column, positions) for name, column in self._columns.items()})
 
+    def shuffled(self, rng: np.random.Generator | int) -> SampleBatch:
+        """A copy with its rows in random order; of a padded batch, with its sequences in random order.
+
+        Rows out of order no longer form segments: of a `Fragment`, take `transitions()` before.
+
+        Args:
+            rng: the random generator, or a seed.
+        Raises:
+            BatchError: there are bootstrap rows, which belong to the rows before them, and no sequences.
+        """
+        self._refuse_bootstrap("Shuffling rows")
+        shuffled = self._parts_at(np.random.default_rng(rng).permutation(self._parts))
+        shuffled._env_steps = self._env_steps
+        return shuffled
+
+    def minibatches(self, size: int, rng: np.random.Generator | int | None = None) -> Iterator[SampleBatch]:
+        """Parts of `size` rows, each row in one of them; the last part has the remaining rows.
+
+        Args:
+            size: rows per part; of a padded batch, as many whole sequences as fit, padding included, at least one.
+            rng: a random generator or a seed, for rows (or sequences) in random order. None: in the order of the
+                batch, as slices, so that parts of a `Fragment` are fragments.
+        Raises:
+            BatchError: `size` is not an integer of at least 1, or as in `shuffled`.
+        """
+        step = max(whole_number(size, 1, "minibatches(size)") // max(self.max_seq_len, 1), 1)
+        self._refuse_bootstrap("Minibatches of rows")
+        starts = range(0, self._parts, step)
+        if rng is None and self.seq_lens is None:
+            return (self[start : start + step] for start in starts)
+        order = np.arange(self._parts) if rng is None else np.random.default_rng(rng).permutation(self._parts)
+        return (self._parts_at(order[start : start + step]) for start in starts)
+
     def split_by_episode(self) -> list[SampleBatch]:
         """One batch per episode and, where there is a column `agent_id`, agent, in order of first appearance.
 
@@ -304,6 +337,29 @@ class SampleBatch(MutableMapping[str, Any]):
     def _joined(self, columns: dict[str, Any], parts: Sequence[SampleBatch], env_steps: int | None) -> SampleBatch:
         """The batch of the concatenated columns of `parts`, of which this is the first."""
         return SampleBatch(columns, env_steps=env_steps)
+
+    @property
+    def _parts(self) -> int:
+        """Number of sequences of a padded batch, or of rows."""
+        return self.count if self.seq_lens is None else len(self.seq_lens)
+
+    def _parts_at(self, positions: np.ndarray) -> SampleBatch:
+        """A copy of some sequences of a padded batch, or of some rows."""
+        if self.seq_lens is None:
+            return self.rows(positions)
+        rows = (positions[:, None] * self.max_seq_len + np.arange(self.max_seq_len)).ravel()
+        columns = self._columns.items()
+        return SampleBatch({name: trees.index(c, positions if _per_sequence(name) else rows) for name, c in columns})
+
+    def _refuse_bootstrap(self, what: str) -> None:
+        if self.seq_lens is None and np.any(self.get(self.BOOTSTRAP, False)):
+            raise BatchError(
+                f"{what} would separate bootstrap rows from their segments.",
+                where="SampleBatch",
+                got=f"{np.count_nonzero(self[self.BOOTSTRAP])} bootstrap rows",
+                expected="rows that are all steps, or sequences",
+                fix='call sequences() first, or leave them out: batch.rows(~batch["bootstrap"])',
+            )
 
     def _refuse_padded(self, what: str) -> None:
         if self.seq_lens is not None:

@@ -74,6 +74,24 @@ def test_a_slice_is_a_fragment(rows: slice, ends: list[int], after: list[int]):
     assert part["actions"].tolist() == fragment()["actions"][rows].tolist()
 
 
+def test_rows_in_random_order_are_no_fragment():
+    batch = fragment()
+    for part in (batch.shuffled(0), *batch.minibatches(3, 0)):
+        assert type(part) is SampleBatch
+    batch["rewards"] = np.arange(7, dtype=np.float32)
+    transitions = batch.transitions(1, 0.9)
+    after = np.array(observed(transitions["new_obs"]))
+    assert observed(transitions.shuffled(0)["new_obs"]) == after[np.random.default_rng(0).permutation(7)].tolist()
+
+
+def test_minibatches_in_order_are_fragments():
+    # Segments of rows 0-1, 2, 3-5, 6; the second part cuts the third segment after row 3, so row 4 is after it.
+    parts = list(fragment().minibatches(2))
+    assert [type(part) for part in parts] == [Fragment] * 4
+    assert [part.ends.tolist() for part in parts] == [[1], [0, 1], [1], [0]]
+    assert [observed(part.after["obs"]) for part in parts] == [[10], [11, 4], [12], [13]]
+
+
 def test_concatenated_segments_equal_the_fragment():
     batch = fragment()
     segments = batch.segments()

@@ -221,6 +221,66 @@ def test_split_by_episode_takes_ids_of_any_type():
     assert [part["t"].tolist() for part in parts] == [[0, 4], [1, 3], [2]]
 
 
+def test_shuffled_permutes_whole_rows():
+    batch = SampleBatch(rows(50).to_dict(), env_steps=20)
+    shuffled = batch.shuffled(np.random.default_rng(3))
+    order = np.random.default_rng(3).permutation(50)
+    assert shuffled["rewards"].tolist() == order.tolist()
+    assert shuffled["obs"]["place"][:, 1].tolist() == (2 * order + 1).tolist()
+    assert shuffled["obs"]["eye"][0][:, 2, 0].tolist() == (3 * order + 2).tolist()
+    assert shuffled.env_steps == 20
+    assert batch.shuffled(3)["rewards"].tolist() == order.tolist()
+    assert batch["rewards"].tolist() == list(range(50))
+    assert len(rows(0).shuffled(3)) == 0
+
+
+def test_minibatches_have_every_row_once():
+    batch = SampleBatch(rows(7).to_dict(), env_steps=20)
+    parts = list(batch.minibatches(3))
+    assert [part["rewards"].tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert np.shares_memory(parts[0]["rewards"], batch["rewards"])
+    assert [part.env_steps for part in parts] == [3, 3, 1]
+    parts = list(batch.minibatches(3, 0))
+    order = np.random.default_rng(0).permutation(7)
+    assert [part["rewards"].tolist() for part in parts] == [order[:3].tolist(), order[3:6].tolist(), order[6:].tolist()]
+    assert [len(part) for part in batch.minibatches(100)] == [7]
+    assert list(rows(0).minibatches(3)) == []
+    for size in (0, -1, 2.5, True):
+        with pytest.raises(BatchError, match="minibatches"):
+            batch.minibatches(size)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_padded_batch_is_shuffled_and_divided_by_sequences():
+    padded = recurrent_rows().sequences(4)  # lengths 4 1 1 3: rows 0-3, 4, 5, 6-8
+    shuffled = padded.shuffled(1)
+    order = np.random.default_rng(1).permutation(4)
+    assert shuffled["seq_lens"].tolist() == padded["seq_lens"][order].tolist()
+    for name in ("obs", "eps_id"):
+        by_sequence = padded[name].reshape(4, 4, -1)
+        np.testing.assert_array_equal(shuffled[name].reshape(4, 4, -1), by_sequence[order])
+    assert shuffled["state_in"][1]["c"].tolist() == padded["state_in"][1]["c"][order].tolist()
+    assert (shuffled.env_steps, shuffled.max_seq_len) == (6, 4)
+    # 11 rows hold 2 sequences of 4; 3 rows hold none, so one each.
+    parts = list(padded.minibatches(11))
+    assert [part["seq_lens"].tolist() for part in parts] == [[4, 1], [1, 3]]
+    assert parts[1]["obs"][:, 0].tolist() == [20, 0, 0, 0, 22, 24, 26, 0]
+    assert parts[1]["state_in"][1]["c"].tolist() == [5, 6]
+    assert [part["seq_lens"].tolist() for part in padded.minibatches(3, 1)] == [[n] for n in shuffled["seq_lens"]]
+    none = SampleBatch({"eps_id": np.zeros(0, int), "state_in": np.zeros((0, 4))}).sequences(5)
+    assert (list(none.minibatches(4)), len(none.shuffled(0))) == ([], 0)
+
+
+def test_bootstrap_rows_stay_behind_their_segments():
+    batch = recurrent_rows(bootstrap=np.arange(9) == 4)
+    for separate in (lambda: batch.shuffled(0), lambda: batch.minibatches(2)):
+        with pytest.raises(BatchError, match=r"(?s)1 bootstrap rows.*sequences\(\)"):
+            separate()
+    assert len(batch.rows(~batch["bootstrap"]).shuffled(0)) == 8
+    shuffled = batch.sequences(5).shuffled(0)
+    assert shuffled["bootstrap"].reshape(3, 5).nonzero()[1].tolist() == [4]
+    assert len(recurrent_rows(bootstrap=np.zeros(9, bool)).shuffled(0)) == 9
+
+
 def test_split_by_episode_needs_the_column():
     assert SampleBatch({"eps_id": np.zeros(0, int)}).split_by_episode() == []
     with pytest.raises(BatchError, match="eps_id"):
