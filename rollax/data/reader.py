@@ -43,6 +43,8 @@ _SUFFIX_OF = {
     "csv": "csv",
 }
 
+_NOT_READ = {"rlds": "RLDS (TensorFlow Datasets)", "lerobot": "LeRobot"}
+
 Source = str | Path | Sequence[Any] | Callable[[], DatasetReader] | DatasetReader
 
 
@@ -228,6 +230,8 @@ def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[
 
 def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[Any, Path]]:
     """The files of a path with their formats; for Minari and custom readers, folders."""
+    if isinstance(given, str) and given in _NOT_READ:
+        raise _not_read(given, path)
     if isinstance(given, str) and given != "auto" and ":" not in given and given not in FORMATS:
         raise ConfigError("Unknown format.", where="format", got=given, fix=nearest(given, ["auto", *FORMATS]))
     if given != "auto" and given not in _SUFFIX_OF:
@@ -239,6 +243,8 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
     if given == "auto" and any((folder / "metadata.json").is_file() for folder in (path, path / "data")):
         yield "minari", path
         return
+    if given == "auto" and (path / "meta" / "info.json").is_file() and (path / "data").is_dir():
+        raise _not_read("lerobot", path)
     for unfinished in unfinished_in([path]):
         log.warning("%s is incomplete and is not read: its process was killed, or is still writing.", unfinished)
     suffixes = [suffix for group in SUFFIXES.values() for suffix in group]
@@ -246,6 +252,8 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
         suffixes = list(SUFFIXES[_SUFFIX_OF[str(given)]])
     # Hidden files and folders are unfinished, from a DatasetWriter or `convert`.
     seen = [file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    if given == "auto" and (records := next((file for file in seen if _is_tfrecord(file)), None)):
+        raise _not_read("rlds", records)
     described = [file for file in seen if file.parts[-2:] == ("data", "metadata.json")] if given == "auto" else []
     of_minari = {file.parent.parent for file in described}
     yield from (("minari", folder) for folder in sorted(of_minari))
@@ -276,12 +284,27 @@ def _format_of(path: Path) -> str | None:
     for name, suffixes in SUFFIXES.items():
         if path.suffix.lower() in suffixes:
             return name
+    if _is_tfrecord(path):
+        raise _not_read("rlds", path)
     raise DatasetError(
         "The format of the file is unknown.",
         where=path,
         got=f"the name {path.name}",
         expected=f"a name that ends in {', '.join(suffix for group in SUFFIXES.values() for suffix in group)}",
         fix=f"pass its format, one of {', '.join(FORMATS)}; write your own arrays with rollax.DatasetWriter",
+    )
+
+
+def _is_tfrecord(path: Path) -> bool:
+    return any(suffix.startswith(".tfrecord") for suffix in path.suffixes)  # such as .tfrecord-00000-of-00002
+
+
+def _not_read(kind: str, where: Path) -> DatasetError:
+    return DatasetError(
+        f"Data sets of {_NOT_READ[kind]} are not read.",
+        where=where,
+        expected=f"one of the formats {', '.join(FORMATS)}",
+        fix="convert the episodes with rollax.DatasetWriter, see docs/offline.md, LeRobot and RLDS",
     )
 
 

@@ -35,6 +35,29 @@ def test_a_custom_format(tmp_path):
     assert len(both) == 6
 
 
+@pytest.mark.parametrize(
+    ("files", "source", "named"),
+    [
+        (["meta/info.json", "meta/episodes.jsonl", "data/chunk-000/episode_000000.parquet"], "", "LeRobot"),
+        (["dataset_info.json", "door-train.tfrecord-00000-of-00002"], "", "RLDS"),
+        (["1.0.0/dataset_info.json", "1.0.0/door-train.tfrecord-00000-of-00002"], "", "RLDS"),
+        (["door.tfrecord"], "door.tfrecord", "RLDS"),
+    ],
+)
+def test_formats_that_are_not_read(tmp_path, files, source, named):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(DatasetError, match=rf"(?s){named}.*are not read.*DatasetWriter.*docs/offline.md"):
+        open_dataset(tmp_path / source)
+
+
+@pytest.mark.parametrize("name", ["lerobot", "rlds"])
+def test_names_of_formats_that_are_not_read(tmp_path, name):
+    with pytest.raises(DatasetError, match=r"(?s)are not read.*rllib_parquet.*docs/offline.md"):
+        open_dataset(tmp_path, format=name)
+
+
 @pytest.mark.parametrize("source", [5, [5], None, {"data": 1}, b"data"])
 def test_invalid_sources(source):
     with pytest.raises(DatasetError, match=r"not a source of data(.|\n)*got: +(5|None|\{'data': 1\}|b'data')\n"):
