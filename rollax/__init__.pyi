@@ -92,6 +92,7 @@ from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo as to_petting
 from rollax.env.recording import record_env as record_env
 from rollax.env.registry import EnvContext as EnvContext
 from rollax.env.registry import register_env as register_env
+from rollax.env.rows import Rows as Rows
 from rollax.env.vector.vector_env import VectorEnv as VectorEnv
 from rollax.errors import BatchError as BatchError
 from rollax.errors import CheckpointError as CheckpointError

@@ -55,7 +55,7 @@ class RowChecks:
     def __call__(self, rows: Any, call: str) -> Rows:
         """The rows, with observations in the dtypes of the space; `EnvError` for an invalid column."""
         if not isinstance(rows, Rows):
-            raise self._error("The call did not return Rows.", call, checks.outline(rows), "rollax.env.rows.Rows")
+            raise self._error("The call did not return Rows.", call, checks.outline(rows), "rollax.Rows")
         count = len(rows.slots)
         for name in _COLUMNS:
             self._check_length(name, getattr(rows, name), count, call)
@@ -91,9 +91,10 @@ class RowChecks:
     def _check_trajectories(self, rows: Rows, where: checks.Where) -> None:
         """Checks that outcomes belong to trajectories that have begun, and that rows with `in_order` are in order."""
         counted = np.arange(len(rows))
-        if rows.in_order and not all(np.array_equal(index, counted) for index in (rows.slots, rows.env_index)):
-            got = f"env_index {rows.env_index}, slots {rows.slots}"
-            raise self._error("The rows are not in order.", where(0), got, "0, 1, 2, ... in both, or in_order=False")
+        ordered = {**({"env_index": rows.env_index} if rows.agents is None else {}), "slots": rows.slots}
+        if rows.in_order and not all(np.array_equal(index, counted) for index in ordered.values()):
+            got = ", ".join(f"{name} {index}" for name, index in ordered.items())
+            raise self._error("The rows are not in order.", where(0), got, "0, 1, 2, ... in each, or in_order=False")
         top = int(rows.slots.max(initial=-1))
         if top >= len(self._alive):
             self._alive = np.append(self._alive, np.zeros(2 * top, bool))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import BaseEnv, EnvError, to_base_env
-from rollax.env.rows import NO_ENVS, Rows
+from rollax import BaseEnv, EnvError, Rows, to_base_env
+from rollax.env.rows import NO_ENVS
 from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE
 
@@ -90,7 +90,7 @@ def test_no_rows(rows, at):
         play,
         to_base_env(Columns(at, rows=rows)),
         at,
-        says="did not return Rows...Columns, ...rollax.env.rows.Rows",
+        says="did not return Rows...Columns, ...rollax.Rows",
     )
 
 
@@ -118,3 +118,15 @@ def test_a_base_env_is_returned_unchanged():
     assert started is not None
     env.send_actions({i: {"agent0": 0} for i in started[0]})
     assert env.poll()[1] == {i: {"agent0": 1.0} for i in range(3)}
+
+
+def test_rows_of_several_agents_in_order():
+    # Slots 0, 1, 2 in order, of which the first two are agents of one sub-environment.
+    places = {"env_index": np.array([0, 0, 1]), "agents": ["a", "b", "a"]}
+    env = to_base_env(Columns(at=1, in_order=True, **places), None, 3)
+    env.reset_rows(np.arange(3))
+    assert env.poll_rows().in_order
+    env = to_base_env(Columns(at=1, in_order=True, slots=np.array([1, 0, 2]), **places), None, 3)
+    env.reset_rows(np.arange(3))
+    with pytest.raises(EnvError, match=r"(?s)not in order.*slots \[1 0 2\]"):
+        env.poll_rows()
