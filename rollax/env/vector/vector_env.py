@@ -13,6 +13,7 @@ from rollax.env.checks import env_name
 from rollax.env.closing import close_all
 from rollax.env.copies import EnvCopies, Spaces, space_of
 from rollax.env.restarting import Restarts
+from rollax.errors import EnvError
 from rollax.spaces import ACTION_MASK
 
 
@@ -95,6 +96,8 @@ class VectorEnv:
             make_env: makes the sub-environment of a vector index, if it is not among the existing ones.
             existing_envs: the first sub-environments.
             num_envs: the total number.
+        Returns:
+            A `VectorEnv` whose `vector_step` raises EnvError if a sub-environment is over and has not been reset.
         """
         return SteppedInTurn(EnvCopies(existing_envs, make_env, num_envs))
 
@@ -112,15 +115,20 @@ class SteppedInTurn(VectorEnv):
         self._restarts = Restarts(copies)
         self.resting: frozenset[int] = frozenset()
         """Sub-environments without a running episode, which `vector_step` does not step."""
+        self._over = set(range(self.num_envs))
+        """Sub-environments to reset: their episode is over, or has not begun."""
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         where = self._where(index)
         given = {} if options is None else {"options": options}  # an env's `reset` may take a seed only
         result = self._restarts.reset(self.envs, index, where, seed, **given)
         self._steps[index] = self.envs[index].step
+        self._over.discard(index)
         return checks.check_reset(result, f"{where}, reset()")
 
     def vector_step(self, actions: Sequence[Any]) -> tuple[Any, Any, Any, Any, Sequence[dict]]:
+        if self._over and not self._over <= self.resting:
+            raise self._not_running(min(self._over - self.resting))
         results: list[Any] = []
         lost: list[int] = []
         add, self.lost = results.append, lost
@@ -138,6 +146,7 @@ class SteppedInTurn(VectorEnv):
                 failure = checks.failed(error, "step()", self._where(index), actions[turn])
                 self._restarts.failed(index, failure, error)
                 lost.append(index)
+                self._over.add(index)
         if not results:
             return [], [], [], [], []
         try:
@@ -146,10 +155,23 @@ class SteppedInTurn(VectorEnv):
             for index, result in zip(self._stepped(), results, strict=True):
                 checks.check_step(result, self._where(index))
             raise
-        if self._restarts.failures.in_a_row:
-            over = [a or b for a, b in zip(terminateds, truncateds, strict=True)]
-            self._restarts.failures.stepped(self._stepped(), compress(self._stepped(), over))
+        failed_before = bool(self._restarts.failures.in_a_row)
+        if failed_before or _any(terminateds) or _any(truncateds):
+            stepped = self._stepped()
+            ended = list(compress(stepped, (_any(flags) for flags in zip(terminateds, truncateds, strict=True))))
+            self._over.update(ended)
+            if failed_before:
+                self._restarts.failures.stepped(stepped, ended)
         return list(obs), rewards, terminateds, truncateds, infos
+
+    def _not_running(self, index: int) -> EnvError:
+        return EnvError(
+            "A sub-environment was stepped without a running episode.",
+            where=self._where(index),
+            got="an episode that is over or has not begun",
+            expected="a reset before the first step, and after a step that terminates or truncates the episode",
+            fix=f"call reset_at({index}), or vector_reset() for all, before vector_step",
+        )
 
     def _stepped(self) -> list[int]:
         """The sub-environments with results of the last `vector_step`."""
@@ -167,6 +189,14 @@ class SteppedInTurn(VectorEnv):
 
     def _where(self, index: int) -> str:
         return f"{env_name(self.envs[index])}, sub-environment {index}"
+
+
+def _any(flags: Sequence[Any]) -> bool:
+    """Whether a flag is true; False for values that are no flags, which `VectorBaseEnv` refuses."""
+    try:
+        return any(flags)
+    except ValueError:  # an array of several values
+        return False
 
 
 def frame_of(env: Any) -> Any:
