@@ -6,10 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rollax.errors import ConfigError
+from rollax.processes.stacks import Stack
 
 
 class ProcessLostError(Exception):
-    """The process of an actor has ended; the message has the reason."""
+    """The process of an actor has ended; the message has the reason, and `details` all that is known."""
+
+    def __init__(self, reason: str, details: str = "") -> None:
+        super().__init__(reason)
+        self.details = details
 
 
 def unsendable(error: Exception, where: str, *, expected: str, fix: str) -> ConfigError:
@@ -49,6 +54,10 @@ class Actors(Protocol):
         """Ends the process of an actor at once."""
         ...
 
+    def stack_of(self, index: int) -> Stack | None:
+        """What the process of an actor was doing when it crashed, or hangs in; None if that is not known."""
+        ...
+
 
 class _Outcome:
     """The reference to a finished call."""
@@ -83,3 +92,6 @@ class LocalActors:
 
     def kill(self, handle: Any) -> None:
         """Does nothing, as there is no process."""
+
+    def stack_of(self, index: int) -> Stack | None:
+        return None

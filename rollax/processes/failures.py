@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollax.errors import RollaxError, WorkerError
+from rollax.errors import RemoteTraceback, RollaxError, WorkerError
+from rollax.processes.stacks import Stack
 
 if TYPE_CHECKING:
     from rollax.config import TrainerConfig
@@ -84,29 +85,40 @@ class Failures:
         error.__cause__ = list(self.last.values())[-1] if last else None
         return error
 
-    def hung(self, index: int, call: str, waited_s: float, *, starting: bool) -> WorkerError:
-        """The error of an actor that has not answered in time."""
-        where, got = f"{self.name} {index}, {call}", f"no answer for {waited_s:.3g} s"
+    def hung(
+        self, index: int, call: str, waited_s: float, *, starting: bool, stack: Stack | None = None
+    ) -> WorkerError:
+        """The error of an actor that has not answered in time; `stack` is where it was shortly before."""
+        where, got = self._where(index, call, stack), f"no answer for {waited_s:.3g} s"
         if starting:
-            return WorkerError(
+            error = WorkerError(
                 f"A {self.name} did not start in time.",
                 where=where,
                 got=got,
                 expected="a node with the resources that it reserves, and environments that can be made",
                 fix="lower what each worker reserves, or raise worker_start_timeout_s",
             )
-        expected = f"an answer within {self.rules.timeout_s:g} s"
-        return WorkerError(f"A {self.name} has hung.", where=where, got=got, expected=expected, fix=self._advice)
+        else:
+            expected = f"an answer within {self.rules.timeout_s:g} s"
+            error = WorkerError(f"A {self.name} has hung.", where=where, got=got, expected=expected, fix=self._advice)
+        error.__cause__ = None if stack is None else RemoteTraceback(stack.text)
+        return error
 
-    def lost(self, index: int, call: str, how: str) -> WorkerError:
-        """The error of an actor whose process has ended."""
-        return WorkerError(
+    def lost(self, index: int, call: str, how: str, details: str = "", *, stack: Stack | None = None) -> WorkerError:
+        """The error of an actor whose process has ended; `details` and `stack` are shown above it."""
+        error = WorkerError(
             f"The process of a {self.name} is gone.",
-            where=f"{self.name} {index}, {call}",
-            got=how,
+            where=self._where(index, call, stack),
+            got=f"{stack.reason}; {how}" if stack is not None and stack.reason else how,
             expected="a process that runs",
-            fix="look for a crash in native code, a lack of memory, sys.exit(), or a node that was lost",
+            fix="look for a crash in native code, a lack of memory, sys.exit() or os._exit(), or a node that was lost",
         )
+        above = "\n\n".join(filter(None, [details, "" if stack is None else stack.text]))
+        error.__cause__ = RemoteTraceback(above) if above else None
+        return error
+
+    def _where(self, index: int, call: str, stack: Stack | None) -> str:
+        return f"{self.name} {index}, {call}" + ("" if stack is None else f", in {stack.place}")
 
 
 def _in_one_line(error: Exception) -> str:

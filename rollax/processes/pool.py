@@ -271,7 +271,9 @@ class ActorPool:
         for actor in list(self._live.values()) if now + _EARLY_S >= wake_up else ():
             if now + _EARLY_S >= self._deadline(actor):
                 call, waited_s = str(next(iter(actor.calls.values()))), now - actor.since
-                error = self.failures.hung(actor.index, call, waited_s, starting=not actor.started)
+                error = self.failures.hung(
+                    actor.index, call, waited_s, starting=not actor.started, stack=self._actors.stack_of(actor.index)
+                )
                 if self._making_all:
                     raise error
                 self._failed(actor, error, process_lost=True)
@@ -295,7 +297,9 @@ class ActorPool:
             del actor.calls[reference]
             return
         if isinstance(outcome, ProcessLostError):
-            error = self.failures.lost(actor.index, str(call), str(outcome))
+            error = self.failures.lost(
+                actor.index, str(call), str(outcome), outcome.details, stack=self._actors.stack_of(actor.index)
+            )
             self._failed(actor, error, process_lost=True)
             return
         if isinstance(outcome, Exception):

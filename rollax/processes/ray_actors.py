@@ -9,6 +9,7 @@ from typing import Any
 from rollax.errors import RemoteTraceback, WorkerError
 from rollax.processes.actors import ProcessLostError, unsendable
 from rollax.processes.settings import process_settings
+from rollax.processes.stacks import Stack, StackFolder
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
@@ -17,11 +18,13 @@ class RayActors:
     """`Actors` in Ray.
 
     A method with several returns (`ray.method(num_returns=...)`) returns the first value and references to the others,
-    which are not fetched. `kill` ends only actors that are `owned`.
+    which are not fetched. `kill` ends only actors that are `owned`. `stacks` are those that the actors write.
     """
 
-    def __init__(self, ray: Any, start: Callable[[int, int], Any], *, owned: bool = True) -> None:
-        self._ray, self._start, self._owned = ray, start, owned
+    def __init__(
+        self, ray: Any, start: Callable[[int, int], Any], *, owned: bool = True, stacks: StackFolder | None = None
+    ) -> None:
+        self._ray, self._start, self._owned, self._stacks = ray, start, owned, stacks
 
     def start(self, index: int, restarts: int) -> Any:
         return self._start(index, restarts)
@@ -59,8 +62,15 @@ class RayActors:
         errors = self._ray.exceptions
         try:
             return self._ray.get(reference)
-        except (errors.RayActorError, errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError) as error:
-            return ProcessLostError(str(error))
+        except (
+            errors.RayActorError,
+            errors.WorkerCrashedError,
+            errors.OutOfMemoryError,
+            errors.NodeDiedError,
+            errors.ObjectLostError,
+        ) as error:
+            details = _COLOURS.sub("", str(error))
+            return ProcessLostError(_reason(details), details)
         except errors.RayError as error:
             cause = getattr(error, "cause", None)
             if cause is None or isinstance(cause, errors.RayError):
@@ -74,6 +84,9 @@ class RayActors:
     def kill(self, handle: Any) -> None:
         if self._owned and self._ray.is_initialized():
             self._ray.kill(handle)
+
+    def stack_of(self, index: int) -> Stack | None:
+        return None if self._stacks is None else self._stacks.stack_of(index)
 
 
 def actor_class(
@@ -112,6 +125,12 @@ def stored(ray: Any, arguments: Mapping[str, Any], where: str) -> dict[str, Any]
                 fix="create files, locks and simulators inside the env creator, not outside it",
             ) from error
     return references
+
+
+def _reason(details: str) -> str:
+    """Ray's text in one line, without the ids of the actor and the list of causes that it gives for any crash."""
+    lines = [line.strip() for line in details.splitlines() if not line.startswith("\t")]
+    return " ".join(lines).partition(" Some common causes include:")[0]
 
 
 def _first(reference: Any) -> Any:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import re
+import sys
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -10,8 +14,20 @@ import jax
 import numpy as np
 import pytest
 
-from rollax import Callbacks, ExternalEnv, Policy, PPOTrainer, RolloutWorker, SampleBatch, register_env
+from rollax import (
+    Callbacks,
+    ExternalEnv,
+    Policy,
+    PPOConfig,
+    PPOTrainer,
+    RolloutWorker,
+    SampleBatch,
+    WorkerError,
+    register_env,
+)
 from rollax.env.registry import registered_envs
+from rollax.evaluation.remote_workers import RemoteWorkers, ray_workers
+from rollax.processes.failures import FailureRules
 from tests.env.kinds import KINDS, REMOTE, Kind
 from tests.env.worlds import Clock
 
@@ -171,6 +187,55 @@ def test_an_external_environment_runs_once_per_worker_and_reads_its_share(small_
     first, second = small_ray.get([actor.apply.remote(read) for actor in actors])
     assert first == (1, {0, 2, 4, 6, 8})
     assert second == (1, {1, 3, 5, 7})
+
+
+class Ends(Clock):
+    """An environment whose first step ends its process in the way of the config, or never returns."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__({})
+        self._how = config["how"]
+
+    def step(self, action):
+        self._simulate()
+
+    def _simulate(self) -> None:
+        while self._how == "hangs":
+            time.sleep(0.01)
+        if self._how == "crashes":
+            faulthandler._sigsegv()  # pyright: ignore[reportAttributeAccessIssue]
+        sys.exit(3) if self._how == "exits" else os._exit(3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("how", "what", "got"),
+    [
+        ("hangs", "A rollout worker has hung.", "no answer for "),
+        ("crashes", "The process of a rollout worker is gone.", "Segmentation fault; The actor died"),
+        ("exits", "The process of a rollout worker is gone.", "SystemExit(3); The actor died"),
+        ("ends at once", "The process of a rollout worker is gone.", "The actor died unexpectedly before finishing"),
+    ],
+)
+def test_the_error_of_a_worker_that_is_lost_says_where_it_was(small_ray, how, what, got):
+    config = PPOConfig(num_workers=1, num_cpus_per_worker=0, env_config={"how": how}, sample_timeout_s=10.0)
+    arguments = {"env_creator": Ends, "policy_cls_or_specs": Tally, "config": config, "num_workers": 1}
+    workers = RemoteWorkers(ray_workers(config, RolloutWorker, arguments), 1, FailureRules(timeout_s=10.0), makes=True)
+    workers.make_all()
+    workers.request(1, "sample_fragment")
+    with pytest.raises(WorkerError) as info:
+        workers.collect()
+    workers.stop()
+    parts, cause = info.value.parts, str(info.value.__cause__)
+    assert parts["what"] == what
+    assert parts["got"].startswith(got)
+    if how == "ends at once":  # no process can report that
+        assert parts["where"] == "rollout worker 1, sample_fragment()"
+        assert "Worker exit type" in cause
+        return
+    lines = r"_simulate\(\) \(.*, line \d+\), called by step\(\) \(.*, line \d+\)"
+    assert re.fullmatch(r"rollout worker 1, sample_fragment\(\), in " + lines, parts["where"])
+    assert "in vector_step\n" in cause  # the whole stack is shown above the error
 
 
 class ProcessIds(Callbacks):

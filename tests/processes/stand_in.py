@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rollax.evaluation.messages import Update
 from rollax.evaluation.remote_workers import Reply
 from rollax.processes.actors import ProcessLostError
+from rollax.processes.stacks import Stack
 
 NEVER = float("inf")
 
@@ -75,6 +76,7 @@ class StandIn:
         self.calls: list[Called] = []
         self.puts: list[Any] = []
         self.killed: list[tuple[int, int]] = []
+        self.stacks: dict[int, Stack] = {}
         self.waits = 0
         self._free: dict[tuple[int, int], float] = {}  # the time when all requests are done
         self._done: list[tuple[float, Any]] = []  # by reference
@@ -125,6 +127,9 @@ class StandIn:
         for reference, (done, _) in enumerate(self._done):
             if self._of[reference] == worker and done > self.clock.now:
                 self._done[reference] = self.clock.now, gone
+
+    def stack_of(self, index: int) -> Stack | None:
+        return self.stacks.get(index)
 
     def asked(self, index: int, method: str = SAMPLE) -> list[tuple[int, tuple[Any, ...]]]:
         """Generation and arguments of all calls of a method of an index's workers."""
