@@ -10,11 +10,16 @@ from rollax.processes.stacks import Stack
 
 
 class ProcessLostError(Exception):
-    """The process of an actor has ended; the message has the reason, and `details` all that is known."""
+    """The process of an actor has ended; the message has the reason.
 
-    def __init__(self, reason: str, details: str = "") -> None:
+    Args:
+        details: all that is known.
+        unmade: the process did not make the actor, because it could not load its arguments or the constructor raised.
+    """
+
+    def __init__(self, reason: str, details: str = "", *, unmade: bool = False) -> None:
         super().__init__(reason)
-        self.details = details
+        self.details, self.unmade = details, unmade
 
 
 def unsendable(error: Exception, where: str, *, expected: str, fix: str) -> ConfigError:

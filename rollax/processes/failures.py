@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollax.errors import RemoteTraceback, RollaxError, WorkerError
+from rollax.processes.actors import ProcessLostError
 from rollax.processes.stacks import Stack
 
 if TYPE_CHECKING:
@@ -95,8 +96,12 @@ class Failures:
                 f"A {self.name} did not start in time.",
                 where=where,
                 got=got,
-                expected="a node with the resources that it reserves, and environments that can be made",
-                fix="lower what each worker reserves, or raise worker_start_timeout_s",
+                expected="a node with the resources that it reserves, and environments that can be made"
+                if stack is None
+                else "environments that can be made",
+                fix="lower what each worker reserves, or raise worker_start_timeout_s"
+                if stack is None
+                else "look for what it waits for there; if it is only slow, raise worker_start_timeout_s",
             )
         else:
             expected = f"an answer within {self.rules.timeout_s:g} s"
@@ -104,16 +109,26 @@ class Failures:
         error.__cause__ = None if stack is None else RemoteTraceback(stack.text)
         return error
 
-    def lost(self, index: int, call: str, how: str, details: str = "", *, stack: Stack | None = None) -> WorkerError:
-        """The error of an actor whose process has ended; `details` and `stack` are shown above it."""
-        error = WorkerError(
-            f"The process of a {self.name} is gone.",
-            where=self._where(index, call, stack),
-            got=f"{stack.reason}; {how}" if stack is not None and stack.reason else how,
-            expected="a process that runs",
-            fix="look for a crash in native code, a lack of memory, sys.exit() or os._exit(), or a node that was lost",
-        )
-        above = "\n\n".join(filter(None, [details, "" if stack is None else stack.text]))
+    def lost(self, index: int, call: str, how: ProcessLostError, stack: Stack | None = None) -> WorkerError:
+        """The error of an actor whose process has ended; the details and the stack are shown above it."""
+        if how.unmade:
+            error = WorkerError(
+                f"A process cannot make its {self.name}.",
+                where=f"{self.name} {index}",
+                got=str(how),
+                expected="a process that can import the environment, policies and callbacks",
+                fix="fix the cause shown above; a missing module must be installed on every node, or be sent with the "
+                "runtime_env of Ray",
+            )
+        else:
+            error = WorkerError(
+                f"The process of a {self.name} is gone.",
+                where=self._where(index, call, stack),
+                got=f"{stack.reason}; {how}" if stack is not None and stack.reason else str(how),
+                expected="a process that runs",
+                fix="look for a crash in native code, a lack of memory, sys.exit() or os._exit(), or a lost node",
+            )
+        above = "\n\n".join(filter(None, [how.details, "" if stack is None else stack.text]))
         error.__cause__ = RemoteTraceback(above) if above else None
         return error
 

@@ -297,9 +297,7 @@ class ActorPool:
             del actor.calls[reference]
             return
         if isinstance(outcome, ProcessLostError):
-            error = self.failures.lost(
-                actor.index, str(call), str(outcome), outcome.details, stack=self._actors.stack_of(actor.index)
-            )
+            error = self.failures.lost(actor.index, str(call), outcome, self._actors.stack_of(actor.index))
             self._failed(actor, error, process_lost=True)
             return
         if isinstance(outcome, Exception):

@@ -70,6 +70,8 @@ class RayActors:
             errors.ObjectLostError,
         ) as error:
             details = _COLOURS.sub("", str(error))
+            if getattr(error, "actor_init_failed", False):
+                return ProcessLostError(_last_error(details), details, unmade=True)
             return ProcessLostError(_reason(details), details)
         except errors.RayError as error:
             cause = getattr(error, "cause", None)
@@ -131,6 +133,11 @@ def _reason(details: str) -> str:
     """Ray's text in one line, without the ids of the actor and the list of causes that it gives for any crash."""
     lines = [line.strip() for line in details.splitlines() if not line.startswith("\t")]
     return " ".join(lines).partition(" Some common causes include:")[0]
+
+
+def _last_error(details: str) -> str:
+    """The last error of a text with tracebacks, whose other lines, as those of its message, are indented."""
+    return [line for line in details.splitlines() if line.strip() and not line.startswith((" ", "\t"))][-1]
 
 
 def _first(reference: Any) -> Any:

@@ -144,7 +144,25 @@ class TestErrors:
         assert parts["got"] == "Segmentation fault; it died"
         assert str(info.value.__cause__) == "\nall about its death\n\nthe text"
 
-    def test_of_one_that_hangs(self, pool):
+    def test_of_a_process_that_cannot_make_its_worker(self, pool):
+        lost = ProcessLostError("ModuleNotFoundError: No module named 'mine'", "all about it", unmade=True)
+        workers, _ = pool(1, FailureRules(), {(1, 0, "make"): [Does(1, lost)]}, makes=True)
+        with pytest.raises(rollax.WorkerError, match="every node") as info:
+            workers.make_all()
+        parts = info.value.parts
+        assert parts["what"] == "A process cannot make its rollout worker."
+        assert (parts["where"], parts["got"]) == ("rollout worker 1", str(lost))
+        assert str(info.value.__cause__) == "\nall about it"
+
+    def test_of_one_that_hangs_at_its_start(self, pool):
+        workers, stand_in = pool(1, FailureRules(), {(1, 0, "make"): [Does(NEVER)]}, makes=True)
+        stand_in.stacks[1] = STACK
+        with pytest.raises(rollax.WorkerError, match="waits for there") as info:
+            workers.make_all()
+        assert info.value.parts["where"] == "rollout worker 1, make(), in step() (my_env.py, line 9)"
+        assert "resources" not in str(info.value)
+
+    def test_of_one_that_hangs_later(self, pool):
         rules = FailureRules(timeout_s=5.0)
         workers, stand_in = pool(1, rules, {(1, 0, SAMPLE): [Does(NEVER)]})
         stand_in.stacks[1] = STACK
@@ -181,6 +199,22 @@ class TestReasonsOfRay:
         assert isinstance(lost, ProcessLostError)
         assert str(lost) == ("The actor died unexpectedly before finishing this task. Worker exit detail: End of file.")
         assert lost.details == text
+
+    def test_an_actor_that_cannot_be_made(self):
+        import ray
+
+        text = (
+            "The actor died because of an error raised in its creation task, ray::RolloutWorker.__init__()\n"
+            "  At least one of the input arguments for this task could not be computed:\n"
+            "ray.exceptions.RaySystemError: System error: No module named 'mine'\n"
+            "traceback: Traceback (most recent call last):\n"
+            "          ^^^^\n"
+            "ModuleNotFoundError: No module named 'mine'\n"
+        )
+        lost = self.outcome(ray.exceptions.RayActorError(error_msg=text, actor_init_failed=True))
+        assert isinstance(lost, ProcessLostError)
+        assert (str(lost), lost.details) == ("ModuleNotFoundError: No module named 'mine'", text)
+        assert lost.unmade
 
     def test_a_process_killed_for_lack_of_memory_is_lost(self):
         import ray
