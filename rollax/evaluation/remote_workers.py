@@ -6,7 +6,6 @@ import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -177,33 +176,19 @@ def _is_empty(value: Any) -> bool:
     return (value[0] if isinstance(value, tuple) else value) is None
 
 
-class StacksOfWorker(NamedTuple):
-    """The file for the stacks of a worker, and the time limits of its calls in seconds."""
-
-    path: str
-    timeout_s: float
-    start_timeout_s: float
-
-    def after_s(self, method: str) -> float:
-        """The seconds after which a call that still runs writes where it is: shortly before its time limit."""
-        # The limit of a start includes that of its process, which may take long.
-        return 0.5 * self.start_timeout_s if method == "make" else 0.9 * self.timeout_s
-
-
 def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
     """The Ray actor class of `RolloutWorker` or a subclass; see `RolloutWorker.as_remote`.
 
     With `make_now=False`, `make()` makes the worker and raises its original exceptions, while Ray reports only the text
-    of a constructor's. With `stacks`, its process writes where it is when it crashes or a call has nearly hung.
+    of a constructor's.
     """
     from rollax.processes.ray_actors import actor_class
-    from rollax.processes.stacks import StackWriter, watched
+    from rollax.processes.stacks import writing_stacks
 
     registered = registrations(ray.cloudpickle.dumps)
 
     class RemoteWorker(worker_class):
-        def __init__(self, *args: Any, make_now: bool = True, stacks: StacksOfWorker | None = None, **kwargs: Any):
-            self._stacks, self._stack_writer = stacks, None if stacks is None else StackWriter(stacks.path)
+        def __init__(self, *args: Any, make_now: bool = True, **kwargs: Any) -> None:
             register_all(registered)
             self.worker_index = kwargs.get("worker_index", 0)
             self._make = partial(super().__init__, *args, **kwargs)
@@ -225,13 +210,8 @@ def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
         def sends_filters(self) -> bool:
             return True
 
-    def calling(worker: Any, method: str) -> AbstractContextManager[Any]:
-        writer = getattr(worker, "_stack_writer", None)  # Ray calls methods even if __init__ did not run
-        return nullcontext() if writer is None else writer.call(worker._stacks.after_s(method))
-
-    watched(RemoteWorker, calling)
     RemoteWorker.__name__ = RemoteWorker.__qualname__ = worker_class.__name__
-    return actor_class(ray, RemoteWorker, **reserved)
+    return actor_class(ray, writing_stacks(RemoteWorker), **reserved)
 
 
 def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[str, Any]) -> RayActors:
@@ -267,7 +247,7 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
     folder, rules = StackFolder(), FailureRules.of(config)
 
     def start(index: int, restarts: int) -> Any:
-        stacks = StacksOfWorker(folder.path(index), rules.timeout_s, rules.start_timeout_s)
+        stacks = folder.file(index, rules.timeout_s, rules.start_timeout_s)
         return made.remote(**references, worker_index=index, restarts=restarts, make_now=False, stacks=stacks)
 
     return RayActors(ray, start, stacks=folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import functools
 import os
@@ -14,9 +13,11 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 
 _HERE = str(Path(__file__).parents[1])  # the folder of rollax
@@ -35,16 +36,32 @@ class StackFolder:
         self._folder = tempfile.mkdtemp(prefix="rollax-stacks-")
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
-    def path(self, index: int) -> str:
-        """The file for the process of an actor, for `StackWriter`."""
-        return os.path.join(self._folder, f"{index}.txt")
+    def file(self, index: int, timeout_s: float, start_timeout_s: float) -> StackFile:
+        """The file of an actor, as the argument `stacks` of its class."""
+        return StackFile(self._path(index), timeout_s, start_timeout_s)
 
     def stack_of(self, index: int) -> Stack | None:
         """The stack that the last process of an actor wrote; None if it is on another machine or wrote none."""
         try:
-            return Stack.of(Path(self.path(index)).read_text(errors="replace"))
+            return Stack.of(Path(self._path(index)).read_text(errors="replace"))
         except OSError:
             return None
+
+    def _path(self, index: int) -> str:
+        return os.path.join(self._folder, f"{index}.txt")
+
+
+class StackFile(NamedTuple):
+    """The file for the stacks of an actor, and its time limits in seconds."""
+
+    path: str
+    timeout_s: float
+    start_timeout_s: float
+
+    def after_s(self, method: str) -> float:
+        """The time after which a call that still runs counts as hung here: shortly before the pool gives it up."""
+        # The limit of a start includes that of the process, which may take long.
+        return 0.5 * self.start_timeout_s if method == "make" else 0.9 * self.timeout_s
 
 
 class StackWriter:
@@ -53,22 +70,23 @@ class StackWriter:
     It writes nothing if the folder does not exist, because the process runs on another machine.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, stacks: StackFile) -> None:
+        self._stacks = stacks
         self._file = None
-        with contextlib.suppress(OSError):
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        with suppress(OSError):
+            self._file = os.open(stacks.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
             faulthandler.enable(self._file)
         self._thread = threading.get_ident()  # the timer of `faulthandler` is one for all threads
         self._waits = False
 
-    @contextlib.contextmanager
-    def call(self, after_s: float) -> Iterator[None]:
-        """Context of a call; those inside it have no time limits of their own."""
+    @contextmanager
+    def call(self, method: str) -> Iterator[None]:
+        """Context of a call of a method; those inside it have no time limits of their own."""
         if self._file is None or self._waits or threading.get_ident() != self._thread:
             yield
             return
         self._waits, exiting = True, None
-        if after_s < _LONGEST_S:
+        if (after_s := self._stacks.after_s(method)) < _LONGEST_S:
             faulthandler.dump_traceback_later(after_s, file=self._file)
         try:
             yield
@@ -90,21 +108,30 @@ def _dump_of(error: BaseException) -> str:
     return "\n".join([f"Fatal Python error: {error!r}", "", "Current thread (most recent call first):", *frames[::-1]])
 
 
-def watched(cls: type, context: Callable[[Any, str], contextlib.AbstractContextManager[Any]]) -> None:
-    """Makes the public methods of a class run in `context(self, name)`."""
+def writing_stacks(cls: type) -> type:
+    """A subclass of an actor's class whose process writes its stacks, if it is made with `stacks`, a `StackFile`."""
 
-    def wrapped(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with context(self, name):
-                return method(self, *args, **kwargs)
+    class Writing(cls):
+        def __init__(self, *args: Any, stacks: StackFile | None = None, **kwargs: Any) -> None:
+            self._stack_writer = None if stacks is None else StackWriter(stacks)
+            super().__init__(*args, **kwargs)
 
-        return call
+    for name in dir(Writing):
+        method = getattr(Writing, name)
+        if not name.startswith("_") and isinstance(method, FunctionType):
+            setattr(Writing, name, _writing(method))
+    Writing.__name__, Writing.__qualname__ = cls.__name__, cls.__qualname__
+    return Writing
 
-    for name in dir(cls):
-        method = getattr(cls, name)
-        if not name.startswith("_") and type(method) is type(watched):
-            setattr(cls, name, wrapped(name, method))
+
+def _writing(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        writer = getattr(self, "_stack_writer", None)  # Ray calls methods even if __init__ did not run
+        with nullcontext() if writer is None else writer.call(method.__name__):
+            return method(self, *args, **kwargs)
+
+    return call
 
 
 class _Frame(NamedTuple):

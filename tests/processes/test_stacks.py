@@ -18,13 +18,10 @@ from tests.processes.stand_in import NEVER, SAMPLE, Does
 
 HERE = rollax.__path__[0]
 PROCESS = """
-import contextlib, faulthandler, os, sys, time
-from rollax.processes.stacks import StackWriter, watched
+import faulthandler, os, sys, time
+from rollax.processes.stacks import StackFile, writing_stacks
 
 class Simulator:
-    def __init__(self, path):
-        self.writer = StackWriter(path)
-
     def outer(self, how):
         self._inner(how)
 
@@ -38,10 +35,9 @@ class Simulator:
         if how == "hangs":
             os._exit(1)
 
-watched(Simulator, lambda simulator, method: simulator.writer.call(0.2))
-Simulator(sys.argv[1]).outer(sys.argv[2])
+writing_stacks(Simulator)(stacks=StackFile(sys.argv[1], 0.2, 10.0)).outer(sys.argv[2])
 """
-CALLED = "in _inner() (<string>, line {}), called by outer() (<string>, line 10)"
+CALLED = "in _inner() (<string>, line {}), called by outer() (<string>, line 7)"
 
 
 def played(path: str, how: str) -> None:
@@ -51,11 +47,11 @@ def played(path: str, how: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "reason", "line"),
-    [("crashes", "Segmentation fault", 14), ("exits", "SystemExit(3)", 16), ("hangs", "", 18)],
+    [("crashes", "Segmentation fault", 11), ("exits", "SystemExit(3)", 13), ("hangs", "", 15)],
 )
 def test_a_process_writes_where_it_is(how, reason, line):
     folder = StackFolder()
-    played(folder.path(1), how)
+    played(folder.file(1, 1.0, 1.0).path, how)
     stack = folder.stack_of(1)
     assert stack is not None
     assert (stack.reason, f"in {stack.place}") == (reason, CALLED.format(line))
@@ -66,14 +62,14 @@ def test_a_process_writes_where_it_is(how, reason, line):
 @pytest.mark.parametrize("how", ["is late", "returns"])
 def test_a_process_whose_calls_return_writes_nothing(how):
     folder = StackFolder()
-    played(folder.path(1), how)
+    played(folder.file(1, 1.0, 1.0).path, how)
     assert folder.stack_of(1) is None
 
 
 def test_the_next_process_of_an_actor_empties_its_file():
     folder = StackFolder()
-    played(folder.path(1), "crashes")
-    played(folder.path(1), "returns")
+    played(folder.file(1, 1.0, 1.0).path, "crashes")
+    played(folder.file(1, 1.0, 1.0).path, "returns")
     assert folder.stack_of(1) is None
 
 
@@ -85,7 +81,7 @@ def test_a_process_without_the_folder_runs_as_before(tmp_path):
 
 def test_the_folder_is_removed_with_its_object():
     folder = StackFolder()
-    played(path := folder.path(1), "crashes")
+    played(path := folder.file(1, 1.0, 1.0).path, "crashes")
     del folder
     with pytest.raises(FileNotFoundError):
         open(path)  # noqa: SIM115

@@ -23,6 +23,7 @@ from rollax.processes.actors import Actors
 from rollax.processes.cluster import started_ray
 from rollax.processes.pool import ActorPool, Call
 from rollax.processes.ray_actors import RayActors, stored
+from rollax.processes.stacks import StackFolder, writing_stacks
 
 _START_S = 60.0  # added to the time limit, for a new process and its environment
 
@@ -44,7 +45,7 @@ class RemoteBaseEnv(BaseEnv):
     def __init__(self, copies: EnvCopies, *, batch_wait_ms: float = 0.0, timeout_s: float | None = None) -> None:
         self._failures = EnvFailures(restart_failed=copies.restart_failed, timeout_s=timeout_s)
         self.num_envs = copies.num_envs
-        self._envs = RemoteEnvs(ray_envs(copies), self.num_envs, self._failures)
+        self._envs = RemoteEnvs(ray_envs(copies, self._failures.rules.timeout_s), self.num_envs, self._failures)
         facts = self._envs.facts
         self.name = facts.name
         self.observation_space, self.action_space = facts.observation_space, facts.action_space
@@ -241,11 +242,15 @@ class RemoteSubEnvironment:
         return lambda *arguments, **keywords: self._envs.result_of(self._index, "call", name, arguments, keywords)
 
 
-def ray_envs(copies: EnvCopies) -> RayActors:
-    """The actors of remote sub-environments; `ConfigError` if the environment or its creator cannot be pickled."""
+def ray_envs(copies: EnvCopies, timeout_s: float) -> RayActors:
+    """The actors of remote sub-environments, with the time limit of their calls.
+
+    Raises:
+        ConfigError: the environment or its creator cannot be pickled.
+    """
     ray = started_ray("remote_worker_envs")
     # The processes are small and mostly wait, so Ray may start them all on a few cores.
-    host = ray.remote(num_cpus=0)(EnvHost)
+    host, folder = ray.remote(num_cpus=0)(writing_stacks(EnvHost)), StackFolder()
     existing, others = next(iter(copies.existing), None), replace(copies, existing=())
     parts = {"make_env": others.make_one, "existing": existing, "declared": copies.declared}
     arguments = stored(ray, parts, "remote_worker_envs")
@@ -253,6 +258,7 @@ def ray_envs(copies: EnvCopies) -> RayActors:
 
     def start(index: int, restarts: int) -> Any:
         first = index == 0 and not restarts
-        return host.remote(index, **{**arguments, **({} if first else {"existing": None})}, registered=registered)
+        given = {**arguments, **({} if first else {"existing": None}), "registered": registered}
+        return host.remote(index, **given, stacks=folder.file(index, timeout_s, timeout_s + _START_S))
 
-    return RayActors(ray, start)
+    return RayActors(ray, start, stacks=folder)

@@ -14,6 +14,7 @@ from rollax.env.making import make_base_env
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
 from tests.env.refused import FORM
+from tests.env.remote import fragile
 from tests.env.remote.fragile import DIE, END, GO_ON, HANG, RAISE, EventLog, Fragile, FragileParty
 
 pytestmark = pytest.mark.usefixtures("small_ray")
@@ -116,7 +117,7 @@ def test_a_hanging_one_counts_as_dead(make, caplog, monkeypatch):
     assert rows.dropped_envs.tolist() == [0]
     assert rows.env_index.tolist() == [1]
     assert "expected: an answer within 1.5 s" in caplog.text
-    assert f"where:    sub-environment 0, step({HANG})" in caplog.text
+    assert f"where:    sub-environment 0, step({HANG}), in step() ({fragile.__file__}, line " in caplog.text
     assert env.reset_rows(rows.dropped_envs).obs[0, 0] == 0
     # Without waiting, it delays no other sub-environment.
     monkeypatch.setattr(env, "_wait_s", 0.0)
