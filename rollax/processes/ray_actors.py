@@ -137,7 +137,8 @@ def _reason(details: str) -> str:
 
 def _last_error(details: str) -> str:
     """The last error of a text with tracebacks, whose other lines, as those of its message, are indented."""
-    return [line for line in details.splitlines() if line.strip() and not line.startswith((" ", "\t"))][-1]
+    lines = [line for line in details.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    return lines[-1] if lines else details
 
 
 def _first(reference: Any) -> Any:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 _HERE = str(Path(__file__).parents[1])  # the folder of rollax
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _SHOWN = 3  # frames in a message
-_LONGEST_S = 1e6  # `faulthandler` refuses a time that the clock cannot represent
+_SHORTEST_S, _LONGEST_S = 1e-3, 1e6  # `faulthandler` refuses times that its clock cannot represent
 _THREAD = re.compile(r"^.*\(most recent call first\):$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\S+) in (.*)$', re.MULTILINE)
 _FATAL = re.compile(r"^Fatal Python error: (.*)$", re.MULTILINE)
@@ -43,7 +43,7 @@ class StackFolder:
     def stack_of(self, index: int) -> Stack | None:
         """The stack that the last process of an actor wrote; None if it is on another machine or wrote none."""
         try:
-            return Stack.of(Path(self._path(index)).read_text(errors="replace"))
+            return Stack.of(Path(self._path(index)).read_text("utf-8", errors="replace"))
         except OSError:
             return None
 
@@ -86,7 +86,7 @@ class StackWriter:
             yield
             return
         self._waits, exiting = True, None
-        if (after_s := self._stacks.after_s(method)) < _LONGEST_S:
+        if _SHORTEST_S < (after_s := self._stacks.after_s(method)) < _LONGEST_S:
             faulthandler.dump_traceback_later(after_s, file=self._file)
         try:
             yield
@@ -99,7 +99,8 @@ class StackWriter:
             if os.fstat(self._file).st_size:  # it was late, but has not hung
                 os.ftruncate(self._file, 0)
             if exiting is not None:
-                os.write(self._file, _dump_of(exiting).encode(errors="replace"))
+                with suppress(OSError):
+                    os.write(self._file, _dump_of(exiting).encode(errors="replace"))
 
 
 def _dump_of(error: BaseException) -> str:

@@ -238,6 +238,17 @@ def test_the_error_of_a_worker_that_is_lost_says_where_it_was(small_ray, how, wh
     assert "in vector_step\n" in cause  # the whole stack is shown above the error
 
 
+@pytest.mark.long
+def test_the_error_of_a_worker_that_lacks_a_module_names_it(small_ray):
+    config = PPOConfig(num_workers=1, num_cpus_per_worker=0)
+    arguments = {"env_creator": CreatorOfOneProcess(), "policy_cls_or_specs": Tally, "config": config}
+    workers = RemoteWorkers(ray_workers(config, RolloutWorker, arguments), 1, FailureRules(), makes=True)
+    with pytest.raises(WorkerError) as info:
+        workers.make_all()
+    assert info.value.parts["what"] == "A process cannot make its rollout worker."
+    assert info.value.parts["got"] == "ModuleNotFoundError: No module named 'of_the_driver'"
+
+
 class ProcessIds(Callbacks):
     """Defined in this process, and called in a worker."""
 
