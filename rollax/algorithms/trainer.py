@@ -15,7 +15,7 @@ from rollax import runtime
 from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.algorithms.registry import refuse_config_of_another, refuse_incomplete, run_name
-from rollax.algorithms.running import ITERATION, Running, not_inside_itself
+from rollax.algorithms.running import ITERATION, PLAYING, TRAIN, Running, not_inside_itself
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_two_envs
@@ -194,7 +194,7 @@ class Trainer:
         """
         from rollax.runs.fit import fit
 
-        self._running.refuse("fit()", "train()")
+        self._running.refuse("fit()", TRAIN, *PLAYING)
         return fit(
             self,
             run_name(type(self)),
@@ -342,7 +342,7 @@ class Trainer:
             NonFiniteError: weights, target parameters or optimizer state contain NaN or infinity.
         """
         if exact:
-            self._running.refuse("save(exact=True)", ITERATION, "evaluate()")
+            self._running.refuse("save(exact=True)", ITERATION, *PLAYING)
             self.optimizer.begin_exactly()
             self.optimizer.forget()
             self.workers.restart_episodes()
@@ -360,7 +360,7 @@ class Trainer:
         """
         from rollax.algorithms import checkpoint
 
-        self._running.refuse("restore()", ITERATION, "evaluate()")
+        self._running.refuse("restore()", ITERATION, *PLAYING)
         checkpoint.restore(self, checkpoint.read(Path(path)), Path(path))
 
     @classmethod

@@ -55,7 +55,8 @@ class MultiAgentConfig(FrozenModel):
     def _ids_alone(cls, policies: Any) -> Any:
         if isinstance(policies, set | frozenset):  # another order in each process
             return dict.fromkeys(sorted(policies, key=str))
-        return dict.fromkeys(policies) if isinstance(policies, list | tuple) else policies
+        are_ids = isinstance(policies, list | tuple) and all(isinstance(policy_id, str) for policy_id in policies)
+        return dict.fromkeys(policies) if are_ids else policies
 
     def check(self) -> None:
         if self.policy_mapping_fn is not None and not self.policies:

@@ -84,9 +84,10 @@ def parameters_of(function: Callable) -> Any:
 
 
 def requires_arguments(function: Callable) -> bool:
-    """Whether it cannot be called without arguments, such as `reset(key)`."""
+    """Whether it cannot be called with `seed` and `options` alone, such as `reset(key)`."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return any(p.default is p.empty and p.kind not in variable for p in parameters_of(function).values())
+    required = {name for name, p in parameters_of(function).items() if p.default is p.empty and p.kind not in variable}
+    return bool(required - {"seed", "options"})
 
 
 def is_stepped(env: Any) -> bool:

@@ -166,7 +166,7 @@ class RemoteWorkers(ActorPool):
 def _outer_variables(function: Callable[..., Any]) -> list[str]:
     try:
         found = inspect.getclosurevars(function)
-    except TypeError:  # a callable object
+    except (TypeError, ValueError):  # a callable object; a variable without a value yet
         return []
     return [*found.nonlocals, *found.globals]
 

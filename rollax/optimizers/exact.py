@@ -25,8 +25,8 @@ def check_exact(local: RolloutWorker, remote: RemoteWorkers, *, streams: bool) -
             got=f"num_workers={len(remote)}, whose samples stream in while others are learned from",
             expected="num_workers=0 for this algorithm: with workers timing decides what a run learns from",
         )
-    asked = remote.call_all("apply", _difference, raises=True).values() if remote else (_difference(local),)
-    for difference in filter(None, asked):
+    replies = remote.call_all("apply", _difference, raises=True).values() if remote else (_difference(local),)
+    for difference in filter(None, replies):
         raise inexact(*difference)
 
 
@@ -42,7 +42,7 @@ def inexact(got: str, expected: str) -> ConfigError:
 
 
 def _difference(worker: RolloutWorker) -> tuple[str, str] | None:
-    """What makes a restored worker sample differently from a continued one, and what would not; None: nothing."""
+    """`(cause, remedy)` if a restored worker would sample differently from a continued one, else None."""
     if not worker.samples:
         return None
     if not worker.env.repeats:

@@ -31,16 +31,15 @@ POLL_S = 0.05
 """The longest wait for samples, draws or the learner before a step checks the others; seconds."""
 MOST_EPISODES = 1_000_000
 """The most episodes that an optimizer without a trainer keeps for its user: half a GB."""
-_OF_WORKERS = frozenset(
+_WORKER_KEYS = frozenset(
     {
-        *("env", "observation_space", "action_space", "clip_rewards", "normalize_actions", "clip_actions"),
+        *("env_config", "observation_space", "action_space", "clip_rewards", "normalize_actions", "clip_actions"),
         *("num_envs_per_worker", "remote_worker_envs", "remote_env_batch_wait_ms", "remote_env_timeout_s"),
         *("restart_failed_sub_environments", "rollout_fragment_length", "batch_mode", "explore", "sample_async"),
         *("max_policy_lag", "callbacks", "sampler", "output"),
     }
 )
 """Keys that rollout workers read, from their own config."""
-_POLICIES_READ_IT = "policies read it from the config of their worker"
 _SECONDS = ("sample_s", "wait_s", "learn_s", "learner_wait_s", "broadcast_s")
 
 
@@ -344,8 +343,10 @@ class Optimizer(ABC):
         for key in by_name(type(self.config), dict.fromkeys(given)):
             value, there = getattr(self.config, key), getattr(self.local_worker.config, key, None)
             of_policies = key == "model" or "policy" in places.get(key, ())
-            if (of_policies or key in _OF_WORKERS) and key != "train_batch_size" and value != there:
-                readers = "workers read it from their config" if key in _OF_WORKERS else _POLICIES_READ_IT
+            if (of_policies or key in _WORKER_KEYS) and key != "train_batch_size" and value != there:
+                readers = "workers read it from their config"
+                if key not in _WORKER_KEYS:
+                    readers = "policies read it from the config of their worker"
                 raise ConfigError(
                     f"{key} has no effect here: {readers}.",
                     where=f"{type(self).__name__}({key}=...)",

@@ -161,8 +161,8 @@ class GradientSteps:
         """The variables after the plan, and `(taken, sums, rows, finite)`.
 
         `taken` is the number of gradient steps; `sums` are those of the statistics over the last epoch that began;
-        `rows` are the statistics by row. If the loss, a gradient or a new parameter of a minibatch was not `finite`, it
-        was the last one, and the variables are those after its step, which is not counted.
+        `rows` are the statistics by row. The loop ends after the first minibatch whose loss, gradients or new
+        parameters are not `finite`; its step is in the variables, but not in `taken`.
         """
         shapes = jax.eval_shape(self._traced_once, variables, batch, plan[0], coefficients)[2]
         capacity = jax.tree.leaves(batch)[0].shape[0]
@@ -224,7 +224,7 @@ class GradientSteps:
             means, extra, _ = at_once(variables.extra, rows)
         else:
             means, extra = weighted_mean(at_once, variables.extra, rows)
-        return *means, extra
+        return *means, jax.tree.map(_like, extra, variables.extra)
 
     def _one_step(self, variables: Variables, gradients: Any, lr: Any) -> tuple[Variables, jax.Array]:
         """The variables after a step, and whether the new parameters are finite."""
@@ -237,6 +237,13 @@ class GradientSteps:
             targets = self._updated_targets(targets, params, num_updates + 1)
         after = Variables(params, extra, targets, optimizer_state, num_updates + 1)
         return after, jnp.isfinite(_squared_norm(params))
+
+
+def _like(new: Any, old: Any) -> Any:
+    """Of the shape and dtype of `old`; a model may assign other ones to its state, such as a mean of float16."""
+    if (new.shape, new.dtype) == (old.shape, old.dtype):
+        return new
+    return jnp.broadcast_to(new, old.shape).astype(old.dtype)
 
 
 def _squared_norm(arrays: Any) -> Any:

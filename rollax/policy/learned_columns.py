@@ -48,12 +48,22 @@ class LearnedColumns:
                         fix="return one row for each row of the batch; return numbers that are equal for all rows from "
                         "coefficients()",
                     )
+        changed = _may_be_changed(type(policy))
         for name, parts in self._parts.items():
+            if name in changed:
+                continue
             # An override of `train_columns` may have changed the column for its own loss.
             if (column := columns.get(name)) is not None and column is batch.get(name):
                 for path, shape, whole in parts:
                     if not _fits(column, path, (rows, *shape), whole):
                         raise _misfit(policy, name, column, path, (rows, *shape), whole)
+
+
+def _may_be_changed(policy_class: type) -> tuple[str, ...]:
+    """Columns that the user's own postprocessing may have changed for its own loss, such as actions to one-hot."""
+    methods = (getattr(policy_class, name) for name in ("postprocess_rows", "postprocess_trajectory"))
+    own = any(not method.__module__.startswith("rollax.") for method in methods)
+    return (SampleBatch.NEW_OBS, SampleBatch.ACTIONS) if own else ()
 
 
 def _parts(space: Space, *, whole: bool) -> list[tuple[Path, tuple[int, ...], bool]]:
@@ -73,7 +83,7 @@ def _fits(column: Any, path: Path, shape: tuple[int, ...], whole: bool) -> bool:
 def _misfit(policy: Any, name: str, column: Any, path: Path, shape: tuple[int, ...], whole: bool) -> BatchError:
     what = "action" if name == SampleBatch.ACTIONS else "observation"
     leaf = dict(leaves(getattr(policy, f"{what}_space")))[path]
-    fix = f"pass one row for each step, in the shapes of the {what} space"
+    fix = f"pass one row for each step, in the shapes of the {what} space; columns for an own loss get another name"
     try:
         part = at(column, path)
         got = f"{part.dtype}{list(part.shape)}"
@@ -101,7 +111,8 @@ def naming_missing_columns(method: Method) -> Method:
             raise _missing(self.described, error.parts["got"], batch) from error
         except KeyError as error:
             name = error.args[0] if len(error.args) == 1 else None
-            if isinstance(name, str) and (name in _NAMES or name in batch):
+            is_column = isinstance(name, str) and (name in _NAMES or name in batch)
+            if is_column and name not in self.train_columns(batch):  # else it is a key of the user's own dict
                 raise _missing(self.described, name, batch) from error
             raise
 
@@ -122,5 +133,7 @@ def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:
         where=f"{where}, column {name!r}",
         got=f"columns {list(batch)}",
         expected=f"the column {name!r} too",
-        fix="pass a batch that postprocess_rows returned or a replay buffer returns, or fill the column",
+        fix=f"use {SampleBatch.TERMINATEDS} and {SampleBatch.TRUNCATEDS}, which are separate"
+        if name == "dones"
+        else "pass a batch that postprocess_rows returned or a replay buffer returns, or fill the column",
     )

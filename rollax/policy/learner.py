@@ -100,7 +100,11 @@ class Learner:
             update = Update({name: float(total) / counted for name, total in sums.items()}, rows, None)
         else:
             # Once more, up to the failed step: keeping the variables before each one would make every update slower.
-            after = run(taken)[0] if taken else before
+            after = before
+            if taken:
+                after, results = run(taken)
+                if not results.fetched()[-1]:  # on a GPU, sums may differ by rounding
+                    after, taken, last = before, 0, 0
             update = Update({}, {}, self._diagnose(after, columns, plan.rows[last], coefficients, where))
         self._take_over(after, self.num_updates + taken)
         return update

@@ -95,7 +95,10 @@ class SharedVariables:
 def _refuse_conflict(name: str, one: str, value: Any, other: str, second: Any) -> None:
     if value is second:
         return
-    array, array_of_other = np.asarray(value), np.asarray(second)
+    try:
+        array, array_of_other = np.asarray(value), np.asarray(second)
+    except (RuntimeError, TypeError, ValueError):  # tensors of PyTorch that need another call; lists of several lengths
+        return
     if array.shape != array_of_other.shape:
         return  # one of them is not the variable's, which `set_weights` says
     differs = (array != array_of_other) & ((array == array) | (array_of_other == array_of_other))  # NaN is like NaN

@@ -95,6 +95,9 @@ class TorchPolicy(ModelPolicy):
 
     @model.setter
     def model(self, model: Any) -> None:
+        # It is set in `make_model`, or by `policy.model = policy.model.eval()`.
+        if vars(self).setdefault("_model", model) is model:
+            return
         raise PolicyError(
             "The model of a policy cannot be replaced: the optimizer has the parameters of the first one.",
             where=f"{self.described}, attribute 'model'",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -65,6 +66,30 @@ def test_train_and_fit_are_refused(trainer, method):
         trainer.train()
     before = trainer.iteration
     assert trainer.train()["training_iteration"] == before + 1  # it works again
+
+
+def test_what_an_evaluation_refuses(trainer, tmp_path):
+    path, before = trainer.save(tmp_path), trainer.iteration
+    for call, name in (
+        (lambda trainer: trainer.train(), TRAIN),
+        (lambda trainer: trainer.fit({"training_iteration": 9}, progress="none"), r"fit\(\)"),
+        (lambda trainer: trainer.restore(path), r"restore\(\)"),
+    ):
+        calls("on_episode_end", call)
+        with pytest.raises(RollaxError, match=f"{name} was called inside of evaluate"):
+            trainer.evaluate(1)
+        calls("on_episode_end", call)
+        with pytest.raises(RollaxError, match=f"{name} was called inside of record"):
+            trainer.record(1, tmp_path / "recorded")
+    assert trainer.train()["training_iteration"] == before + 1
+
+
+def test_evaluations_of_other_threads_go_on(trainer):
+    with ThreadPoolExecutor(1) as other:
+        calls("on_train_result", lambda trainer: other.submit(trainer.evaluate, 1).result())
+        trainer.train()
+    assert Caller.returned is not None
+    assert len(Caller.returned["episode_rewards"]) == 1
 
 
 @pytest.mark.parametrize("method", ["on_episode_end", "on_sample_end"])

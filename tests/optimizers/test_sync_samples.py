@@ -127,7 +127,7 @@ def test_keys_that_policies_alone_read_are_refused():
     [
         ("explore", False),
         ("rollout_fragment_length", 7),
-        ("env", "CartPole-v1"),
+        ("env_config", {"size": 3}),
         ("output", "data"),
         ("clip_rewards", 1),
     ],

@@ -87,6 +87,8 @@ class TestWrong:
             assert got in text
             assert "expected: numbers [4, 3], of Box" in text
 
+    # Postprocessing of its own may change actions.
+    @pytest.mark.parametrize("case", [name for name in MADE if name != "PPO in PyTorch"], indirect=True)
     def test_actions(self, case, method):
         policy, columns = case
         text = refused(case, method, "actions", columns["actions"][..., None])
@@ -149,6 +151,42 @@ class Own(PPOPolicy):
 
     def loss(self, model, out, batch, mask, coefficients):
         return (out.policy * batch["actions"]).sum() + jnp.sum(batch[self.reads]), {}
+
+
+class OneHot(PPOPolicy):
+    """Changes columns for its own loss after sampling."""
+
+    def postprocess_rows(self, fragment):
+        batch = super().postprocess_rows(fragment)
+        batch["new_obs"] = np.concatenate([batch["obs"], batch["obs"]], axis=1)
+        batch["actions"] = np.eye(3, dtype=np.float32)[batch["actions"]]
+        return batch
+
+    def train_columns(self, batch):
+        return {**super().train_columns(batch), "new_obs": batch["new_obs"]}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        return (out.policy * batch["actions"]).sum() + batch["new_obs"].mean(), {}
+
+
+def test_columns_that_own_postprocessing_changes():
+    policy = OneHot(SEEN, CHOICES, PPO)
+    columns = {**sampled(policy), "new_obs": numbers(6)}
+    columns["actions"] = np.eye(3, dtype=np.float32)[columns["actions"]]
+    assert policy.learn_on_batch(SampleBatch(columns))["total_loss"] is not None
+    with pytest.raises(BatchError, match="OneHot, column 'obs'"):
+        policy.learn_on_batch(SampleBatch({**columns, "obs": numbers(5)}))
+
+
+def test_keys_of_other_dicts_are_not_columns():
+    class Looks(Own):
+        def loss(self, model, out, batch, mask, coefficients):
+            return {}["obs"], {}
+
+    policy = Looks(SEEN, CHOICES, PPO)
+    with pytest.raises(KeyError, match="^'obs'") as error:
+        policy.learn_on_batch(SampleBatch(sampled(policy)))
+    assert not isinstance(error.value, MissingColumnError)
 
 
 def test_columns_of_an_own_loss():

@@ -68,11 +68,27 @@ def test_packed_arrays_have_their_dtypes_shapes_and_bits():
         "none": None,
     }
     fetched = jax.jit(Packed)(tree).fetched()
-    assert list(fetched) == list(jax.tree.map(np.asarray, tree))
+    assert fetched.keys() == tree.keys()
+    assert fetched["none"] is None
     for name, array in tree.items():
         if array is not None:
             assert (fetched[name].dtype, fetched[name].shape) == (array.dtype, array.shape)
             assert fetched[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize("epochs", [1, 3])  # without and with a loop
+def test_state_keeps_its_shape_and_dtype(epochs):
+    def loss(params, targets, extra, batch, mask, coefficients):
+        value, _ = squared_error(params, targets, {"steps": 0}, batch, mask, coefficients)
+        return value, ({}, {"mean": batch["y"].mean().astype(jnp.float16)})
+
+    x, y = data(8)
+    learner = learner_of(loss, optax.identity(), start()[0], {"mean": jnp.zeros(1)})
+    plan = Minibatches.draw(np.random.default_rng(0), 8, None, epochs)
+    learner.learn(padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, "here")
+    mean = learner.variables.extra["mean"]
+    assert (mean.shape, mean.dtype) == ((1,), jnp.float32)
+    np.testing.assert_allclose(mean, [y.mean()], rtol=1e-3)
 
 
 class TestLearner:
