@@ -111,10 +111,9 @@ def naming_missing_columns(method: Method) -> Method:
             raise _missing(self.described, error.parts["got"], batch) from error
         except KeyError as error:
             name = error.args[0] if len(error.args) == 1 else None
-            is_column = isinstance(name, str) and (name in _NAMES or name in batch)
-            if is_column and name not in self.train_columns(batch):  # else it is a key of the user's own dict
-                raise _missing(self.described, name, batch) from error
-            raise
+            if not isinstance(name, str) or not (name in _NAMES or name in batch) or name in self.train_columns(batch):
+                raise  # the key is of another dict
+            raise _missing(self.described, name, batch) from error
 
     return cast(Method, named)
 
