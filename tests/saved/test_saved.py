@@ -44,6 +44,7 @@ def test_policies_act_as_recorded(name):
             np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5, err_msg=f"{policy_id}: {part}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(CHECKPOINTS))
 def test_training_continues(name):
     recorded = recorded_with(CHECKPOINTS[name])
