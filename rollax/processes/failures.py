@@ -76,10 +76,11 @@ class Failures:
     def unavailable(self, indices: Sequence[int] = ()) -> WorkerError:
         """The error of calling these actors, or any, that are not available; its cause is their last error."""
         last = sorted(self.last.items())
+        room = 280 // max(len(last), 1)  # a message shows 300 characters, and each actor should be named
         error = WorkerError(
             f"Some {self.name}s cannot be called." if indices else f"No {self.name} is left.",
             where=f"{self.name}s {list(indices) or [index for index, _ in last]}",
-            got="; ".join(f"{index}: {_in_one_line(error)}" for index, error in last) or "they have been stopped",
+            got="; ".join(f"{index}: {_in_one_line(error, room)}" for index, error in last) or "they have been stopped",
             expected="all of them" if indices else "at least one that works",
             fix="fix the cause shown above; num_workers=0 runs the same code in this process, where a debugger works",
         )
@@ -136,9 +137,10 @@ class Failures:
         return f"{self.name} {index}, {call}" + ("" if stack is None else f", in {stack.place}")
 
 
-def _in_one_line(error: Exception) -> str:
+def _in_one_line(error: Exception, room: int) -> str:
     first, *others = str(error).splitlines() or [""]
     # The parts of a rollax error, because its traceback is often far above.
     lines = (" ".join(line.split()) for line in others)
     named = [line for line in lines if line.startswith(("where:", "got:", "expected:"))]
-    return f"{type(error).__name__}: {first}" + (f" ({'; '.join(named)})" if isinstance(error, RollaxError) else "")
+    text = f"{type(error).__name__}: {first}" + (f" ({'; '.join(named)})" if isinstance(error, RollaxError) else "")
+    return text if len(text) <= room else f"{text[:room]}…"
