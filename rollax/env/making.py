@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -24,13 +25,31 @@ _NAMES_OF_SETTINGS = {"render_mode", "max_steps", "max_episode_steps", "size", "
 _DICT = re.compile(r"\b(EnvContext|dict|Dict|Mapping)\b")
 
 
-def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, **settings: Any) -> BaseEnv:
+@dataclass(frozen=True, slots=True)
+class EnvSettings:
+    """How the sub-environments of a worker run: arguments of `to_base_env`, which describes them."""
+
+    remote_envs: bool = False
+    remote_env_batch_wait_ms: float = 0.0
+    remote_env_timeout_s: float | None = None
+    restart_failed_sub_environments: bool = False
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+
+
+DEFAULT_SETTINGS = EnvSettings()
+
+
+def make_base_env(
+    creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, settings: EnvSettings = DEFAULT_SETTINGS
+) -> BaseEnv:
     """The `BaseEnv` of one worker: from the creator's `make_base_env` or `make_vector` if it has one, else of copies.
 
     Args:
         creator: makes an environment from an `EnvContext`.
         context: context of the first environment.
-        settings: keywords of `to_base_env`.
+        num_envs: the number of sub-environments; a vector environment has its own number.
+        settings: how they run.
     Raises:
         ConfigError: an `env_config` that the environment does not accept.
         EnvError: the creator raised.
@@ -40,16 +59,16 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
         return _make(creator, context.at(index))
 
     if hasattr(creator, "make_base_env"):
-        return creator.make_base_env(context, num_envs, **settings)
+        return creator.make_base_env(context, num_envs, settings)
     try:
-        if settings.get("remote_envs"):
+        if settings.remote_envs:
             context.remote = True
-            return _from_instance(None, make_env, num_envs, **settings)
+            return _from_instance(None, make_env, num_envs, settings)
         make_vector = getattr(creator, "make_vector", None)
         env = _make(creator, context) if make_vector is None else make_vector(context, num_envs)
-        copies: dict[str, Any] = {"make_env": make_env, "num_envs": num_envs} if make_vector is None else {}
+        copies = (make_env, num_envs) if make_vector is None else (None, 1)
         with undone_on_failure(getattr(env, "close", lambda: None)):
-            return _from_instance(env, **copies, **settings)
+            return _from_instance(env, *copies, settings)
     except RollaxError:
         raise
     except (Exception, SystemExit) as error:  # a module that exits during its import would end the run without an error
@@ -157,17 +176,17 @@ def to_base_env(
         EnvError: an object that is not an environment, or the creator raised.
         ConfigError: an unknown id, or `make_env` beside a creator.
     """
-    settings: dict[str, Any] = {
-        "remote_envs": remote_envs,
-        "remote_env_batch_wait_ms": remote_env_batch_wait_ms,
-        "remote_env_timeout_s": remote_env_timeout_s,
-        "restart_failed_sub_environments": restart_failed_sub_environments,
-        "observation_space": observation_space,
-        "action_space": action_space,
-    }
+    settings = EnvSettings(
+        remote_envs,
+        remote_env_batch_wait_ms,
+        remote_env_timeout_s,
+        restart_failed_sub_environments,
+        observation_space,
+        action_space,
+    )
     # An instance may be callable too.
     if not (isinstance(env, str | type) or (callable(env) and not is_recognized(env))):
-        return _from_instance(env, make_env, num_envs, **settings)
+        return _from_instance(env, make_env, num_envs, settings)
     if make_env is not None:
         raise ConfigError(
             "The environments have two creators.",
@@ -176,28 +195,19 @@ def to_base_env(
             expected="make_env only beside an environment that exists, or None",
             fix="leave make_env out: env makes all environments",
         )
-    return make_base_env(env_creator(env), EnvContext(), num_envs, **settings)
+    return make_base_env(env_creator(env), EnvContext(), num_envs, settings)
 
 
-def _from_instance(
-    env: Any,
-    make_env: Callable[[int], Any] | None = None,
-    num_envs: int = 1,
-    remote_envs: bool = False,
-    remote_env_batch_wait_ms: float = 0.0,
-    *,
-    remote_env_timeout_s: float | None = None,
-    restart_failed_sub_environments: bool = False,
-    observation_space: gym.Space | None = None,
-    action_space: gym.Space | None = None,
-) -> BaseEnv:
-    settings = num_envs, Spaces(observation_space, action_space), restart_failed_sub_environments
-    if remote_envs:
+def _from_instance(env: Any, make_env: Callable[[int], Any] | None, num_envs: int, settings: EnvSettings) -> BaseEnv:
+    declared = Spaces(settings.observation_space, settings.action_space)
+    copied = num_envs, declared, settings.restart_failed_sub_environments
+    if settings.remote_envs:
         # Imported here: Ray is loaded only for remote sub-environments.
         from rollax.env.remote.remote_base_env import RemoteBaseEnv
 
-        copies = EnvCopies(() if env is None else (env,), make_env, *settings)
-        return RemoteBaseEnv(copies, batch_wait_ms=remote_env_batch_wait_ms, timeout_s=remote_env_timeout_s)
+        copies = EnvCopies(() if env is None else (env,), make_env, *copied)
+        wait_ms, timeout_s = settings.remote_env_batch_wait_ms, settings.remote_env_timeout_s
+        return RemoteBaseEnv(copies, batch_wait_ms=wait_ms, timeout_s=timeout_s)
     first = adapted(env)
     make_adapted = None if make_env is None else lambda index: adapted(make_env(index), f"sub-environment {index}")
-    return adapter_of(first)(EnvCopies((first,), make_adapted, *settings))
+    return adapter_of(first)(EnvCopies((first,), make_adapted, *copied))

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 
 from rollax.env.base_env import BaseEnv
 from rollax.env.env_wrapper import EnvWrapper
-from rollax.env.making import make_base_env, to_base_env, way_of
+from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, make_base_env, to_base_env, way_of
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, RollaxError, WorkerError, not_installed
@@ -86,13 +86,13 @@ class RecordingCreator:
 
     def __call__(self, context: EnvContext) -> BaseEnv:
         """Creates one environment."""
-        return self.make_base_env(context, 1)
+        return self.make_base_env(context, 1, DEFAULT_SETTINGS)
 
-    def make_base_env(self, context: EnvContext, num_envs: int, **settings: Any) -> BaseEnv:
+    def make_base_env(self, context: EnvContext, num_envs: int, settings: EnvSettings) -> BaseEnv:
         """Creates the `BaseEnv` of a worker; see `rollax.env.making.make_base_env`."""
         if context.worker_index > 1:
-            return make_base_env(self._creator, context, num_envs, **settings)
-        env = make_base_env(self._creator, drawing(self._creator, context), num_envs, **settings)
+            return make_base_env(self._creator, context, num_envs, settings)
+        env = make_base_env(self._creator, drawing(self._creator, context), num_envs, settings)
         return RecordedEnv(env, self._folder, self._chosen)
 
 

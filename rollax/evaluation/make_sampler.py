@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
-from rollax.env.making import make_base_env
+from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
 from rollax.evaluation.background_sampling import BackgroundSampling
@@ -33,10 +33,7 @@ MOST_WAITING_STEPS = 10_000
 
 def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig) -> BaseEnv:
     """All sub-environments of a worker."""
-    return make_base_env(
-        creator,
-        context,
-        config.num_envs_per_worker,
+    settings = EnvSettings(
         remote_envs=config.remote_worker_envs,
         remote_env_batch_wait_ms=config.remote_env_batch_wait_ms,
         remote_env_timeout_s=config.remote_env_timeout_s,
@@ -44,6 +41,7 @@ def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: 
         observation_space=config.observation_space,
         action_space=config.action_space,
     )
+    return make_base_env(creator, context, config.num_envs_per_worker, settings)
 
 
 def make_sampler(worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., str] | None, *, record: bool) -> Sampler:

@@ -13,7 +13,7 @@ from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.multiagent import SharedParts
 from rollax.env.base_env import BaseEnv, in_order
-from rollax.env.making import make_base_env
+from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.evaluation.filters import State, make_filter
@@ -168,7 +168,7 @@ def env_with_spaces(
     if known and not (sees_all or any(spec.config.get("centralized_critic") for spec in specs.values())):
         yield None
         return
-    env = make_base_env(creator, context, 1, **declared)
+    env = make_base_env(creator, context, 1, EnvSettings(**declared))
     try:
         yield env
     finally:

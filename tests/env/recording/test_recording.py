@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import BaseEnv, ConfigError, EnvContext, EnvError, RollaxError, record_env, to_base_env
 from rollax.env import recording
-from rollax.env.making import make_base_env
+from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.recording import VideoFile
 from rollax.env.rows import NO_ENVS, Rows
 from tests.env.recording.films import WHOLE, Film, watch
@@ -208,7 +208,7 @@ def test_the_settings_of_environments_apply(tmp_path):
     """The film of the lost episode is deleted."""
     creator = record_env(FilmLater, tmp_path, episodes=lambda episode: True)
     spaces = {"observation_space": Film.observation_space, "action_space": Film.action_space}
-    base = make_base_env(creator, EnvContext(), 1, restart_failed_sub_environments=True, **spaces)
+    base = make_base_env(creator, EnvContext(), 1, EnvSettings(restart_failed_sub_environments=True, **spaces))
     assert base.observation_space == Film.observation_space
     rows = base.reset_rows(np.arange(1))
     for _ in range(8):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rollax import BaseEnv, ConfigError, EnvContext, EnvError, SpaceError, record_env, to_base_env
-from rollax.env.making import make_base_env
+from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import env_creator
 from rollax.env.remote.remote_base_env import RemoteSubEnvironment
 from rollax.processes.cluster import started_ray
@@ -87,7 +87,9 @@ def event_log(tmp_path):
 def remote(env, num_envs, wait_ms=0.0, *, config=None, worker_index=2, **settings) -> BaseEnv:
     """Made as a worker makes it."""
     settings |= {"remote_envs": True, "remote_env_batch_wait_ms": wait_ms}
-    return make_base_env(env_creator(env), EnvContext(config or {}, worker_index=worker_index), num_envs, **settings)
+    return make_base_env(
+        env_creator(env), EnvContext(config or {}, worker_index=worker_index), num_envs, EnvSettings(**settings)
+    )
 
 
 @pytest.mark.long

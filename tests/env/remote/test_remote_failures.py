@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollax import EnvContext, EnvError, record_env
-from rollax.env.making import make_base_env
+from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
 from tests.env.refused import FORM
@@ -35,7 +35,7 @@ def make(event_log):
     def make_one(cls=Fragile, num_envs=3, *, wait_ms=LOCKSTEP, config=None, **settings):
         context = EnvContext({"event_log": event_log, **(config or {})})
         settings |= {"remote_envs": True, "remote_env_batch_wait_ms": wait_ms}
-        made.append(make_base_env(cls, context, num_envs, **settings))
+        made.append(make_base_env(cls, context, num_envs, EnvSettings(**settings)))
         return made[-1]
 
     yield make_one

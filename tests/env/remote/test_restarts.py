@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollax import ConfigError, EnvContext, EnvError, RolloutWorker, SpaceError, TrainerConfig, VectorEnv, to_base_env
-from rollax.env.making import make_base_env
+from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import env_creator
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
@@ -30,7 +30,7 @@ def event_log(tmp_path):
 
 def make(cls, event_log, num_envs=3, *, restart=True, **config):
     context = EnvContext({"event_log": event_log, **config})
-    return make_base_env(env_creator(cls), context, num_envs, restart_failed_sub_environments=restart)
+    return make_base_env(env_creator(cls), context, num_envs, EnvSettings(restart_failed_sub_environments=restart))
 
 
 def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
