@@ -292,15 +292,6 @@ class ModelPolicy(Policy):
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
         """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""
-        check_batch(batch, SampleBatch, self.described)
-        if not len(batch):
-            raise BatchError(
-                "The batch has no rows.",
-                where=self.described,
-                got=f"columns {sorted(batch)} of 0 rows",
-                expected="1 row or more",
-                fix="do not call it if nothing was sampled",
-            )
         columns, count = self._checked_columns(batch), len(batch)
         if self.memory.present:
             columns, count = self.memory.sequences(columns, batch)
@@ -316,8 +307,16 @@ class ModelPolicy(Policy):
         return trees.pad(columns, plan.capacity), plan
 
     def _checked_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        """The columns that the loss reads; BatchError for what is no SampleBatch, or does not fit the spaces."""
+        """The columns that the loss reads; BatchError for another class, no rows, or columns that misfit the spaces."""
         check_batch(batch, SampleBatch, self.described)
+        if not len(batch):
+            raise BatchError(
+                "The batch has no rows.",
+                where=self.described,
+                got=f"columns {sorted(batch)} of 0 rows",
+                expected="1 row or more",
+                fix="do not call it if nothing was sampled",
+            )
         columns = self.train_columns(batch)
         self._learned_columns.check(columns, batch, self)
         return columns
