@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,17 +22,10 @@ from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
 from rollax.policy.weights import check_gradients, check_weights
 from rollax.torch.epoch import Epoch
 from rollax.torch.model_tensors import ModelTensors
+from rollax.torch.optimizers import check_optimizer_arrays, optimizer_arrays, set_optimizer_arrays
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.statistics import of_microbatches, of_valid_rows, statistics_of
-from rollax.torch.weights import (
-    assign,
-    check_optimizer,
-    check_optimizer_arrays,
-    optimizer_arrays,
-    set_optimizer_arrays,
-    to_numpy,
-    to_tensors,
-)
+from rollax.torch.weights import assign, to_numpy, to_tensors
 
 Loss = Callable[[Columns, Tensor, Columns], tuple[Tensor, dict[str, Any]]]
 """(batch, mask, coefficients with `num_updates`) -> (loss, statistics): tensors, arrays or numbers."""
@@ -54,15 +47,12 @@ class Learner:
     finite, the update is repeated up to that step.
 
     Args:
-        optimizer: its parameter groups have a `name`, the part of the model, if there are `parts`.
-        parts: the parts of the model with separate learning rates; None: one for the whole model.
+        optimizer: one that `check_optimizer` accepts.
+        by_part: whether each part of the model has its learning rate; the optimizer's groups then have its `name`.
         grad_clip: bound on the gradient's norm, of each part or of the whole model; None: no bound.
         count_rows: (batch, mask) -> [] the number of rows over which the loss of a microbatch is averaged.
         compiled: whether the loss is compiled. Coefficients are then tensors, so that there are few versions.
         keeps_padding: whether minibatches keep their padding, so that they have one size.
-    Raises:
-        PolicyError: the optimizer is none of PyTorch, has parameters that are not the model's, or groups whose learning
-                rates would have no effect.
     """
 
     def __init__(
@@ -71,7 +61,7 @@ class Learner:
         loss: Loss,
         optimizer: torch.optim.Optimizer,
         *,
-        parts: Collection[str] | None,
+        by_part: bool,
         updated_targets: UpdatedTargets | None,
         stops: StopsUpdate | None,
         grad_clip: float | None,
@@ -83,11 +73,10 @@ class Learner:
     ) -> None:
         self.model, self.optimizer, self.generator = model, optimizer, generator
         self.tensors = ModelTensors(model, updated_targets)
-        check_optimizer(optimizer, model, parts)
         self._keeps_padding = keeps_padding
         together: dict[str | None, list[Tensor]] = {}  # by part
         for group in optimizer.param_groups:
-            together.setdefault(None if parts is None else group["name"], []).extend(group["params"])
+            together.setdefault(group["name"] if by_part else None, []).extend(group["params"])
         self._clipped_together = list(together.values())
         self.num_updates = 0
         self._loss, self._stops = loss, stops

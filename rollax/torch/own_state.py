@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from rollax.errors import CheckpointError
 from rollax.state import array
+from rollax.torch.optimizers import optimizer_arrays, set_optimizer_arrays
 from rollax.torch.policy_model import refuse_extra_state
-from rollax.torch.weights import assign, extra_of, optimizer_arrays, parameters_of, set_optimizer_arrays, to_numpy
+from rollax.torch.weights import assign, extra_of, parameters_of, to_numpy
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 """Attribute -> path in it -> array."""

@@ -34,10 +34,11 @@ from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluatio
 from rollax.torch.config import TorchConfig, chosen_device
 from rollax.torch.distributions import make_distribution
 from rollax.torch.learner import Learner
+from rollax.torch.optimizers import check_optimizer
 from rollax.torch.policy_model import check_model, check_module, check_sizes_known, make_policy_model
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.statistics import statistics_of
-from rollax.torch.weights import as_numpy, assign, check_rate, owners_of, parameter_groups, to_numpy, to_tensors
+from rollax.torch.weights import as_numpy, assign, owners_of, parameter_groups, to_numpy, to_tensors
 
 Result = TypeVar("Result")
 
@@ -71,11 +72,14 @@ class TorchPolicy(ModelPolicy):
         check_minibatches(norms, self.plan, self.memory.max_seq_len, where)
         self._batch_norms = tuple(norms.values())
         compiled = getattr(self.config, "torch_compile", False)
+        rates = self.learning_rates()
+        optimizer = self.make_optimizer(parameter_groups(self.model, rates, type(self).__name__))
+        check_optimizer(optimizer, self.model, rates, self.config.lr, self.described)
         self.learner = Learner(
             self.model,
             torch.compile(self._loss_of_batch, dynamic=False) if compiled else self._loss_of_batch,
-            self.make_optimizer(parameter_groups(self.model, self.learning_rates(), type(self).__name__)),
-            parts=frozenset(rates) if isinstance(rates := self.learning_rates(), Mapping) else None,
+            optimizer,
+            by_part=isinstance(rates, Mapping),
             updated_targets=self.plan.targets,
             stops=self.plan.stops,
             grad_clip=self.config.grad_clip,
@@ -85,8 +89,6 @@ class TorchPolicy(ModelPolicy):
             compiled=compiled,
             keeps_padding=compiled and not norms,  # padding would count in their statistics
         )
-        if not isinstance(rates, Mapping):
-            check_rate(self.learner.optimizer, (rates, self.config.lr), self.described)
 
     @property
     def model(self) -> Any:

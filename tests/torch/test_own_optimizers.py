@@ -74,7 +74,7 @@ class TestOptimizers:
         def two_rates(self, params):
             return torch.optim.SGD([{"params": params[:2], "lr": 1e-3}, {"params": params[2:], "lr": 1e-2}])
 
-        with pytest.raises(PolicyError, match=r"overwritten(.|\n)*\[0.001, 0.01\](.|\n)*learning_rates"):
+        with pytest.raises(PolicyError, match=r"overwritten(.|\n)*lr=0.001 and 0.01(.|\n)*learning_rates"):
             of_class(two_rates)
 
     def test_learning_rates_of_parts(self):

@@ -1,0 +1,187 @@
+"""Optimizers of the user's own: which are accepted, and their state as NumPy arrays by name for checkpoints."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rollax.errors import CheckpointError, PolicyError
+from rollax.importing import path_of
+from rollax.torch.weights import to_numpy
+
+_NUMBER = "()"
+
+
+def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, where: str) -> None:
+    """Raises PolicyError for an optimizer that a policy cannot use, or that sets learning rates of its own.
+
+    Args:
+        optimizer: what `make_optimizer` returned. It has parameters of the model only, because others would not be
+            saved.
+        rates: those of `learning_rates()`, which each step sets: a number, or one for each part of the model.
+        lr: the config key.
+        where: the policy, for errors.
+    """
+    where = f"{where}, make_optimizer"
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise PolicyError(
+            "make_optimizer did not return an optimizer.",
+            where=where,
+            got=type(optimizer).__name__,
+            expected="an optimizer of torch.optim",
+            fix="return it: `return torch.optim.SGD(params, lr=0.0)`; its learning rate is set at each step",
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise PolicyError(
+            "The optimizer calls the loss itself, several times in each step.",
+            where=where,
+            got=type(optimizer).__name__,
+            expected="an optimizer whose step() takes the gradients as they are, such as Adam, SGD or RMSprop",
+            fix="return such an optimizer, for example torch.optim.Adam(params, lr=0.0)",
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise PolicyError(
+            "The optimizer accepts only sparse gradients.",
+            where=where,
+            got=type(optimizer).__name__,
+            expected="an optimizer of dense gradients, such as Adam, SGD or RMSprop",
+            fix="return another one: `return torch.optim.Adam(params, lr=0.0)`",
+        )
+    own = set(model.parameters())  # also untrained ones, which have neither gradients nor state
+    others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
+    if others:
+        raise PolicyError(
+            "The optimizer has parameters that are not the model's.",
+            where=where,
+            got=f"{others} other parameters",
+            expected=f"parameters of the model, a {type(model).__name__}",
+            fix="make their module a part of the model: an attribute of the module that make_model returns",
+        )
+    if isinstance(rates, Mapping):
+        _check_parts(optimizer, rates, where)
+    else:
+        _check_rates(optimizer, (rates, lr), where)
+
+
+def _check_parts(optimizer: torch.optim.Optimizer, rates: Mapping[str, float], where: str) -> None:
+    names = [group.get("name") for group in optimizer.param_groups]
+    if unknown := [name for name in names if name not in rates]:
+        raise PolicyError(
+            "Some parameter groups have no learning rate.",
+            where=where,
+            got=f"groups named {unknown}",
+            expected=f"groups with a `name` of {sorted(rates)}, the keys of learning_rates()",
+            fix="give make_optimizer's `params` to the optimizer as they are",
+        )
+
+
+def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where: str) -> None:
+    """Each step overwrites the optimizer's own learning rate: it is one of those `used`, 0, or its class's default."""
+    parameter = inspect.signature(type(optimizer)).parameters.get("lr")
+    accepted = (0.0, None if parameter is None else parameter.default, *used)
+    rates = dict.fromkeys(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+    if len(rates) > 1 or any(rate not in accepted for rate in rates):
+        raise PolicyError(
+            "The learning rate of the optimizer would be overwritten.",
+            where=where,
+            got=f"{type(optimizer).__name__} with lr={' and '.join(f'{rate:g}' for rate in rates)}",
+            expected="lr=0.0: each step sets it to that of learning_rates(), now "
+            f"{' or '.join(dict.fromkeys(map(str, used)))}",
+            fix="set the config key lr or lr_schedule, and lr=0.0 in make_optimizer; for rates of parts let "
+            "learning_rates() return {part: rate}, and give make_optimizer's `params` to the optimizer as they are",
+        )
+
+
+def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
+    """`parameter.key` -> array of the optimizer's state for each parameter; for Python numbers `parameter.key()`."""
+    return {
+        f"{names[parameter]}.{_stored_key(key, value)}": (
+            to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
+        )
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+        if value is not None
+    }
+
+
+def set_optimizer_arrays(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, Tensor],
+    arrays: Mapping[str, np.ndarray],
+    where: str,
+) -> None:
+    """Restores what `optimizer_arrays` returned; CheckpointError, without a change, for state of another model."""
+    states = _states_of(optimizer, parameters, arrays, where)
+    # The optimizer's own method chooses the devices: fused ones have their counts of steps on the GPU.
+    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {place: states[parameter] for place, parameter in enumerate(order) if parameter in states}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def check_optimizer_arrays(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, Tensor],
+    arrays: Mapping[str, np.ndarray],
+    stored_class: str | None,
+    where: str,
+) -> None:
+    """Raises the CheckpointError of `set_optimizer_arrays`, and one for another class; None: of unknown class."""
+    own = path_of(type(optimizer))
+    # The module may differ: a class of a script is in `__main__` there.
+    if stored_class is not None and stored_class.partition(":")[2] != own.partition(":")[2]:
+        raise CheckpointError(
+            "The state is that of a different optimizer.",
+            where=where,
+            got=stored_class,
+            expected=own,
+            fix="restore with the policy class, whose make_optimizer chooses it, that the checkpoint was made with",
+        )
+    _states_of(optimizer, parameters, arrays, where)
+
+
+def _states_of(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, Tensor],
+    arrays: Mapping[str, np.ndarray],
+    where: str,
+) -> dict[Tensor, dict[str, Any]]:
+    states: dict[Tensor, dict[str, Any]] = {}
+    for name, array in arrays.items():
+        of, _, key = name.rpartition(".")
+        parameter = parameters.get(of)
+        if parameter is None or not _fits(np.shape(array), parameter.shape):
+            raise _another_optimizer(where, f"{name} {np.shape(array)}", parameters)
+        number = key.endswith(_NUMBER)
+        value = np.asarray(array).item() if number else torch.tensor(array)
+        states.setdefault(parameter, {})[key.removesuffix(_NUMBER)] = value
+    for parameter, state in optimizer.state.items():
+        got, expected = states.get(parameter, {}).keys(), {key for key, value in state.items() if value is not None}
+        if states and got != expected:
+            raise _another_optimizer(where, sorted(got), sorted(expected))
+    return states
+
+
+def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
+    """Whether state of this shape may belong to a parameter of that one: a factor of Adafactor has axes of length 1."""
+    return len(shape) != len(of) or all(size in (1, own) for size, own in zip(shape, of, strict=True))
+
+
+def _stored_key(key: str, value: Any) -> str:
+    # Optimizers compute in place with tensors [], but not with Python numbers: each must keep its type.
+    return key if isinstance(value, Tensor) else f"{key}{_NUMBER}"
+
+
+def _another_optimizer(where: str, got: Any, expected: Iterable[str]) -> CheckpointError:
+    return CheckpointError(
+        "The state is that of a different optimizer.",
+        where=where,
+        got=got,
+        expected=f"state for {sorted(expected)}",
+        fix="restore with the policy class and the model that the checkpoint was made with",
+    )
