@@ -13,22 +13,20 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.columns import MissingColumnError
 from rollax.errors import BatchError
-from rollax.numbers import NO_NUMBERS
-from rollax.spaces import Path, at, leaves, path_text, space_text
+from rollax.policy.column_shapes import ColumnShapes, Misfit
+from rollax.spaces import path_text, space_text
 
-_WHOLE = frozenset("iub")
 _NAMES = frozenset(value for key, value in vars(SampleBatch).items() if key.isupper())
-_MISFIT = (AttributeError, IndexError, KeyError, TypeError)
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class LearnedColumns:
-    """The rows that the columns `obs`, `new_obs` and `actions` of a policy have."""
+    """The shapes that the columns `obs`, `new_obs` and `actions` of a policy have."""
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
-        seen, chosen = _parts(observation_space, whole=False), _parts(action_space, whole=True)
-        self._parts = {SampleBatch.OBS: seen, SampleBatch.NEW_OBS: seen, SampleBatch.ACTIONS: chosen}
+        seen, chosen = ColumnShapes(observation_space), ColumnShapes(action_space, whole=True)
+        self._shapes = {SampleBatch.OBS: seen, SampleBatch.NEW_OBS: seen, SampleBatch.ACTIONS: chosen}
 
     def check(self, columns: Mapping[str, Any], batch: SampleBatch, policy: Any) -> None:
         """Raises BatchError for a column of another length than the batch, which padding would fill with zeros.
@@ -49,14 +47,13 @@ class LearnedColumns:
                         "coefficients()",
                     )
         changed = _may_be_changed(type(policy))
-        for name, parts in self._parts.items():
+        for name, shapes in self._shapes.items():
             if name in changed:
                 continue
             # An override of `train_columns` may have changed the column for its own loss.
-            if (column := columns.get(name)) is not None and column is batch.get(name):
-                for path, shape, whole in parts:
-                    if not _fits(column, path, (rows, *shape), whole):
-                        raise _misfit(policy, name, column, path, (rows, *shape), whole)
+            given = (column := columns.get(name)) is not None and column is batch.get(name)
+            if given and (misfit := shapes.misfit(column, rows)) is not None:
+                raise _refused(policy, name, misfit)
 
 
 def _may_be_changed(policy_class: type) -> tuple[str, ...]:
@@ -66,36 +63,18 @@ def _may_be_changed(policy_class: type) -> tuple[str, ...]:
     return (SampleBatch.NEW_OBS, SampleBatch.ACTIONS) if own else ()
 
 
-def _parts(space: Space, *, whole: bool) -> list[tuple[Path, tuple[int, ...], bool]]:
-    """Path, shape, and whether only whole numbers fit, of each leaf; those of observations may be encoded as floats."""
-    return [(path, tuple(leaf.shape or ()), whole and not isinstance(leaf, spaces.Box)) for path, leaf in leaves(space)]
-
-
-def _fits(column: Any, path: Path, shape: tuple[int, ...], whole: bool) -> bool:
-    try:
-        part = at(column, path)
-        kind = getattr(part.dtype, "kind", "")
-        return part.shape == shape and (kind in _WHOLE if whole and kind else kind not in NO_NUMBERS)
-    except _MISFIT:
-        return False
-
-
-def _misfit(policy: Any, name: str, column: Any, path: Path, shape: tuple[int, ...], whole: bool) -> BatchError:
+def _refused(policy: Any, name: str, misfit: Misfit) -> BatchError:
     what = "action" if name == SampleBatch.ACTIONS else "observation"
-    leaf = dict(leaves(getattr(policy, f"{what}_space")))[path]
-    fix = f"pass one row for each step, in the shapes of the {what} space; columns for an own loss get another name"
-    try:
-        part = at(column, path)
-        got = f"{part.dtype}{list(part.shape)}"
-        if part.shape == shape:
-            fix = f"convert the column: batch[{name!r}].astype(np.{leaf.dtype})"
-    except _MISFIT:
-        got = f"no such part in {type(column).__name__}"
+    whole = name == SampleBatch.ACTIONS and not isinstance(misfit.space, spaces.Box)
+    if misfit.of_kind:
+        fix = f"convert the column: batch[{name!r}].astype(np.{misfit.space.dtype})"
+    else:
+        fix = f"pass one row for each step, in the shapes of the {what} space; columns for an own loss get another name"
     return BatchError(
         f"The {what}s of the batch do not fit the policy's {what} space.",
-        where=f"{policy.described}, column {name!r}{path_text(path)}",
-        got=got,
-        expected=f"{'whole ' if whole else ''}numbers {list(shape)}, of {space_text(leaf)}",
+        where=f"{policy.described}, column {name!r}{path_text(misfit.path)}",
+        got=misfit.got,
+        expected=f"{'whole ' if whole else ''}numbers {list(misfit.shape)}, of {space_text(misfit.space)}",
         fix=fix,
     )
 

@@ -14,22 +14,22 @@ from rollax import trees
 from rollax.batch import Columns, SampleBatch
 from rollax.batch.columns import check_batch
 from rollax.config import TrainerConfig, resolve_config
-from rollax.errors import BatchError, PolicyError
+from rollax.errors import BatchError, EnvError, PolicyError
 from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, has_critic
 from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
+from rollax.policy.column_shapes import ColumnShapes
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.finite import check_finite
 from rollax.policy.learned_columns import LearnedColumns
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.policy import Policy
-from rollax.policy.raw_observations import ObservationShapes
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.size_checks import check_sizes
 from rollax.policy.update_plan import UpdatePlan
 from rollax.schedules import Schedule
-from rollax.spaces import space_text
+from rollax.spaces import path_text, space_text
 from rollax.state import generator_state, section
 
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
@@ -64,7 +64,7 @@ class ModelPolicy(Policy):
         self.acting_rng = np.random.Generator(np.random.SFC64(acting))
         self.learning_rng = np.random.Generator(np.random.SFC64(learning))
         self._schedules: dict[str, Schedule] = {}
-        self._shapes_of_obs = ObservationShapes(observation_space)
+        self._shapes_of_obs = ColumnShapes(observation_space)
         self._learned_columns = LearnedColumns(observation_space, action_space)
         self.masks = self.make_masks()
         self.exploration = self.make_exploration()
@@ -203,9 +203,20 @@ class ModelPolicy(Policy):
 
     def _checked_rows(self, obs_batch: Any) -> int:
         """N of columns of observations; EnvError for those that do not fit the space, or a mask that allows nothing."""
-        rows = self._shapes_of_obs.rows_of(obs_batch, self.name)
+        self._check_observations(obs_batch)
         self.check_masks(obs_batch)
-        return rows
+        return trees.length(obs_batch)
+
+    def _check_observations(self, obs_batch: Any) -> None:
+        if (misfit := self._shapes_of_obs.misfit(obs_batch)) is not None:
+            raise EnvError(
+                "The observations do not fit the observation space.",
+                where=f"observations for policy {self.name!r}{path_text(misfit.path)}",
+                got=misfit.got,
+                expected=f"an array of numbers [{', '.join(map(str, misfit.shape))}]",
+                fix="pass columns as in a batch, an array [N, ...] for each part of the space; "
+                "Trainer.compute_actions also takes a list of observations",
+            )
 
     def check_masks(self, obs_batch: Any) -> None:
         """Raises EnvError if an action mask allows no action."""
@@ -287,7 +298,7 @@ class ModelPolicy(Policy):
         self.memory.check(memory, f"policy {self.name!r}")
         if SampleBatch.CRITIC_OBS in memory:
             return {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
-        self._shapes_of_obs.rows_of(obs_batch, self.name)
+        self._check_observations(obs_batch)
         return {SampleBatch.OBS: obs_batch, **self.memory.of(memory)}
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:

@@ -11,39 +11,7 @@ from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.errors import EnvError, NonFiniteError
-from rollax.numbers import NO_NUMBERS
-from rollax.spaces import Path, at, bounds, in_dtype, leaves, of_each, path_text, walk
-
-
-class ObservationShapes:
-    """The shapes of a space's parts, against which a policy checks columns in each call."""
-
-    def __init__(self, space: Space) -> None:
-        self._parts = [(path, tuple(leaf.shape or ())) for path, leaf in leaves(space)]
-
-    def rows_of(self, columns: trees.Tree, policy_id: str) -> int:
-        """N of columns [N, ...]; EnvError for other keys, shapes, numbers of rows, or values that are no numbers."""
-        rows = None
-        for path, shape in self._parts:
-            try:
-                column = at(columns, path)
-                found = column.shape
-                rows = found[0] if rows is None else rows
-                fits = found[0] == rows and found[1:] == shape
-                fits = fits and getattr(column.dtype, "kind", "") not in NO_NUMBERS
-            except (AttributeError, IndexError, KeyError, TypeError):
-                fits = False
-            if not fits:
-                number = "N" if path == self._parts[0][0] else rows
-                raise EnvError(
-                    "The observations do not fit the observation space.",
-                    where=f"observations for policy {policy_id!r}{path_text(path)}",
-                    got=_found(columns, path),
-                    expected=f"an array of numbers [{', '.join(map(str, (number, *shape)))}]",
-                    fix="pass columns as in a batch, an array [N, ...] for each part of the space; "
-                    "Trainer.compute_actions also takes a list of observations",
-                )
-        return rows or 0
+from rollax.spaces import Path, bounds, in_dtype, of_each, path_text, walk
 
 
 def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
@@ -132,14 +100,6 @@ def _check_finite(space: Space, column: np.ndarray, where: str) -> None:
             expected=f"finite numbers in {space}",
             fix="check the environment or sensor, and what processes its observations",
         )
-
-
-def _found(columns: trees.Tree, path: Path) -> Any:
-    try:
-        column = at(columns, path)
-    except (AttributeError, IndexError, KeyError, TypeError):
-        return f"no such part in {type(columns).__name__}"
-    return f"{column.dtype}{list(column.shape)}" if hasattr(column, "dtype") else column
 
 
 def _misfit(where: str, got: Any, expected: str, *, one: bool) -> EnvError:

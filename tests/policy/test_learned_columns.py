@@ -77,7 +77,7 @@ class TestWrong:
             (np.full((ROWS, 3), "1"), r"<U1[4, 3]"),
             (np.full((ROWS, 3), None), r"object[4, 3]"),
             (numbers(3) * 1j, "complex64[4, 3]"),
-            ({"position": numbers(3)}, "no such part in dict"),
+            ({"position": numbers(3)}, "a dict with the keys ['position']"),
         ],
     )
     def test_observations(self, case, method, value, got):

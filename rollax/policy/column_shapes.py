@@ -1,0 +1,78 @@
+"""Whether columns fit a space: their keys, shapes and kinds of numbers, without reading a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gymnasium import Space, spaces
+
+from rollax import trees
+from rollax.numbers import NO_NUMBERS
+from rollax.spaces import Path, at, leaves
+
+_WHOLE = frozenset("iub")
+_MISFIT = (AttributeError, IndexError, KeyError, TypeError)
+
+
+class Misfit(NamedTuple):
+    """The first part of columns that does not fit.
+
+    Attributes:
+        path: where it is in the columns.
+        space: its space.
+        got: its type and shape, or what is there in its place.
+        shape: the expected one.
+        of_kind: whether only the kind of numbers differs.
+    """
+
+    path: Path
+    space: Space
+    got: Any
+    shape: tuple[int | str, ...]
+    of_kind: bool
+
+
+class ColumnShapes:
+    """The shapes of a space's parts, against which a policy checks columns in each call.
+
+    Args:
+        space: columns [N, ...] contain values of it, or encoded ones, as floats in the place of integers.
+        whole: refuse floats in the place of integers.
+    """
+
+    def __init__(self, space: Space, *, whole: bool = False) -> None:
+        self._parts = [
+            (path, tuple(leaf.shape or ()), whole and not isinstance(leaf, spaces.Box)) for path, leaf in leaves(space)
+        ]
+        self._space = space
+
+    def misfit(self, columns: trees.Tree, rows: int | None = None) -> Misfit | None:
+        """What does not fit in columns of N rows, by default as many as the first part has; None if all do."""
+        number: int | str = "N" if rows is None else rows  # for errors: as many as the first part has
+        for path, shape, whole in self._parts:
+            try:
+                column = at(columns, path)
+                found = column.shape
+                if rows is None:
+                    rows = found[0]
+                kind = getattr(column.dtype, "kind", "")  # dtypes of PyTorch have none
+                fits = found[0] == rows and found[1:] == shape
+                fits = fits and (kind in _WHOLE if whole and kind else kind not in NO_NUMBERS)
+            except _MISFIT:
+                fits = False
+            if not fits:
+                return self._described(columns, path, (number, *shape))
+            number = rows
+        return None
+
+    def _described(self, columns: trees.Tree, path: Path, shape: tuple[int | str, ...]) -> Misfit:
+        leaf = dict(leaves(self._space))[path]
+        try:
+            column = at(columns, path)
+        except _MISFIT:
+            return Misfit(path, leaf, f"no such part in {type(columns).__name__}", shape, of_kind=False)
+        if not hasattr(column, "dtype"):
+            got = f"a dict with the keys {list(column)}" if isinstance(column, Mapping) else column
+            return Misfit(path, leaf, got, shape, of_kind=False)
+        return Misfit(path, leaf, f"{column.dtype}{list(column.shape)}", shape, of_kind=tuple(column.shape) == shape)
