@@ -49,7 +49,7 @@ class ColumnShapes:
 
     def misfit(self, columns: trees.Tree, rows: int | None = None) -> Misfit | None:
         """What does not fit in columns of N rows, by default as many as the first part has; None if all do."""
-        number: int | str = "N" if rows is None else rows  # for errors: as many as the first part has
+        number: Any = "N" if rows is None else rows  # for errors: as many as the first part has
         for path, shape, whole in self._parts:
             try:
                 column = at(columns, path)

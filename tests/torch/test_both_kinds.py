@@ -149,7 +149,7 @@ def test_values_are_zeros_if_the_model_has_none(kind):
         (SEEN, np.zeros(3, np.float32), r"float32\[3\]"),
         (SEEN, [[0.0, 0.0, 0.0]], r"got: +\[\[0.0"),
         (SEEN, np.full((2, 3), "0"), r"<U1\[2, 3\]"),
-        (SEEN, {"x": np.zeros((2, 3))}, r"got: +\{'x'"),
+        (SEEN, {"x": np.zeros((2, 3))}, r"a dict with the keys \['x'"),
         (spaces.Discrete(3), np.zeros((2, 1), np.int64), r"\[2, 1\]\n +expected: +an array of numbers \[N\]"),
         # Of the same number of pixels, so that it could be encoded.
         (spaces.Box(0, 255, (4, 4, 3), np.uint8), np.zeros((2, 3, 4, 4), np.uint8), r"\[2, 3, 4, 4\]"),
