@@ -18,6 +18,7 @@ from rollax.batch.columns import (
     positions_of,
     whole_number,
 )
+from rollax.batch.sequences import padded_columns
 from rollax.errors import BatchError
 
 
@@ -298,25 +299,7 @@ class SampleBatch(MutableMapping[str, Any]):
         """
         self._refuse_padded("Cutting into sequences")
         length = whole_number(max_seq_len, 1, "sequences(max_seq_len)")
-        row = np.arange(self.count)
-        offset = (row - np.maximum.accumulate(np.where(self._trajectory_starts(), row, 0))) % length
-        sequence = np.cumsum(offset == 0) - 1
-        seq_lens = np.bincount(sequence).astype(np.int32)
-        target = sequence * length + offset
-
-        def padded(leaf: np.ndarray) -> np.ndarray:
-            shape = (len(seq_lens) * length, *leaf.shape[1:])
-            out = np.full(shape, None) if leaf.dtype == object else np.zeros(shape, leaf.dtype)
-            out[target] = leaf
-            return out
-
-        columns: dict[str, Any] = {self.SEQ_LENS: seq_lens}
-        for name, column in self._columns.items():
-            first = _per_sequence(name)
-            columns[name] = (
-                trees.index(column, np.flatnonzero(offset == 0)) if first else trees.tree_map(padded, column)
-            )
-        return SampleBatch(columns, env_steps=self._env_steps)
+        return SampleBatch(padded_columns(self, length), env_steps=self._env_steps)
 
     @staticmethod
     def concat_samples(batches: Iterable[Any]) -> Any:
@@ -388,20 +371,6 @@ class SampleBatch(MutableMapping[str, Any]):
             self._count = length
         elif length != self._count:
             raise length_error(name, length, f"{self._count} rows, as in {list(self._columns)}")
-
-    def _trajectory_starts(self) -> np.ndarray:
-        starts = np.zeros(self.count, dtype=bool)
-        starts[:1] = True
-        starts[1:] = self[self.EPS_ID][1:] != self[self.EPS_ID][:-1]
-        for name in (self.TRAJECTORY_ID, self.AGENT_ID):
-            if name in self:
-                starts[1:] |= self[name][1:] != self[name][:-1]
-        for name in (self.TERMINATEDS, self.TRUNCATEDS, self.BOOTSTRAP):
-            if name in self:
-                starts[1:] |= self[name][:-1].astype(bool)
-        if self.T in self:
-            starts[1:] |= self[self.T][1:] <= self[self.T][:-1]
-        return starts
 
 
 def _per_sequence(name: str) -> bool:

@@ -1,0 +1,50 @@
+"""Rows of experience cut into sequences of equal length for recurrent policies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollax import trees
+
+if TYPE_CHECKING:
+    from rollax.batch.sample_batch import SampleBatch
+
+
+def padded_columns(batch: SampleBatch, length: int) -> dict[str, Any]:
+    """Copies of the columns, cut where trajectories end and after `length` rows; see `SampleBatch.sequences`."""
+    row = np.arange(batch.count)
+    offset = (row - np.maximum.accumulate(np.where(trajectory_starts(batch), row, 0))) % length
+    starts = np.flatnonzero(offset == 0)
+    sequence = np.cumsum(offset == 0) - 1
+    seq_lens = np.bincount(sequence).astype(np.int32)
+    target = sequence * length + offset
+
+    def padded(leaf: np.ndarray) -> np.ndarray:
+        shape = (len(seq_lens) * length, *leaf.shape[1:])
+        out = np.full(shape, None) if leaf.dtype == object else np.zeros(shape, leaf.dtype)
+        out[target] = leaf
+        return out
+
+    columns: dict[str, Any] = {batch.SEQ_LENS: seq_lens}
+    for name, column in batch.items():
+        of_sequence = name == batch.STATE_IN
+        columns[name] = trees.index(column, starts) if of_sequence else trees.tree_map(padded, column)
+    return columns
+
+
+def trajectory_starts(batch: SampleBatch) -> np.ndarray:
+    """[count] bool: the rows at which a trajectory starts."""
+    starts = np.zeros(batch.count, dtype=bool)
+    starts[:1] = True
+    starts[1:] = batch[batch.EPS_ID][1:] != batch[batch.EPS_ID][:-1]
+    for name in (batch.TRAJECTORY_ID, batch.AGENT_ID):
+        if name in batch:
+            starts[1:] |= batch[name][1:] != batch[name][:-1]
+    for name in (batch.TERMINATEDS, batch.TRUNCATEDS, batch.BOOTSTRAP):
+        if name in batch:
+            starts[1:] |= batch[name][:-1].astype(bool)
+    if batch.T in batch:
+        starts[1:] |= batch[batch.T][1:] <= batch[batch.T][:-1]
+    return starts
