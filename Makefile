@@ -1,5 +1,5 @@
 # Needs Python 3.11 or newer with venv and pip, and make. Everything else is installed into .venv, once.
-#   make train      train PPO on CartPole-v1 until its greedy evaluation reaches 475, then say how to watch it
+#   make train      train PPO on CartPole-v1 until greedy episodes reach 500, then say how to watch it
 #   make test       run the short part of the tests   PYTEST_ARGS='-k gae -x' passes options on, '-n 0 --pdb' too
 #   make test-long  run what `make test` leaves out: what is long, and many random examples
 #   make test-all   run both
