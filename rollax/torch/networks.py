@@ -66,7 +66,7 @@ def policy_outputs(head: nn.Module, hidden: Tensor, obs: Any) -> Tensor:
 
 
 class ActorCritic(nn.Module):
-    """Inputs of the action distribution and state values; arguments and errors as `rollax.models.ActorCritic`."""
+    """Inputs of the action distribution and state values; twin of `rollax.models.networks.ActorCritic`."""
 
     def __init__(
         self,
