@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from rollax.env.base_env import BaseEnv
 from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.rows import Rows
 from rollax.evaluation.messages import Rollout
 from rollax.evaluation.metrics import EpisodeList
+from rollax.evaluation.sampling_on_request import SamplingOnRequest
 
 MOST_EPISODES = 100_000
 """Episodes of dropped fragments that are kept for the metrics."""
@@ -75,18 +76,31 @@ class Turns:
 
 
 class YieldingEnv(EnvWrapper):
-    """An environment whose polls are waits of `Turns`."""
+    """An environment whose polls are waits of `Turns`.
+
+    Attributes:
+        polling: whether a poll runs, or the last one raised.
+    """
 
     def __init__(self, env: BaseEnv, turns: Turns) -> None:
         super().__init__(env)
         self._turns = turns
+        self.polling = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is polled and may wait long for others, such as clients; it can then be interrupted."""
+        return self.polling and getattr(self.env.interrupt, "__func__", None) is not BaseEnv.interrupt
 
     def poll_rows(self) -> Rows:
+        self.polling = True
         with self._turns.waiting():
-            return self.env.poll_rows()
+            rows = self.env.poll_rows()
+        self.polling = False
+        return rows
 
 
-class BackgroundSampling:
+class BackgroundSampling(SamplingOnRequest):
     """Keeps the fragments of a sampling thread until they are taken.
 
     If they are taken too slowly, the oldest are dropped and counted, because sampling never waits and fresh experience
@@ -94,19 +108,25 @@ class BackgroundSampling:
 
     Args:
         sample: returns the next fragment; called in the thread.
+        name: of the worker, for errors.
         env: the environment that it steps.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
         is_too_old: returns whether a fragment is too old to learn from.
     """
 
+    in_background: ClassVar[bool] = True
+
     def __init__(
         self,
         sample: Callable[[], Rollout],
+        name: str,
         env: BaseEnv,
         most_waiting: int,
         is_too_old: Callable[[Rollout], bool],
     ) -> None:
-        self._sample, self._env, self._turns = sample, env, Turns()
+        super().__init__(sample, name)
+        self._env, self._turns = env, Turns()
+        self._stepped_env = YieldingEnv(env, self._turns)
         self._most_waiting, self._is_too_old = most_waiting, is_too_old
         self._changed = threading.Condition()
         self._waiting: deque[Rollout] = deque()
@@ -120,9 +140,9 @@ class BackgroundSampling:
         """Whether the calling thread is the sampling thread."""
         return self._thread is threading.current_thread()
 
-    def stepped_env(self) -> YieldingEnv:
+    def stepped(self, env: BaseEnv) -> BaseEnv:
         """The environment for the sampler: other threads may take a `turn` while it is polled."""
-        return YieldingEnv(self._env, self._turns)
+        return self._stepped_env
 
     def turn(self) -> AbstractContextManager[Any]:
         """Context of reads and writes of the sampling state; in other threads it begins when the sampling one waits."""
@@ -161,13 +181,15 @@ class BackgroundSampling:
         return taken[0] if taken else None
 
     def note_dropped(self, steps: int) -> None:
-        """Adds steps that were dropped elsewhere; `Rollout.dropped_steps` reports them."""
         with self._changed:
             self._dropped += steps
 
     @contextmanager
-    def halted(self) -> Iterator[None]:
-        """Halts the thread; waiting fragments are dropped, and so are the steps that are in no fragment yet."""
+    def halted(self, *, drops: bool = False) -> Iterator[None]:
+        """Halts the thread, and drops the steps that are in no fragment yet if the environment is interrupted.
+
+        Waiting fragments are kept, unless `drops`: then they and what is noted of dropped ones are dropped.
+        """
         if self.runs_here:
             yield
             return
@@ -176,8 +198,10 @@ class BackgroundSampling:
             yield
         finally:
             with self._changed:
-                self._waiting.clear()
-                self._halting, self._error = False, None
+                self._halting = False
+                if drops:
+                    self._waiting.clear()
+                    self._dropped, self._episodes = 0, EpisodeList()
 
     def _halt(self) -> None:
         with self._changed:
@@ -195,7 +219,7 @@ class BackgroundSampling:
             self._thread.start()
 
     def _run(self) -> None:
-        error = None
+        error, self._stepped_env.polling = None, False
         try:
             while not self._halting:
                 with self._turns.sampling():
@@ -203,9 +227,10 @@ class BackgroundSampling:
                 self._add(rollout)
         except BaseException as raised:  # raised again by `take`
             error = raised
+        interrupted = self._halting and self._stepped_env.waits
         with self._changed:
             self._thread = None
-            self._error = None if self._halting else error
+            self._error = None if interrupted else error
             self._changed.notify_all()
 
     def _add(self, rollout: Rollout) -> None:

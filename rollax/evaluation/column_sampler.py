@@ -70,6 +70,11 @@ class ColumnSampler(Sampler):
         self._in_call = False
 
     def restart(self) -> None:
+        if self._in_call and self.record:
+            log.warning(
+                "Sampling was interrupted. The running episodes are dropped%s; new ones are started.",
+                f", with {self._steps} steps that are in no batch yet" if self._steps else "",
+            )
         if self.recorder is not None:
             # After an interruption, the state may be inconsistent.
             self.recorder.restart() if self._in_call else self.recorder.cut_running()
@@ -80,10 +85,6 @@ class ColumnSampler(Sampler):
 
     def _enter(self) -> None:
         if self._in_call:
-            log.warning(
-                "Sampling was interrupted. The running episodes are dropped%s; new ones are started.",
-                f", with {self._steps} steps that are in no batch yet" if self._steps else "",
-            )
             self.restart()
         self._in_call = True
 

@@ -18,6 +18,7 @@ from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory
 from rollax.evaluation.recorder import make_recorder
 from rollax.evaluation.sampler import Sampler
+from rollax.evaluation.sampling_on_request import SamplingOnRequest
 from rollax.methods import overrides
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., s
     return sampler
 
 
-def make_background_sampling(worker: RolloutWorker, env: BaseEnv) -> BackgroundSampling | None:
-    """The background thread of a worker; None if fragments are sampled on request.
+def make_sampling(worker: RolloutWorker, env: BaseEnv) -> SamplingOnRequest:
+    """How a worker samples: in a background thread or on request.
 
     Raises:
         ConfigError: the config requests a thread, and a policy cannot act while it learns.
@@ -86,7 +87,7 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv) -> BackgroundS
     others = [policy.described for policy in worker.policies.values() if not policy.acts_while_learning]
     _warn_of_policy_lag(worker, env)
     if not (env.samples_in_background if wanted is None else wanted) or (wanted is None and others):
-        return None
+        return SamplingOnRequest(worker.rollout, repr(worker))
     if others:
         raise ConfigError(
             "The policy cannot act while it learns.",
@@ -98,7 +99,7 @@ def make_background_sampling(worker: RolloutWorker, env: BaseEnv) -> BackgroundS
         )
     most = MOST_WAITING_STEPS if worker.policies.accept_off_policy else worker.config.train_batch_size
     too_old = lambda rollout: worker.is_too_old(rollout.version)  # noqa: E731
-    return BackgroundSampling(worker.rollout, env, most, too_old)
+    return BackgroundSampling(worker.rollout, repr(worker), env, most, too_old)
 
 
 def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:

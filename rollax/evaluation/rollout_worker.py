@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,14 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError
-from rollax.evaluation.background_sampling import BackgroundSampling
 from rollax.evaluation.callbacks import after_sample, make_callbacks
-from rollax.evaluation.make_sampler import make_background_sampling, make_env, make_sampler
+from rollax.evaluation.make_sampler import make_env, make_sampler, make_sampling
 from rollax.evaluation.messages import CandidateReturns, Candidates, Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
+from rollax.evaluation.sampling_on_request import SamplingOnRequest
 from rollax.evaluation.whole_episodes import play_episodes, write_episodes
 from rollax.evaluation.worker_policies import env_with_spaces, make_policies, resolved_config, specs_of
 from rollax.policy.policy import Policy
@@ -53,7 +53,6 @@ class RolloutWorker:
         ConfigError, SpaceError, EnvError, PolicyError: an invalid config, space, environment or policy.
     """
 
-    _background: BackgroundSampling | None = None  # of a worker that samples in the background
     _candidates: CandidatePlayer | None = None  # made when candidates are first played
 
     def __init__(
@@ -88,11 +87,11 @@ class RolloutWorker:
                     self.config, specs, env, policy_of, default_policy_class, context, restarts
                 )
             self.runners = self.policies.runners
-            self._sampler = None
+            self._sampling, self._sampler = SamplingOnRequest(self.rollout, repr(self)), None
             if self._env is not None:
-                self._background = make_background_sampling(self, self._env) if record else None
-                env = self._env if self._background is None else self._background.stepped_env()
-                self._sampler = make_sampler(self, env, policy_of, record=record)
+                if record:
+                    self._sampling = make_sampling(self, self._env)
+                self._sampler = make_sampler(self, self._sampling.stepped(self._env), policy_of, record=record)
                 self._env.sampled_by(self)
 
     @property
@@ -148,9 +147,9 @@ class RolloutWorker:
     def sample(self) -> SampleBatch | MultiAgentBatch:
         """One postprocessed fragment: a `SampleBatch` for a single policy, else a `MultiAgentBatch`.
 
-        A worker that samples in the background halts for it, and drops its steps since the last fragment.
+        A worker that samples in the background halts for it. Its fragments that wait are returned later.
         """
-        with self._halted():
+        with self._sampling.halted():
             sampler = self.sampler
             if not sampler.record:
                 raise ConfigError(
@@ -180,11 +179,11 @@ class RolloutWorker:
         """
         if update is not None:
             self.take_over(update)
-        return self.rollout() if self._background is None else self._background.take_one(PATIENCE_S)
+        return self._sampling.take_one(PATIENCE_S)
 
     def sample_fragments(self) -> list[Rollout]:
         """One fragment; in the background, all waiting ones, or none after `PATIENCE_S` seconds."""
-        return [self.rollout()] if self._background is None else self._background.take(PATIENCE_S)
+        return self._sampling.take(PATIENCE_S)
 
     def rollout(self) -> Rollout:
         """Samples a fragment, with the ended episodes and the new statistics of the filters."""
@@ -226,7 +225,7 @@ class RolloutWorker:
         if update is not None:
             self.take_over(update)
             self.set_filters(update.filters)  # also for a single worker, because playing candidates changes no filter
-        with self._halted():
+        with self._sampling.halted():
             return self._candidates.play(request)
 
     def prepare_candidates(self) -> None:
@@ -245,7 +244,7 @@ class RolloutWorker:
 
     def take_over(self, update: Update) -> None:
         """Replaces weights and filters; after the first update, statistics that are not sent yet are kept."""
-        with self._turn():
+        with self._sampling.turn():
             self.set_weights(update.weights)
             if self.version == 0:
                 self.set_filters(update.filters)
@@ -264,12 +263,12 @@ class RolloutWorker:
         Raises:
             ConfigError: `num_episodes` is not a positive whole number.
         """
-        with self._halted():
+        with self._sampling.halted():
             return play_episodes(self.sampler, num_episodes)
 
     def write_episodes(self, num_episodes: int) -> list[EpisodeMetrics]:
         """As `evaluate`, and writes these episodes into the folder of the config's `output`."""
-        with self._halted():
+        with self._sampling.halted():
             return write_episodes(self.sampler, num_episodes)
 
     def get_metrics(self) -> list[EpisodeMetrics]:
@@ -293,12 +292,12 @@ class RolloutWorker:
 
     def get_filters(self) -> dict[str, Any]:
         """Policy id -> the state of its observation filter."""
-        with self._turn():
+        with self._sampling.turn():
             return self.policies.get_filters()
 
     def set_filters(self, states: Mapping[str, Any]) -> None:
         """Sets the states of observation filters."""
-        with self._turn():
+        with self._sampling.turn():
             self.policies.set_filters(states)
 
     def get_state(self) -> dict[str, Any]:
@@ -315,17 +314,17 @@ class RolloutWorker:
 
     def get_sampling_state(self) -> dict[str, Any]:
         """The state of the sampler; see `Sampler.get_state`."""
-        with self._turn():
+        with self._sampling.turn():
             return self.sampler.get_state()
 
     def set_sampling_state(self, state: Mapping[str, Any]) -> None:
-        """Sets a state from `get_sampling_state`; new episodes begin."""
-        with self._halted():
+        """Sets a state from `get_sampling_state`; new episodes begin, and fragments that wait are dropped."""
+        with self._sampling.halted(drops=True):
             self.sampler.set_state(state)
 
     def restart_episodes(self) -> None:
-        """Drops the running episodes; fresh ones begin."""
-        with self._halted():
+        """Drops the running episodes, and fragments that wait; fresh episodes begin."""
+        with self._sampling.halted(drops=True):
             self.sampler.restart()
 
     def set_timestep(self, timestep: int) -> None:
@@ -349,7 +348,7 @@ class RolloutWorker:
 
     def stop(self) -> None:
         """Closes the environments, and completes the file of experience."""
-        with self._halted():
+        with self._sampling.halted(drops=True):
             try:
                 if self._sampler is not None:
                     self._sampler.close_recorder()
@@ -360,12 +359,11 @@ class RolloutWorker:
     @property
     def samples_in_background(self) -> bool:
         """Whether a background thread samples; see `BackgroundSampling`."""
-        return self._background is not None
+        return self._sampling.in_background
 
     def note_dropped(self, steps: int) -> None:
         """Adds environment steps that were too old to learn from."""
-        if self._background is not None:
-            self._background.note_dropped(steps)
+        self._sampling.note_dropped(steps)
 
     def is_too_old(self, version: int, newest: int | None = None) -> bool:
         """Whether rows sampled with these weights are too old to learn from.
@@ -377,14 +375,6 @@ class RolloutWorker:
         most = self.config.max_policy_lag
         on_policy = not self.policies.accept_off_policy
         return most is not None and on_policy and (self.version if newest is None else newest) - version > most
-
-    def _halted(self) -> AbstractContextManager[Any]:
-        """Context of code that must not run while a thread samples."""
-        return nullcontext() if self._background is None else self._background.halted()
-
-    def _turn(self) -> AbstractContextManager[Any]:
-        """Context of reads and writes of the sampling state."""
-        return nullcontext() if self._background is None else self._background.turn()
 
     def _does_not_sample(self) -> ConfigError:
         return ConfigError(

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ConfigError, DQNTrainer, ExternalEnv, PPOPolicy, PPOTrainer, RolloutWorker
+from rollax import Callbacks, ConfigError, DQNTrainer, ExternalEnv, PPOPolicy, PPOTrainer, RolloutWorker
 from rollax.batch import MultiAgentBatch
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns
 from rollax.evaluation.messages import Rollout
@@ -27,14 +27,17 @@ class Source:
         self.made, self.fails = [], None
         self.newest, self.most_lag = 0, 100
         self.sampling = BackgroundSampling(
-            self.sample, self, most_waiting, lambda r: self.newest - r.version > self.most_lag
+            self.sample, "the worker", self, most_waiting, lambda r: self.newest - r.version > self.most_lag
         )
         self.interrupted = False
 
-    def sample(self):
+    def poll_rows(self):
         self.allowed.acquire()
         if self.interrupted:
             raise InterruptedError
+
+    def sample(self):
+        self.sampling.stepped(self).poll_rows()
         if self.fails:
             error, self.fails = self.fails, None
             raise error
@@ -110,12 +113,38 @@ class TestWaitingFragments:
         source.make(1)
         assert numbers(source.sampling.take()) == [0]
 
-    def test_a_halt_drops_them(self, source):
-        source.make(2)
+    def test_a_halt_keeps_them_and_what_is_noted_of_dropped_ones(self, source):
+        source.make(5)
+        source.sampling.note_dropped(7)
         with source.sampling.halted():
             assert not any(thread.name == "rollax-sampling" for thread in threading.enumerate())
+        taken = source.sampling.take()
+        assert numbers(taken) == [2, 3, 4]
+        assert taken[0].dropped_steps == 27
+        assert [episode.reward for episode in taken[0].episodes] == [0.0, 1.0, 2.0]
         source.make(1)
-        assert numbers(source.sampling.take()) == [2]
+        assert numbers(source.sampling.take()) == [5]
+
+    def test_a_halt_for_another_state_drops_them(self, source):
+        source.make(5)
+        source.sampling.note_dropped(7)
+        with source.sampling.halted(drops=True):
+            pass
+        source.make(1)
+        (taken,) = source.sampling.take()
+        assert (taken.worker_index, taken.dropped_steps) == (5, 0)
+        assert [episode.reward for episode in taken.episodes] == [5.0]
+
+    def test_a_halt_keeps_an_exception_that_is_not_its_own(self, source):
+        source.fails = ValueError("broken")
+        source.sampling._start()
+        thread = source.sampling._thread
+        source.allowed.release()
+        thread.join(LONG)
+        with source.sampling.halted():
+            pass
+        with pytest.raises(ValueError, match="broken"):
+            source.sampling.take()
 
     def test_sampling_continues_after_an_interrupted_halt(self, source, monkeypatch):
         source.make(1)
@@ -129,7 +158,7 @@ class TestWaitingFragments:
         with pytest.raises(KeyboardInterrupt), source.sampling.halted():
             pass
         source.make(1)
-        assert numbers(source.sampling.take()) == [1]
+        assert numbers(source.sampling.take()) == [0, 1]
 
 
 def test_turns_are_held_only_while_the_sampling_thread_waits():
@@ -186,6 +215,39 @@ class Echo(ExternalEnv):
                 self.answered += 1
                 self.log_returns(episode, float(said == shown % 4))
             self.end_episode(episode, 0)
+
+
+class EncodeAlways(Encode):
+    acts_while_learning = True
+
+
+class NumberFragments(Callbacks):
+    """Numbers the fragments of a worker in a column, and counts the episodes that have ended until each."""
+
+    def __init__(self):
+        self.ended = []
+
+    def on_sample_end(self, *, worker, samples):
+        samples["fragment"] = np.full(samples.count, len(self.ended))
+        ends = np.count_nonzero(samples["terminateds"] | samples["truncateds"])
+        self.ended.append(sum(self.ended[-1:]) + ends)
+
+
+def test_evaluations_lose_no_fragment():
+    config = {"sample_async": True, "rollout_fragment_length": 7, "train_batch_size": 70, "callbacks": NumberFragments}
+    worker = RolloutWorker(lambda context: Line(), EncodeAlways, config=config)
+    ended, rollouts = worker.callbacks.ended, []
+    for _ in range(5):
+        goal = len(ended) + 3
+        rollouts += worker.sample_fragments()
+        until(lambda goal=goal: len(ended) >= goal)
+        assert len(worker.evaluate(2)) == 2
+        rollouts += worker.sample_fragments()
+    worker.stop()
+    numbers = [rollout.batch["default_policy"]["fragment"][0] for rollout in rollouts]
+    assert numbers == sorted(set(numbers))
+    assert sum(rollout.env_steps + rollout.dropped_steps for rollout in rollouts) == 7 * (numbers[-1] + 1)
+    assert sum(len(rollout.episodes) for rollout in rollouts) == ended[numbers[-1]]
 
 
 CONFIG = {"train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [4]}}
@@ -256,6 +318,28 @@ class Silent(Echo):
 
     def close(self):
         self.closed.set()
+
+
+class Pauses(Silent):
+    """A client plays four steps and part of the fifth."""
+
+    def run(self):
+        episode = self.start_episode()
+        for shown in range(4):
+            self.get_action(episode, shown)
+        self.get_action(episode, 0)
+        self.answered = 5
+        self.closed.wait()
+
+
+def test_steps_of_an_interrupted_fragment_are_named(caplog):
+    worker = RolloutWorker(Pauses, PPOPolicy, config=CONFIG)
+    (env,) = worker.env.get_sub_environments()
+    while env.answered < 5:
+        assert worker.sample_fragment() is None
+    worker.restart_episodes()
+    assert "The running episodes are dropped, with 4 steps that are in no batch yet" in caplog.text
+    worker.stop()
 
 
 @pytest.mark.parametrize("trainer_class", [PPOTrainer, DQNTrainer])

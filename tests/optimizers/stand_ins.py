@@ -13,6 +13,7 @@ from gymnasium.spaces import Discrete
 from rollax import MultiAgentBatch, RolloutWorker, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.evaluation.remote_workers import RemoteWorkers
+from rollax.evaluation.sampling_on_request import SamplingOnRequest
 from rollax.evaluation.worker_policies import WorkerPolicies
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
@@ -91,6 +92,7 @@ class FragmentWorker(RolloutWorker):
         self.policies = WorkerPolicies({}, None, {})  # without runners, which have filters
         self.policies.update((name, self.policy_class()) for name in self.agents)
         self.runners = self.policies.runners
+        self._sampling = SamplingOnRequest(self.rollout, "a stand-in")
         self.timestep = 0
         self.fragments = 0
 

@@ -65,13 +65,13 @@ def test_kept_episodes_and_lags_are_bounded(monkeypatch):
     monkeypatch.setattr("rollax.optimizers.optimizer.MOST_EPISODES", 5)
     worker = FragmentWorker(a=1)
     optimizer, ended = make(worker, train_batch_size=30), []
-    rollout = worker.rollout
+    sample = worker.sample_fragment
 
     def with_an_episode():
         ended.append(EpisodeMetrics(float(len(ended)), 1))
-        return replace(rollout(), episodes=EpisodeList(ended[-1:]), version=worker.version - len(ended))
+        return replace(sample(), episodes=EpisodeList(ended[-1:]), version=worker.version - len(ended))
 
-    monkeypatch.setattr(worker, "rollout", with_an_episode)
+    monkeypatch.setattr(worker, "sample_fragment", with_an_episode)
     for _ in range(3):
         optimizer.step()
     assert optimizer.take_episodes() == ended[-5:]
