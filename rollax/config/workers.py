@@ -80,7 +80,8 @@ class WorkerFields(FieldGroup):
     sample_timeout_s: float | None = Field(
         default=600.0,
         gt=0,
-        description="seconds without a fragment after which a worker counts as hung and is restarted; None: no limit",
+        description="seconds without a fragment, with sample_async without a step, after which a worker counts as hung "
+        "and is restarted; None: no limit",
     )
     worker_start_timeout_s: float = Field(
         default=600.0,

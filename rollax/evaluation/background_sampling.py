@@ -79,13 +79,14 @@ class YieldingEnv(EnvWrapper):
     """An environment whose polls are waits of `Turns`.
 
     Attributes:
+        polls: the number of polls that have returned.
         polling: whether a poll runs, or the last one raised.
     """
 
     def __init__(self, env: BaseEnv, turns: Turns) -> None:
         super().__init__(env)
         self._turns = turns
-        self.polling = False
+        self.polls, self.polling = 0, False
 
     @property
     def waits(self) -> bool:
@@ -96,7 +97,7 @@ class YieldingEnv(EnvWrapper):
         self.polling = True
         with self._turns.waiting():
             rows = self.env.poll_rows()
-        self.polling = False
+        self.polls, self.polling = self.polls + 1, False
         return rows
 
 
@@ -149,15 +150,19 @@ class BackgroundSampling(SamplingOnRequest):
         return nullcontext() if self.runs_here else self._turns.held()
 
     def take(self, timeout_s: float | None = None) -> list[Rollout]:
-        """All waiting fragments, oldest first; blocks until there is one, and returns none after the timeout.
+        """All waiting fragments, oldest first; blocks until there is one.
 
-        The thread starts with the first call.
+        After the timeout it returns none, unless the environment has not been polled since and does not wait for others
+        either: a call that does not return is how a pool of workers notices that a worker hangs. The thread starts with
+        the first call.
         """
         with self._changed:
             while True:
                 self._start()
-                if not self._changed.wait_for(lambda: self._waiting or self._error, timeout_s):
-                    return []
+                polls = self._stepped_env.polls
+                while not self._changed.wait_for(lambda: self._waiting or self._error, timeout_s):
+                    if self._stepped_env.polls != polls or self._stepped_env.waits:
+                        return []
                 if self._error is not None:
                     error, self._error = self._error, None
                     raise error

@@ -221,6 +221,55 @@ class EncodeAlways(Encode):
     acts_while_learning = True
 
 
+class Stuck(Line):
+    """Each step waits until the test allows it."""
+
+    def __init__(self, context):
+        super().__init__()
+        self.allowed = threading.Semaphore(0)
+
+    def step(self, action):
+        assert self.allowed.acquire(timeout=LONG)
+        return super().step(action)
+
+
+class TestCallsWithoutProgress:
+    """The pool of workers notices them, see tests/evaluation/test_ray_workers.py."""
+
+    def call(self, sampling, taken):
+        thread = threading.Thread(target=lambda: taken.append(sampling.take_one(0.01)), daemon=True)
+        thread.start()
+        return thread
+
+    def test_do_not_return_before_a_step_has_finished(self):
+        config = {"sample_async": True, "rollout_fragment_length": 3, "train_batch_size": 3}
+        worker = RolloutWorker(Stuck, EncodeAlways, config=config)
+        (env,) = worker.env.get_sub_environments()
+        taken = []
+        for allowed in (1, 1, 1, 1000):
+            thread = self.call(worker._sampling, taken)
+            thread.join(0.1)
+            assert thread.is_alive()
+            env.allowed.release(allowed)
+            thread.join(LONG)
+        assert taken[:2] == [None, None]
+        assert sum(rollout is not None for rollout in taken) in (1, 2)
+        worker.stop()
+
+    def test_do_not_return_while_the_policy_of_an_external_environment_hangs(self, source):
+        thinks, sample, taken = threading.Event(), source.sampling._sample, []
+        source.sampling._sample = lambda: (sample(), thinks.wait(LONG))[0]
+        source.allowed.release()
+        source.sampling._start()
+        until(lambda: source.made)
+        thread = self.call(source.sampling, taken)
+        thread.join(0.1)
+        assert thread.is_alive()
+        thinks.set()
+        thread.join(LONG)
+        assert numbers(taken) == [0]
+
+
 class NumberFragments(Callbacks):
     """Numbers the fragments of a worker in a column, and counts the episodes that have ended until each."""
 

@@ -189,6 +189,10 @@ def test_an_external_environment_runs_once_per_worker_and_reads_its_share(small_
     assert second == (1, {1, 3, 5, 7})
 
 
+class AsyncTally(Tally):
+    acts_while_learning = True
+
+
 class Ends(Clock):
     """An environment whose first step ends its process in the way of the config, or never returns."""
 
@@ -200,7 +204,7 @@ class Ends(Clock):
         self._simulate()
 
     def _simulate(self) -> None:
-        while self._how == "hangs":
+        while self._how.startswith("hangs"):
             time.sleep(0.01)
         if self._how == "crashes":
             faulthandler._sigsegv()  # pyright: ignore[reportAttributeAccessIssue]
@@ -212,14 +216,21 @@ class Ends(Clock):
     ("how", "what", "got"),
     [
         ("hangs", "A rollout worker has hung.", "no answer for "),
+        ("hangs in the background", "A rollout worker has hung.", "no answer for "),
         ("crashes", "The process of a rollout worker is gone.", "Segmentation fault; The actor died"),
         ("exits", "The process of a rollout worker is gone.", "SystemExit(3); The actor died"),
         ("ends at once", "The process of a rollout worker is gone.", "The actor died unexpectedly before finishing"),
     ],
 )
 def test_the_error_of_a_worker_that_is_lost_says_where_it_was(small_ray, how, what, got):
-    config = PPOConfig(num_workers=1, num_cpus_per_worker=0, env_config={"how": how}, sample_timeout_s=10.0)
-    arguments = {"env_creator": Ends, "policy_cls_or_specs": Tally, "config": config, "num_workers": 1}
+    config = PPOConfig(
+        num_workers=1,
+        num_cpus_per_worker=0,
+        env_config={"how": how},
+        sample_timeout_s=10.0,
+        sample_async="background" in how,
+    )
+    arguments = {"env_creator": Ends, "policy_cls_or_specs": AsyncTally, "config": config, "num_workers": 1}
     workers = RemoteWorkers(ray_workers(config, RolloutWorker, arguments), 1, FailureRules(timeout_s=10.0), makes=True)
     workers.make_all()
     workers.request(1, "sample_fragment")
