@@ -1,4 +1,4 @@
-"""`Running`: which methods of a trainer are running, and which ones a callback or another thread may not call then."""
+"""`Running`: which methods of a trainer may not be called inside of others, or after it was stopped."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ class Running:
 
     Args:
         owner: the name of the trainer's class, for errors.
+    Attributes:
+        stopped: whether the environments are closed.
     """
 
     def __init__(self, owner: str) -> None:
-        self._owner = owner
+        self._owner, self.stopped = owner, False
         self._methods: list[tuple[str, int]] = []  # with their threads
 
     @contextmanager
@@ -42,7 +44,19 @@ class Running:
                 self._methods.remove(entry)
 
     def refuse(self, method: str, *inside: str) -> None:
-        """Raises RollaxError if one of the methods `inside` is running: training in any thread, others in this one."""
+        """Raises RollaxError if the trainer has been stopped, or one of the methods `inside` is running.
+
+        Training counts in any thread, other methods in this one.
+        """
+        if self.stopped:
+            raise RollaxError(
+                f"{method} was called after stop().",
+                where=f"{self._owner}.{method}",
+                got="a stopped trainer: its environments and processes are closed",
+                expected="such calls before stop(), or inside of the `with` block; a stopped trainer acts, and save() "
+                "works",
+                fix=f"continue with another trainer: {self._owner}.from_checkpoint(trainer.save(folder))",
+            )
         here = threading.get_ident()
         for running, thread in self._methods:
             if running in inside and (thread == here or running in (TRAIN, ITERATION)):
@@ -56,7 +70,7 @@ class Running:
 
 
 def not_inside_itself(method: Method) -> Method:
-    """Makes a method of a trainer refuse calls while it is running; `train` also while episodes are evaluated."""
+    """Makes a method of a trainer refuse calls while it is running, and after `stop`; `train` also in evaluations."""
     name = f"{getattr(method, '__name__', '')}()"
     others = PLAYING if name == TRAIN else ()
 

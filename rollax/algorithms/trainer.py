@@ -255,8 +255,8 @@ class Trainer:
 
     @property
     def can_evaluate(self) -> bool:
-        """Whether `evaluate` can play episodes: there is an environment, and it is not a policy server."""
-        return self._evaluator.plays
+        """Whether `evaluate` can play episodes: there is an environment that is no policy server, and no `stop` yet."""
+        return not self._running.stopped and self._evaluator.plays
 
     @not_inside_itself
     def record(
@@ -413,7 +413,11 @@ class Trainer:
         self._evaluator.stop()
 
     def stop(self) -> None:
-        """Closes the environments and ends the other processes; if one of them fails, also the others."""
+        """Closes the environments and ends the other processes; if one of them fails, also the others.
+
+        Afterwards the trainer still acts, and `save` works; all that plays episodes is refused with a RollaxError.
+        """
+        self._running.stopped = True
         with ExitStack() as parts:
             for part in (self._evaluator, self.workers, self.optimizer):  # the last is stopped first
                 parts.callback(part.stop)

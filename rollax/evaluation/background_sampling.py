@@ -156,6 +156,7 @@ class BackgroundSampling(SamplingOnRequest):
         either: a call that does not return is how a pool of workers notices that a worker hangs. The thread starts with
         the first call.
         """
+        self._refuse_ended()
         with self._changed:
             while True:
                 self._start()
@@ -190,7 +191,7 @@ class BackgroundSampling(SamplingOnRequest):
             self._dropped += steps
 
     @contextmanager
-    def halted(self, *, drops: bool = False) -> Iterator[None]:
+    def _paused(self, *, drops: bool) -> Iterator[None]:
         """Halts the thread, and drops the steps that are in no fragment yet if the environment is interrupted.
 
         Waiting fragments are kept, unless `drops`: then they and what is noted of dropped ones are dropped.

@@ -141,7 +141,14 @@ class RemoteWorkers(ActorPool):
                 return replies
 
     def apply(self, function: Callable[[Any], Any]) -> dict[int, Any]:
-        """Index -> result of a function of each worker. Its exceptions are raised; ConfigError if it cannot be sent."""
+        """Index -> result of a function of each worker. Its exceptions are raised.
+
+        Raises:
+            ConfigError: the function cannot be sent.
+            WorkerError: no worker is left, as after `stop`.
+        """
+        if not len(self):
+            raise self.failures.unavailable()
         try:
             sent = self._actors.put(function)
         except Exception as error:

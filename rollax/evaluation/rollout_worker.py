@@ -347,8 +347,8 @@ class RolloutWorker:
         return [function(policy, policy_id) for policy_id, policy in self.policies.items()]
 
     def stop(self) -> None:
-        """Closes the environments, and completes the file of experience."""
-        with self._sampling.halted(drops=True):
+        """Closes the environments, and completes the file of experience; sampling is refused afterwards."""
+        with self._sampling.ended():
             try:
                 if self._sampler is not None:
                     self._sampler.close_recorder()

@@ -7,11 +7,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from rollax.env.base_env import BaseEnv
+from rollax.errors import RollaxError
 from rollax.evaluation.messages import Rollout
 
 
 class SamplingOnRequest:
     """Samples a fragment whenever one is taken. The subclass `BackgroundSampling` samples them in a thread.
+
+    After `ended`, `take`, `take_one` and `halted` raise a RollaxError.
 
     Args:
         sample: returns the next fragment.
@@ -22,6 +25,7 @@ class SamplingOnRequest:
 
     def __init__(self, sample: Callable[[], Rollout], name: str) -> None:
         self._sample, self._name = sample, name
+        self._ended = False
 
     def stepped(self, env: BaseEnv) -> BaseEnv:
         """The environment for the sampler."""
@@ -45,4 +49,26 @@ class SamplingOnRequest:
     @contextmanager
     def halted(self, *, drops: bool = False) -> Iterator[None]:
         """Context of code that must not run while a thread samples; `drops`: also drops fragments that wait."""
-        yield
+        self._refuse_ended()
+        with self._paused(drops=drops):
+            yield
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Context of closing the environment, which may be closed before; drops fragments that wait."""
+        with self._paused(drops=True):
+            self._ended = True
+            yield
+
+    def _paused(self, *, drops: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise RollaxError(
+                "The worker has been stopped: its environments are closed.",
+                where=self._name,
+                got="a call that samples or plays episodes, after stop()",
+                expected="such calls before stop(); get_weights() and policies still work",
+                fix="call stop() last, or make a new worker",
+            )

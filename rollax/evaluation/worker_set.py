@@ -93,6 +93,7 @@ class WorkerSet:
 
         Raises:
             ConfigError: the workers are in other processes, and the function cannot be pickled.
+            WorkerError: they have been stopped, or none is left.
         """
         if self._num_remote:
             return list(self.remote.apply(function).values())

@@ -82,7 +82,9 @@ class Failures:
             where=f"{self.name}s {list(indices) or [index for index, _ in last]}",
             got="; ".join(f"{index}: {_in_one_line(error, room)}" for index, error in last) or "they have been stopped",
             expected="all of them" if indices else "at least one that works",
-            fix="fix the cause shown above; num_workers=0 runs the same code in this process, where a debugger works",
+            fix="fix the cause shown above; num_workers=0 runs the same code in this process, where a debugger works"
+            if last
+            else "call it before stop(), or make new ones",
         )
         error.__cause__ = list(self.last.values())[-1] if last else None
         return error

@@ -1,10 +1,11 @@
-"""Calls of a trainer's methods in its callbacks: refused where they would recurse or corrupt the run."""
+"""Calls of a trainer's methods in its callbacks, or after `stop`: refused where they would recurse or do harm."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rollax import Callbacks, PPOTrainer
@@ -148,3 +149,47 @@ def test_all_but_training_after_the_result(trainer, tmp_path):
         assert trainer.train()["training_iteration"] == expected
         assert Caller.returned is True
         trainer.restore(path)
+
+
+class TestAfterStop:
+    def stopped(self, tmp_path):
+        with PPOTrainer("CartPole-v1", SMALL) as trainer:
+            trainer.train()
+            trainer.evaluate(1)
+            path = trainer.save(tmp_path)
+        return trainer, path
+
+    def test_what_plays_episodes_is_refused(self, tmp_path):
+        trainer, path = self.stopped(tmp_path)
+        for name, call in {
+            TRAIN: lambda: trainer.train(),
+            r"fit\(\)": lambda: trainer.fit({"training_iteration": 9}, progress="none"),
+            r"evaluate\(\)": lambda: trainer.evaluate(1),
+            r"record\(\)": lambda: trainer.record(1, tmp_path / "data"),
+            r"restore\(\)": lambda: trainer.restore(path),
+            r"save\(exact=True\)": lambda: trainer.save(tmp_path / "exact", exact=True),
+        }.items():
+            where = rf"where: +PPOTrainer.{name}(.|\n)*PPOTrainer.from_checkpoint"
+            with pytest.raises(RollaxError, match=rf"{name} was called after stop\(\)(.|\n)*{where}"):
+                call()
+        for call in (
+            lambda: trainer.worker.sample(),
+            lambda: trainer.worker.evaluate(1),
+            lambda: trainer.optimizer.step(),
+            lambda: trainer.workers.foreach_worker(lambda worker: worker.sample_fragment()),
+        ):
+            with pytest.raises(RollaxError, match=r"worker has been stopped(.|\n)*RolloutWorker\(worker_index=0\)"):
+                call()
+        assert not trainer.can_evaluate
+        assert trainer.iteration == 1
+        trainer.stop()
+
+    def test_it_acts_and_is_saved(self, tmp_path):
+        trainer, _ = self.stopped(tmp_path)
+        observations = np.zeros((3, 4), np.float32)
+        trainer.set_weights(trainer.get_weights())
+        actions = trainer.get_policy().compute_actions(observations, explore=False)[0]
+        np.testing.assert_array_equal(trainer.compute_actions(observations)[0], actions)
+        with PPOTrainer.from_checkpoint(trainer.save(tmp_path / "again")) as restored:
+            np.testing.assert_array_equal(restored.compute_actions(observations)[0], actions)
+            assert restored.train()["training_iteration"] == 2

@@ -10,6 +10,7 @@ import pytest
 
 from rollax import Callbacks, ConfigError, DQNTrainer, ExternalEnv, PPOPolicy, PPOTrainer, RolloutWorker
 from rollax.batch import MultiAgentBatch
+from rollax.errors import RollaxError
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns
 from rollax.evaluation.messages import Rollout
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
@@ -231,6 +232,16 @@ class Stuck(Line):
     def step(self, action):
         assert self.allowed.acquire(timeout=LONG)
         return super().step(action)
+
+
+def test_it_does_not_begin_again_after_a_stop():
+    worker = RolloutWorker(lambda context: Line(), EncodeAlways, config={"sample_async": True})
+    worker.stop()
+    for call in (worker.sample_fragment, worker.sample_fragments, worker.sample, lambda: worker.evaluate(1)):
+        with pytest.raises(RollaxError, match="worker has been stopped"):
+            call()
+    assert worker._sampling._thread is None
+    worker.stop()
 
 
 class TestCallsWithoutProgress:

@@ -99,6 +99,12 @@ class TestRequests:
 
 
 class TestCalls:
+    def test_functions_of_stopped_workers_are_refused(self, pool):
+        workers, _ = pool(2)
+        workers.stop()
+        with pytest.raises(WorkerError, match=r"No rollout worker(.|\n)*they have been stopped(.|\n)*before stop"):
+            workers.apply(repr)
+
     def test_call_all(self, pool):
         workers, stand_in = pool(3, script={(1, 0, "apply"): [Does(7)]})
         assert workers.call_all("apply", "f") == {index: ("apply", index, 0, 0) for index in (1, 2, 3)}
