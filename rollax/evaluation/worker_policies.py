@@ -75,7 +75,13 @@ class WorkerPolicies(dict[str, Policy]):
         return self._shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.items()})
 
     def set_weights(self, weights: Mapping[str, Weights]) -> None:
-        """Sets the weights of some or all policies; PolicyError for different values of a variable that they share."""
+        """Sets the weights of some or all policies.
+
+        Raises:
+            PolicyError: they are not a dict by policy id, or have different values of a variable that policies share;
+                nothing has changed then. Weights of another model.
+        """
+        self._refuse_others(weights, "weights")
         self._shared.refuse_conflicts(weights)
         for policy_id, values in weights.items():
             self.get_policy(policy_id).set_weights(values)
@@ -99,9 +105,23 @@ class WorkerPolicies(dict[str, Policy]):
         return {policy_id: runner.filter.state() for policy_id, runner in self.runners.items()}
 
     def set_filters(self, states: Mapping[str, State]) -> None:
-        """Sets the states of observation filters."""
+        """Sets the states of observation filters; PolicyError unless they are a dict by policy id."""
+        self._refuse_others(states, "filters")
         for policy_id, state in states.items():
             self.runners[policy_id].filter.set_state(state)
+
+    def _refuse_others(self, given: Any, what: str) -> None:
+        """Raises PolicyError for what is no dict with ids of policies."""
+        unknown = [key for key in given if key not in self] if isinstance(given, Mapping) else []
+        if unknown or not isinstance(given, Mapping):
+            raise PolicyError(
+                f"The {what} are not a dict by policy id.",
+                where=f"set_{what}",
+                got=f"the keys {unknown}" if unknown else type(given).__name__,
+                expected=f"policy id -> {what} of the policy, with ids from {list(self)}",
+                fix=f"pass what get_{what}() of a worker with these policies, such as trainer.worker, returned, or for "
+                f"one policy {{policy_id: its {what}}}",
+            )
 
     def sync_filters(self, states: Mapping[str, State], *, learning: bool) -> None:
         """Sets the states of observation filters, and keeps the statistics that are not sent yet.

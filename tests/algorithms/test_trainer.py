@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, PGTrainer, PPOConfig, PPOTrainer, Trainer, register_env
-from rollax.errors import ConfigError, EnvError, PolicyError
+from rollax.errors import ConfigError, EnvError, NonFiniteError, PolicyError
 from tests.algorithms.results import PPO_STATS, keys, numbers
 
 CONFIG = {
@@ -308,6 +308,41 @@ class TestSingleActions:
             for call in (trainer.get_policy, lambda name: trainer.compute_single_action(np.zeros(4), policy_id=name)):
                 with pytest.raises(PolicyError, match=r"Unknown policy(.|\n)*other(.|\n)*'default_policy'"):
                     call("other")
+
+    @pytest.mark.parametrize("method", ["set_weights", "set_filters"])
+    def test_what_is_not_by_policy_is_refused(self, method):
+        with make() as trainer:
+            weights = trainer.get_weights()
+            of_one = weights["default_policy"]
+            setters = [getattr(trainer.worker, method)] + [trainer.set_weights] * (method == "set_weights")
+            for given, got in (
+                ([of_one], "list"),
+                (None, "NoneType"),
+                ({**weights, "other": of_one}, r"the keys \['other'\]"),
+                (of_one, r"the keys \['policy_head.bias', "),
+            ):
+                message = rf"not a dict by policy id(.|\n)*where: +{method}\n(.|\n)*got: +{got}(.|\n)*'default_policy'"
+                for setter in setters:
+                    with pytest.raises(PolicyError, match=message):
+                        setter(given)
+            assert all(
+                np.array_equal(value, of_one[name]) for name, value in trainer.get_policy().get_weights().items()
+            )
+
+    def test_weights_that_are_not_finite_are_refused_in_acting_not_in_setting(self):
+        obs = np.zeros(4, np.float32)
+        with make() as trainer:
+            good = trainer.get_weights()
+            bad = {name: np.full_like(value, np.nan) for name, value in good["default_policy"].items()}
+            for setter, given in (
+                (trainer.get_policy().set_weights, bad),
+                (trainer.set_weights, {"default_policy": bad}),
+            ):
+                setter(given)
+                with pytest.raises(NonFiniteError, match="look for NaN in the weights"):
+                    trainer.compute_single_action(obs)
+                trainer.set_weights(good)
+                assert trainer.compute_single_action(obs) in (0, 1)
 
 
 def test_an_env_of_none_is_refused():
