@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
         absent = tuple(start for start, (package, _) in _NEEDS.items() if importlib.util.find_spec(package) is None)
         return [public for public, module in _MODULE_OF.items() if not module.startswith(absent)]
     if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _unknown(name)
     collects = gc.isenabled()
     gc.disable()  # imports make little garbage, and looking for it takes a quarter of their time
     try:
@@ -52,6 +52,18 @@ def __getattr__(name: str) -> Any:
             gc.enable()
     globals()[name] = value = getattr(module, name)
     return value
+
+
+def _unknown(name: str) -> Exception:
+    """The error for a name that is not public."""
+    what = f"module {__name__!r} has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(what)
+    from rollax.other_names import public_name
+
+    hint = public_name(name, _MODULE_OF)
+    # `from rollax import PPO` replaces an AttributeError, and so the hint, by an error of its own.
+    return AttributeError(what) if hint is None else ImportError(f"{what}; in rollax: {hint}")
 
 
 def __dir__() -> list[str]:

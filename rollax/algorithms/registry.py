@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
@@ -37,6 +38,8 @@ ALGORITHMS: dict[str, str] = {
     "TD3BC": "rollax.algorithms.td3_bc:TD3BCTrainer",
     "VDN": "rollax.algorithms.qmix:VDNTrainer",
 }
+
+_POLICIES_OF_SB3 = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy")
 
 
 def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
@@ -81,6 +84,25 @@ def refuse_incomplete(trainer_class: type[Trainer]) -> None:
             expected="the name of the algorithm",
             fix="set a string, or leave it out: its default is the name of the class",
         )
+
+
+def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the arguments of a trainer of another library: keys, a policy's name, the config first."""
+    name = trainer_class.__name__
+    call = f"{name}(env=..., config={{...}})"
+    if keys:
+        given = ", ".join(f"{key!r}: ..." for key in keys)
+        what, where, got = "A trainer takes its settings in one config.", f"{name}(...)", f"arguments {', '.join(keys)}"
+        fix = f"{name}(env=..., config={{{given}}})"
+    elif isinstance(env, str) and env in _POLICIES_OF_SB3:
+        what, where, got = "The first argument is the environment.", f"{name}(env=...)", env
+        fix = f"{call}; the network follows from the observation space, and from the config key 'model'"
+    elif isinstance(env, Mapping | TrainerConfig):
+        what, where, got = "The first argument is the environment.", f"{name}(env=...)", env
+        fix = f"{call}; {name}(config={{...}}) for a config with the key 'env'"
+    else:
+        return
+    raise ConfigError(what, where=where, got=got, expected="an environment, and one config with all settings", fix=fix)
 
 
 def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:

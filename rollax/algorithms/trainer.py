@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast
 
 import numpy as np
 
 from rollax import runtime
 from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
-from rollax.algorithms.registry import refuse_config_of_another, refuse_incomplete, run_name
+from rollax.algorithms.registry import refuse_config_of_another, refuse_incomplete, refuse_misplaced, run_name
 from rollax.algorithms.running import ITERATION, PLAYING, TRAIN, Running, not_inside_itself
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig, resolve_config
@@ -26,6 +26,7 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_set import WorkerSet
 from rollax.optimizers.evaluation_only import EvaluationOnly
 from rollax.optimizers.optimizer import Optimizer
+from rollax.other_names import OtherNamesOfTrainer
 from rollax.policy.policy import Policy
 from rollax.undoing import undone_on_failure
 
@@ -43,7 +44,7 @@ class _ClassName:
         return owner.__name__
 
 
-class Trainer:
+class Trainer(OtherNamesOfTrainer):
     """Trains the policies of one algorithm.
 
     Args:
@@ -64,8 +65,11 @@ class Trainer:
     # Set before __init__, which a subclass may replace by one without a keyword for it.
     _evaluates_only = False
 
-    def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
+    def __init__(
+        self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None, **misplaced: Never
+    ) -> None:
         refuse_incomplete(type(self))
+        refuse_misplaced(type(self), env, misplaced)
         refuse_config_of_another(config, type(self))
         refuse_two_envs(env, config, f"{type(self).__name__}(env=..., config=...)")
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))

@@ -23,6 +23,7 @@ from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenModel, too_deep
 from rollax.models.config import ModelConfig
+from rollax.other_names import OtherNamesOfConfig
 from rollax.schedules import Schedule
 from rollax.spaces import check_space
 
@@ -39,7 +40,7 @@ _LAYERS = tuple(f"model.{name}" for name in ModelConfig.model_fields if name not
 _MEMORY = ({"model.use_lstm": True}, {"model.use_gru": True})
 
 
-class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
+class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel):
     """The fields that all algorithms share. Wrong values raise ConfigError, from a dict and from keywords alike."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, populate_by_name=True)

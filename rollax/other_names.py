@@ -1,0 +1,143 @@
+"""Attributes and public names of RLlib and Stable-Baselines3, and what replaces them in rollax.
+
+The error for an unknown attribute or name shows its entry. Config keys are in `rollax/config/synonyms.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+
+def _all(names: str, hint: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), hint)
+
+
+_POLICIES = (
+    "the set of policies is fixed: list all of them in config key 'multiagent.policies', choose those that learn by "
+    "'multiagent.policies_to_train', and copy weights with set_weights"
+)
+_SETTINGS = "settings are keys: {cls}(env=..., lr=...), or config.changed(lr=...) for a config with other values"
+_BUILT = "pass the config to its trainer, as in PPOTrainer(config=config)"
+_BUFFER = "config key 'store_buffer_in_checkpoints' stores it with save()"
+_COPIES = "config keys 'num_envs_per_worker' (in one process) and 'num_workers' (in several)"
+_MODELS = "config key 'model', or a class of your own as 'model.custom_model'"
+_FIT = "fit(stop, out) writes results, a TensorBoard log and checkpoints"
+
+TRAINER: dict[str, str] = {
+    # Stable-Baselines3
+    "learn": "fit(stop={'timesteps_total': n}), or train() in a loop",
+    **_all("predict compute_action", "compute_single_action(obs), or compute_actions([...]) for many observations"),
+    "load": "load_policy(path) to act, or {cls}.from_checkpoint(path) to continue training",
+    "policy": "get_policy()",
+    **_all("env get_env", "worker.foreach_env(function)"),
+    "set_env": "{cls}.from_checkpoint(path, env=...)",
+    "get_parameters": "get_weights()",
+    "set_parameters": "set_weights(weights)",
+    **_all("num_timesteps timesteps_total", "optimizer.steps, and 'timesteps_total' of the results"),
+    **_all("replay_buffer local_replay_buffer", "optimizer.buffers[policy_id]"),
+    **_all("save_replay_buffer load_replay_buffer", _BUFFER),
+    **_all("observation_space action_space", "get_policy().observation_space and action_space"),
+    **_all("logger set_logger", _FIT),
+    "set_random_seed": "config key 'seed'",
+    # RLlib
+    **_all("build build_algo", "a trainer is ready as it is: call train() or fit()"),
+    **_all("add_policy remove_policy", _POLICIES),
+    **_all("save_checkpoint save_to_path", "save(directory)"),
+    **_all("load_checkpoint restore_from_path", "restore(path), or {cls}.from_checkpoint(path)"),
+    **_all("export_policy_model export_model", "export_policy(checkpoint, to='onnx', out=...)"),
+    "export_policy_checkpoint": "save(directory), and load_policy(path, policy_id)",
+    "get_module": "get_policy()",
+    "get_config": "the attribute config",
+    **_all("get_default_config default_config", "{cls}.config_class()"),
+    "training_iteration": "iteration",
+    "env_runner": "worker",
+    "env_runner_group": "workers",
+    "evaluation_workers": "evaluate(), which has environments of its own",
+}
+"""Attribute of another library's trainer -> its replacement; "{cls}" is the class of ours."""
+
+CONFIG: dict[str, str] = {
+    **_all("environment training rollouts env_runners learners framework resources multi_agent debugging", _SETTINGS),
+    **_all("reporting evaluation checkpointing fault_tolerance offline_data rl_module api_stack", _SETTINGS),
+    **_all("experimental python_environment update_from_dict", _SETTINGS),
+    **_all("build build_algo algo_class", _BUILT),
+    "to_dict": "to_json()",
+}
+"""Attribute of RLlib's config -> its replacement; "{cls}" is the class of ours."""
+
+PUBLIC: dict[str, str] = {
+    # Stable-Baselines3
+    "RecurrentPPO": "PPOTrainer with {'model': {'use_lstm': True}}",
+    "MaskablePPO": "PPOTrainer, with the mask as 'action_mask' of the observation",
+    **_all("BaseAlgorithm OnPolicyAlgorithm OffPolicyAlgorithm", "Trainer"),
+    "BasePolicy": "Policy",
+    "evaluate_policy": "the method evaluate(num_episodes) of a trainer",
+    **_all("make_vec_env DummyVecEnv SubprocVecEnv", _COPIES),
+    "VecNormalize": "config key 'observation_filter': 'MeanStdFilter'",
+    "Monitor": "leave it out: results have the rewards and lengths of episodes",
+    "EvalCallback": "config key 'evaluation_interval'; fit(stop, out) keeps the best model",
+    "CheckpointCallback": "the argument checkpoint_frequency of fit",
+    "BaseCallback": "Callbacks",
+    # RLlib
+    "Algorithm": "Trainer",
+    "AlgorithmConfig": "TrainerConfig",
+    **_all("DefaultCallbacks RLlibCallback", "Callbacks"),
+    "EnvRunner": "RolloutWorker",
+    "TorchPolicyV2": "TorchPolicy",
+    **_all("ModelCatalog ModelV2 TorchModelV2 TFModelV2 RLModule RLModuleSpec TorchRLModule", _MODELS),
+    "PrioritizedReplayBuffer": "PrioritizedReplay",
+    **_all("JsonReader InputReader", "open_dataset"),
+    "JsonWriter": "DatasetWriter",
+    "PolicyServerInput": "PolicyServerEnv, as the env",
+    **_all("PettingZooEnv ParallelPettingZooEnv", "leave it out: env is a PettingZoo environment's class or creator"),
+}
+"""Public name of another library -> its replacement."""
+
+
+class _MethodOfClass:
+    """A method in `TRAINER` that other libraries call on the class itself."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> NoReturn:
+        raise _unknown(f"type object '{owner.__name__}'", owner, self._name, TRAINER)
+
+
+class OtherNamesOfTrainer:
+    """Base of `Trainer`: attributes in `TRAINER` raise AttributeError with their replacement."""
+
+    if not TYPE_CHECKING:  # to type checkers these attributes do not exist
+        load, get_default_config = _MethodOfClass(), _MethodOfClass()
+
+        def __getattr__(self, name: str) -> Any:
+            if name in TRAINER and not hasattr(type(self), name):
+                raise _unknown(f"'{type(self).__name__}' object", type(self), name, TRAINER)
+            return object.__getattribute__(self, name)  # raises Python's error, or again that of a property
+
+
+class OtherNamesOfConfig:
+    """Base of `TrainerConfig`: attributes in `CONFIG` raise AttributeError with their replacement."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in CONFIG and not hasattr(type(self), name):
+                raise _unknown(f"'{type(self).__name__}' object", type(self), name, CONFIG)
+            return super().__getattr__(name)
+
+
+def public_name(name: str, known: Iterable[str]) -> str | None:
+    """What replaces a public name of another library; None if nothing is known.
+
+    Args:
+        known: our public names: the one of `PPO` is `PPOTrainer`.
+    """
+    trainer = f"{name}trainer".casefold()
+    return PUBLIC.get(name) or next((ours for ours in known if ours.casefold() == trainer), None)
+
+
+def _unknown(owner: str, cls: type, name: str, table: Mapping[str, str]) -> AttributeError:
+    hint = table[name].replace("{cls}", cls.__name__)
+    return AttributeError(f"{owner} has no attribute {name!r}; in rollax: {hint}")

@@ -1,0 +1,118 @@
+"""Names of other libraries: the errors for them name those of rollax."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+import re
+
+import gymnasium as gym
+import pytest
+
+import rollax
+from rollax import ConfigError, DQNTrainer, PPOConfig, PPOTrainer
+from rollax.other_names import CONFIG, PUBLIC, TRAINER
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    with PPOTrainer("CartPole-v1", {"train_batch_size": 16, "sgd_minibatch_size": 8}) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("learn", "fit(stop={'timesteps_total': n})"),
+        ("predict", "compute_single_action(obs)"),
+        ("load", "PPOTrainer.from_checkpoint(path)"),
+        ("add_policy", "multiagent.policies_to_train"),
+        ("save_checkpoint", "save(directory)"),
+    ],
+)
+def test_methods_of_trainers(trainer, name, ours):
+    with pytest.raises(AttributeError, match=f"'PPOTrainer' object has no attribute '{name}'.*{re.escape(ours)}"):
+        getattr(trainer, name)
+    assert not hasattr(trainer, name)
+
+
+def test_methods_of_trainer_classes():
+    with pytest.raises(AttributeError, match="type object 'DQNTrainer' has no attribute 'load'.*DQNTrainer.from_check"):
+        DQNTrainer.load  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+    assert not hasattr(PPOTrainer, "get_default_config")
+
+
+def test_a_subclass_may_have_these_names():
+    class Own(PPOTrainer):
+        @classmethod
+        def load(cls):
+            return "loaded"
+
+    assert Own.load() == "loaded"
+
+
+@pytest.mark.parametrize("name", ["policy", "name_of_its_own"])
+def test_the_error_of_a_property_is_kept(name):
+    class Own(PPOTrainer):
+        @property
+        def policy(self):
+            return self.absent  # pyright: ignore[reportAttributeAccessIssue]
+
+        name_of_its_own = policy
+
+    with pytest.raises(AttributeError, match="'Own' object has no attribute 'absent'$"):
+        getattr(Own.__new__(Own), name)
+
+
+def test_methods_of_configs():
+    config = PPOConfig(lr=1e-3)
+    with pytest.raises(AttributeError, match=r"'PPOConfig' object has no attribute 'environment'.*PPOConfig\(env="):
+        config.environment("CartPole-v1")  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match=r"'build'.*PPOTrainer\(config=config\)"):
+        config.build()  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match="'PPOConfig' object has no attribute 'no_such_name'$"):
+        config.no_such_name  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("PPO", "PPOTrainer"), ("TD3", "TD3Trainer"), ("DefaultCallbacks", "Callbacks"), ("make_vec_env", "num_envs_per")],
+)
+def test_public_names(name, ours):
+    with pytest.raises(ImportError, match=f"'{name}'; in rollax: .*{ours}"):
+        exec(f"from rollax import {name}")  # noqa: S102  Python replaces an AttributeError here
+
+
+def test_entries_are_not_names_of_rollax(trainer):
+    """An entry that exists would never be shown."""
+    assert [name for name in TRAINER if hasattr(trainer, name)] == []
+    configs = [value for name, value in vars(importlib.import_module("rollax")).items() if name.endswith("Config")]
+    assert [name for name in CONFIG for config in configs if hasattr(config, name)] == []
+    assert [name for name in PUBLIC if name in rollax.__all__] == []
+
+
+CALLS = [found for hint in TRAINER.values() if (found := re.match(r"(\w+)(?:\.(steps))?[(,\[]", hint))]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.string)
+def test_replacements_exist(trainer, call):
+    """The name that a hint begins with."""
+    name, inner = call.groups()
+    assert hasattr(rollax, name) or hasattr(trainer, name)
+    assert inner is None or hasattr(getattr(trainer, name), inner)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys", "message"),
+    [
+        (("MlpPolicy", gym.make("CartPole-v1")), {}, r"first argument is the environment(.|\n)*MlpPolicy(.|\n)*model"),
+        (({"lr": 1e-3}, "CartPole-v1"), {}, r"first argument is the environment(.|\n)*config=\{\.\.\.\}"),
+        ((PPOConfig(),), {}, r"first argument is the environment"),
+        (("CartPole-v1",), {"lr": 1e-3}, r"PPOTrainer\(env=\.\.\., config=\{'lr': \.\.\.\}\)"),
+    ],
+)
+def test_arguments_of_other_trainers(arguments, keys, message):
+    with pytest.raises(ConfigError, match=message):
+        PPOTrainer(*arguments, **keys)
