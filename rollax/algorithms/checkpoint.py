@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 
 from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
-from rollax.algorithms.stored_config import config_of
+from rollax.algorithms.stored_config import arguments_for, config_of, in_sections
 from rollax.config import TrainerConfig
 from rollax.config.replaced_keys import with_current_keys
 from rollax.config.rules import inherited, refuse_first_values, refuse_out_of_place
@@ -210,6 +210,7 @@ def opened(
     fix = "open it with its own class: YourTrainer.from_checkpoint(path) (--run=module:YourTrainer)"
     own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code, fix=fix)
     check_same("algorithm", stored["algorithm"], own.name, path, "use Trainer.from_checkpoint, for any algorithm")
+    changes = in_sections(changes, stored["config"], trust_code=trust_code)
     refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
     if not learn:
         refuse_of_learning(own.config_class, stored, path, changes, trust_code=trust_code)
@@ -273,8 +274,7 @@ def refuse_untrusted(
     values = decode_config(config, trust="everything" if trust_code else "nothing")
     values = {**values, **given}
     if missing := sorted(missing_code(values), key=lambda code: code.path is not None):  # trust needs a path
-        keys = dict.fromkeys(code.key.split(".")[0].split("[")[0] for code in missing)
-        raise untrusted(path, missing[0], f"pass {', '.join(f'{key}=...' for key in keys)}")
+        raise untrusted(path, missing[0], f"pass {arguments_for(missing)}")
     if values.get("ray_address") is not None and "ray_address" not in given and not trust_code:
         # Ray's processes exchange pickles: a process at this address can run code here.
         code = StoredCode("ray_address", str(values["ray_address"]))

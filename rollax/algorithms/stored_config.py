@@ -1,8 +1,8 @@
-"""The config of a checkpoint, which another version of rollax may have saved."""
+"""The config of a checkpoint, which another version of rollax may have saved, and what replaces parts of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,10 @@ from rollax import __version__
 from rollax.config import TrainerConfig
 from rollax.config.stored import decode_config
 from rollax.errors import CheckpointError, ConfigError
+from rollax.importing import StoredCode
+
+SECTIONS = ("model", "multiagent")
+"""Keys of a config that are dicts of keys."""
 
 
 def config_of(
@@ -44,6 +48,25 @@ def config_of(
         else f"install the version that saved it, rollax=={saved_by}; or, of your own trainer, policy or config class, "
         "give the one that saved it",
     ) from refused
+
+
+def in_sections(changes: Mapping[str, Any], stored: Mapping[str, Any], *, trust_code: bool) -> dict[str, Any]:
+    """The changes of a stored config; a dict for a section gets the keys that it leaves out from that config."""
+    sections = [name for name in SECTIONS if isinstance(changes.get(name), Mapping)]
+    data = {name: stored[name] for name in sections if isinstance(stored.get(name), Mapping)}
+    values = decode_config(data, trust="everything" if trust_code else "nothing")
+    return {**changes, **{name: {**values[name], **changes[name]} for name in data}}
+
+
+def arguments_for(missing: Iterable[StoredCode]) -> str:
+    """How `from_checkpoint` is given this code: `env=..., multiagent={'policy_mapping_fn': ...}`."""
+    inside: dict[str, dict[str, None]] = {}
+    for code in missing:
+        key, _, rest = code.key.partition(".")
+        keys = inside.setdefault(key.split("[")[0], {})
+        if key in SECTIONS:
+            keys[f"{rest.split('.')[0].split('[')[0]!r}: ..."] = None
+    return ", ".join(f"{key}={{{', '.join(keys)}}}" if keys else f"{key}=..." for key, keys in inside.items())
 
 
 def _refused(config_class: type[TrainerConfig], data: Mapping[str, Any], trust_code: bool) -> ConfigError | None:

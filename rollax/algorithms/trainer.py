@@ -377,7 +377,8 @@ class Trainer(OtherNamesOfTrainer):
             learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers. It
                 refuses changes of keys that only learning reads.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
-            changes: config keys to replace, such as `env` or keys that hold code.
+            changes: config keys to replace, such as `env` or keys that hold code. Of `model` and `multiagent`, keys
+                that are left out are those of the checkpoint.
         Raises:
             CheckpointError: the checkpoint is damaged, newer, of another algorithm, or names untrusted code.
             ConfigError: a change has no effect.

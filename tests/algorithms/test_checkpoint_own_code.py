@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import PPOTrainer
+from rollax import PolicySpec, PPOTrainer
 from rollax.errors import CheckpointError
 from tests.algorithms.checkpoints import CONFIG
 from tests.algorithms.own_code import Lean, Linear, Pole
@@ -85,3 +85,29 @@ class TestOwnCode:
             given[key] = value
         with PPOTrainer.from_checkpoint(path, **given) as trainer:
             trainer.train()
+
+    def test_a_section_takes_the_keys_that_are_left_out_from_the_checkpoint(self, tmp_path):
+        policies = {"left": None, "right": PolicySpec(config={"gamma": 0.5})}
+        config = {
+            **CONFIG,
+            "sgd_minibatch_size": 32,
+            "model": {"custom_model": Linear, "custom_model_config": {"scale": 2.0}},
+            "multiagent": {
+                "policies": policies,
+                "policy_mapping_fn": lambda agent_id: "left",
+                "policies_to_train": ["left"],
+            },
+        }
+        with PPOTrainer("CartPole-v1", config) as trainer:
+            path = trainer.save(tmp_path)
+        with pytest.raises(CheckpointError, match=r"multiagent=\{'policy_mapping_fn': ...\}, model=\{'custom_"):
+            PPOTrainer.from_checkpoint(path)
+        changes = {"multiagent": {"policy_mapping_fn": lambda agent_id: "right"}, "model": {"custom_model": Linear}}
+        with PPOTrainer.from_checkpoint(path, **changes) as trainer:
+            assert trainer.config.multiagent.policies_to_train == ("left",)
+            assert trainer.get_policy("right").config.gamma == 0.5
+            assert trainer.config.model.custom_model_config == {"scale": 2.0}
+            assert set(trainer.evaluate(1)["policy_reward_mean"]) == {"right"}
+        everyone = {**changes["multiagent"], "policies_to_train": None}
+        with PPOTrainer.from_checkpoint(path, **{**changes, "multiagent": everyone}) as trainer:
+            assert trainer.config.multiagent.policies_to_train is None
