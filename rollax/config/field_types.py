@@ -29,6 +29,13 @@ def _checked_class(value: Any) -> Any:
     raise ValueError("a class (not an instance of it)")
 
 
+def _checked_classes(value: Any) -> Any:
+    classes = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(isinstance(one, type | StoredCode) for one in classes):
+        raise ValueError("a class (not an instance of it), or a list of classes")
+    return classes if isinstance(value, list | tuple) else value
+
+
 SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], AfterValidator(_checked_points)]
 """[[timestep, value], ...], linear in between, constant outside. `x_schedule` replaces the field `x`."""
 
@@ -38,6 +45,11 @@ ProbabilityPoints = Annotated[tuple[tuple[NonNegativeInt, Probability], ...], Af
 
 OwnClass = Annotated[type | InstanceOf[StoredCode], BeforeValidator(_checked_class)]
 """A class of the user, or its path in a checkpoint whose code is not imported."""
+
+OwnClasses = Annotated[
+    type | InstanceOf[StoredCode] | tuple[type | InstanceOf[StoredCode], ...], BeforeValidator(_checked_classes)
+]
+"""One such class, or several."""
 
 Lambda = Annotated[
     float,

@@ -271,7 +271,9 @@ def _is_code(text: str, place: Place) -> bool:
 def _holds_code(place: Place) -> bool:
     """Whether the field at `place` of a config holds a class or function."""
     match place:
-        case ("env",) | ("callbacks",) | ("sampler",) | ("model", "custom_model") | ("multiagent", "policy_mapping_fn"):
+        case ("env",) | ("sampler",) | ("model", "custom_model") | ("multiagent", "policy_mapping_fn"):
+            return True
+        case ("callbacks",) | ("callbacks", int()):
             return True
         case ("evaluation_config", *rest) | ("multiagent", "policies", _, 3, *rest):
             return _holds_code(tuple(rest))

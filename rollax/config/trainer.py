@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from rollax.config.data_output import OutputFields
-from rollax.config.field_types import OwnClass, SchedulePoints
+from rollax.config.field_types import OwnClass, OwnClasses, SchedulePoints
 from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.rules import SCHEDULE, SET, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
@@ -162,10 +162,10 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
         "from it; actions of older weights, from a background thread or from clients with local inference, are "
         "dropped; None: no limit",
     )
-    callbacks: OwnClass | None = Field(
+    callbacks: OwnClasses | None = Field(
         default=None,
         description="a class whose methods are called at the start, step and end of episodes, and for each fragment "
-        "and result",
+        "and result, or a list of such classes",
     )
     sampler: OwnClass | None = Field(
         default=None,

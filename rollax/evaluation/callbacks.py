@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollax.batch import MultiAgentBatch, SampleBatch
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Callbacks:
-    """Override the methods you need; only overridden methods are called. The config key is a class.
+    """Override the methods you need; only overridden methods are called. The config key is a class, or a list of them.
 
     It need not be a subclass of this one, and may have only some of the methods. Other methods whose names begin with
     `on_` are refused, and so are methods with other parameters.
@@ -49,14 +50,25 @@ _OTHER_NAMES = {
 }
 
 
+class _Several(Callbacks):
+    """Callbacks that call those of `parts` in turn; a subclass overrides the methods that a part overrides."""
+
+    def __init__(self, parts: Sequence[Callbacks]) -> None:
+        self.parts = tuple(parts)
+
+
 def make_callbacks(given: Any) -> Callbacks:
-    """An instance of the class in a config; for None, one without overridden methods.
+    """An instance of the class in a config; for None, one without overridden methods; for several classes, one of each.
 
     Raises:
         ConfigError: a method `on_...` is never called, or cannot take the arguments of its calls.
     """
     if given is None:
         return Callbacks()
+    if isinstance(given, list | tuple):
+        parts = [make_callbacks(one) for one in given]
+        names = [name for name in _HOOKS if any(overrides(type(part), Callbacks, name) for part in parts)]
+        return type("CallbackList", (_Several,), {name: _call_each(name) for name in names})(parts)
     if isinstance(given, type) and not issubclass(given, Callbacks):
         given = type(given.__name__, (given, Callbacks), {})
     where = f"config key 'callbacks', class {getattr(given, '__name__', given)}"
@@ -67,6 +79,18 @@ def make_callbacks(given: Any) -> Callbacks:
         if name.startswith("on_") and (name in _HOOKS or callable(getattr(callbacks, name))):
             _check_hook(callbacks, name, f"{where}, method {name}")
     return callbacks
+
+
+def _call_each(name: str) -> Callable[..., None]:
+    """A method that calls the one with this name of each part that overrides it."""
+    changed = list(_HOOKS[name].parameters)[-1]
+
+    def method(self: _Several, **arguments: Any) -> None:
+        for part in self.parts:
+            if overrides(type(part), Callbacks, name):
+                check_returned(part, name, getattr(part, name)(**arguments), arguments[changed])
+
+    return method
 
 
 def _check_hook(callbacks: Callbacks, name: str, where: str) -> None:

@@ -123,6 +123,7 @@ config:
     trusted = read_experiment(tmp_path / "experiment.yaml", trust_code=True)
     assert trusted.config["env_config"]["b"] is json.dumps
     assert parse_config('{"callbacks": "collections:OrderedDict"}') == {"callbacks": OrderedDict}
+    assert parse_config('{"callbacks": ["collections:OrderedDict"]}') == {"callbacks": [OrderedDict]}
     for depth, message in ((200, "nested too deep"), (100_000, "The option is not valid JSON")):
         with pytest.raises(ConfigError, match=message):
             parse_config('{"a":' * depth + "1" + "}" * depth)

@@ -154,7 +154,7 @@ class TestRefuses:
                 {"callbacks": print},
                 "callbacks",
                 "<built-in function print>",
-                "a class (not an instance of it) or None\n",
+                "a class (not an instance of it), or a list of classes or None\n",
             ),
             (
                 {"model": {"custom_model": print}},

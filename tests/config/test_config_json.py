@@ -1,6 +1,6 @@
 import json
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +121,17 @@ def test_code_is_imported_only_where_it_is_trusted():
     with pytest.raises(ConfigError, match=r"multiagent.policy_mapping_fn'\n.*json:dumps\n.*trust_code=True"):
         back.multiagent.policy_mapping_fn("agent")
     assert stored(back) == stored(coded())
+
+
+def test_a_list_of_callbacks():
+    config = SomeConfig(callbacks=[CALLBACKS, MAPPING.__class__])  # pyright: ignore[reportArgumentType]
+    data = stored(config)
+    assert data["callbacks"] == [{"$code": "collections:OrderedDict"}, {"$code": None}]
+    data["callbacks"][1] = {"$code": "collections:Counter"}
+    assert SomeConfig.from_json(data, trust_code=True).callbacks == (CALLBACKS, Counter)
+    back = SomeConfig.from_json(data).callbacks
+    assert isinstance(back, tuple)
+    assert [getattr(one, "key", None) for one in back] == ["callbacks[0]", "callbacks[1]"]
 
 
 def test_what_has_no_path_is_named():

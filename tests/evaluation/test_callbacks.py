@@ -277,3 +277,51 @@ class TestOverriding:
         assert batches == [worker.sample()]
         assert isinstance(batches[0], SampleBatch)
         worker.callbacks.on_train_result(trainer=None, result={})
+
+
+class TestSeveralClasses:
+    def test_each_is_called_in_turn(self):
+        order = []
+
+        class Starts:
+            def on_episode_start(self, *, worker, base_env, episode):
+                order.append("first starts")
+
+            def on_train_result(self, *, trainer, result):
+                result["names"] = ["first"]
+
+        class Ends(Callbacks):
+            def on_episode_start(self, *, worker, base_env, episode):
+                order.append("second starts")
+
+            def on_episode_end(self, *, worker, base_env, episode):
+                order.append("ends")
+                episode.custom_metrics["ended"] = 1.0
+
+            def on_train_result(self, *, trainer, result):
+                result["names"].append("second")
+
+        config = {"callbacks": [Starts, Ends], "train_batch_size": 8, "rollout_fragment_length": 8}
+        with PGTrainer(Line, config) as trainer:
+            result = trainer.train()
+            assert (trainer.worker.sampler.episodes._on_step, len(trainer.worker.callbacks.parts)) == (None, 2)
+        assert result["names"] == ["first", "second"]
+        assert result["custom_metrics"] == {"ended_mean": 1.0}
+        assert order[:3] == ["first starts", "second starts", "ends"]
+
+    def test_mistakes_name_the_class(self):
+        class Wrong:
+            def on_sample_end(self, *, worker, samples):
+                return 3
+
+        with pytest.raises(ConfigError, match=r"has no effect(.|\n)*class Wrong, method on_sample_end"):
+            RolloutWorker(Line, Encode, config={"callbacks": [CallRecorder, Wrong]}).sample()
+        with pytest.raises(ConfigError, match=r"class Mine, method on_begin"):
+            RolloutWorker(Line, Encode, config={"callbacks": [CallRecorder, hooks(on_begin=lambda self: None)]})
+        with pytest.raises(
+            ConfigError, match=r"callbacks'(.|\n)*not an instance of it\), or a list of classes or None"
+        ):
+            RolloutWorker(Line, Encode, config={"callbacks": [CallRecorder, CallRecorder()]})
+
+    def test_no_class_is_called(self):
+        RolloutWorker(Line, Encode, config={"callbacks": [], "rollout_fragment_length": 4}).sample()
