@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollax.config import TrainerConfig
+from rollax.config import TrainerConfig, validation_errors
 from rollax.errors import ConfigError, corrected
 from rollax.importing import path_of
 
@@ -57,6 +57,19 @@ def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
         )
     module_name, _, class_name = path.partition(":")
     return getattr(importlib.import_module(module_name), class_name)
+
+
+def algorithms_with(key: str) -> list[str]:
+    """Returns the names of the algorithms whose configs have this key."""
+    configs = {name: get_trainer_class(name).config_class for name in ALGORITHMS}
+    return [
+        name
+        for name, config in configs.items()
+        if any(key == (field.validation_alias or own) for own, field in config.model_fields.items())
+    ]
+
+
+validation_errors.NAMES_OF_OWNERS.append(algorithms_with)
 
 
 def run_name(trainer_class: type) -> str:

@@ -43,6 +43,7 @@ SYNONYMS: dict[str, str] = {
     **_all("max_grad_norm max_gradient_norm clip_grad_norm grad_norm_clip", "grad_clip"),
     "grad_clip_by": "grad_clip: the bound is on the global norm",
     "batch_size": _BATCH,
+    "sgd_minibatch_size": "buffer_size? train_batch_size",
     **_all("minibatch_size mini_batch_size sgd_batch_size", "sgd_minibatch_size"),
     **_all("num_minibatches num_mini_batch n_minibatches", "sgd_minibatch_size: rows, train_batch_size / minibatches"),
     "train_batch_size_per_learner": "train_batch_size",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -9,9 +11,16 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rollax.config.rules import SCHEDULE
-from rollax.config.synonyms import ADVICE, counterpart
-from rollax.errors import ConfigError, nearest, repr_of
+from rollax.config.synonyms import ADVICE, counterpart, counterparts
+from rollax.errors import ConfigError, corrected, nearest, repr_of
 from rollax.frozen import union_members
+
+NAMES_OF_OWNERS: list[Callable[[str], Iterable[str]]] = []
+"""Functions that return the names of the algorithms with a key. The package of algorithms, which stands above this one,
+adds its own."""
+_MOST_OWNERS = 8
+_MOST_SIMILAR = 6
+_MOST_LISTED = 30
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
@@ -91,11 +100,31 @@ def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> 
     known = [_key(key, field) for key, field in owner.model_fields.items()]
     ours = counterpart(name, _with_parts(owner), getattr(owner, "part", ""))
     if ours is None:
-        return ADVICE.get(name) or nearest(name, known)
+        return _belongs(config_class, name) if owner is config_class else ADVICE.get(name) or nearest(name, known)
     named = " and ".join(f"'{key}'" for key in ours.keys)
     field = _field(owner, ours.keys[0])[1] if len(ours.keys) == 1 else None
     about = ours.note or (field.description if field is not None else "")
     return f"in rollax it is {named}: {about}" if about else f"in rollax it is {named}"
+
+
+def _belongs(config_class: type[BaseModel], name: str) -> str:
+    """A hint about an unknown key of a whole config: the algorithms that have it, or keys that are like it."""
+    advice = ADVICE.get(name)
+    for key in (name, *(key for found, _ in counterparts(name) for key in found.keys)):
+        owners = {owner for names in NAMES_OF_OWNERS for owner in names(key)}
+        if owners:
+            few = sorted(owners, key=lambda owner: (len(owner), owner))[:_MOST_OWNERS]  # the best known are short
+            others = f" and {len(owners) - len(few)} others" if len(owners) > len(few) else ""
+            belongs = "it is" if key == name else f"{key!r} is"
+            return f"{advice or 'leave it out'}; {belongs} a key of {', '.join(few)}{others}"
+    known = sorted(_key(key, field) for key, field in config_class.model_fields.items())
+    if advice or corrected(name, known) is not None or len(known) <= _MOST_LISTED:
+        return advice or nearest(name, known)
+    words = set(name.lower().split("_")) - {"num", "max", "min"}
+    sharing = [key for key in known if words & set(key.split("_"))]
+    similar = get_close_matches(name.lower(), sharing, _MOST_SIMILAR, 0.0) or get_close_matches(name.lower(), known)
+    listed = f"sorted({config_class.__name__}.model_fields) lists all keys, and docs/algorithms.md explains them"
+    return f"similar keys: {', '.join(similar)}; {listed}" if similar else listed
 
 
 def _with_parts(owner: type[BaseModel]) -> set[str]:

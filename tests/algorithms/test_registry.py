@@ -121,8 +121,13 @@ HINTS = [
     ("PPO", "model.hidden_sizes", "in rollax it is 'fcnet_hiddens'"),
     ("PPO", "target_kll", "did you mean 'target_kl'?"),
     ("PPO", "nmu_workers", "did you mean 'num_workers'?"),
-    ("PPO", "policy_delay", "use one of: "),
-    ("PPO", "initial_alpha", "use one of: "),
+    ("PPO", "evaluation_steps", "similar keys: evaluation_interval, evaluation_num_episodes, evaluation_config, "),
+    # Keys of other algorithms
+    ("PPO", "policy_delay", "leave it out; it is a key of TD3, DDPG, TD3BC, APEX_DDPG\n"),
+    ("PPO", "buffer_size", "has no replay buffer; it is a key of BC, CQL, DQN, IQL, SAC, TD3, "),
+    ("SAC", "clip_param", "leave it out; it is a key of PPO, APPO"),
+    ("DQN", "sgd_minibatch_size", "in rollax it is 'train_batch_size'"),
+    ("DQN", "gae_lambda", "leave it out; 'lambda' is a key of A2C, A3C, PPO, APPO, IMPALA"),
 ]
 
 
@@ -132,7 +137,7 @@ def test_a_hint_names_the_intended_key(algorithm, name, hint):
     part, _, key = name.rpartition(".")
     with pytest.raises(ConfigError, match="Unknown config key") as error:
         resolve_config(config_class, {part: {key: 1}} if part else {name: 1})
-    assert hint in str(error.value)
+    assert hint in f"{error.value}\n"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class TestRefuses:
             ({"model": {"fcnet_hidden": [3]}}, "model.fcnet_hidden", "did you mean 'fcnet_hiddens'?"),
             ({"multiagent": {"policy": {}}}, "multiagent.policy", "in rollax it is 'policies'"),
             ({"evaluation_config": {"model": {"fcnet_hidden": [3]}}}, "model.fcnet_hidden", "evaluation_config"),
-            ({"zzzz": 1}, "zzzz", "use one of: accept_off_policy_actions, "),
+            ({"zzzz": 1}, "zzzz", "sorted(SomeConfig.model_fields) lists all keys"),
             ({"input": "x"}, "input", "learns from its own experience"),
             ({"record_env": True}, "record_env", "record_dir"),
             ({"use_lstm": True}, "use_lstm", "it is a key of 'model'"),
@@ -114,7 +114,7 @@ class TestRefuses:
             ({"gae_lambda": 1}, "gae_lambda", "in rollax it is 'lambda': λ"),
             ({"batch_size": 1}, "batch_size", "in rollax it is 'sgd_minibatch_size': rows of one"),
             ({"net_arch": [3]}, "net_arch", "in rollax it is 'model.fcnet_hiddens'"),
-            ({"policy_delay": 2}, "policy_delay", "use one of: "),  # no key of this algorithm, and none is like it
+            ({"policy_history": 2}, "policy_history", "similar keys: max_policy_lag, "),
         ],
     )
     def test_1_unknown_key(self, config, key, hint):
