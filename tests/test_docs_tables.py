@@ -138,5 +138,5 @@ def hint(config: type[TrainerConfig], name: str) -> str | None:
     try:
         config(**{name: 1})
     except ConfigError as error:
-        return str(error).partition("use one of:")[0]
+        return re.split("use one of:|similar keys:", str(error))[0]
     return None

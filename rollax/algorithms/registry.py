@@ -61,7 +61,7 @@ def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
 
 def algorithms_with(key: str) -> list[str]:
     """Returns the names of the algorithms whose configs have this key."""
-    configs = {name: get_trainer_class(name).config_class for name in ALGORITHMS}
+    configs = {name: getattr(get_trainer_class(name), "config_class", TrainerConfig) for name in ALGORITHMS}
     return [
         name
         for name, config in configs.items()

@@ -20,7 +20,7 @@ import typer
 import typer.core
 
 import rollax
-from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError
+from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError, corrected
 from rollax.runs.display import shown_path
 from rollax.runs.interrupts import Interrupted
 from rollax.runs.results import number_in
@@ -30,6 +30,17 @@ _PACKAGE = Path(rollax.__file__).parent
 USER_ERROR = 2
 SIGNALLED = 128
 """Added to a signal's number for the exit code, as in shells."""
+
+_OTHER_OPTIONS = {
+    **dict.fromkeys(("algo", "algorithm", "trainer"), "--run"),
+    **dict.fromkeys(("env_id", "gym_id"), "--env"),
+    **dict.fromkeys(("total_timesteps", "n_timesteps", "timesteps", "steps", "stop"), "--stop-timesteps"),
+    **dict.fromkeys(("iterations", "num_iterations"), "--stop-iterations"),
+    **dict.fromkeys(("restore", "load", "checkpoint"), "--resume"),
+    **dict.fromkeys(("output", "out_dir", "log_dir", "local_dir", "storage_path"), "--out"),
+    **dict.fromkeys(("save_freq", "checkpoint_freq"), "--checkpoint-frequency"),
+}
+"""Options of RLlib, Stable-Baselines3's zoo and CleanRL -> ours."""
 
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 ImportOption = Annotated[
@@ -59,13 +70,20 @@ def readable_errors(show_traceback: bool) -> Iterator[None]:
 class EachOptionOnce(typer.core.TyperCommand):
     """A command that refuses repeated options, because only the last one would have an effect.
 
-    In `--out=~/runs` it expands the home folder, which shells do only at the beginning of a word.
+    In `--out=~/runs` it expands the home folder, which shells do only at the beginning of a word. A config key that is
+    given as an option of its own raises an error that names `--set`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         args = [_with_home(arg) for arg in args]
         given: list[Any]
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        try:
+            _, rest, given = self.make_parser(ctx).parse_args(args=list(args))
+        except Exception as error:  # the class of the error for an unknown option is not public
+            self._refuse_setting(str(getattr(error, "option_name", "")))
+            raise
+        if rest and "=" in rest[0] and not any(parameter.param_type_name == "argument" for parameter in self.params):
+            self._refuse_setting(rest[0])
         for parameter, count in Counter(given).items():
             once = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)
             if once and count > 1:
@@ -78,6 +96,20 @@ class EachOptionOnce(typer.core.TyperCommand):
                         fix=f"give {option} once",
                     )
         return super().parse_args(ctx, args)
+
+    def _refuse_setting(self, option: str) -> None:
+        """Raises an error for an unknown option that may be a config key, if this command has `--set`."""
+        known = {name for parameter in self.params for name in parameter.opts if name.startswith("--")}
+        key, _, value = option.removeprefix("--").partition("=")
+        key = key.replace("-", "_")
+        if "--set" not in known or not key or key.startswith("_"):
+            return
+        ours = _OTHER_OPTIONS.get(key) or corrected(f"--{key.replace('_', '-')}", known)
+        fix = f"give a setting of the algorithm as --set {key}={value or 'VALUE'}; --help lists the options"
+        if ours in known:
+            fix = f"did you mean {ours}?"
+        with readable_errors(show_traceback=False):
+            raise ConfigError("There is no such option.", where=f"rollax {self.name}", got=option, fix=fix)
 
 
 def _with_home(arg: str) -> str:

@@ -293,7 +293,7 @@ def test_a_curve_that_cannot_be_drawn_is_only_a_warning(rollax, monkeypatch):
         (["--run=rollax:Trainer", "--env=E"], "This is not a trainer class."),
         (["--run=no_such_module:Mine", "--env=E"], "where:    --run"),
         (["--run=PPO"], "No environment is given.\n  where:    --env"),
-        (["--run=FAKE", "--checkpoint-freq=1"], "(Possible options: --checkpoint-frequency"),
+        (["--run=FAKE", "--checkpoint-freq=1"], "did you mean --checkpoint-frequency"),
         (["--run=PPO", "--env=E", "--set=checkpoint_freq=1"], "rollax train --checkpoint-frequency"),
         (["--run=FAKE", "--seed=-1"], "Invalid value for '--seed'"),
         (["--run=FAKE", "--seed=1", "--seed=2"], "where:    --seed"),
@@ -318,3 +318,29 @@ def test_wrong_arguments(rollax, cwd, options, message):
     assert done.exit_code == 2
     assert message in done.output
     assert not (cwd / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "fix"),
+    [
+        (("--lr", "0.001"), "--set lr=VALUE;"),
+        (("--num-workers=2",), "--set num_workers=VALUE;"),
+        (("--set", "lr=1e-3", "env_config.name=a-b"), "--set env_config.name=a-b;"),
+        (("--total-timesteps", "100"), "did you mean --stop-timesteps?"),
+        (("--checkpoint-freq=3",), "did you mean --checkpoint-frequency?"),
+        (("--algo=PPO",), "did you mean --run?"),
+    ],
+)
+def test_an_unknown_option(rollax, given, fix):
+    done = rollax("train", "--run=FAKE", *given)
+    assert done.exit_code == 2
+    assert "There is no such option.\n  where:    rollax train\n" in done.output
+    assert fix in done.output
+
+
+@pytest.mark.parametrize("given", ["-l", "extra"])
+def test_an_unknown_argument(rollax, given):
+    done = rollax("train", "--run=FAKE", given)
+    assert done.exit_code == 2
+    assert given in done.output
+    assert "--set" not in done.output
