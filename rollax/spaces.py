@@ -6,7 +6,7 @@ Dict and Tuple a dict or tuple of columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import getitem
 from typing import Any
 
@@ -107,10 +107,17 @@ def _check_outer(space: spaces.Dict | spaces.Tuple, where: str) -> None:
         )
 
 
+_CALLS = {Mapping: "Dict({...})", list | tuple: "Tuple([...])", int | np.integer: "Discrete(n)"}
+"""Values that are given in place of a space -> the call that makes the space."""
+
+
 def _check_leaf(space: Any, where: str) -> None:
     if not isinstance(space, spaces.Space):
-        legacy = type(space).__module__.startswith("gym.")
-        fix = "import the space from gymnasium.spaces" if legacy else "set it in the env's __init__, or in the config"
+        fix = "set it in the env's __init__, or in the config"
+        if type(space).__module__.startswith("gym."):
+            fix = "import the space from gymnasium.spaces"
+        elif made := next((call for kind, call in _CALLS.items() if isinstance(space, kind)), None):
+            fix = f"write gymnasium.spaces.{made}"
         raise SpaceError("This is not a Gymnasium space.", where=where, got=space, expected=SUPPORTED, fix=fix)
     if isinstance(space, spaces.Box):
         _check_box(space, where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -100,12 +100,12 @@ def _parameters_of(creator: Any) -> str:
         return "the keywords of its constructor"
 
 
-def way_of(creator: Callable[..., Any]) -> Way:
+def way_of(creator: Callable[..., Any], env_config: Container[str] = ()) -> Way:
     """How a creator accepts `env_config`.
 
     A first parameter without a default, or with a name such as `config`, gets the `EnvContext`. So does one whose
     default is None or an empty dict, if it is the only parameter or is annotated as a dict. Other parameters, as in
-    most Gymnasium environments, get the keys of `env_config` as keywords.
+    most Gymnasium environments, get the keys of `env_config` as keywords, and so does a first one that is such a key.
     """
     try:
         parameters = list(inspect.signature(creator).parameters.values())
@@ -119,9 +119,12 @@ def way_of(creator: Callable[..., Any]) -> Way:
             return "context"
         return "keywords" if any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters) else "nothing"
     first, *others = placed
+    in_context = first.name.strip("_") in _NAMES_OF_CONTEXT
+    if not in_context and first.kind is not first.POSITIONAL_ONLY and first.name in env_config:
+        return "keywords"
     if first.default is first.empty:
         return "context" if all(p.default is not p.empty for p in others) else "nothing"
-    if first.name.strip("_") in _NAMES_OF_CONTEXT:
+    if in_context:
         return "context"
     is_empty = first.default is None or (isinstance(first.default, Mapping) and not first.default)
     fits = not others or _DICT.search(str(first.annotation))
@@ -129,7 +132,7 @@ def way_of(creator: Callable[..., Any]) -> Way:
 
 
 def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
-    way = way_of(creator)
+    way = way_of(creator, context)
     if way == "context":
         return creator(context)
     if way == "keywords":

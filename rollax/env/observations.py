@@ -21,6 +21,9 @@ from rollax.spaces import Path, bounds, of_each, path_text, stack, walk, zeros
 # Numbers of one kind may narrow (float64 to float32), and integers may become floats; other casts change values.
 _SAFE_KINDS = ("ff", "ii", "uu", "iu", "ui", "if", "uf", "bi", "bu", "bf")
 
+_MOST_SHOWN = 20
+"""The most elements of an array that an error shows."""
+
 
 class ObservationChecks:
     """Checks the observations of sub-environments with one agent each."""
@@ -173,9 +176,9 @@ def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, sile
         raise EnvError(
             "The dtype of the observation cannot be cast safely.",
             where=where(0) + path_text(path),
-            got=f"{array.dtype}: {array!r}",
+            got=f"{array.dtype}: {array!r}" if array.size <= _MOST_SHOWN else f"{array.dtype}, shape {array.shape[1:]}",
             expected=str(space.dtype),
-            fix="return the dtype of the observation space",
+            fix=f"return the dtype of the observation space, as by obs.astype(np.{space.dtype})",
         )
     with np.errstate(over="ignore"):
         cast = array.astype(space.dtype)

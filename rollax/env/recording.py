@@ -98,7 +98,7 @@ class RecordingCreator:
 
 def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
     """Returns the context with `render_mode="rgb_array"`, unless it has a mode or the creator does not accept one."""
-    way = way_of(creator)
+    way = way_of(creator, context)
     if way == "context" or (way == "keywords" and _takes_mode(creator)):
         context = copy.copy(context)
         context.setdefault("render_mode", _RGB)

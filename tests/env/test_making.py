@@ -118,6 +118,21 @@ def test_how_a_creator_takes_its_settings(creator, way):
     assert way_of(creator) == way
 
 
+@pytest.mark.parametrize(
+    ("creator", "way"),
+    [
+        (lambda size: None, "keywords"),
+        (lambda size, render_mode=None: None, "keywords"),
+        (lambda size, goal: None, "keywords"),
+        (lambda context, size=3: None, "context"),
+        (lambda anything, size=3: None, "context"),
+        (lambda size, /: None, "context"),
+    ],
+)
+def test_a_first_parameter_that_env_config_has(creator, way):
+    assert way_of(creator, {"size": 5, "goal": 2, "context": 0}) == way
+
+
 def test_an_annotation_decides_too():
     def creator(settings_of_mine: dict | None = None, size: int = 5) -> None: ...
 

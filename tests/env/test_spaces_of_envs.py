@@ -33,7 +33,9 @@ def bounds_of_another_shape() -> spaces.Box:
 BAD = {
     "missing": (None, "This is not a Gymnasium space...got:      None"),
     "not Gymnasium's": (OldGymSpace(), "This is not a Gymnasium space...OldGymSpace...gymnasium.spaces"),
-    "a dict by agent": ({"a": OBS_SPACE}, "This is not a Gymnasium space...'a': Box"),
+    "a dict": ({"a": OBS_SPACE}, "This is not a Gymnasium space...'a': Box...write gymnasium.spaces.Dict({...})"),
+    "a list": ([OBS_SPACE], "This is not a Gymnasium space...[Box...write gymnasium.spaces.Tuple([...])"),
+    "a number": (2, "This is not a Gymnasium space...got:      2...write gymnasium.spaces.Discrete(n)"),
     "text": (spaces.Text(5), "This kind of space is not supported...Text...Box, Discrete"),
     "inside": (
         spaces.Dict({"x": spaces.Tuple([OBS_SPACE, spaces.Text(3)])}),
