@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -118,6 +119,19 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
                     expected="finite numbers",
                     fix="restore the last checkpoint, and lower lr or set grad_clip; or find the code that set them",
                 )
+
+
+def checked_path(path: Any, where: str) -> Path:
+    """The path of a checkpoint as a `Path`; CheckpointError for another object."""
+    if isinstance(path, str | os.PathLike):
+        return Path(path)
+    raise CheckpointError(
+        "This is not the path of a checkpoint.",
+        where=where,
+        got=path,
+        expected="the path of a folder",
+        fix="pass what trainer.save('checkpoints') returns, or trainer.fit(...).checkpoint",
+    )
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,15 +46,8 @@ def load_policy(
         CheckpointError: no path; or the checkpoint is damaged, newer, without this policy, or requires code that is
             neither given nor trusted.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise CheckpointError(
-            "This is not the path of a checkpoint.",
-            where="load_policy",
-            got=path,
-            expected="the path of a folder",
-            fix="load_policy(trainer.save('checkpoints'))",
-        )
-    stored = checkpoint.read(Path(path))
+    path = checkpoint.checked_path(path, "load_policy")
+    stored = checkpoint.read(path)
     if policy_id not in stored["policies"]:
         raise CheckpointError(
             "The checkpoint does not contain this policy.",
@@ -81,7 +73,7 @@ def load_policies(
     Args:
         stored: the content of the checkpoint, where `checkpoint.read` has returned it already.
     """
-    stored = checkpoint.read(Path(path)) if stored is None else stored
+    stored = checkpoint.read(checkpoint.checked_path(path, "load_policies")) if stored is None else stored
     code = _GivenCode(path, trainer_class, None, custom_model, trust_code)
     return {policy_id: _runner(stored, policy_id, code) for policy_id in stored["policies"]}
 

@@ -319,9 +319,10 @@ class Trainer(OtherNamesOfTrainer):
         """Returns a policy; it takes filtered observations and returns unscaled actions."""
         return self.worker.get_policy(policy_id)
 
-    def get_weights(self, policy_ids: Sequence[str] | None = None) -> dict[str, Any]:
-        """Returns policy id -> name -> NumPy array, of some policies or, with None, of all."""
+    def get_weights(self, policy_ids: Sequence[str] | str | None = None) -> dict[str, Any]:
+        """Returns policy id -> name -> NumPy array, of one policy, of some or, with None, of all."""
         ids = list(self.worker.policies) if policy_ids is None else policy_ids
+        ids = [ids] if isinstance(ids, str) else ids
         return {policy_id: self.get_policy(policy_id).get_weights() for policy_id in ids}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
@@ -365,7 +366,8 @@ class Trainer(OtherNamesOfTrainer):
         from rollax.algorithms import checkpoint
 
         self._running.refuse("restore()", ITERATION, *PLAYING)
-        checkpoint.restore(self, checkpoint.read(Path(path)), Path(path))
+        path = checkpoint.checked_path(path, "restore(path)")
+        checkpoint.restore(self, checkpoint.read(path), path)
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, learn: bool = True, **changes: Any) -> Self:
@@ -385,8 +387,8 @@ class Trainer(OtherNamesOfTrainer):
         """
         from rollax.algorithms import checkpoint
 
-        own = None if cls is Trainer else cls
-        return cast(Self, checkpoint.opened(Path(path), own, changes, trust_code=trust_code, learn=learn))
+        own, path = None if cls is Trainer else cls, checkpoint.checked_path(path, "from_checkpoint(path)")
+        return cast(Self, checkpoint.opened(path, own, changes, trust_code=trust_code, learn=learn))
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state that a checkpoint stores, without the config."""

@@ -136,15 +136,24 @@ def _checked_leaf(
     shape = space.shape or ()
     if column.shape != ((1 if count is None else count), *shape):
         single = count is None
-        missing = single and column.dtype == object and column.ndim == 1 and column[0] is None
+        given = column[0] if single and column.dtype == object and column.ndim == 1 else column
+        got, fix = (
+            f"shape {column.shape[1:] if single else column.shape}",
+            "correct the observation or the observation space",
+        )
+        if given is None:
+            got = "None"
+        elif isinstance(given, dict):
+            got = f"a dict with the keys {list(given)}"
+            fix = "declare a gymnasium.spaces.Dict; an environment of several agents is a subclass of MultiAgentEnv"
         raise EnvError(
             "The observation has the wrong shape." if single else "The observations have the wrong shape.",
             where=where(0) + path_text(path),
-            got="None" if missing else f"shape {column.shape[1:] if single else column.shape}",
+            got=got,
             expected=f"shape {shape} of {space}"
             if single
             else f"shape {(count, *shape)}: {count} sub-environments, {space}",
-            fix="correct the observation or the observation space",
+            fix=fix,
         )
     if column.dtype != space.dtype:
         column = _cast(space, path, column, where, silent)

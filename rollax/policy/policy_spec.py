@@ -39,13 +39,18 @@ class PolicySpec(NamedTuple):
             changes = spec[3] if len(spec) == 4 else None
             if changes is None or isinstance(changes, Mapping):
                 return cls(*spec[:3], config=changes or {})
+        fix = "write None for the algorithm's own policy in the environment's spaces"
+        if isinstance(spec, Mapping):
+            fix = f"write PolicySpec(config={{...}}) for a policy with other config keys, or {fix[6:]}"
+        elif _is_policy_class(of_trainer := getattr(spec, "policy_class", None)):
+            fix = f"name the policy of the trainer, {getattr(of_trainer, '__name__', '')}, or {fix}"
         raise PolicyError(
             "This is not a policy spec.",
             where=f"multiagent.policies[{policy_id!r}]",
             got=spec,
             expected="a Policy class, None, (class or None, observation_space, action_space, config), or a PolicySpec; "
             "the config is a dict of the keys that differ",
-            fix="write None for the algorithm's own policy in the environment's spaces",
+            fix=fix,
         )
 
 

@@ -14,6 +14,13 @@ from rollax.runs.results import WHERE_IN_RESULT, number_in
 
 _GOALS = ("episode_reward_mean", "evaluation_reward_mean")
 _LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
+_OTHER_NAMES = {
+    **dict.fromkeys(("reward", "mean_reward", "episode_return_mean", "reward_threshold"), "episode_reward_mean"),
+    **dict.fromkeys(("total_timesteps", "timesteps", "steps", "num_steps"), "timesteps_total"),
+    **dict.fromkeys(("num_env_steps_sampled_lifetime", "num_env_steps_sampled"), "timesteps_total"),
+    **dict.fromkeys(("iterations", "num_iterations"), "training_iteration"),
+}
+"""Names of quantities in other libraries, without the section before a slash."""
 DONE = "done"
 """The entry of a result by which a callback ends the run, as in Ray Tune."""
 
@@ -24,19 +31,23 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
     `where` is the section, or the option of each condition, in the ConfigError for an unknown condition or wrong value.
     """
     if not isinstance(values, Mapping):
-        expected = 'a dict, as {"timesteps_total": 10_000}'
-        raise ConfigError("The stop conditions are not a dict.", where=str(where), got=values, expected=expected)
+        steps = values if isinstance(values, int | float) else 10_000
+        fix = f"write {{'timesteps_total': {steps}}}"
+        what, expected = "The stop conditions are not a dict.", "a dict: quantity -> number"
+        raise ConfigError(what, where=str(where), got=values, expected=expected, fix=fix)
     for key in values:
         if key not in WHERE_IN_RESULT:
-            raise ConfigError(
-                "Unknown stop condition.", where=str(where), got=key, fix=nearest(str(key), WHERE_IN_RESULT)
-            )
+            ours = _OTHER_NAMES.get(str(key).rpartition("/")[2])
+            fix = nearest(str(key), WHERE_IN_RESULT) if ours is None else f"in rollax it is '{ours}'"
+            raise ConfigError("Unknown stop condition.", where=str(where), got=key, fix=fix)
     known = {name: values[name] for name in WHERE_IN_RESULT if values.get(name) is not None}
     given = {name: value.item() if isinstance(value, np.number) else value for name, value in known.items()}
     for name, value in given.items():
         place = f"{where}: {name}" if isinstance(where, str) else where[name]
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise ConfigError("A stop condition is not a number.", where=place, got=value, expected="a finite number")
+            fix = "write it without quotation marks" if isinstance(value, str) else "correct it, or leave it out"
+            what, expected = "A stop condition is not a number.", "a finite number"
+            raise ConfigError(what, where=place, got=f"{value!r} ({type(value).__name__})", expected=expected, fix=fix)
         if name in _LIMITS and value <= 0:
             raise ConfigError(
                 "The limit is already reached before training begins.",

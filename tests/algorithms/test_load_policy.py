@@ -147,8 +147,14 @@ class TestOneOfSeveral:
         assert left.compute_single_action(obs) == trainer.compute_single_action(obs, policy_id="left")
 
     def test_a_trainer_in_the_place_of_a_path(self, saved):
-        with pytest.raises(CheckpointError, match=r"not the path(.|\n)*load_policy\(trainer.save\('checkpoints'\)\)"):
+        with pytest.raises(
+            CheckpointError, match=r"not the path(.|\n)*load_policy(.|\n)*trainer.save\('checkpoints'\)"
+        ):
             load_policy(saved[0])
+        with pytest.raises(CheckpointError, match=r"not the path(.|\n)*from_checkpoint\(path\)\n.*None"):
+            PPOTrainer.from_checkpoint(None)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(CheckpointError, match=r"not the path(.|\n)*restore\(path\)\n.*3"):
+            saved[0].restore(3)
 
     def test_unknown_id(self, saved):
         with pytest.raises(

@@ -345,6 +345,14 @@ class TestSingleActions:
                 assert trainer.compute_single_action(obs) in (0, 1)
 
 
+def test_weights_of_one_policy():
+    with make() as trainer:
+        weights = trainer.get_weights("default_policy")
+        assert weights.keys() == {"default_policy"}
+        with pytest.raises(PolicyError, match=r"The weights are not a dict by policy id(.|\n)*get_policy\(policy_id\).set_weights"):
+            trainer.set_weights(weights["default_policy"])
+
+
 def test_an_env_of_none_is_refused():
     with pytest.raises(EnvError, match="This is not an environment"):
         make(lambda context: None)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import EnvError
+from rollax import EnvError, to_base_env
 from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE
 from tests.env.wraps import WRAPS
@@ -105,6 +105,17 @@ def test_shape(wrap, value, at):
         return
     says = f"The observation has the wrong shape...{SECOND}got:...expected: shape (2,)"
     refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=says)
+
+
+def test_a_dict_in_place_of_an_array():
+    class Several(gym.Env):
+        observation_space, action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return {"ann": np.zeros(2), "bob": np.zeros(2)}, {}
+
+    says = "wrong shape...got:      a dict with the keys ['ann', 'bob']...gymnasium.spaces.Dict...MultiAgentEnv"
+    refused(EnvError, to_base_env(Several()).try_reset, 0, says=says)
 
 
 @kinds("vector of columns", *NATIVE)

@@ -3,7 +3,7 @@
 import pytest
 from gymnasium import spaces
 
-from rollax import PolicySpec, PPOConfig, PPOPolicy
+from rollax import PolicySpec, PPOConfig, PPOPolicy, PPOTrainer
 from rollax.errors import PolicyError
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
@@ -36,3 +36,15 @@ def test_other_values_are_refused_as_specs(given):
 def test_a_config_object_in_a_spec_is_named():
     with pytest.raises(PolicyError, match="the config is a dict of the keys that differ"):
         PolicySpec.of(PolicySpec(config=PPOConfig(gamma=0.5)), "p")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "fix"),
+    [
+        ({"gamma": 0.5}, r"write PolicySpec\(config=\{...\}\) .* or None for the algorithm's"),
+        (PPOTrainer, r"the policy of the trainer, PPOPolicy, or write None"),
+    ],
+)
+def test_the_fix_follows_from_what_is_given(given, fix):
+    with pytest.raises(PolicyError, match=rf"not a policy spec(.|\n)*fix: .*{fix}"):
+        PolicySpec.of(given, "p")

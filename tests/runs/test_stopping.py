@@ -87,3 +87,20 @@ def test_numpy_numbers():
     assert {type(value) for value in checked_stop(given, "stop").values()} == {int, float}
     with pytest.raises(ConfigError, match=r"not a dict(.|\n)*got: +None"):
         checked_stop(None, "stop")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        (1000, r"not a dict(.|\n)*write \{'timesteps_total': 1000\}"),
+        ({"timesteps_total": "1000"}, r"not a number(.|\n)*'1000' \(str\)(.|\n)*without quotation marks"),
+        ({"time_total_s": [3]}, r"not a number(.|\n)*\[3\] \(list\)"),
+        ({"total_timesteps": 3}, r"Unknown stop condition(.|\n)*in rollax it is 'timesteps_total'"),
+        ({"env_runners/episode_return_mean": 3}, r"in rollax it is 'episode_reward_mean'"),
+        ({"training_iterations": 3}, r"did you mean 'training_iteration'"),
+        ({"loss": 3}, r"use one of: episode_reward_mean, "),
+    ],
+)
+def test_wrong_conditions(stop, message):
+    with pytest.raises(ConfigError, match=message):
+        checked_stop(stop, "fit(stop=...)")
