@@ -166,12 +166,15 @@ def env_creator(env: Any) -> EnvCreator:
         return _from_id(env)
     if inspect.isclass(env) or callable(env):
         return env
+    fix = "pass one of those"
+    if hasattr(env, "step") and hasattr(env, "reset"):
+        fix = f"pass what creates it, env=lambda context: {type(env).__name__}(...): each worker creates its own copies"
     raise ConfigError(
         "The value is neither an environment nor a creator.",
         where="env",
         got=env,
         expected="a Gymnasium id, a registered name, 'module:Class', a class taking env_config, or a creator function",
-        fix="pass one of those; wrap an instance in a function of one EnvContext",
+        fix=fix,
     )
 
 
@@ -190,10 +193,19 @@ def _from_id(env_id: str) -> EnvCreator:
             where="env",
             got=f"{env_id!r} ({error})",
             expected=f"an id such as {', '.join(map(repr, near))}" if near else "a Gymnasium id or a registered name",
-            fix="correct the name, install the package that registers it, or call register_env(name, creator), "
-            "on the command line in a module that --import names",
+            fix=_fix_of_unknown(env_id),
         ) from error
     return _IdCreator(env_id)
+
+
+def _fix_of_unknown(env_id: str) -> str:
+    module, dot, name = env_id.rpartition(".")
+    if dot and all(part.isidentifier() for part in env_id.split(".")):
+        return f"write '{module}:{name}' for a class in a module, or correct the name"
+    return (
+        "correct the name, install the package that registers it, or call register_env(name, creator), on the command "
+        "line in a module that --import names"
+    )
 
 
 class _IdCreator:

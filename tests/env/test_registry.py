@@ -76,6 +76,7 @@ def test_unknown_id():
     refused(ConfigError, env_creator, "cartpole", says="'cartpole'...CartPole")
     refused(ConfigError, env_creator, "my-coridor", says="'my-coridor'...'my-corridor'...register_env")
     refused(ConfigError, env_creator, "Zxqw", says="a Gymnasium id or a registered name")
+    refused(ConfigError, env_creator, "my_package.envs.Corridor", says="write 'my_package.envs:Corridor' for a class")
 
 
 def test_names_of_pettingzoo():
@@ -108,6 +109,14 @@ def test_invalid_creators(value):
         ConfigError, env_creator, value, says="The value is neither an environment nor a creator...creator function"
     )
     refused(ConfigError, register_env, "name", value, says="The creator is not callable...register_env('name')")
+
+
+def test_an_instance_in_place_of_its_creator():
+    refused(
+        ConfigError, env_creator, Clock(), says="neither...env=lambda context: Clock(...): each worker creates its own"
+    )
+    vector = gym.vector.SyncVectorEnv([Clock])
+    refused(ConfigError, env_creator, vector, says="neither...env=lambda context: SyncVectorEnv(...)")
 
 
 def test_env_context():
