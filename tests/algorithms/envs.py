@@ -203,3 +203,21 @@ class Film(gym.Env):
     def step(self, action):
         self.step_number += 1
         return self._obs(), 1.0, self.step_number == 9, False, {}
+
+
+class RepeatInitialObs(gym.Env):
+    """The first observation is 0 or 1, all later ones are 0. An action that equals the first one earns 1, any other -1.
+
+    An episode has 100 steps: at most 100 with memory, and on average 1 without it.
+    """
+
+    observation_space = action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.first, self.steps = int(self.np_random.integers(2)), 0
+        return self.first, {}
+
+    def step(self, action):
+        self.steps += 1
+        return 0, 1.0 if action == self.first else -1.0, self.steps == 100, False, {}

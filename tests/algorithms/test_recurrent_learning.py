@@ -11,6 +11,7 @@ from examples import repeat_after_me, stateless_cartpole
 from examples.repeat_after_me import RepeatAfterMe
 from examples.stateless_cartpole import StatelessCartPole
 from rollax import IMPALATrainer, PGTrainer, PPOTrainer, load_policy
+from tests.algorithms.envs import RepeatInitialObs
 
 SMALL: dict[str, Any] = {
     "num_envs_per_worker": 2,
@@ -104,6 +105,21 @@ def test_ppo_repeat_after_me(reaches):
 @pytest.mark.learning
 def test_ppo_repeat_after_me_with_gru(reaches):
     reaches(PPOTrainer, RepeatAfterMe, 90, 40_000, {**REPEAT, "model": GRU})
+
+
+@pytest.mark.learning
+def test_ppo_repeat_initial_obs(reaches):
+    # A trajectory has five sequences: the gradient ends at each of them, the recurrent state does not.
+    config = {
+        "num_envs_per_worker": 20,
+        "train_batch_size": 4000,
+        "sgd_minibatch_size": 500,
+        "num_sgd_iter": 5,
+        "lr": 1e-3,
+        "gamma": 0.9,
+        "model": {"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 20, "fcnet_hiddens": ()},
+    }
+    reaches(PPOTrainer, RepeatInitialObs, 90, 100_000, config)
 
 
 @pytest.mark.learning
