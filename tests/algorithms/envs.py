@@ -205,6 +205,33 @@ class Film(gym.Env):
         return self._obs(), 1.0, self.step_number == 9, False, {}
 
 
+class MultiAgentPendulum(MultiAgentEnv):
+    """Two agents, each with a Pendulum-v1 of its own. Both have the same time limit, which ends the episode."""
+
+    possible_agents: ClassVar[list[int]] = [0, 1]
+
+    def __init__(self, env_config: dict[str, Any]) -> None:
+        self.pendulums = {agent: gym.make("Pendulum-v1") for agent in self.possible_agents}
+        self.observation_space = self.pendulums[0].observation_space
+        self.action_space = self.pendulums[0].action_space
+
+    def reset(self, *, seed=None, options=None):
+        seeds = {agent: None if seed is None else seed + agent for agent in self.pendulums}
+        return {agent: pendulum.reset(seed=seeds[agent])[0] for agent, pendulum in self.pendulums.items()}, {}
+
+    def step(self, actions):
+        assert actions.keys() == self.pendulums.keys()
+        obs, rewards, truncateds = {}, {}, {}
+        for agent, action in actions.items():
+            obs[agent], rewards[agent], _, truncateds[agent], _ = self.pendulums[agent].step(action)
+        truncateds["__all__"] = all(truncateds.values())
+        return obs, rewards, {"__all__": False}, truncateds, {}
+
+    def close(self):
+        for pendulum in self.pendulums.values():
+            pendulum.close()
+
+
 class RepeatInitialObs(gym.Env):
     """The first observation is 0 or 1, all later ones are 0. An action that equals the first one earns 1, any other -1.
 

@@ -11,6 +11,8 @@ from examples.hierarchical_maze import TOP_LEVEL, Maze
 from examples.multi_agent_cartpole import MultiAgentCartPole
 from examples.rock_paper_scissors import RockPaperScissors
 from rollax import APPOTrainer, IMPALATrainer, PPOTrainer
+from tests.algorithms.envs import MultiAgentPendulum
+from tests.algorithms.test_learning_runs import PENDULUM
 
 pytestmark = pytest.mark.learning
 
@@ -29,6 +31,13 @@ def test_multi_agent_cartpole_from_a_stream_of_samples(reaches, trainer_class, b
     config = {name: multi_agent_cartpole.CONFIG[name] for name in common}
     config |= {"train_batch_size": 800, "timesteps_per_iteration": 8000, **options}
     reaches(trainer_class, MultiAgentCartPole, 300, budget, config, weaker_policys_reward)
+
+
+def test_ppo_multi_agent_pendulum(reaches):
+    # As for one pendulum; the returns of both agents are summed. A step is one of the environment.
+    policies = {"even": None, "odd": None}
+    config = {**PENDULUM, "multiagent": {"policies": policies, "policy_mapping_fn": multi_agent_cartpole.even_or_odd}}
+    reaches(PPOTrainer, MultiAgentPendulum, -600, 150_000, config)
 
 
 def weaker_policys_reward(evaluation: dict[str, Any]) -> float:
