@@ -349,7 +349,7 @@ def test_weights_of_one_policy():
     with make() as trainer:
         weights = trainer.get_weights("default_policy")
         assert weights.keys() == {"default_policy"}
-        with pytest.raises(PolicyError, match=r"The weights are not a dict by policy id(.|\n)*get_policy\(policy_id\).set_weights"):
+        with pytest.raises(PolicyError, match=r"are not a dict by policy id(.|\n)*for one policy \{policy_id"):
             trainer.set_weights(weights["default_policy"])
 
 
