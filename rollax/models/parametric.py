@@ -8,10 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 from gymnasium import spaces
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
 from rollax.models.layers import dense
+from rollax.spaces import ACTION_MASK
 
 WIDTH = 64
 
@@ -50,3 +51,9 @@ def make_policy_head(
 def policy_outputs(head: PolicyHead, hidden: Float[Array, "B F"], obs: Any) -> Float[Array, "B A"]:
     """The head's outputs for hidden features and, if it is parametric, for the embeddings in the observations."""
     return head(hidden, jnp.asarray(obs[EMBEDDINGS])) if isinstance(head, ParametricHead) else head(hidden)
+
+
+def filled_slots(obs: Any) -> Bool[Array, "B S"]:
+    """Whether each slot holds an action; all of a row whose mask is zeros, as a last observation may have."""
+    filled = jnp.asarray(obs[ACTION_MASK]) > 0
+    return filled | ~filled.any(axis=1, keepdims=True)

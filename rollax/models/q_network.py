@@ -22,7 +22,7 @@ from rollax.models.features import HIDDEN_GAIN, VALUE_GAIN
 from rollax.models.layers import ACTIVATIONS, NoisyLinear, dense
 from rollax.models.networks import Trunk
 from rollax.models.outputs import Outputs, is_noisy
-from rollax.models.parametric import WIDTH
+from rollax.models.parametric import WIDTH, filled_slots
 from rollax.ops.q_learning import dueling
 
 
@@ -58,7 +58,7 @@ class QNetwork(nnx.Module):
     """Action values [B, A] as `policy`, their maximum as `value`, and in `aux` the `logits` [B, A, K] over K atoms.
 
     Without a support K is 1, and the logits are the values. With embeddings of the actions in the observations
-    (`avail_actions`) an action's value is computed from its embedding.
+    (`avail_actions`) an action's value is computed from its embedding; what empty slots contain has no effect on it.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236; dueling streams: Wang et al. (2016), arXiv:1511.06581; atoms:
         Bellemare et al. (2017), arXiv:1707.06887; noisy streams: Fortunato et al. (2018), arXiv:1706.10295.
@@ -106,8 +106,8 @@ class QNetwork(nnx.Module):
             outputs = jnp.einsum("bwk,bsw->bsk", queries, keys) / math.sqrt(WIDTH)
         if self.value is None:
             return outputs
-        by_atom = jax.vmap(dueling, in_axes=(1, 2), out_axes=2)
-        return by_atom(self.value(hidden)[..., None], outputs)
+        by_atom = jax.vmap(dueling, in_axes=(1, 2, None), out_axes=2)
+        return by_atom(self.value(hidden)[..., None], outputs, filled_slots(obs) if self.parametric else None)
 
 
 def expected_values(logits: Float[Array, "B A K"], support: np.ndarray | Sequence[float] | None) -> Float[Array, "B A"]:

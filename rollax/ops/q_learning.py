@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from rollax.ops.shapes import check_same_shape
 
@@ -110,7 +110,9 @@ def categorical_entropy(probabilities: Float[Array, "B K"]) -> Float[Array, "B"]
     return -jax.scipy.special.xlogy(probabilities, probabilities).sum(-1)
 
 
-def dueling(values: Float[Array, "B #K"], advantages: Float[Array, "B A"]) -> Float[Array, "B A"]:
+def dueling(
+    values: Float[Array, "B #K"], advantages: Float[Array, "B A"], valid: Bool[Array, "B A"] | None = None
+) -> Float[Array, "B A"]:
     """Returns Q-values from state values and advantages.
 
     Source: Wang et al. (2016), Eq. 9, arXiv:1511.06581:  Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a').
@@ -118,5 +120,9 @@ def dueling(values: Float[Array, "B #K"], advantages: Float[Array, "B A"]) -> Fl
     Args:
         values: [B, 1] V.
         advantages: [B, A].
+        valid: [B, A] the actions a' of the mean, at least one in each row; None: all.
     """
-    return values + advantages - advantages.mean(axis=1, keepdims=True)
+    if valid is None:
+        return values + advantages - advantages.mean(axis=1, keepdims=True)
+    counted = jnp.where(valid, advantages, 0.0).sum(axis=1, keepdims=True)
+    return values + advantages - counted / valid.sum(axis=1, keepdims=True)

@@ -20,6 +20,7 @@ from rollax.models.embeddings import EMBEDDINGS, check_parametric, embedding_siz
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.outputs import Outputs
 from rollax.policy.size_checks import check_layers
+from rollax.spaces import ACTION_MASK
 from rollax.torch.encoder import Encoder
 from rollax.torch.layers import GRU, LSTM, MLP, dense
 
@@ -182,8 +183,16 @@ class QNetwork(nn.Module):
         hidden = self.trunk(obs)
         values = policy_outputs(self.advantages, hidden, obs)
         if self.value is not None:
-            values = self.value(hidden) + values - values.mean(dim=1, keepdim=True)
+            values = self.value(hidden) + values - self._mean(values, obs)
         return Outputs(values, values.amax(dim=-1))
+
+    def _mean(self, advantages: Tensor, obs: Any) -> Tensor:
+        """[B, 1] over all actions, or over the slots that hold one."""
+        if not isinstance(self.advantages, ParametricHead):
+            return advantages.mean(dim=1, keepdim=True)
+        filled = torch.as_tensor(obs[ACTION_MASK]) > 0
+        filled = filled | ~filled.any(dim=1, keepdim=True)  # a last observation may have a mask of zeros
+        return torch.where(filled, advantages, 0.0).sum(dim=1, keepdim=True) / filled.sum(dim=1, keepdim=True)
 
 
 class ActionValue(nn.Module):

@@ -1,8 +1,9 @@
-"""Parametric actions: the head over embeddings, refused spaces, and policies with empty slots."""
+"""Parametric actions: the head over embeddings, refused spaces, and policies that act and learn with empty slots."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +12,15 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax.algorithms.pg import PGPolicy
+from rollax import SampleBatch
 from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import ShapeError, SpaceError
 from rollax.models.config import ModelConfig
 from rollax.models.embeddings import check_parametric
 from rollax.models.networks import ActorCritic
 from rollax.models.parametric import WIDTH, ParametricHead
+from tests.marks import long_except
 
 SLOTS, SIZE = 5, 3
 SEEN = spaces.Box(-1, 1, (2,), np.float32)
@@ -99,21 +102,97 @@ class TestHead:
         assert isinstance(nested.policy_head, nnx.Linear)
 
 
-@pytest.mark.parametrize("policy_class", [PPOPolicy, PGPolicy])
-class TestPolicies:
-    def test_empty_slots_are_never_chosen(self, policy_class):
-        policy, obs = policy_class(SPACE, spaces.Discrete(SLOTS, start=2), {"seed": 0}), observations(300)
-        for explore in (True, False):
-            actions, _, _ = policy.compute_actions(obs, explore=explore)
-            assert obs["action_mask"][np.arange(300), actions - 2].all()
+ON_POLICY = ("PPO", "PG")
+REPLAYED = ("BC", "MARWIL", "DQN", "Rainbow", "APEX", "DiscreteCQL", "IQL", "SAC")
+SEARCHED = ("ARS", "ES")
+SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 0}
 
 
-def test_content_of_empty_slots_does_not_matter():
-    obs, policy = observations(50), PPOPolicy(SPACE, ACTIONS, {"seed": 0})
-    noise = np.random.default_rng(1).uniform(-1, 1, obs["avail_actions"].shape).astype(np.float32)
-    other = {**obs, "avail_actions": np.where(obs["action_mask"][..., None] == 1, obs["avail_actions"], noise)}
-    before, after = (policy.compute_actions(each, explore=False)[2]["action_dist_inputs"] for each in (obs, other))
-    np.testing.assert_array_equal(before, after)
+@pytest.mark.parametrize("name", long_except({"PPO", "BC", "APEX"}, [*ON_POLICY, *REPLAYED, *SEARCHED]))
+def test_empty_slots_are_never_chosen(name):
+    policy_class, obs = get_trainer_class(name).policy_class, observations(300)
+    policy = policy_class(SPACE, spaces.Discrete(SLOTS, start=2), SMALL)
+    for explore in (True, False):
+        actions, _, _ = policy.compute_actions(obs, explore=explore)
+        assert obs["action_mask"][np.arange(300), actions - 2].all()
+
+
+def filled_with(obs: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """The same observations with random numbers in their empty slots."""
+    noise = np.random.default_rng(seed).uniform(-1, 1, obs["avail_actions"].shape).astype(np.float32)
+    return {**obs, "avail_actions": np.where(obs["action_mask"][..., None] == 1, obs["avail_actions"], noise)}
+
+
+def transitions(rows: int = 6) -> dict[str, Any]:
+    """Transitions with actions that their masks allow."""
+    obs, random = observations(rows), np.random.default_rng(3)
+    allowed = [random.choice(np.flatnonzero(mask)) for mask in obs["action_mask"]]
+    return {
+        "obs": obs,
+        "actions": np.array(allowed),
+        "rewards": random.normal(size=rows).astype(np.float32),
+        "new_obs": observations(rows, seed=1),
+        "discounts": np.array([0.9, 0.5, 0.0] * (rows // 3), np.float32),
+        "weights": np.array([1.0, 0.5] * (rows // 2), np.float32),
+    }
+
+
+class TestEmptySlots:
+    def test_their_content_does_not_matter_when_acting(self):
+        obs, policy = observations(50), PPOPolicy(SPACE, ACTIONS, {"seed": 0})
+        before, after = (
+            policy.compute_actions(each, explore=False)[2]["action_dist_inputs"] for each in (obs, filled_with(obs, 1))
+        )
+        np.testing.assert_array_equal(before, after)
+
+    @pytest.mark.parametrize("name", long_except({"MARWIL", "APEX"}, REPLAYED))
+    def test_their_content_does_not_matter_when_learning(self, name):
+        batch, found = transitions(), []
+        other = {**batch, "obs": filled_with(batch["obs"], 1), "new_obs": filled_with(batch["new_obs"], 2)}
+        for columns in (batch, other):
+            policy = get_trainer_class(name).policy_class(SPACE, ACTIONS, {**SMALL, "train_batch_size": 6})
+            found.append(policy.compute_gradients(SampleBatch(columns)))
+        (gradients, stats), (others, other_stats) = found
+        assert any(np.abs(gradient).max() > 0 for name, gradient in gradients.items() if "key" in name)
+        for key, value in gradients.items():
+            np.testing.assert_allclose(value, others[key], rtol=1e-4, atol=1e-6, err_msg=key)
+        for key, value in stats.items():
+            np.testing.assert_allclose(value, other_stats[key], rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+def by_hand(name: str) -> tuple[Any, Any, dict[str, Any]]:
+    """A policy, its model without masks, and transitions with random numbers in empty slots."""
+    policy: Any = get_trainer_class(name).policy_class(SPACE, ACTIONS, {**SMALL, "train_batch_size": 12})
+    batch = transitions(12)
+    batch |= {"obs": filled_with(batch["obs"], 1), "new_obs": filled_with(batch["new_obs"], 2)}
+    return policy, jax.jit(policy.split.merge(policy.params, policy.extra)), batch
+
+
+@pytest.mark.parametrize("name", long_except({"MARWIL"}, ["BC", "MARWIL"]))
+def test_imitated_actions_compete_with_filled_slots_alone(name):
+    policy, model, batch = by_hand(name)
+    logits, values, *_ = model(batch["obs"])
+    filled = np.where(batch["obs"]["action_mask"] == 1, np.exp(logits), 0.0)
+    logp = np.log(filled[np.arange(12), batch["actions"]] / filled.sum(axis=1))
+    assert (logp < np.log(0.6)).any()
+    assert (logp == 0).any()  # a single slot holds an action
+    weights = batch["weights"]
+    if name == "MARWIL":
+        advantages = batch["rewards"] + batch["discounts"] * model(batch["new_obs"]).value - values
+        weights = weights * np.exp(advantages / 10)  # c² = 100
+    _, stats = policy.compute_gradients(SampleBatch(batch))
+    np.testing.assert_allclose(stats["policy_loss"], -np.mean(weights * logp), rtol=1e-4)
+
+
+def test_targets_are_values_of_filled_slots():
+    # The target network equals the online one: Q(s, a) - r - d max Q(s') over the filled slots of s'.
+    policy, model, batch = by_hand("APEX")
+    values, following = (np.asarray(model(batch[key]).policy) for key in ("obs", "new_obs"))
+    best = np.where(batch["new_obs"]["action_mask"] == 1, following, -np.inf).max(axis=1)
+    assert (best < following.max(axis=1)).any()  # the best slot is empty
+    errors = values[np.arange(12), batch["actions"]] - (batch["rewards"] + batch["discounts"] * best)
+    _, stats = policy.compute_gradients(SampleBatch(batch))
+    np.testing.assert_allclose(stats["td_error"], errors, rtol=1e-4, atol=1e-6)
 
 
 def test_embeddings_get_gradients():

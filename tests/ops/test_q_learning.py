@@ -156,3 +156,11 @@ def test_dueling(way):
     # row 0: 10 + (1, 2, 6) - 3 = (8, 9, 13); row 1: 1 + (0, 0, 3) - 1 = (0, 0, 3)
     advantages = jnp.array([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]])
     np.testing.assert_allclose(way(dueling)(jnp.array([[10.0], [1.0]]), advantages), [[8, 9, 13], [0, 0, 3]])
+
+
+@each_way
+def test_dueling_of_some_actions(way):
+    # The mean is that of valid ones. row 0: 10 + (1, 2, 6) - (1 + 6)/2; row 1: 1 + (0, 0, 3) - 3
+    advantages, valid = jnp.array([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]]), jnp.array([[1, 0, 1], [0, 0, 1]], bool)
+    found = way(dueling)(jnp.array([[10.0], [1.0]]), advantages, valid)
+    np.testing.assert_allclose(found, [[7.5, 8.5, 12.5], [-2, -2, 1]])
