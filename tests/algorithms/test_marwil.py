@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,8 +189,8 @@ class TestMemory:
             }
         )
 
-    def policy(self, policy_class=MARWILPolicy, **config):
-        model = {"fcnet_hiddens": (), "use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 2}
+    def policy(self, policy_class=MARWILPolicy, inputs=(), **config):
+        model = {"fcnet_hiddens": (), "use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 2, **dict(inputs)}
         sizes = {"train_batch_size": 4, "burn_in": 1, "seed": 0}
         return policy_class(spaces.Discrete(3), CHOICE, {"model": model, **sizes, **config})
 
@@ -220,10 +221,30 @@ class TestMemory:
         _, stats = policy.compute_gradients(self.sequences())
         assert stats["mean_squared_advantage"] == pytest.approx(np.mean(advantages**2), rel=1e-4)
 
-    def test_bc(self):
-        gradients, stats = self.policy(BCPolicy).compute_gradients(self.sequences())
-        assert stats["policy_loss"] > 0
-        assert any(np.any(gradient) for gradient in gradients.values())
+    @pytest.mark.parametrize("policy_class", [BCPolicy, MARWILPolicy])
+    def test_sequences_equal_single_steps(self, policy_class):
+        # Actions and rewards of the step before are inputs too. Burn-in rows change the state and nothing else.
+        policy = self.policy(policy_class, {"lstm_use_prev_action": True, "lstm_use_prev_reward": True})
+        batch = self.sequences(prev_actions=np.array([0, 1, 0, 1, 1, 0]), prev_rewards=f32(0, 9, 3, 5, 2, 0))
+        logps, values = np.zeros(6), np.zeros(6)
+        for row in (0, 1, 2, 3, 4):
+            if row in (0, 3):
+                state: Any = [part[None] for part in policy.get_initial_state()]
+            at = slice(row, row + 1)
+            inputs = state, batch["prev_actions"][at], batch["prev_rewards"][at]
+            memory = {"state_in": tuple(state), "prev_actions": inputs[1], "prev_rewards": inputs[2]}
+            values[row] = policy.compute_values(batch["obs"][at], memory)[0]
+            logps[row] = policy.action_logp(batch["actions"][at], batch["obs"][at], *inputs)[0][0]
+            _, state, _ = policy.compute_actions(batch["obs"][at], *inputs, explore=False)
+        assert len({round(logp, 4) for logp in logps}) > 4
+        learned, following = [1, 3], [2, 4]
+        targets = batch["rewards"][learned] + batch["discounts"][learned] * values[following]
+        advantages = targets - values[learned]
+        weights = 1.0 if policy_class is BCPolicy else np.exp(advantages / 10)  # c² = 100
+        _, stats = policy.compute_gradients(batch)
+        assert stats["policy_loss"] == pytest.approx(-np.mean(weights * logps[learned]), rel=1e-4)
+        if policy_class is MARWILPolicy:
+            assert stats["mean_squared_advantage"] == pytest.approx(np.mean(advantages**2), rel=1e-4)
 
 
 class TestRefused:

@@ -23,6 +23,7 @@ from rollax import (
 )
 from rollax.data import RecordedTrajectory
 from rollax.errors import ConfigError, DatasetError
+from tests.marks import long_except
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 TINY: dict[str, Any] = {
@@ -76,17 +77,40 @@ def test_bc_without_data_is_refused():
         BCTrainer("CartPole-v1")
 
 
-def test_bc_of_two_agents_with_a_policy_each():
-    agents = ("left", "right")
-    rows = [trajectory(number, 5, agent_id=agent, policy_id=agent) for number in range(3) for agent in agents]
-    multiagent = {"policies": dict.fromkeys(agents), "policy_mapping_fn": lambda agent: agent}
-    with BCTrainer(config={**TINY, "input": ListReader(rows), "lr": 0.05, "multiagent": multiagent}) as trainer:
-        first = trainer.train()["info"]["learner"]
-        for _ in range(4):
-            last = trainer.train()["info"]["learner"]
-    assert first.keys() == set(agents)
-    assert all(last[agent]["policy_loss"] < first[agent]["policy_loss"] for agent in agents)
-    assert all(set(last[agent]) == {"policy_loss", "entropy", "total_loss", "cur_lr"} for agent in agents)
+AGENTS = ("left", "right")
+
+
+def learned_by_two(trainer_class, shifts, **config):
+    """First and last statistics, and the weights, of a policy for each agent; actions are shifted by `shifts`."""
+    rows = [trajectory(number, 5, agent_id=agent, policy_id=agent) for number in range(3) for agent in AGENTS]
+    for each in rows:
+        each.columns["actions"] = (each.columns["actions"] + shifts[AGENTS.index(each.agent_id)]) % 3
+    multiagent = {"policies": dict.fromkeys(AGENTS), "policy_mapping_fn": lambda agent: agent}
+    config = {**TINY, "input": ListReader(rows), "lr": 0.05, "multiagent": multiagent, **config}
+    with trainer_class(config=config) as trainer:
+        found = [trainer.train()["info"]["learner"] for _ in range(5)]
+        return found[0], found[-1], trainer.get_weights()
+
+
+class TestTwoAgentsWithAPolicyEach:
+    def test_bc(self):
+        first, last, _ = learned_by_two(BCTrainer, (0, 0))
+        assert first.keys() == set(AGENTS)
+        assert all(last[agent]["policy_loss"] < first[agent]["policy_loss"] for agent in AGENTS)
+        assert all(set(last[agent]) == {"policy_loss", "entropy", "total_loss", "cur_lr"} for agent in AGENTS)
+
+    @pytest.mark.parametrize(
+        "trainer_class", long_except({"MARWIL"}, {each.name: each for each in (MARWILTrainer, BCTrainer, IQLTrainer)})
+    )
+    def test_each_learns_from_its_own_rows_alone(self, trainer_class):
+        (first, last, weights), (_, _, others) = (learned_by_two(trainer_class, (0, shift)) for shift in (0, 1))
+        loss = "actor_loss" if trainer_class is IQLTrainer else "policy_loss"
+        assert all(last[agent][loss] < first[agent][loss] for agent in AGENTS)
+        same = {
+            agent: all(np.array_equal(value, others[agent][name]) for name, value in weights[agent].items())
+            for agent in AGENTS
+        }
+        assert same == {"left": True, "right": False}
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
@@ -105,12 +129,31 @@ def test_returns_of_marwil_extend_to_the_end_of_the_trajectory(end):
 
 
 @pytest.mark.long
-def test_marwil_with_memory_learns_from_sequences_of_data():
+@pytest.mark.parametrize("trainer_class", [MARWILTrainer, BCTrainer])
+def test_models_with_memory_learn_from_sequences_of_data(trainer_class):
     model = {"use_gru": True, "lstm_cell_size": 4, "max_seq_len": 3, "lstm_use_prev_action": True}
     config = {**TINY, "model": {**model, "fcnet_hiddens": (4,)}, "burn_in": 1, "input": recorded(), "lr": 0.02}
-    with MARWILTrainer(config=config) as trainer:
+    with trainer_class(config=config) as trainer:
         losses = [trainer.train()["info"]["learner"]["default_policy"]["total_loss"] for _ in range(8)]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("memory", [pytest.param({}, marks=pytest.mark.long), {"use_gru": True, "lstm_cell_size": 8}])
+def test_bc_imitates_what_only_a_memory_knows(memory):
+    """Each action is the sign of the observation before; without a memory, one of two equally likely actions."""
+    rng, found = np.random.default_rng(0), []
+    for number in range(16):
+        rows = trajectory(number, 8)
+        signs = rng.choice([-1.0, 1.0], 9)
+        rows.columns |= {"obs": np.stack([signs, signs], axis=1).astype(np.float32), "actions": np.zeros(8, np.int64)}
+        rows.columns["actions"][1:] = signs[:7] > 0
+        found.append(rows)
+    model = {"fcnet_hiddens": (8,), "max_seq_len": 8, **memory} if memory else {"fcnet_hiddens": (8,)}
+    config = {**TINY, "input": ListReader(found), "model": model, "train_batch_size": 64, "lr": 0.02}
+    with BCTrainer(config={**config, "updates_per_step": 150}) as trainer:
+        loss = trainer.train()["info"]["learner"]["default_policy"]["policy_loss"]
+    # 7 of 8 actions are random signs: without a memory the loss is at least 7/8 ln 2 = 0.6.
+    assert loss < 0.2 if memory else loss > 0.5
 
 
 @pytest.mark.long
