@@ -5,17 +5,20 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shutil
 import signal
 import tempfile
 import warnings
 from collections.abc import Generator, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 _MINUTES = 10
+_MOST_BYTES_COMPILED = 1 << 30
 _COMPILED_QUICKLY = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
@@ -45,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Sets environment variables for this process and its children, before any of them starts JAX.
 
     Most tests compile much and compute little: compiling without optimization takes a fifth of the time. All
-    processes of a run share one compilation cache.
+    processes of a run share one compilation cache, which later runs read too.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # inherited from the main process
@@ -55,10 +58,21 @@ def pytest_configure(config: pytest.Config) -> None:
         older = version("jaxlib").startswith(("0.8.", "0.9.", "0.10."))
         flags = (*_COMPILED_QUICKLY, _BEFORE_JAX_0_11) if older else _COMPILED_QUICKLY
         os.environ["XLA_FLAGS"] = " ".join((*flags, os.environ.get("XLA_FLAGS", "")))
-    folder = tempfile.TemporaryDirectory(prefix="rollax-tests-")
-    config.add_cleanup(folder.cleanup)
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder.name)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_kept_folder(config)))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def _kept_folder(config: pytest.Config) -> Path:
+    """The folder of the compilation cache, emptied when it is large: programs of older code stay in it."""
+    if not hasattr(config, "cache"):  # with -p no:cacheprovider
+        folder = tempfile.TemporaryDirectory(prefix="rollax-tests-")
+        config.add_cleanup(folder.cleanup)
+        return Path(folder.name)
+    kept = config.cache.mkdir("compiled")
+    if sum(file.stat().st_size for file in kept.iterdir()) > _MOST_BYTES_COMPILED:
+        shutil.rmtree(kept)
+        kept.mkdir()
+    return kept
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
