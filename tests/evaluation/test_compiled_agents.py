@@ -116,7 +116,8 @@ def test_episodes_name_the_policies_of_their_agents():
     assert all(one.custom_metrics == {"named": 1} for one in worker.get_metrics())
 
 
-@pytest.mark.parametrize("multiagent", long_except(["two policies"], {"one policy": {}, "two policies": TWO}))
+@pytest.mark.long
+@pytest.mark.parametrize("multiagent", [{}, TWO], ids=["one policy", "two policies"])
 def test_several_agents_learn(multiagent):
     """At random they meet after 13 steps on average, and after 3 when they have learned it."""
     config = {
