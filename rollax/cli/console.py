@@ -54,6 +54,17 @@ TrustOption = Annotated[
 ]
 
 
+def whole_number(text: str) -> int:
+    """Returns the number of an option that counts, such as 100000, 100_000 or 1e5."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not number.is_integer():
+        raise typer.BadParameter(f"{text!r} is not a whole number, such as 100000 or 1e5")
+    return int(number) if "e" in text.lower() else int(text.partition(".")[0])
+
+
 @contextmanager
 def readable_errors(show_traceback: bool) -> Iterator[None]:
     """Turns a RollaxError into a message on stderr and exit code 2, a KeyboardInterrupt into its signal's exit code."""

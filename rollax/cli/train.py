@@ -24,6 +24,7 @@ from rollax.cli.console import (
     evaluation_line,
     import_first,
     readable_errors,
+    whole_number,
 )
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.config.stored import decode_config
@@ -72,8 +73,12 @@ def train(
     ] = None,
     stop_reward: Annotated[float | None, typer.Option(help="Goal: mean reward of the training episodes.")] = None,
     stop_evaluation_reward: Annotated[float | None, typer.Option(help="Goal: mean reward of greedy episodes.")] = None,
-    stop_timesteps: Annotated[int | None, typer.Option(help="Limit: environment steps.")] = None,
-    stop_iterations: Annotated[int | None, typer.Option(help="Limit: iterations.")] = None,
+    stop_timesteps: Annotated[
+        int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: environment steps.")
+    ] = None,
+    stop_iterations: Annotated[
+        int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: iterations.")
+    ] = None,
     stop_time: Annotated[float | None, typer.Option(help="Limit: seconds.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of environments, weights and sampling.")] = None,
     out: Annotated[

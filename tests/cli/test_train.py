@@ -344,3 +344,17 @@ def test_an_unknown_argument(rollax, given):
     assert done.exit_code == 2
     assert given in done.output
     assert "--set" not in done.output
+
+
+@pytest.mark.parametrize(("given", "iterations"), [("2", 2), ("2e0", 2), ("2.0", 2), ("0_2", 2)])
+def test_a_whole_number_in_any_notation(rollax, cwd, given, iterations):
+    done = rollax("train", "--run=FAKE", f"--stop-iterations={given}", "--out=run")
+    assert done.exit_code == 0, done.output
+    assert len((cwd / "run" / "result.jsonl").read_text().splitlines()) == iterations
+
+
+@pytest.mark.parametrize("given", ["1.5", "many", "nan", "inf", ""])
+def test_no_whole_number(rollax, given):
+    done = rollax("train", "--run=FAKE", f"--stop-timesteps={given}")
+    assert done.exit_code == 2
+    assert "is not a whole number, such as 100000 or 1e5" in done.output
