@@ -66,6 +66,13 @@ CONFIG: dict[str, str] = {
 }
 """Attribute of RLlib's config -> its replacement; "{cls}" is the class of ours."""
 
+RUNNER: dict[str, str] = {
+    **{name: TRAINER[name] for name in ("predict", "compute_action")},
+    **_all("learn train fit", "the trainer's, which Trainer.from_checkpoint(path) opens"),
+    **_all("get_weights set_weights get_parameters", "policy.get_weights() and policy.set_weights(weights)"),
+}
+"""Attribute of another library's loaded policy -> its replacement."""
+
 PUBLIC: dict[str, str] = {
     # Stable-Baselines3
     "RecurrentPPO": "PPOTrainer with {'model': {'use_lstm': True}}",
@@ -126,6 +133,17 @@ class OtherNamesOfConfig:
             if name in CONFIG and not hasattr(type(self), name):
                 raise _unknown(f"'{type(self).__name__}' object", type(self), name, CONFIG)
             return super().__getattr__(name)
+
+
+class OtherNamesOfRunner:
+    """Base of `PolicyRunner`, which `load_policy` returns, with `RUNNER`."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in RUNNER and not hasattr(type(self), name):
+                raise _unknown(f"'{type(self).__name__}' object", type(self), name, RUNNER)
+            return object.__getattribute__(self, name)
 
 
 def public_name(name: str, known: Iterable[str]) -> str | None:

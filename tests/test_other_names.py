@@ -12,7 +12,7 @@ import pytest
 
 import rollax
 from rollax import ConfigError, DQNTrainer, PPOConfig, PPOTrainer
-from rollax.other_names import CONFIG, PUBLIC, TRAINER
+from rollax.other_names import CONFIG, PUBLIC, RUNNER, TRAINER
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,14 @@ def test_methods_of_trainers(trainer, name, ours):
     with pytest.raises(AttributeError, match=f"'PPOTrainer' object has no attribute '{name}'.*{re.escape(ours)}"):
         getattr(trainer, name)
     assert not hasattr(trainer, name)
+
+
+@pytest.mark.parametrize(("name", "ours"), [("predict", "compute_single_action(obs)"), ("learn", "from_checkpoint")])
+def test_methods_of_a_loaded_policy(trainer, name, ours):
+    runner = trainer.worker.runners["default_policy"]
+    with pytest.raises(AttributeError, match=f"'PolicyRunner' object has no attribute '{name}'.*{re.escape(ours)}"):
+        getattr(runner, name)
+    assert [name for name in RUNNER if hasattr(runner, name)] == []
 
 
 def test_methods_of_trainer_classes():

@@ -15,6 +15,7 @@ from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.actions import ActionMap, ActionRanges
 from rollax.evaluation.filters import MeanStdFilter
 from rollax.methods import accepted
+from rollax.other_names import OtherNamesOfRunner
 from rollax.policy.policy import Policy
 from rollax.policy.raw_observations import columns_of, columns_of_one
 
@@ -24,7 +25,7 @@ MOST_LOGP_CHANGE = 5.0
 _KEPT_ANYWAY = frozenset({SampleBatch.TRAJECTORY_ID, SampleBatch.OFF_POLICY})
 
 
-class PolicyRunner:
+class PolicyRunner(OtherNamesOfRunner):
     """Runs a policy on raw observations.
 
     Args:
