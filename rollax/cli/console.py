@@ -110,15 +110,19 @@ class EachOptionOnce(typer.core.TyperCommand):
 
     def _refuse_setting(self, option: str) -> None:
         """Raises an error for an unknown option that may be a config key, if this command has `--set`."""
-        known = {name for parameter in self.params for name in parameter.opts if name.startswith("--")}
-        key, _, value = option.removeprefix("--").partition("=")
-        key = key.replace("-", "_")
-        if "--set" not in known or not key or key.startswith("_"):
+        names = (name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts))
+        known = {name for name in names if name.startswith("--")}
+        name, _, value = option.partition("=")
+        key = name.removeprefix("--").replace("-", "_")
+        # A known one lacks its value, or has one that it does not take: the parser's own error says so.
+        if "--set" not in known or name in known or not key or key.startswith("_"):
             return
-        ours = _OTHER_OPTIONS.get(key) or corrected(f"--{key.replace('_', '-')}", known)
+        other = corrected(key, _OTHER_OPTIONS)
+        ours = [_OTHER_OPTIONS[other]] if other is not None else []
+        near = [name for name in (*ours, corrected(f"--{key.replace('_', '-')}", known)) if name in known]
         fix = f"give a setting of the algorithm as --set {key}={value or 'VALUE'}; --help lists the options"
-        if ours in known:
-            fix = f"did you mean {ours}?"
+        if near:
+            fix = f"did you mean {near[0]}?"
         with readable_errors(show_traceback=False):
             raise ConfigError("There is no such option.", where=f"rollax {self.name}", got=option, fix=fix)
 

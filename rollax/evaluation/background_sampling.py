@@ -113,6 +113,7 @@ class BackgroundSampling(SamplingOnRequest):
         env: the environment that it steps.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
         is_too_old: returns whether a fragment is too old to learn from.
+        in_pool: whether a pool of workers takes the fragments, which notices a worker by a call that does not return.
     """
 
     in_background: ClassVar[bool] = True
@@ -124,11 +125,12 @@ class BackgroundSampling(SamplingOnRequest):
         env: BaseEnv,
         most_waiting: int,
         is_too_old: Callable[[Rollout], bool],
+        in_pool: bool,
     ) -> None:
         super().__init__(sample, name)
         self._env, self._turns = env, Turns()
         self._stepped_env = YieldingEnv(env, self._turns)
-        self._most_waiting, self._is_too_old = most_waiting, is_too_old
+        self._most_waiting, self._is_too_old, self._in_pool = most_waiting, is_too_old, in_pool
         self._changed = threading.Condition()
         self._waiting: deque[Rollout] = deque()
         self._dropped, self._episodes = 0, EpisodeList()  # of dropped fragments, for the next fragment that is taken
@@ -150,20 +152,20 @@ class BackgroundSampling(SamplingOnRequest):
         return nullcontext() if self.runs_here else self._turns.held()
 
     def take(self, timeout_s: float | None = None) -> list[Rollout]:
-        """All waiting fragments, oldest first; blocks until there is one.
+        """All waiting fragments, oldest first; blocks until there is one, and returns none after the timeout.
 
-        After the timeout it returns none, unless the environment has not been polled since and does not wait for others
-        either: a call that does not return is how a pool of workers notices that a worker hangs. The thread starts with
-        the first call.
+        In a pool it does not return while the environment finishes no step and does not wait for others either, so that
+        the pool notices that the worker hangs. The thread starts with the first call.
         """
-        self._refuse_ended()
+        polls = self._stepped_env.polls
         with self._changed:
             while True:
+                self._refuse_ended()
                 self._start()
-                polls = self._stepped_env.polls
-                while not self._changed.wait_for(lambda: self._waiting or self._error, timeout_s):
-                    if self._stepped_env.polls != polls or self._stepped_env.waits:
-                        return []
+                if not self._changed.wait_for(lambda: self._waiting or self._error, timeout_s):
+                    if self._in_pool and self._stepped_env.polls == polls and not self._stepped_env.waits:
+                        continue
+                    return []
                 if self._error is not None:
                     error, self._error = self._error, None
                     raise error
@@ -194,7 +196,8 @@ class BackgroundSampling(SamplingOnRequest):
     def _paused(self, *, drops: bool) -> Iterator[None]:
         """Halts the thread, and drops the steps that are in no fragment yet if the environment is interrupted.
 
-        Waiting fragments are kept, unless `drops`: then they and what is noted of dropped ones are dropped.
+        Waiting fragments and an untaken exception are kept, unless `drops`: then they and what is noted of dropped
+        fragments are dropped.
         """
         if self.runs_here:
             yield
@@ -206,6 +209,7 @@ class BackgroundSampling(SamplingOnRequest):
             with self._changed:
                 self._halting = False
                 if drops:
+                    self._error = None
                     self._waiting.clear()
                     self._dropped, self._episodes = 0, EpisodeList()
 
@@ -225,7 +229,8 @@ class BackgroundSampling(SamplingOnRequest):
             self._thread.start()
 
     def _run(self) -> None:
-        error, self._stepped_env.polling = None, False
+        error = None
+        self._stepped_env.polling = False
         try:
             while not self._halting:
                 with self._turns.sampling():

@@ -33,10 +33,12 @@ class SamplingOnRequest:
 
     def take(self, timeout_s: float | None = None) -> list[Rollout]:
         """One fragment; in the background, all that wait, or none after the timeout."""
+        self._refuse_ended()
         return [self._sample()]
 
     def take_one(self, timeout_s: float | None = None) -> Rollout | None:
         """One fragment; in the background, the oldest that waits, or None after the timeout."""
+        self._refuse_ended()
         return self._sample()
 
     def note_dropped(self, steps: int) -> None:

@@ -84,13 +84,14 @@ def _check_parts(optimizer: torch.optim.Optimizer, rates: Mapping[str, float], w
 def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where: str) -> None:
     """Each step overwrites the optimizer's own learning rate: it is one of those `used`, 0, or its class's default."""
     parameter = inspect.signature(type(optimizer)).parameters.get("lr")
-    accepted = (0.0, None if parameter is None else parameter.default, *used)
-    rates = dict.fromkeys(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
-    if len(rates) > 1 or any(rate not in accepted for rate in rates):
+    default = 0.0 if parameter is None else parameter.default
+    accepted = {float(np.float32(rate)) for rate in (0.0, default, *used)}  # rates may be tensors, of 32 bits
+    rates = {float(np.float32(group["lr"])) for group in optimizer.param_groups if "lr" in group}
+    if len(rates) > 1 or not rates <= accepted:
         raise PolicyError(
             "The learning rate of the optimizer would be overwritten.",
             where=where,
-            got=f"{type(optimizer).__name__} with lr={' and '.join(f'{rate:g}' for rate in rates)}",
+            got=f"{type(optimizer).__name__} with lr={' and '.join(f'{rate:g}' for rate in sorted(rates))}",
             expected="lr=0.0: each step sets it to that of learning_rates(), now "
             f"{' or '.join(dict.fromkeys(map(str, used)))}",
             fix="set the config key lr or lr_schedule, and lr=0.0 in make_optimizer; for rates of parts let "

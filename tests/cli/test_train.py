@@ -329,6 +329,8 @@ def test_wrong_arguments(rollax, cwd, options, message):
         (("--total-timesteps", "100"), "did you mean --stop-timesteps?"),
         (("--checkpoint-freq=3",), "did you mean --checkpoint-frequency?"),
         (("--algo=PPO",), "did you mean --run?"),
+        (("--total-timestep", "100"), "did you mean --stop-timesteps?"),
+        (("--no-evalute",), "did you mean --no-evaluate?"),
     ],
 )
 def test_an_unknown_option(rollax, given, fix):
@@ -336,6 +338,14 @@ def test_an_unknown_option(rollax, given, fix):
     assert done.exit_code == 2
     assert "There is no such option.\n  where:    rollax train\n" in done.output
     assert fix in done.output
+
+
+@pytest.mark.parametrize("given", ["--run", "--stop-iterations", "--set", "--traceback=3"])
+def test_a_known_option_without_its_value(rollax, given):
+    done = rollax("train", "--env=CartPole-v1", given)
+    assert done.exit_code == 2
+    assert f"Option '{given.partition('=')[0]}'" in done.output
+    assert "no such option" not in done.output.lower()
 
 
 @pytest.mark.parametrize("given", ["-l", "extra"])

@@ -28,7 +28,12 @@ class Source:
         self.made, self.fails = [], None
         self.newest, self.most_lag = 0, 100
         self.sampling = BackgroundSampling(
-            self.sample, "the worker", self, most_waiting, lambda r: self.newest - r.version > self.most_lag
+            self.sample,
+            "the worker",
+            self,
+            most_waiting,
+            is_too_old=lambda rollout: self.newest - rollout.version > self.most_lag,
+            in_pool=True,
         )
         self.interrupted = False
 
@@ -147,6 +152,17 @@ class TestWaitingFragments:
         with pytest.raises(ValueError, match="broken"):
             source.sampling.take()
 
+    def test_a_halt_for_another_state_drops_an_exception(self, source):
+        source.fails = ValueError("broken")
+        source.sampling._start()
+        thread = source.sampling._thread
+        source.allowed.release()
+        thread.join(LONG)
+        with source.sampling.halted(drops=True):
+            pass
+        source.make(1)
+        assert numbers(source.sampling.take()) == [0]
+
     def test_sampling_continues_after_an_interrupted_halt(self, source, monkeypatch):
         source.make(1)
         thread, join = source.sampling._thread, source.sampling._thread.join
@@ -248,14 +264,22 @@ class TestCallsWithoutProgress:
     """The pool of workers notices them, see tests/evaluation/test_ray_workers.py."""
 
     def call(self, sampling, taken):
+        """Takes a fragment in a thread, and returns when the call waits for it."""
+        waits, start = threading.Event(), sampling._start
+        sampling._start = lambda: (start(), waits.set())
         thread = threading.Thread(target=lambda: taken.append(sampling.take_one(0.01)), daemon=True)
         thread.start()
+        assert waits.wait(LONG)
+        sampling._start = start
         return thread
 
-    def test_do_not_return_before_a_step_has_finished(self):
+    def worker(self, **arguments):
         config = {"sample_async": True, "rollout_fragment_length": 3, "train_batch_size": 3}
-        worker = RolloutWorker(Stuck, EncodeAlways, config=config)
-        (env,) = worker.env.get_sub_environments()
+        worker = RolloutWorker(Stuck, EncodeAlways, config=config, **arguments)
+        return worker, *worker.env.get_sub_environments()
+
+    def test_do_not_return_before_a_step_has_finished(self):
+        worker, env = self.worker(worker_index=1)
         taken = []
         for allowed in (1, 1, 1, 1000):
             thread = self.call(worker._sampling, taken)
@@ -266,6 +290,21 @@ class TestCallsWithoutProgress:
         assert taken[:2] == [None, None]
         assert sum(rollout is not None for rollout in taken) in (1, 2)
         worker.stop()
+
+    def test_return_in_the_local_worker_so_that_an_iteration_can_end(self):
+        worker, env = self.worker()
+        assert worker._sampling.take(0.01) == []
+        assert worker._sampling.take_one(0.01) is None
+        env.allowed.release(1000)
+        worker.stop()
+
+    def test_return_if_the_sampling_begins_again_meanwhile(self, source):
+        taken = []
+        with source.sampling.halted():
+            thread = self.call(source.sampling, taken)
+        source.allowed.release()
+        thread.join(LONG)
+        assert numbers(taken) == [0]
 
     def test_do_not_return_while_the_policy_of_an_external_environment_hangs(self, source):
         thinks, sample, taken = threading.Event(), source.sampling._sample, []

@@ -46,9 +46,9 @@ class TestOptimizers:
         message = r"would be overwritten(.|\n)*class Own, make_optimizer(.|\n)*SGD with lr=0.5(.|\n)*now 0.25"
         with pytest.raises(PolicyError, match=message):
             of_class(lambda self, params: torch.optim.SGD(params, lr=0.5), lr=0.25)
-        for rate in (0.0, 0.25, 1e-3):  # 1e-3 is the default of SGD
-            policy = of_class(lambda self, params, rate=rate: torch.optim.SGD(params, lr=rate), lr=0.25)
-            assert policy.learn_on_batch(experience(policy))["cur_lr"] == 0.25
+        for rate in (0.0, 0.3, 1e-3, torch.tensor(0.3), torch.tensor(1e-3)):  # 1e-3 is the default of SGD
+            policy = of_class(lambda self, params, rate=rate: torch.optim.SGD(params, lr=rate), lr=0.3)
+            assert policy.learn_on_batch(experience(policy))["cur_lr"] == 0.3
 
     def test_optimizers_that_call_the_loss_are_refused(self):
         with pytest.raises(PolicyError, match=r"calls the loss itself(.|\n)*LBFGS"):
