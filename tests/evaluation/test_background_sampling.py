@@ -243,9 +243,10 @@ class Stuck(Line):
 
     def __init__(self, context):
         super().__init__()
-        self.allowed = threading.Semaphore(0)
+        self.allowed, self.begun = threading.Semaphore(0), 0
 
     def step(self, action):
+        self.begun += 1
         assert self.allowed.acquire(timeout=LONG)
         return super().step(action)
 
@@ -281,7 +282,9 @@ class TestCallsWithoutProgress:
     def test_do_not_return_before_a_step_has_finished(self):
         worker, env = self.worker(worker_index=1)
         taken = []
-        for allowed in (1, 1, 1, 1000):
+        worker._sampling._start()
+        for number, allowed in enumerate((1, 1, 1, 1000), start=1):
+            until(lambda number=number: env.begun == number)
             thread = self.call(worker._sampling, taken)
             thread.join(0.1)
             assert thread.is_alive()
