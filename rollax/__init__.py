@@ -10,6 +10,7 @@ import ast
 import gc
 import importlib
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def __getattr__(name: str) -> Any:
         absent = tuple(start for start, (package, _) in _NEEDS.items() if importlib.util.find_spec(package) is None)
         return [public for public, module in _MODULE_OF.items() if not module.startswith(absent)]
     if name not in _MODULE_OF:
-        raise _unknown(name)
+        raise _unknown(name, sys._getframe(1).f_code.co_name == "_handle_fromlist")
     collects = gc.isenabled()
     gc.disable()  # imports make little garbage, and looking for it takes a quarter of their time
     try:
@@ -54,16 +55,18 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def _unknown(name: str) -> Exception:
-    """The error for a name that is not public."""
+def _unknown(name: str, by_from: bool) -> Exception:
+    """The error for a name that is not public; `by_from`: of `from rollax import name`."""
     what = f"module {__name__!r} has no attribute {name!r}"
     if name.startswith("_"):
         return AttributeError(what)
     from rollax.other_names import public_name
 
     hint = public_name(name, _MODULE_OF)
-    # `from rollax import PPO` replaces an AttributeError, and so the hint, by an error of its own.
-    return AttributeError(what) if hint is None else ImportError(f"{what}; in rollax: {hint}")
+    if hint is None:
+        return AttributeError(what)
+    # Python replaces an AttributeError there, and so the hint, by an error of its own; hasattr requires one elsewhere.
+    return (ImportError if by_from else AttributeError)(f"{what}; in rollax: {hint}")
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ The error for an unknown attribute or name shows its entry. Config keys are in `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 
 def _all(names: str, hint: str) -> dict[str, str]:
@@ -108,7 +108,11 @@ class _MethodOfClass:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, instance: Any, owner: type) -> NoReturn:
+    def __get__(self, instance: Any, owner: type) -> Any:
+        after = owner.__mro__[owner.__mro__.index(OtherNamesOfTrainer) + 1 :]
+        for base in after:  # a class of the user's, which follows the trainer's
+            if self._name in vars(base):
+                return vars(base)[self._name].__get__(instance, owner)
         raise _unknown(f"type object '{owner.__name__}'", owner, self._name, TRAINER)
 
 
@@ -121,7 +125,9 @@ class OtherNamesOfTrainer:
         def __getattr__(self, name: str) -> Any:
             if name in TRAINER and not hasattr(type(self), name):
                 raise _unknown(f"'{type(self).__name__}' object", type(self), name, TRAINER)
-            return object.__getattribute__(self, name)  # raises Python's error, or again that of a property
+            inherited = getattr(super(), "__getattr__", None)
+            # Python's own raises its error, or again that of a property.
+            return object.__getattribute__(self, name) if inherited is None else inherited(name)
 
 
 class OtherNamesOfConfig:

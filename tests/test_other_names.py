@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import pickle
 import re
 
@@ -93,11 +92,37 @@ def test_public_names(name, ours):
         exec(f"from rollax import {name}")  # noqa: S102  Python replaces an AttributeError here
 
 
+def test_public_names_are_no_attributes():
+    assert not hasattr(rollax, "PPO")
+    assert getattr(rollax, "Monitor", None) is None
+    with pytest.raises(AttributeError, match="'PPO'; in rollax: PPOTrainer"):
+        rollax.PPO  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_classes_of_the_user_that_follow_the_trainers():
+    class Own:
+        @classmethod
+        def load(cls):
+            return cls.__name__
+
+        def __getattr__(self, name):
+            return name.upper() if name == "answer" else object.__getattribute__(self, name)
+
+    class OwnTrainer(PPOTrainer, Own):
+        pass
+
+    assert OwnTrainer.load() == "OwnTrainer"
+    made = object.__new__(OwnTrainer)
+    assert getattr(made, "answer") == "ANSWER"  # noqa: B009
+    with pytest.raises(AttributeError, match="'learn'; in rollax"):
+        getattr(made, "learn")  # noqa: B009
+
+
 def test_entries_are_not_names_of_rollax(trainer):
     """An entry that exists would never be shown."""
     assert [name for name in TRAINER if hasattr(trainer, name)] == []
-    configs = [value for name, value in vars(importlib.import_module("rollax")).items() if name.endswith("Config")]
-    assert [name for name in CONFIG for config in configs if hasattr(config, name)] == []
+    configs = [getattr(rollax, name) for name in rollax.__all__ if name.endswith("Config")]
+    assert [name for name in CONFIG for kind in configs if hasattr(kind, name) or name in kind.model_fields] == []
     assert [name for name in PUBLIC if name in rollax.__all__] == []
 
 

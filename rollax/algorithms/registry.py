@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig, validation_errors
+from rollax.config.synonyms import SYNONYMS
 from rollax.errors import ConfigError, corrected
 from rollax.importing import path_of
 
@@ -104,7 +105,9 @@ def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, 
     name = trainer_class.__name__
     call = f"{name}(env=..., config={{...}})"
     if keys:
-        given = ", ".join(f"{key!r}: ..." for key in keys)
+        fields = trainer_class.config_class.model_fields.items()
+        known = {field.validation_alias or key for key, field in fields} | SYNONYMS.keys()
+        given = ", ".join(f"{key!r}: ..." for key in keys if key in known) or "..."
         what, where, got = "A trainer takes its settings in one config.", f"{name}(...)", f"arguments {', '.join(keys)}"
         fix = f"{name}(env=..., config={{{given}}})"
     elif isinstance(env, str) and env in _POLICIES_OF_SB3:

@@ -25,7 +25,7 @@ class Running:
     Args:
         owner: the name of the trainer's class, for errors.
     Attributes:
-        stopped: whether the environments are closed.
+        stopped: whether the environments are closed, or being closed.
     """
 
     def __init__(self, owner: str) -> None:
@@ -55,7 +55,8 @@ class Running:
                 got="a stopped trainer: its environments and processes are closed",
                 expected="such calls before stop(), or inside of the `with` block; a stopped trainer acts, and save() "
                 "works",
-                fix=f"continue with another trainer: {self._owner}.from_checkpoint(trainer.save(folder))",
+                fix="set result['done'] = True in a callback to end fit(); continue with another trainer, "
+                f"{self._owner}.from_checkpoint(trainer.save(folder))",
             )
         here = threading.get_ident()
         for running, thread in self._methods:

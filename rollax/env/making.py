@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -100,19 +101,21 @@ def _parameters_of(creator: Any) -> str:
         return "the keywords of its constructor"
 
 
-def way_of(creator: Callable[..., Any], env_config: Container[str] = ()) -> Way:
+def way_of(creator: Callable[..., Any], env_config: Mapping[str, Any] = MappingProxyType({})) -> Way:
     """How a creator accepts `env_config`.
 
     A first parameter without a default, or with a name such as `config`, gets the `EnvContext`. So does one whose
     default is None or an empty dict, if it is the only parameter or is annotated as a dict. Other parameters, as in
-    most Gymnasium environments, get the keys of `env_config` as keywords, and so does a first one that is such a key.
+    most Gymnasium environments, get the keys of `env_config` as keywords. So does a first one that is such a key, if
+    the others are parameters too.
     """
     try:
-        parameters = list(inspect.signature(creator).parameters.values())
+        signature = inspect.signature(creator)
     except ValueError:  # a builtin without a signature
         return "context"
     except TypeError:
         return "nothing"
+    parameters = list(signature.parameters.values())
     placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if not placed:
         if any(p.kind is p.VAR_POSITIONAL for p in parameters):
@@ -120,15 +123,24 @@ def way_of(creator: Callable[..., Any], env_config: Container[str] = ()) -> Way:
         return "keywords" if any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters) else "nothing"
     first, *others = placed
     in_context = first.name.strip("_") in _NAMES_OF_CONTEXT
-    if not in_context and first.kind is not first.POSITIONAL_ONLY and first.name in env_config:
+    takes_dict = _DICT.search(str(first.annotation))
+    if first.name in env_config and not (in_context or takes_dict) and _accepts(signature, env_config):
         return "keywords"
     if first.default is first.empty:
         return "context" if all(p.default is not p.empty for p in others) else "nothing"
     if in_context:
         return "context"
     is_empty = first.default is None or (isinstance(first.default, Mapping) and not first.default)
-    fits = not others or _DICT.search(str(first.annotation))
+    fits = not others or takes_dict
     return "context" if is_empty and fits and first.name not in _NAMES_OF_SETTINGS else "keywords"
+
+
+def _accepts(signature: inspect.Signature, keywords: Mapping[str, Any]) -> bool:
+    try:
+        signature.bind(**keywords)
+    except TypeError:
+        return False
+    return True
 
 
 def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
@@ -180,12 +192,12 @@ def to_base_env(
         ConfigError: an unknown id, or `make_env` beside a creator.
     """
     settings = EnvSettings(
-        remote_envs,
-        remote_env_batch_wait_ms,
-        remote_env_timeout_s,
-        restart_failed_sub_environments,
-        observation_space,
-        action_space,
+        remote_envs=remote_envs,
+        remote_env_batch_wait_ms=remote_env_batch_wait_ms,
+        remote_env_timeout_s=remote_env_timeout_s,
+        restart_failed_sub_environments=restart_failed_sub_environments,
+        observation_space=observation_space,
+        action_space=action_space,
     )
     # An instance may be callable too.
     if not (isinstance(env, str | type) or (callable(env) and not is_recognized(env))):

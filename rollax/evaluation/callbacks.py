@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollax.batch import MultiAgentBatch, SampleBatch
@@ -51,10 +51,14 @@ _OTHER_NAMES = {
 
 
 class _Several(Callbacks):
-    """Callbacks that call those of `parts` in turn; a subclass overrides the methods that a part overrides."""
+    """Callbacks that call those of several classes in turn; a subclass overrides the methods in `parts`.
 
-    def __init__(self, parts: Sequence[Callbacks]) -> None:
-        self.parts = tuple(parts)
+    Args:
+        parts: name of a method -> the callbacks that override it.
+    """
+
+    def __init__(self, parts: Mapping[str, Sequence[Callbacks]]) -> None:
+        self.parts = parts
 
 
 def make_callbacks(given: Any) -> Callbacks:
@@ -66,9 +70,9 @@ def make_callbacks(given: Any) -> Callbacks:
     if given is None:
         return Callbacks()
     if isinstance(given, list | tuple):
-        parts = [make_callbacks(one) for one in given]
-        names = [name for name in _HOOKS if any(overrides(type(part), Callbacks, name) for part in parts)]
-        return type("CallbackList", (_Several,), {name: _call_each(name) for name in names})(parts)
+        made = [make_callbacks(one) for one in given]
+        parts = {name: [part for part in made if overrides(type(part), Callbacks, name)] for name in _HOOKS}
+        return type("CallbackList", (_Several,), {name: _call_each(name) for name in parts if parts[name]})(parts)
     if isinstance(given, type) and not issubclass(given, Callbacks):
         given = type(given.__name__, (given, Callbacks), {})
     where = f"config key 'callbacks', class {getattr(given, '__name__', given)}"
@@ -86,9 +90,8 @@ def _call_each(name: str) -> Callable[..., None]:
     changed = list(_HOOKS[name].parameters)[-1]
 
     def method(self: _Several, **arguments: Any) -> None:
-        for part in self.parts:
-            if overrides(type(part), Callbacks, name):
-                check_returned(part, name, getattr(part, name)(**arguments), arguments[changed])
+        for part in self.parts[name]:
+            check_returned(part, name, getattr(part, name)(**arguments), arguments[changed])
 
     return method
 

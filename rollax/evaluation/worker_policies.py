@@ -81,7 +81,7 @@ class WorkerPolicies(dict[str, Policy]):
             PolicyError: they are not a dict by policy id, or have different values of a variable that policies share;
                 nothing has changed then. Weights of another model.
         """
-        self._refuse_others(weights, "weights")
+        self._refuse_unless_by_policy(weights, "weights")
         self._shared.refuse_conflicts(weights)
         for policy_id, values in weights.items():
             self.get_policy(policy_id).set_weights(values)
@@ -106,11 +106,11 @@ class WorkerPolicies(dict[str, Policy]):
 
     def set_filters(self, states: Mapping[str, State]) -> None:
         """Sets the states of observation filters; PolicyError unless they are a dict by policy id."""
-        self._refuse_others(states, "filters")
+        self._refuse_unless_by_policy(states, "filters")
         for policy_id, state in states.items():
             self.runners[policy_id].filter.set_state(state)
 
-    def _refuse_others(self, given: Any, what: str) -> None:
+    def _refuse_unless_by_policy(self, given: Any, what: str) -> None:
         """Raises PolicyError for what is no dict with ids of policies."""
         unknown = [key for key in given if key not in self] if isinstance(given, Mapping) else []
         if unknown or not isinstance(given, Mapping):

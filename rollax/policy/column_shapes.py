@@ -23,6 +23,7 @@ class Misfit(NamedTuple):
         space: its space.
         got: its type and shape, or what is there in its place.
         shape: the expected one.
+        whole: whether integers are expected.
         of_kind: whether only the kind of numbers differs.
     """
 
@@ -30,6 +31,7 @@ class Misfit(NamedTuple):
     space: Space
     got: Any
     shape: tuple[int | str, ...]
+    whole: bool
     of_kind: bool
 
 
@@ -62,17 +64,22 @@ class ColumnShapes:
             except _MISFIT:
                 fits = False
             if not fits:
-                return self._described(columns, path, (number, *shape))
+                return self._described(columns, path, (number, *shape), whole)
             number = rows
         return None
 
-    def _described(self, columns: trees.Tree, path: Path, shape: tuple[int | str, ...]) -> Misfit:
-        leaf = dict(leaves(self._space))[path]
+    def rows_of(self, columns: trees.Tree) -> int:
+        """N of columns that fit; they may have further keys."""
+        return len(at(columns, self._parts[0][0])) if self._parts else 0
+
+    def _described(self, columns: trees.Tree, path: Path, shape: tuple[int | str, ...], whole: bool) -> Misfit:
+        leaf, of_kind = dict(leaves(self._space))[path], False
         try:
             column = at(columns, path)
         except _MISFIT:
-            return Misfit(path, leaf, f"no such part in {type(columns).__name__}", shape, of_kind=False)
-        if not hasattr(column, "dtype"):
+            got = f"no such part in {type(columns).__name__}"
+        else:
             got = f"a dict with the keys {list(column)}" if isinstance(column, Mapping) else column
-            return Misfit(path, leaf, got, shape, of_kind=False)
-        return Misfit(path, leaf, f"{column.dtype}{list(column.shape)}", shape, of_kind=tuple(column.shape) == shape)
+            if hasattr(column, "dtype"):
+                got, of_kind = f"{column.dtype}{list(column.shape)}", tuple(column.shape) == shape
+        return Misfit(path, leaf, got, shape, whole, of_kind)

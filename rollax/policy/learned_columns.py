@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 
 from rollax import trees
 from rollax.batch import SampleBatch
@@ -65,7 +65,6 @@ def _may_be_changed(policy_class: type) -> tuple[str, ...]:
 
 def _refused(policy: Any, name: str, misfit: Misfit) -> BatchError:
     what = "action" if name == SampleBatch.ACTIONS else "observation"
-    whole = name == SampleBatch.ACTIONS and not isinstance(misfit.space, spaces.Box)
     if misfit.of_kind:
         fix = f"convert the column: batch[{name!r}].astype(np.{misfit.space.dtype})"
     else:
@@ -74,7 +73,7 @@ def _refused(policy: Any, name: str, misfit: Misfit) -> BatchError:
         f"The {what}s of the batch do not fit the policy's {what} space.",
         where=f"{policy.described}, column {name!r}{path_text(misfit.path)}",
         got=misfit.got,
-        expected=f"{'whole ' if whole else ''}numbers {list(misfit.shape)}, of {space_text(misfit.space)}",
+        expected=f"{'whole ' if misfit.whole else ''}numbers {list(misfit.shape)}, of {space_text(misfit.space)}",
         fix=fix,
     )
 

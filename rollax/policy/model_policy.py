@@ -205,7 +205,7 @@ class ModelPolicy(Policy):
         """N of columns of observations; EnvError for those that do not fit the space, or a mask that allows nothing."""
         self._check_observations(obs_batch)
         self.check_masks(obs_batch)
-        return trees.length(obs_batch)
+        return self._shapes_of_obs.rows_of(obs_batch)
 
     def _check_observations(self, obs_batch: Any) -> None:
         if (misfit := self._shapes_of_obs.misfit(obs_batch)) is not None:

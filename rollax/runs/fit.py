@@ -97,7 +97,7 @@ def fit(
                     folder.keep_best(trainer, result, saved=is_due)
             if folder:
                 folder.save(trainer)
-        if ended_by and evaluate and result.get("evaluation") is None:
+        if ended_by and evaluate and trainer.can_evaluate and result.get("evaluation") is None:
             _evaluate_at_end(trainer, result, folder)
             ended_by = reached(conditions, result)
         if folder:

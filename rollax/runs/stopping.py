@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollax.errors import ConfigError, nearest
+from rollax.numbers import is_number
 from rollax.runs.results import WHERE_IN_RESULT, number_in
 
 _GOALS = ("episode_reward_mean", "evaluation_reward_mean")
@@ -31,7 +32,7 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
     `where` is the section, or the option of each condition, in the ConfigError for an unknown condition or wrong value.
     """
     if not isinstance(values, Mapping):
-        steps = values if isinstance(values, int | float) else 10_000
+        steps = values if is_number(values) else 10_000
         fix = f"write {{'timesteps_total': {steps}}}"
         what, expected = "The stop conditions are not a dict.", "a dict: quantity -> number"
         raise ConfigError(what, where=str(where), got=values, expected=expected, fix=fix)

@@ -184,6 +184,21 @@ class TestAfterStop:
         assert trainer.iteration == 1
         trainer.stop()
 
+    def test_fit_that_a_callback_stops(self):
+        class Stops(Callbacks):
+            at = 2
+
+            def on_train_result(self, *, trainer, result):
+                if result["training_iteration"] == self.at:
+                    trainer.stop()
+
+        trainer = PPOTrainer("CartPole-v1", {**SMALL, "callbacks": Stops})
+        ended = trainer.fit({"training_iteration": 2}, progress="none")
+        assert ended.last["evaluation"] is None
+        trainer = PPOTrainer("CartPole-v1", {**SMALL, "callbacks": Stops})
+        with pytest.raises(RollaxError, match=r"train\(\) was called after stop\(\)(.|\n)*result\['done'\] = True"):
+            trainer.fit({"training_iteration": 3}, progress="none")
+
     def test_it_acts_and_is_saved(self, tmp_path):
         trainer, _ = self.stopped(tmp_path)
         observations = np.zeros((3, 4), np.float32)

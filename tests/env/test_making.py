@@ -118,19 +118,25 @@ def test_how_a_creator_takes_its_settings(creator, way):
     assert way_of(creator) == way
 
 
+def of_context(world: EnvContext) -> gym.Env:
+    return gym.make(world["world"])
+
+
 @pytest.mark.parametrize(
-    ("creator", "way"),
+    ("creator", "keys", "way"),
     [
-        (lambda size: None, "keywords"),
-        (lambda size, render_mode=None: None, "keywords"),
-        (lambda size, goal: None, "keywords"),
-        (lambda context, size=3: None, "context"),
-        (lambda anything, size=3: None, "context"),
-        (lambda size, /: None, "context"),
+        (lambda size: None, ["size"], "keywords"),
+        (lambda size, render_mode=None: None, ["size"], "keywords"),
+        (lambda size, goal: None, ["size", "goal"], "keywords"),
+        (lambda context, size=3: None, ["context", "size"], "context"),
+        (lambda anything, size=3: None, ["size"], "context"),
+        (lambda size, /: None, ["size"], "context"),
+        (lambda env: gym.make(env["env"], max_episode_steps=env["limit"]), ["env", "limit"], "context"),
+        (of_context, ["world"], "context"),
     ],
 )
-def test_a_first_parameter_that_env_config_has(creator, way):
-    assert way_of(creator, {"size": 5, "goal": 2, "context": 0}) == way
+def test_a_first_parameter_that_env_config_has(creator, keys, way):
+    assert way_of(creator, dict.fromkeys(keys, 5)) == way
 
 
 def test_an_annotation_decides_too():

@@ -14,6 +14,7 @@ from torch import nn
 
 from rollax import MultiAgentBatch, Outputs, SampleBatch
 from rollax.errors import BatchError, EnvError, PolicyError, ShapeError
+from rollax.policy.column_shapes import ColumnShapes
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.torch.torch_policy import TorchPolicy
@@ -162,6 +163,13 @@ def test_observations_of_another_space_are_refused(kind, space, obs, found):
     for act in (policy.compute_actions, policy.compute_values):
         with pytest.raises(EnvError, match=rf"observations for policy 'default_policy'(.|\n)*{found}"):
             act(obs)
+
+
+def test_further_keys_of_observations_do_not_count():
+    obs = {"aside": np.zeros(5), "x": seen(3), "action_mask": np.ones((3, 4), np.int8)}
+    shapes = ColumnShapes(MASKED)
+    assert (shapes.misfit(obs), shapes.rows_of(obs)) == (None, 3)
+    assert len(made("PyTorch", MASKED).compute_actions(obs)[0]) == 3
 
 
 @both_kinds
