@@ -106,7 +106,7 @@ def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, 
     call = f"{name}(env=..., config={{...}})"
     if keys:
         fields = trainer_class.config_class.model_fields.items()
-        known = {field.validation_alias or key for key, field in fields} | SYNONYMS.keys()
+        known = {str(field.validation_alias or key) for key, field in fields} | SYNONYMS.keys()
         given = ", ".join(f"{key!r}: ..." for key in keys if key in known) or "..."
         what, where, got = "A trainer takes its settings in one config.", f"{name}(...)", f"arguments {', '.join(keys)}"
         fix = f"{name}(env=..., config={{{given}}})"

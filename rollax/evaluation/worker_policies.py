@@ -179,7 +179,7 @@ def env_with_spaces(
     creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
 ) -> Iterator[BaseEnv | None]:
     """An environment for a worker that has none; None if the config or the specs define all spaces."""
-    declared = {"observation_space": config.observation_space, "action_space": config.action_space}
+    declared: dict[str, Any] = {"observation_space": config.observation_space, "action_space": config.action_space}
     known = all(
         getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
     )

@@ -75,11 +75,11 @@ class ColumnShapes:
     def _described(self, columns: trees.Tree, path: Path, shape: tuple[int | str, ...], whole: bool) -> Misfit:
         leaf, of_kind = dict(leaves(self._space))[path], False
         try:
-            column = at(columns, path)
+            got: Any = at(columns, path)
         except _MISFIT:
             got = f"no such part in {type(columns).__name__}"
-        else:
-            got = f"a dict with the keys {list(column)}" if isinstance(column, Mapping) else column
-            if hasattr(column, "dtype"):
-                got, of_kind = f"{column.dtype}{list(column.shape)}", tuple(column.shape) == shape
+        if isinstance(got, Mapping):
+            got = f"a dict with the keys {list(got)}"
+        elif hasattr(got, "dtype"):
+            got, of_kind = f"{got.dtype}{list(got.shape)}", tuple(got.shape) == shape
         return Misfit(path, leaf, got, shape, whole, of_kind)
