@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 
-def _all(names: str, hint: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), hint)
+def each(names: str, value: str) -> dict[str, str]:
+    """A table in which all of these names, separated by spaces, have one value."""
+    return dict.fromkeys(names.split(), value)
 
 
 _POLICIES = (
@@ -27,29 +28,29 @@ _FIT = "fit(stop, out) writes results, a TensorBoard log and checkpoints"
 TRAINER: dict[str, str] = {
     # Stable-Baselines3
     "learn": "fit(stop={'timesteps_total': n}), or train() in a loop",
-    **_all("predict compute_action", "compute_single_action(obs), or compute_actions([...]) for many observations"),
+    **each("predict compute_action", "compute_single_action(obs), or compute_actions([...]) for many observations"),
     "load": "load_policy(path) to act, or {cls}.from_checkpoint(path) to continue training",
     "policy": "get_policy()",
-    **_all("env get_env", "worker.foreach_env(function)"),
+    **each("env get_env", "worker.foreach_env(function)"),
     "set_env": "{cls}.from_checkpoint(path, env=...)",
     "get_parameters": "get_weights()",
     "set_parameters": "set_weights(weights)",
-    **_all("num_timesteps timesteps_total", "optimizer.steps, and 'timesteps_total' of the results"),
-    **_all("replay_buffer local_replay_buffer", "optimizer.buffers[policy_id]"),
-    **_all("save_replay_buffer load_replay_buffer", _BUFFER),
-    **_all("observation_space action_space", "get_policy().observation_space and action_space"),
-    **_all("logger set_logger", _FIT),
+    **each("num_timesteps timesteps_total", "optimizer.steps, and 'timesteps_total' of the results"),
+    **each("replay_buffer local_replay_buffer", "optimizer.buffers[policy_id]"),
+    **each("save_replay_buffer load_replay_buffer", _BUFFER),
+    **each("observation_space action_space", "get_policy().observation_space and action_space"),
+    **each("logger set_logger", _FIT),
     "set_random_seed": "config key 'seed'",
     # RLlib
-    **_all("build build_algo", "a trainer is ready as it is: call train() or fit()"),
-    **_all("add_policy remove_policy", _POLICIES),
-    **_all("save_checkpoint save_to_path", "save(directory)"),
-    **_all("load_checkpoint restore_from_path", "restore(path), or {cls}.from_checkpoint(path)"),
-    **_all("export_policy_model export_model", "export_policy(checkpoint, to='onnx', out=...)"),
+    **each("build build_algo", "a trainer is ready as it is: call train() or fit()"),
+    **each("add_policy remove_policy", _POLICIES),
+    **each("save_checkpoint save_to_path", "save(directory)"),
+    **each("load_checkpoint restore_from_path", "restore(path), or {cls}.from_checkpoint(path)"),
+    **each("export_policy_model export_model", "export_policy(checkpoint, to='onnx', out=...)"),
     "export_policy_checkpoint": "save(directory), and load_policy(path, policy_id)",
     "get_module": "get_policy()",
     "get_config": "the attribute config",
-    **_all("get_default_config default_config", "{cls}.config_class()"),
+    **each("get_default_config default_config", "{cls}.config_class()"),
     "training_iteration": "iteration",
     "env_runner": "worker",
     "env_runner_group": "workers",
@@ -58,18 +59,18 @@ TRAINER: dict[str, str] = {
 """Attribute of another library's trainer -> its replacement; "{cls}" is the class of ours."""
 
 CONFIG: dict[str, str] = {
-    **_all("environment training rollouts env_runners learners framework resources multi_agent debugging", _SETTINGS),
-    **_all("reporting evaluation checkpointing fault_tolerance offline_data rl_module api_stack", _SETTINGS),
-    **_all("experimental python_environment update_from_dict", _SETTINGS),
-    **_all("build build_algo algo_class", _BUILT),
+    **each("environment training rollouts env_runners learners framework resources multi_agent debugging", _SETTINGS),
+    **each("reporting evaluation checkpointing fault_tolerance offline_data rl_module api_stack", _SETTINGS),
+    **each("experimental python_environment update_from_dict", _SETTINGS),
+    **each("build build_algo algo_class", _BUILT),
     "to_dict": "to_json()",
 }
 """Attribute of RLlib's config -> its replacement; "{cls}" is the class of ours."""
 
 RUNNER: dict[str, str] = {
     **{name: TRAINER[name] for name in ("predict", "compute_action")},
-    **_all("learn train fit", "the trainer's, which Trainer.from_checkpoint(path) opens"),
-    **_all("get_weights set_weights get_parameters", "policy.get_weights() and policy.set_weights(weights)"),
+    **each("learn train fit", "the trainer's, which Trainer.from_checkpoint(path) opens"),
+    **each("get_weights set_weights get_parameters", "policy.get_weights() and policy.set_weights(weights)"),
 }
 """Attribute of another library's loaded policy -> its replacement."""
 
@@ -77,10 +78,10 @@ PUBLIC: dict[str, str] = {
     # Stable-Baselines3
     "RecurrentPPO": "PPOTrainer with {'model': {'use_lstm': True}}",
     "MaskablePPO": "PPOTrainer, with the mask as 'action_mask' of the observation",
-    **_all("BaseAlgorithm OnPolicyAlgorithm OffPolicyAlgorithm", "Trainer"),
+    **each("BaseAlgorithm OnPolicyAlgorithm OffPolicyAlgorithm", "Trainer"),
     "BasePolicy": "Policy",
     "evaluate_policy": "the method evaluate(num_episodes) of a trainer",
-    **_all("make_vec_env DummyVecEnv SubprocVecEnv", _COPIES),
+    **each("make_vec_env DummyVecEnv SubprocVecEnv", _COPIES),
     "VecNormalize": "config key 'observation_filter': 'MeanStdFilter'",
     "Monitor": "leave it out: results have the rewards and lengths of episodes",
     "EvalCallback": "config key 'evaluation_interval'; fit(stop, out) keeps the best model",
@@ -89,15 +90,15 @@ PUBLIC: dict[str, str] = {
     # RLlib
     "Algorithm": "Trainer",
     "AlgorithmConfig": "TrainerConfig",
-    **_all("DefaultCallbacks RLlibCallback", "Callbacks"),
+    **each("DefaultCallbacks RLlibCallback", "Callbacks"),
     "EnvRunner": "RolloutWorker",
     "TorchPolicyV2": "TorchPolicy",
-    **_all("ModelCatalog ModelV2 TorchModelV2 TFModelV2 RLModule RLModuleSpec TorchRLModule", _MODELS),
+    **each("ModelCatalog ModelV2 TorchModelV2 TFModelV2 RLModule RLModuleSpec TorchRLModule", _MODELS),
     "PrioritizedReplayBuffer": "PrioritizedReplay",
-    **_all("JsonReader InputReader", "open_dataset"),
+    **each("JsonReader InputReader", "open_dataset"),
     "JsonWriter": "DatasetWriter",
     "PolicyServerInput": "PolicyServerEnv, as the env",
-    **_all("PettingZooEnv ParallelPettingZooEnv", "leave it out: env is a PettingZoo environment's class or creator"),
+    **each("PettingZooEnv ParallelPettingZooEnv", "leave it out: env is a PettingZoo environment's class or creator"),
 }
 """Public name of another library -> its replacement."""
 
