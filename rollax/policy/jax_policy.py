@@ -62,6 +62,7 @@ class JaxPolicy(ModelPolicy):
     """Attributes that differ between policies of one kind or change, which compiled functions cannot read."""
 
     acts_while_learning = True  # learning replaces all arrays at once
+    learner: Learner
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         runtime.configure_jax()
@@ -150,15 +151,6 @@ class JaxPolicy(ModelPolicy):
         arguments = self.observation_space, self.action_space, self.distribution, self.config, rngs
         needs_value = self._learning_reads_values or self.batch_columns is None
         return make_policy_model(*arguments, type(self).__name__, needs_value=needs_value)
-
-    def target_columns(
-        self, model: nnx.Module, target_model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns
-    ) -> dict[str, jax.Array]:
-        """Further columns [B, ...] for the loss, without gradient; traced by JAX if the plan has `targets`.
-
-        Both models are in evaluation mode; `target_model` has the target parameters.
-        """
-        return {}
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """Returns the optimizer without learning rate and `grad_clip`: Adam, one for each part in `learning_rates`.
@@ -302,20 +294,6 @@ class JaxPolicy(ModelPolicy):
         return np.asarray(self._acting.values(params, extra, columns))[:rows]
 
     @naming_missing_columns
-    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        """Trains in one compiled call; statistics are means over the last epoch that began.
-
-        Raises NonFiniteError if a loss, gradient or new weight is not finite; earlier gradient steps are kept.
-        """
-        self._share()  # completes what an interrupt may have left undone
-        columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
-        update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
-        self._share()
-        if update.error is not None:
-            raise update.error
-        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self._reported_lr()}
-
-    @naming_missing_columns
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
         columns, size = self._checked_columns(batch), training_bucket(len(batch))
@@ -379,9 +357,6 @@ class JaxPolicy(ModelPolicy):
     def targets(self) -> Columns:
         """Name -> target parameter; empty if there are none."""
         return self.learner.targets
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), **self.learner.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"

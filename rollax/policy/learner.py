@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,15 +17,8 @@ from rollax.policy.finite import not_finite
 from rollax.policy.gradient_steps import Devices, GradientSteps, Packed, Variables
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
+from rollax.policy.update_plan import Update
 from rollax.sharing import shared
-
-
-class Update(NamedTuple):
-    """The result of an update."""
-
-    statistics: dict[str, float]  # means over the last epoch that began, with the minibatch that ended the update
-    rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
-    error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
 
 
 class Learner:

@@ -22,7 +22,7 @@ from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_ma
 from rollax.policy.column_shapes import ColumnShapes
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.finite import check_finite
-from rollax.policy.learned_columns import LearnedColumns
+from rollax.policy.learned_columns import LearnedColumns, naming_missing_columns
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
@@ -50,6 +50,8 @@ class ModelPolicy(Policy):
     """Whether learning reads `Outputs.value`, as policies with the column `vf_preds` do too."""
     memory: RecurrentColumns
     plan: UpdatePlan
+    learner: Any
+    """The `Learner` of its library, which holds the variables that gradient steps change."""
     distribution: ActionDistribution
     """The action distribution whose inputs the model returns."""
 
@@ -145,6 +147,15 @@ class ModelPolicy(Policy):
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: the result of `coefficients()`, with `num_updates`: gradient steps taken before this one.
         """
+
+    def target_columns(
+        self, model: Any, target_model: Any, batch: Columns, mask: Any, coefficients: Columns
+    ) -> dict[str, Any]:
+        """Further columns [B, ...] for the loss, without gradient, if the plan has `targets`.
+
+        Both models are in evaluation mode; `target_model` has the target parameters.
+        """
+        return {}
 
     def coefficients(self) -> dict[str, Any]:
         """Numbers that change between updates: `lr`, and each field that can have a schedule."""
@@ -301,6 +312,20 @@ class ModelPolicy(Policy):
         self._check_observations(obs_batch)
         return {SampleBatch.OBS: obs_batch, **self.memory.of(memory)}
 
+    @naming_missing_columns
+    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        """Trains on epochs of minibatches; statistics are means over the last epoch that began.
+
+        Raises NonFiniteError if a loss, gradient or new weight is not finite; earlier gradient steps are kept.
+        """
+        self._share()  # completes what an interrupt may have left undone
+        columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
+        update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
+        self._share()
+        if update.error is not None:
+            raise update.error
+        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self._reported_lr()}
+
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
         """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""
         columns, count = self._checked_columns(batch), len(batch)
@@ -346,7 +371,8 @@ class ModelPolicy(Policy):
             self.on_new_variables()
 
     def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "learning_rng": self.learning_rng.bit_generator.state}
+        learning_rng = self.learning_rng.bit_generator.state
+        return {**super().get_state(), "learning_rng": learning_rng, **self.learner.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         learning_rng = generator_state(state, "learning_rng", f"policy {self.name!r}", self.learning_rng)

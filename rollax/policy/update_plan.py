@@ -1,13 +1,15 @@
-"""`UpdatePlan`: how a batch becomes gradient steps, and updates of target parameters. It imports no JAX."""
+"""`UpdatePlan`: how a batch becomes gradient steps, and updates of target parameters; `Update`. It imports no JAX."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rollax.batch import Columns
-from rollax.errors import PolicyError
+from rollax.errors import NonFiniteError, PolicyError
 from rollax.numbers import is_whole
 
 UpdatedTargets = Callable[[Columns, Columns, Any], Columns]
@@ -31,6 +33,14 @@ class UpdatePlan:
             value = getattr(self, name)
             if value is not None or name == "epochs":
                 _check_whole(value, f"UpdatePlan, {name}")
+
+
+class Update(NamedTuple):
+    """The result of an update."""
+
+    statistics: dict[str, float]  # means over the last epoch that began, with the minibatch that ended the update
+    rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
+    error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
 
 
 def periodic_copy(interval: int) -> UpdatedTargets:

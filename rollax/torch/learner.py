@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from rollax.errors import NonFiniteError, PolicyError
 from rollax.importing import path_of
 from rollax.policy.finite import not_finite
 from rollax.policy.minibatches import Minibatches
-from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
+from rollax.policy.update_plan import StopsUpdate, Update, UpdatedTargets
 from rollax.policy.weights import check_gradients, check_weights
 from rollax.torch.epoch import Epoch
 from rollax.torch.model_tensors import ModelTensors
@@ -30,14 +30,6 @@ from rollax.torch.weights import assign, to_numpy, to_tensors
 Loss = Callable[[Columns, Tensor, Columns], tuple[Tensor, dict[str, Any]]]
 """(batch, mask, coefficients with `num_updates`) -> (loss, statistics): tensors, arrays or numbers."""
 Rates = float | Mapping[str, float]
-
-
-class Update(NamedTuple):
-    """The result of an update."""
-
-    statistics: dict[str, float]  # means over the last epoch that began, with the minibatch that ended the update
-    rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
-    error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
 
 
 class Learner:

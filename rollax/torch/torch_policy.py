@@ -52,6 +52,7 @@ class TorchPolicy(ModelPolicy):
 
     config_class: ClassVar[Any] = TorchConfig
     stored_apart = frozenset({"_model", "learner", "exploration", "generator", "_batch_norms"})
+    learner: Learner
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -155,15 +156,6 @@ class TorchPolicy(ModelPolicy):
         epsilon = getattr(self.config, "adam_epsilon", 1e-8)
         return torch.optim.Adam(params, lr=0.0, eps=epsilon, fused=self.device.type != "mps")
 
-    def target_columns(
-        self, model: Any, target_model: Any, batch: Columns, mask: Tensor, coefficients: Columns
-    ) -> dict[str, Tensor]:
-        """Further columns [B, ...] for the loss, without gradient, if the plan has `targets`.
-
-        Both models are in evaluation mode; `target_model` has the target parameters.
-        """
-        return {}
-
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.
 
@@ -262,18 +254,6 @@ class TorchPolicy(ModelPolicy):
         return values
 
     @naming_missing_columns
-    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        """Trains on epochs of minibatches; statistics are means over the last epoch that began.
-
-        Raises NonFiniteError if a loss, gradient or new weight is not finite; earlier gradient steps are kept.
-        """
-        columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
-        update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
-        if update.error is not None:
-            raise update.error
-        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self._reported_lr()}
-
-    @naming_missing_columns
     @torch.no_grad()
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
@@ -363,9 +343,6 @@ class TorchPolicy(ModelPolicy):
     def targets(self) -> dict[str, Tensor]:
         """Name -> target parameter; empty if there are none."""
         return self.learner.tensors.targets
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), **self.learner.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
