@@ -119,6 +119,12 @@ def _has_boolean(value: Any) -> bool:
     return any(map(_has_boolean, value)) if isinstance(value, list | tuple) else isinstance(value, bool | np.bool_)
 
 
+def fields_by_key(config_class: type[BaseModel]) -> dict[str, str]:
+    """Config key -> the name of its field, which differs where Python reserves the key: `lambda`, `lambda_`."""
+    aliases = {name: field.validation_alias for name, field in config_class.model_fields.items()}
+    return {alias if isinstance(alias, str) else name: name for name, alias in aliases.items()}
+
+
 class FrozenModel(BaseModel):
     """A pydantic model that refuses changes, also to nested values, with a ConfigError.
 
@@ -142,8 +148,7 @@ class FrozenModel(BaseModel):
         def __getitem__(self, name: Any) -> NoReturn:
             """Keys are attributes; without this method Python's error would not name them."""
             kind = type(self)
-            keys = {field.validation_alias or key: key for key, field in kind.model_fields.items()}
-            known = keys.get(name, name)
+            known = fields_by_key(kind).get(name, name)
             config = f"config.{self.part}" if self.part else "config"
             fits = known in kind.model_fields
             raise ConfigError(

@@ -16,6 +16,7 @@ from rollax.config.stored import GIVEN, POLICY, space_from_json
 from rollax.errors import CheckpointError
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.frozen import fields_by_key
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.policy import Policy
 
@@ -117,7 +118,7 @@ def _config(
     stored: Mapping[str, Any], data: Mapping[str, Any], policy_class: type[Policy], code: _GivenCode
 ) -> TrainerConfig:
     config_class = policy_class.config_class
-    if config_class is None or not _has_fields(config_class, data):
+    if config_class is None or not data.keys() <= {*fields_by_key(config_class), GIVEN}:  # a trainer's may have more
         config_class = (
             code.trainer_class or checkpoint.trainer_class_of(stored, code.path, trust_code=code.trust_code)
         ).config_class
@@ -129,12 +130,6 @@ def _config(
     if isinstance(model := config.model.custom_model, StoredCode):
         raise checkpoint.untrusted(code.path, model, "pass custom_model=YourModel")
     return config
-
-
-def _has_fields(config_class: type[TrainerConfig], data: Mapping[str, Any]) -> bool:
-    """Returns whether a stored config may be one of this class; a custom trainer may have more fields."""
-    known = {field.serialization_alias or name for name, field in config_class.model_fields.items()}
-    return data.keys() <= known | {GIVEN}
 
 
 def _class_of(path: str | Path, name: str, trust_code: bool) -> type[Policy]:

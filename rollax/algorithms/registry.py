@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rollax.config import TrainerConfig, validation_errors
 from rollax.config.synonyms import SYNONYMS
 from rollax.errors import ConfigError, corrected
+from rollax.frozen import fields_by_key
 from rollax.importing import path_of
 
 if TYPE_CHECKING:
@@ -63,11 +64,7 @@ def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
 def algorithms_with(key: str) -> list[str]:
     """Returns the names of the algorithms whose configs have this key."""
     configs = {name: getattr(get_trainer_class(name), "config_class", TrainerConfig) for name in ALGORITHMS}
-    return [
-        name
-        for name, config in configs.items()
-        if any(key == (field.validation_alias or own) for own, field in config.model_fields.items())
-    ]
+    return [name for name, config in configs.items() if key in fields_by_key(config)]
 
 
 validation_errors.NAMES_OF_OWNERS.append(algorithms_with)
@@ -105,8 +102,7 @@ def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, 
     name = trainer_class.__name__
     call = f"{name}(env=..., config={{...}})"
     if keys:
-        fields = trainer_class.config_class.model_fields.items()
-        known = {str(field.validation_alias or key) for key, field in fields} | SYNONYMS.keys()
+        known = fields_by_key(trainer_class.config_class).keys() | SYNONYMS.keys()
         given = ", ".join(f"{key!r}: ..." for key in keys if key in known) or "..."
         what, where, got = "A trainer takes its settings in one config.", f"{name}(...)", f"arguments {', '.join(keys)}"
         fix = f"{name}(env=..., config={{{given}}})"

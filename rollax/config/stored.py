@@ -21,6 +21,7 @@ from gymnasium.spaces import Space
 from pydantic import BaseModel
 
 from rollax.errors import ConfigError, SpaceError
+from rollax.frozen import fields_by_key
 from rollax.importing import JAX_ENV, REGISTERED, StoredCode, import_object, named_by_file, path_of
 from rollax.spaces import DTYPES, SUPPORTED, check_space
 
@@ -144,13 +145,13 @@ def space_from_json(data: Any, where: str = "stored space") -> Space:
 
 def _encode_fields(model: BaseModel) -> dict[str, Any]:
     encoded = {}
-    for name, field in type(model).model_fields.items():
-        value = getattr(model, name)
+    for key, name in fields_by_key(type(model)).items():
+        value, field = getattr(model, name), type(model).model_fields[name]
         # A field of tuples converts JSON's lists to tuples; a field of any type does not.
         part = _encode(value if _holds_anything(field.annotation) else _tuples_as_lists(value))
         if name in _IMPORTED_WHERE_USED and isinstance(part, dict):
             part = part.get("$code") or part
-        encoded[field.serialization_alias or name] = part
+        encoded[key] = part
     return encoded
 
 

@@ -21,7 +21,7 @@ from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.rules import SCHEDULE, SET, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
-from rollax.frozen import FrozenModel, too_deep
+from rollax.frozen import FrozenModel, fields_by_key, too_deep
 from rollax.models.config import ModelConfig
 from rollax.other_names import OtherNamesOfConfig
 from rollax.schedules import Schedule
@@ -392,7 +392,5 @@ def resolve_config(
 
 def by_name(config_class: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values under the names of their fields, so that `lambda` replaces `lambda_`."""
-    names = {
-        field.validation_alias: name for name, field in config_class.model_fields.items() if field.validation_alias
-    }
+    names = fields_by_key(config_class)
     return {names.get(key, key): value for key, value in values.items()}

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from rollax.config.rules import SCHEDULE
 from rollax.config.synonyms import ADVICE, counterpart, counterparts
 from rollax.errors import ConfigError, corrected, nearest, repr_of
-from rollax.frozen import union_members
+from rollax.frozen import fields_by_key, union_members
 
 NAMES_OF_OWNERS: list[Callable[[str], Iterable[str]]] = []
 """Functions that return the names of the algorithms with a key. The package of algorithms, which stands above this one,
@@ -97,10 +97,11 @@ def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> 
             return f"it is a key of '{part}': {{'{part}': {{'{name}': ...}}}}"
     if _field(config_class, name)[1] is not None:
         return "it is a key of the config itself, not of this part"
-    known = [_key(key, field) for key, field in owner.model_fields.items()]
     ours = counterpart(name, _with_parts(owner), getattr(owner, "part", ""))
     if ours is None:
-        return _belongs(config_class, name) if owner is config_class else ADVICE.get(name) or nearest(name, known)
+        if owner is config_class:
+            return _belongs(config_class, name)
+        return ADVICE.get(name) or nearest(name, fields_by_key(owner))
     named = " and ".join(f"'{key}'" for key in ours.keys)
     field = _field(owner, ours.keys[0])[1] if len(ours.keys) == 1 else None
     about = ours.note or (field.description if field is not None else "")
@@ -117,7 +118,7 @@ def _belongs(config_class: type[BaseModel], name: str) -> str:
             others = f" and {len(owners) - len(few)} others" if len(owners) > len(few) else ""
             belongs = "it is" if key == name else f"{key!r} is"
             return f"{advice or 'leave it out'}; {belongs} a key of {', '.join(few)}{others}"
-    known = sorted(_key(key, field) for key, field in config_class.model_fields.items())
+    known = sorted(fields_by_key(config_class))
     if advice or corrected(name, known) is not None or len(known) <= _MOST_LISTED:
         return advice or nearest(name, known)
     words = set(name.lower().split("_")) - {"num", "max", "min"}
@@ -129,21 +130,17 @@ def _belongs(config_class: type[BaseModel], name: str) -> str:
 
 def _with_parts(owner: type[BaseModel]) -> set[str]:
     """The keys of a config, and those of its parts as `part.key`."""
-    keys = {_key(name, field) for name, field in owner.model_fields.items()}
+    keys = set(fields_by_key(owner))
     for part, field in owner.model_fields.items():
         inside = _nested_models(field.annotation)[0]
         keys |= {f"{part}.{name}" for name in (inside.model_fields if inside is not None else ())}
     return keys
 
 
-def _key(name: str, field: FieldInfo) -> str:
-    return field.validation_alias if isinstance(field.validation_alias, str) else name
-
-
 def _field(model: type[BaseModel], written: str) -> tuple[str, FieldInfo | None]:
-    for name, field in model.model_fields.items():
-        if written in (name, _key(name, field)):
-            return _key(name, field), field
+    for key, name in fields_by_key(model).items():
+        if written in (key, name):
+            return key, model.model_fields[name]
     return written, None
 
 
