@@ -6,7 +6,7 @@ The error for an unknown attribute or name shows its entry. Config keys are in `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 
 def each(names: str, value: str) -> dict[str, str]:
@@ -117,40 +117,40 @@ class _MethodOfClass:
         raise _unknown(f"type object '{owner.__name__}'", owner, self._name, TRAINER)
 
 
-class OtherNamesOfTrainer:
-    """Base of `Trainer`: attributes in `TRAINER` raise AttributeError with their replacement."""
+class _OtherNames:
+    """Attributes in the table of the class raise AttributeError with their replacement."""
+
+    _table: ClassVar[Mapping[str, str]]
 
     if not TYPE_CHECKING:  # to type checkers these attributes do not exist
-        load, get_default_config = _MethodOfClass(), _MethodOfClass()
 
         def __getattr__(self, name: str) -> Any:
-            if name in TRAINER and not hasattr(type(self), name):
-                raise _unknown(f"'{type(self).__name__}' object", type(self), name, TRAINER)
+            kind = type(self)
+            if name in kind._table and not hasattr(kind, name):
+                raise _unknown(f"'{kind.__name__}' object", kind, name, kind._table)
             inherited = getattr(super(), "__getattr__", None)
             # Python's own raises its error, or again that of a property.
             return object.__getattribute__(self, name) if inherited is None else inherited(name)
 
 
-class OtherNamesOfConfig:
-    """Base of `TrainerConfig`: attributes in `CONFIG` raise AttributeError with their replacement."""
+class OtherNamesOfTrainer(_OtherNames):
+    """Base of `Trainer`, with `TRAINER`."""
 
+    _table = TRAINER
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in CONFIG and not hasattr(type(self), name):
-                raise _unknown(f"'{type(self).__name__}' object", type(self), name, CONFIG)
-            return super().__getattr__(name)
+        load, get_default_config = _MethodOfClass(), _MethodOfClass()
 
 
-class OtherNamesOfRunner:
+class OtherNamesOfConfig(_OtherNames):
+    """Base of `TrainerConfig`, with `CONFIG`."""
+
+    _table = CONFIG
+
+
+class OtherNamesOfRunner(_OtherNames):
     """Base of `PolicyRunner`, which `load_policy` returns, with `RUNNER`."""
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in RUNNER and not hasattr(type(self), name):
-                raise _unknown(f"'{type(self).__name__}' object", type(self), name, RUNNER)
-            return object.__getattribute__(self, name)
+    _table = RUNNER
 
 
 def public_name(name: str, known: Iterable[str]) -> str | None:
