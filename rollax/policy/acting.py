@@ -44,7 +44,7 @@ class Acting:
         self._fetched = self._fetch_columns(wanted)
         self._act = jax.jit(partial(self.traced_actions, explore=True))
         self._act_greedily = jax.jit(partial(self.traced_actions, explore=False))
-        self._modes = jax.jit(self._modes_of_arrays)
+        self._modes = jax.jit(self.greedy)
         self.values = jax.jit(self._values)
         self.outputs = jax.jit(self._outputs)
 
@@ -89,13 +89,9 @@ class Acting:
 
     def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> tuple[trees.Tree, bool]:
         """`(greedy actions of the first rows, whether the model's outputs for them are finite)`; without memory."""
-        actions, finite = self._modes(params, extra, obs)
+        actions, finite, _ = self._modes(params, extra, {SampleBatch.OBS: obs})
         actions = np.asarray(actions)[:rows] if hasattr(actions, "shape") else trees.tree_map(_first(rows), actions)
         return actions, bool(np.asarray(finite)[:rows].all())
-
-    def _modes_of_arrays(self, params: Columns, extra: Columns, obs: Any) -> tuple[Any, jax.Array]:
-        out = self._forward(self._split.merge(params, extra), {SampleBatch.OBS: obs})
-        return self._exploration.mode(out.policy), jnp.isfinite(out.policy).all(axis=-1)
 
     def traced_actions(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any, explore: bool
@@ -110,10 +106,10 @@ class Acting:
         # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
         return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), out.state
 
-    def greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, tuple]:
-        """`(actions, state_out)` of the greedy actions for columns [B, ...]; traced by JAX."""
+    def greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array, tuple]:
+        """See `JaxPolicy.greedy_actions`."""
         out = self._forward(self._split.merge(params, extra), columns)
-        return self._exploration.mode(out.policy), tuple(out.state)
+        return self._exploration.mode(out.policy), jnp.isfinite(out.policy).all(axis=-1), tuple(out.state)
 
     def _outputs(self, params: Columns, extra: Columns, columns: Columns) -> tuple[jax.Array, tuple]:
         """[S, num_inputs] the model's outputs, those of invalid actions masked, and the states for the next step."""

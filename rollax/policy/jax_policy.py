@@ -239,8 +239,10 @@ class JaxPolicy(ModelPolicy):
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
         return fetches
 
-    def greedy_actions(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, tuple]:
-        """`(actions, state_out)` of `compute_actions` without exploration, for any number of rows; traced by JAX.
+    def greedy_actions(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array, tuple]:
+        """`(actions, finite, state_out)` of `compute_actions` without exploration, for B rows; traced by JAX.
+
+        `finite` [B] is whether the model's outputs are.
 
         Args:
             params, extra: arrays like the attributes of these names.

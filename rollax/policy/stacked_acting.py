@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from rollax import trees
-from rollax.batch import SampleBatch
-from rollax.models.outputs import Outputs
+from rollax.batch import Columns, SampleBatch
 from rollax.policy.acting_device import Copies
-from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.split_model import SplitModel
 
 BLOCK = 16
 """The number of slots of one compiled call."""
@@ -29,9 +25,8 @@ class StackedActing:
     rounded differently for another number of them.
 
     Args:
-        split: the model.
-        exploration: chooses the greedy actions.
-        forward: (model, columns) -> outputs, with invalid actions masked.
+        shapes: name -> shape of a parameter.
+        greedy: chooses the actions; see `JaxPolicy.greedy_actions`.
         slots: the number of slots.
         device: the device of JAX that acts; None for its default.
     Attributes:
@@ -39,10 +34,13 @@ class StackedActing:
     """
 
     def __init__(
-        self, split: SplitModel, exploration: Exploration, forward: Any, slots: int, device: Any = None
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        greedy: Callable[[Columns, Columns, Columns], tuple[Any, jax.Array, tuple]],
+        slots: int,
+        device: Any = None,
     ) -> None:
-        self._split, self._exploration, self._forward = split, exploration, forward
-        self._shapes = {name: array.shape for name, array in split.params.items()}
+        self._shapes, self._greedy = shapes, greedy
         self._copies = None if device is None else Copies(device)
         # On the host: `device_put` compiles nothing.
         self.blocks = [
@@ -94,9 +92,8 @@ class StackedActing:
 
         def one(params: Any, row: Any) -> tuple[Any, jax.Array]:
             columns = {SampleBatch.OBS: jax.tree.map(lambda leaf: leaf[None], row)}
-            out: Outputs = self._forward(self._split.merge(params, extra), columns)
-            actions = self._exploration.mode(out.policy)
-            return jax.tree.map(lambda leaf: leaf[0], actions), jnp.isfinite(out.policy).all()
+            actions, finite, _ = self._greedy(params, extra, columns)
+            return jax.tree.map(lambda leaf: leaf[0], (actions, finite))
 
         return jax.vmap(one)(params, obs)
 
