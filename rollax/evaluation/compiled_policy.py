@@ -20,6 +20,7 @@ from rollax.jaxenv.jax_base_env import JaxBaseEnv
 from rollax.jaxenv.jax_env import Outcome
 from rollax.jaxenv.sub_environments import ByAgent, joined, replaced, split
 from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.traced_acting import Decisions, TracedActing
 
 
 class PolicyCarry(NamedTuple):
@@ -27,14 +28,6 @@ class PolicyCarry(NamedTuple):
 
     inputs: Inputs
     moments: Any
-
-
-class Decisions(NamedTuple):
-    """The outputs of a policy for its N k rows; see `JaxPolicy.traced_actions`."""
-
-    actions: Any
-    packed: Any
-    states: Any
 
 
 class PolicyColumns(NamedTuple):
@@ -121,6 +114,7 @@ class CompiledPolicy:
     def __init__(self, runner: PolicyRunner, env: JaxBaseEnv, agents: Sequence[str]) -> None:
         assert isinstance(runner.policy, JaxPolicy)
         self.runner, self.policy, self.agents = runner, runner.policy, agents
+        self.acting = TracedActing(runner.policy)
         self.places = np.array([env.agents.index(agent) for agent in agents])
         self._env, self._rows = env, env.num_envs * len(agents)
         self._filter = CompiledFilter(runner.filter, self.policy.observation_space)
@@ -139,13 +133,13 @@ class CompiledPolicy:
 
     def draw_noise(self, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The random numbers of the actions of a number of steps."""
-        return self.policy.draw_noise(steps, self._rows)
+        return self.acting.draw_noise(steps, self._rows)
 
     # Traced by JAX.
 
-    def act(self, params: Any, extra: Any, inputs: Inputs, noise: Any, explore: bool) -> tuple[Decisions, ByAgent]:
+    def act(self, params: Any, extra: Any, inputs: Inputs, noise: Any) -> tuple[Decisions, ByAgent]:
         """The outputs and the actions by agent; `noise` is that of one step, None for greedy actions."""
-        decisions = Decisions(*self.policy.traced_actions(params, extra, inputs, noise, explore=explore))
+        decisions = self.acting.act(params, extra, inputs, noise)
         return decisions, split(self.runner.action_map(decisions.actions), self.agents)
 
     def observe(
@@ -213,7 +207,7 @@ class CompiledPolicy:
         rows = {
             **columns.inputs,
             SampleBatch.ACTIONS: columns.actions,
-            **self.policy.unpacked(columns.packed),
+            **self.acting.fetches(columns.packed),
             SampleBatch.REWARDS: self.runner.clipped(played.rewards[:, self.places].ravel().astype(np.float32)),
             SampleBatch.TERMINATEDS: self._of_agents(played.terminateds),
             SampleBatch.TRUNCATEDS: self._of_agents(played.truncateds),

@@ -19,7 +19,7 @@ from rollax.evaluation.sampler import Sampler
 from rollax.jaxenv.jax_base_env import JaxBaseEnv
 from rollax.jaxenv.sub_environments import Running
 from rollax.methods import overrides
-from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.traced_acting import only_acts_stepwise
 
 if TYPE_CHECKING:
     from rollax.evaluation.rollout_worker import RolloutWorker
@@ -67,7 +67,7 @@ class CompiledSampler(Sampler):
         self._trajectories = np.full(shape, -1)  # the number of each running trajectory
         self._returns = np.zeros(shape)  # the sum of its rewards so far
         self._begun = False
-        self._roll = jax.jit(self._traced_rollout, static_argnames=("steps", "explore", "learning"))
+        self._roll = jax.jit(self._traced_rollout, static_argnames=("steps", "learning"))
 
     def sample(self) -> tuple[dict[str, Fragment], int]:
         rows = self._play(self.fragment_length)
@@ -80,7 +80,7 @@ class CompiledSampler(Sampler):
         # With exploration each step draws random numbers, so that surplus steps would change later ones.
         rows = self._play(1 if self.explore else _EVALUATION_STEPS)
         for i, one in self._policies.items():
-            one.policy.unpacked(rows.columns[i].packed)  # raises where the model's outputs are not finite
+            one.acting.fetches(rows.columns[i].packed)  # raises where the model's outputs are not finite
         self._record(rows)
         self._begun = True
 
@@ -101,8 +101,7 @@ class CompiledSampler(Sampler):
         extra = {i: one.policy.extra for i, one in policies.items()}
         assert self.env.running is not None
         carry = _Carry(self.env.running, {i: one.carry() for i, one in policies.items()})
-        settings = {"steps": steps, "explore": self.explore, "learning": learning}
-        (self.env.running, carries), rows = self._roll(params, extra, carry, noise, **settings)
+        (self.env.running, carries), rows = self._roll(params, extra, carry, noise, steps=steps, learning=learning)
         for i, one in policies.items():
             one.inputs = carries[i].inputs
         rows = self._needed(jax.tree.map(np.array, rows))  # copies, which callers may change
@@ -178,7 +177,7 @@ class CompiledSampler(Sampler):
         return Played(rows.rewards, rows.terminateds, rows.truncateds, ids, trajectories, t)
 
     def _traced_rollout(
-        self, params: Any, extra: Any, carry: _Carry, noise: Any, steps: int, explore: bool, learning: frozenset[str]
+        self, params: Any, extra: Any, carry: _Carry, noise: Any, steps: int, learning: frozenset[str]
     ) -> tuple[_Carry, _Rows]:
         """Traced by JAX; `noise` is that of `steps` steps, or None for greedy actions.
 
@@ -190,7 +189,7 @@ class CompiledSampler(Sampler):
             decided, actions = {}, {}
             for i, one in policies.items():
                 own_noise = None if noise is None else noise[i]
-                decided[i], own = one.act(params[i], extra[i], carry.policies[i].inputs, own_noise, explore)
+                decided[i], own = one.act(params[i], extra[i], carry.policies[i].inputs, own_noise)
                 actions |= own
             running, outcome = functions.advance(carry.running, actions)
             over = outcome.terminated | outcome.truncated
@@ -243,8 +242,4 @@ def only_stepwise(worker: RolloutWorker) -> str:
         (overrides(callbacks, Callbacks, "on_episode_step"), "callback on_episode_step"),
     )
     found = next((reason for applies, reason in reasons if applies), "")
-    for runner in runners:
-        if not found:
-            policy = runner.policy
-            found = policy.only_stepwise() if isinstance(policy, JaxPolicy) else "a policy that is no JaxPolicy"
-    return found
+    return found or next(filter(None, (only_acts_stepwise(runner.policy) for runner in runners)), "")

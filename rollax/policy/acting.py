@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -42,15 +41,14 @@ class Acting:
         self._split, self._exploration, self._masks, self._noisy = split, exploration, masks, noisy
         self._forward = self.forward if forward is None else forward
         self._fetched = self._fetch_columns(wanted)
-        self._act = jax.jit(partial(self.traced_actions, explore=True))
-        self._act_greedily = jax.jit(partial(self.traced_actions, explore=False))
+        self._act = jax.jit(self.traced_actions)
         self._modes = jax.jit(self.greedy)
         self.values = jax.jit(self._values)
         self.outputs = jax.jit(self._outputs)
 
     def functions(self) -> Sequence[Any]:
         """The compiled functions whose versions `compilations` counts."""
-        return self._act, self._act_greedily, self._modes, self.values, self.outputs
+        return self._act, self._modes, self.values, self.outputs
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """The model's outputs inside a compiled function; see `JaxPolicy.forward`."""
@@ -78,8 +76,7 @@ class Acting:
         `noise` is [S, K], from `Exploration.noise`; None for the greedy actions. `noise_seed` is [] uint32, the seed of
         a noisy model that explores.
         """
-        act = self._act_greedily if noise is None else self._act
-        actions, packed, states = act(params, extra, columns, noise, noise_seed)
+        actions, packed, states = self._act(params, extra, columns, noise, noise_seed)
         actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
         return actions, [np.asarray(part)[:rows] for part in states], self.fetches_of(np.asarray(packed)[:rows])
 
@@ -94,12 +91,12 @@ class Acting:
         return actions, bool(np.asarray(finite)[:rows].all())
 
     def traced_actions(
-        self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any, explore: bool
+        self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any
     ) -> tuple[Any, Any, tuple]:
         """`(actions, packed, state_out)`, with all fetched columns in `packed`; traced by JAX."""
+        explore, exploration = noise is not None, self._exploration
         model = self._split.merge(params, extra, learning=explore and self._noisy, noise_seed=noise_seed)
         out = self._forward(model, columns)
-        exploration = self._exploration
         actions = exploration.sample(out.policy, noise) if explore else exploration.mode(out.policy)
         values = jnp.zeros(len(out.policy)) if out.value is None else out.value
         fetches = {**exploration.fetches(out.policy, actions), SampleBatch.VF_PREDS: values[:, None]}

@@ -24,7 +24,6 @@ from rollax.models.outputs import Outputs, has_critic, is_noisy
 from rollax.policy.acting import Acting
 from rollax.policy.acting_device import ActingDevice, cpu_beside_gpu
 from rollax.policy.constants import constants_of
-from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.learned_columns import naming_missing_columns
 from rollax.policy.learner import Learner
@@ -194,50 +193,8 @@ class JaxPolicy(ModelPolicy):
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
 
-    def only_stepwise(self) -> str:
-        """Why `traced_actions` cannot act for it, several steps in one compiled call; empty if it can."""
-        if overrides(type(self), JaxPolicy, "compute_actions"):
-            return "compute_actions of its own"
-        perturbs = overrides(type(self.exploration), Exploration, "acting_params")
-        return "noise in its parameters" if perturbs else ""
-
     def _draw_noise_seed(self) -> np.uint32 | None:
         return self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None
-
-    def draw_noise(self, calls: int, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """What as many calls of `compute_actions` with exploration would draw.
-
-        [calls, rows, K] random numbers, and [calls] seeds of a noisy model, None of any other.
-        """
-        size = acting_bucket(rows)
-        draw = self.exploration.noise
-        drawn = [(draw(self.acting_rng, size, self.timestep), self._draw_noise_seed()) for _ in range(calls)]
-        noise, seeds = zip(*drawn, strict=True)
-        return np.stack(noise)[:, :rows], np.stack(seeds) if self._noisy else None
-
-    def traced_actions(
-        self, params: Columns, extra: Columns, columns: Columns, noise: Any, *, explore: bool
-    ) -> tuple[Any, jax.Array, tuple]:
-        """`(actions, packed, state_out)` for any number of rows, as in `compute_actions`; traced by JAX.
-
-        `params` and `extra` are as for `greedy_actions`; so are `columns`, but the last parts of `state_in` are the
-        exploration state, if there is one. `noise` is one call's part of `draw_noise`; `unpacked` takes `packed` [B, W]
-        apart.
-        """
-        state, parts = columns.get(SampleBatch.STATE_IN, ()), len(self.memory.initial_state)
-        exploring: Sequence[Any] = state[parts:]
-        noise, seed = noise if explore else (None, None)
-        if explore:
-            noise, exploring = self.exploration.advance(noise, exploring)
-        inputs = {**columns, SampleBatch.STATE_IN: state[:parts]}
-        actions, packed, states = self._acting.traced_actions(params, extra, inputs, noise, seed, explore=explore)
-        return actions, packed, (*states, *exploring)
-
-    def unpacked(self, packed: np.ndarray) -> dict[str, np.ndarray]:
-        """The `fetches` of `compute_actions`, of any number of rows; NonFiniteError as there."""
-        fetches = self._acting.fetches_of(packed)
-        check_finite(fetches[self._checked_fetch], self.name, self.timestep)
-        return fetches
 
     def greedy_actions(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array, tuple]:
         """`(actions, finite, state_out)` of `compute_actions` without exploration, for B rows; traced by JAX.

@@ -139,7 +139,7 @@ def check_acts_on_the_cpu_beside_a_gpu() -> None:
     (_, beside, _), (_, alone, _) = one_and_eight("minibatches"), one_and_eight("minibatches")
     device = beside.__dict__["_acting_device"] = ActingDevice(cpu)  # in the place of the cached property
     acting, ran = beside._acting, []
-    for name in ("_act", "_act_greedily", "_modes", "values"):
+    for name in ("_act", "_modes", "values"):
         setattr(acting, name, Noted(getattr(acting, name), ran))  # which equal policies share
 
     def calls(policy: Any) -> list[Any]:

@@ -1,0 +1,73 @@
+"""`TracedActing`: a policy that acts inside a compiled function, for several steps in one call."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax.batch import Columns, SampleBatch
+from rollax.methods import overrides
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.finite import check_finite
+from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.minibatches import acting_bucket
+from rollax.policy.policy import Policy
+
+
+class Decisions(NamedTuple):
+    """What a policy returns for B rows; `TracedActing.fetches` takes `packed` [B, W] apart."""
+
+    actions: Any
+    packed: Any
+    states: tuple[Any, ...]
+
+
+class TracedActing:
+    """Acts as `compute_actions` of a policy for which `only_acts_stepwise` gives no reason."""
+
+    def __init__(self, policy: JaxPolicy) -> None:
+        self._policy = policy
+
+    def draw_noise(self, calls: int, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """What as many calls of `compute_actions` with exploration would draw.
+
+        [calls, rows, K] random numbers, and [calls] seeds of a noisy model, None of any other.
+        """
+        policy, size = self._policy, acting_bucket(rows)
+        draw = policy.exploration.noise
+        drawn = [(draw(policy.acting_rng, size, policy.timestep), policy._draw_noise_seed()) for _ in range(calls)]
+        noise, seeds = zip(*drawn, strict=True)
+        return np.stack(noise)[:, :rows], np.stack(seeds) if policy._noisy else None
+
+    def act(self, params: Columns, extra: Columns, columns: Columns, noise: Any) -> Decisions:
+        """The decisions for any number of rows; traced by JAX.
+
+        `noise` is one call's part of `draw_noise`, None for greedy actions. Other arguments are as for
+        `JaxPolicy.greedy_actions`, but the last parts of `state_in` are the exploration state, if there is one.
+        """
+        policy, parts = self._policy, len(self._policy.memory.initial_state)
+        state, seed = columns.get(SampleBatch.STATE_IN, ()), None
+        exploring = state[parts:]
+        if noise is not None:
+            noise, seed = noise
+            noise, exploring = policy.exploration.advance(noise, exploring)
+        inputs = {**columns, SampleBatch.STATE_IN: state[:parts]}
+        actions, packed, states = policy._acting.traced_actions(params, extra, inputs, noise, seed)
+        return Decisions(actions, packed, (*states, *exploring))
+
+    def fetches(self, packed: np.ndarray) -> dict[str, np.ndarray]:
+        """The `fetches` of `compute_actions`, of any number of rows; NonFiniteError as there."""
+        policy = self._policy
+        fetches = policy._acting.fetches_of(packed)
+        check_finite(fetches[policy._checked_fetch], policy.name, policy.timestep)
+        return fetches
+
+
+def only_acts_stepwise(policy: Policy) -> str:
+    """Why a policy cannot act for several steps in one compiled call; empty if it can."""
+    if not isinstance(policy, JaxPolicy):
+        return "a policy that is no JaxPolicy"
+    if overrides(type(policy), JaxPolicy, "compute_actions"):
+        return "compute_actions of its own"
+    return "noise in its parameters" if overrides(type(policy.exploration), Exploration, "acting_params") else ""
