@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -119,12 +119,12 @@ class DataInputFields(FieldGroup):
     @property
     def learns_offline(self) -> bool:
         """Whether a run begins with recorded data alone, without stepping an environment."""
-        return self.input is not None and (self.then_online or SAMPLER not in _names(self.input))
+        return _is_recorded_alone(self.input) or (self.input is not None and self.then_online)
 
     @property
     def steps_the_env(self) -> bool:
         """Whether the environment is stepped for training, at some time of the run."""
-        return self.input is None or self.then_online or SAMPLER in _names(self.input)
+        return self.then_online or not _is_recorded_alone(self.input)
 
     def weights_of_sources(self) -> tuple[list[tuple[Any, float]], float]:
         """The recorded sources with their weights, and the weight of fresh experience; the weights add up to 1."""
@@ -145,10 +145,6 @@ def paths_as_text(sources: Any) -> Any:
     if isinstance(sources, Mapping):
         return {paths_as_text(source): weight for source, weight in sources.items()}
     return type(sources)(map(paths_as_text, sources)) if type(sources) in (list, tuple) else sources
-
-
-def _names(sources: Any) -> Iterable[Any]:
-    return sources if isinstance(sources, Mapping) else ()
 
 
 def _wrong_input(got: Any, fix: str) -> ConfigError:
