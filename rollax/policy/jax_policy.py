@@ -23,11 +23,10 @@ from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, has_critic, is_noisy
 from rollax.policy.acting import Acting
 from rollax.policy.acting_device import ActingDevice, cpu_beside_gpu
-from rollax.policy.constants import constants_of
 from rollax.policy.finite import check_finite
 from rollax.policy.learned_columns import naming_missing_columns
 from rollax.policy.learner import Learner
-from rollax.policy.learning import Learning, learning_of, logp_of
+from rollax.policy.learning import Learning, constants_of, learning_of, logp_of
 from rollax.policy.loss_result import checked_loss
 from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import ModelPolicy

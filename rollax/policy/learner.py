@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -56,10 +56,6 @@ class Learner:
     @cached_property
     def _steps(self) -> GradientSteps:
         return self._make_steps()
-
-    def functions(self) -> Sequence[Any]:
-        """The compiled functions."""
-        return self._steps.functions()
 
     @property
     def num_updates(self) -> int:

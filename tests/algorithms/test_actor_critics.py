@@ -174,5 +174,5 @@ def test_learning_compiles_for_few_sizes_only(algorithm):
         batch = batches_of(worker)["default_policy"]
         sizes.add(len(batch))
         learn(policy, batch)
-    assert sum(function._cache_size() for function in policy.learner.functions()) <= 3
+    assert sum(function._cache_size() for function in policy._learning.steps.functions()) <= 3
     assert (len(sizes) > 1) == (algorithm in ("IMPALA", "APPO"))

@@ -151,7 +151,7 @@ class TestLearner:
             plan = Minibatches.draw(np.random.default_rng(rows), rows, 32, 2)
             batch = padded(*data(rows), plan.capacity)
             learner.learn(batch, plan, {"lr": rows / 1e4, "weight": 1.0}, where="")
-        update_function: object = learner.functions()[0]
+        update_function: object = learner._steps.update
         assert update_function._cache_size() == 1  # pyright: ignore[reportAttributeAccessIssue]
 
     def test_stops_before_the_step_that_is_not_finite(self):

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from rollax import A2CPolicy, DDPGPolicy, DQNPolicy, PPOPolicy, PPOTrainer, SACPolicy, SampleBatch, sharing
 from rollax.algorithms.pg import PGPolicy
-from rollax.policy.constants import constants_of, policy_of
+from rollax.policy.learning import constants_of, policy_of
 
 OBS, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)
 LAYERS = {"model": {"fcnet_hiddens": (7,)}}
