@@ -16,10 +16,15 @@ from jax import lax
 
 from rollax import runtime, trees
 from rollax.batch import Columns, SampleBatch
+from rollax.config.groups import critic_space_of
+from rollax.errors import ConfigError
 from rollax.methods import overrides
-from rollax.models.catalog import check_model, check_module
+from rollax.models.catalog import check_model, check_module, make_model
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
+from rollax.models.distributions.gaussian import DiagGaussian
+from rollax.models.embeddings import check_parametric
+from rollax.models.networks import with_critic
 from rollax.models.outputs import Outputs, has_critic, is_noisy
 from rollax.policy.acting import Acting
 from rollax.policy.acting_device import ActingDevice, cpu_beside_gpu
@@ -32,7 +37,6 @@ from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.optimizers import adam, by_part, check_optimizer, clipped
 from rollax.policy.policy import ActionsResult
-from rollax.policy.policy_model import make_policy_model
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel, owners_of
 from rollax.policy.update_plan import check_parts, check_rates, part_of
@@ -145,10 +149,29 @@ class JaxPolicy(ModelPolicy):
         return make_distribution(self.action_space)
 
     def make_model(self, rngs: nnx.Rngs) -> Any:
-        """Returns `model(obs) -> Outputs`, an actor and critic by default."""
-        arguments = self.observation_space, self.action_space, self.distribution, self.config, rngs
-        needs_value = self._learning_reads_values or self.batch_columns is None
-        return make_policy_model(*arguments, type(self).__name__, needs_value=needs_value)
+        """Returns `model(obs) -> Outputs`, by default an actor and critic; a centralized critic is its `critic`.
+
+        Raises ConfigError for `free_log_std` without Gaussian actions, or a centralized critic without a space.
+        """
+        spaces, sizes = (self.observation_space, self.action_space), self.config.model
+        if sizes.custom_model is None:
+            if sizes.free_log_std and not isinstance(self.distribution, DiagGaussian):
+                raise ConfigError(
+                    "free_log_std requires actions that all have a standard deviation.",
+                    where="config key 'model.free_log_std'",
+                    got=self.action_space,
+                    expected="a Box action space",
+                    fix="leave free_log_std out for this action space",
+                )
+            check_parametric(*spaces)
+        critic_space = critic_space_of(self.config, type(self).__name__)
+        needs_value, width = self._learning_reads_values or self.batch_columns is None, self.distribution.num_inputs
+        if critic_space is None:
+            return make_model(*spaces, width, sizes, rngs, needs_value=needs_value)
+        # The actor's own values are not used, so they need no layers.
+        actor = sizes.model_copy(update={"vf_share_layers": True})
+        model = make_model(*spaces, width, actor, rngs, needs_value=False)
+        return with_critic(model, critic_space, sizes, rngs=rngs)
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """Returns the optimizer without learning rate and `grad_clip`: Adam, one for each part in `learning_rates`.
