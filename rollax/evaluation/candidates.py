@@ -130,7 +130,6 @@ class CandidatePlayer:
         lengths = np.array([metrics[place].length for place in in_order]).reshape(shape)
         return CandidateReturns(
             worker_index=self._worker_index,
-            generation=request.generation,
             indices=request.indices,
             returns=progress.returns.reshape(shape).mean(axis=2),
             lengths=lengths.sum(axis=(1, 2)),

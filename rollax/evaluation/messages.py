@@ -96,7 +96,6 @@ class CandidateReturns:
 
     Args:
         worker_index: the worker.
-        generation: generation of the candidates.
         indices: [n] the numbers of the directions.
         returns: [n, 2] mean returns of both sides.
         lengths: [n] environment steps of all episodes of a direction.
@@ -106,7 +105,6 @@ class CandidateReturns:
     """
 
     worker_index: int
-    generation: int
     indices: np.ndarray
     returns: np.ndarray
     lengths: np.ndarray

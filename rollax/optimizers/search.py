@@ -119,6 +119,7 @@ class SearchOptimizer(Optimizer):
             return [self.local_worker.play_candidates(self.request(missing))]
         results: list[CandidateReturns] = []
         with self.timings.measured("wait_s"):
+            self.remote.forget()  # requests of an interrupted step, whose parameters may have been others
             while len(missing):
                 results += self._requested(missing)
                 # Other workers get the directions of a worker that was left out.
@@ -139,9 +140,7 @@ class SearchOptimizer(Optimizer):
                 self.remote.request(index, "play_candidates", self.request(shares.popleft()))
             if not self.remote.requests_in_flight:
                 return results
-            replies = [reply.value for reply in self.remote.collect()]
-            # An interrupted step may have left requests for older parameters.
-            results += [part for part in replies if part.generation == self.generation]
+            results += [reply.value for reply in self.remote.collect()]
 
     def _move(self, returns: NDArray[np.float64], generation: int) -> dict[str, float]:
         """One step of the parameters; returns statistics."""

@@ -102,8 +102,9 @@ class SearchedPolicy(JaxPolicy):
         raise self._cannot("td_errors")
 
     def get_vector(self) -> NDArray[np.float32]:
-        """[P] all parameters, one after another."""
-        return np.concatenate([np.asarray(array, np.float32).ravel() for array in self.params.values()])
+        """[P] all parameters, one after another, in the order of the model."""
+        # That of `params` changes: compiled functions return names in alphabetical order, layers.10 before layers.2.
+        return np.concatenate([np.asarray(self.params[name], np.float32).ravel() for name in self._shapes])
 
     def parts_of(self, vector: NDArray[np.float32]) -> Mapping[str, NDArray[np.float32]]:
         """Name -> parameter, from a vector like that of `get_vector`; views of it. ShapeError for another length."""

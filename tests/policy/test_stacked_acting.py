@@ -122,6 +122,18 @@ def test_an_interrupt_leaves_the_vectors_usable(monkeypatch):
     assert same(acting.actions(np.arange(2), policy.extra)[0], acted(policy, vectors, obs, 2))
 
 
+def test_the_order_of_a_vector_is_that_of_the_model():
+    # In alphabetical order, that of names after a step, layer 10 would come before layer 2.
+    config = {"model": {"fcnet_hiddens": (4,) * 12}, "seed": 0}
+    policy = ESPolicy(spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,)), config)
+    policy.apply_gradients(policy.parts_of(np.ones_like(policy.get_vector())))
+    parts, obs = policy.parts_of(policy.get_vector()), np.full((1, 4), 0.5, np.float32)
+    assert {name: part.tolist() for name, part in parts.items()} == {
+        name: value.tolist() for name, value in policy.get_weights().items()
+    }
+    np.testing.assert_allclose(acted(policy, [policy.get_vector()], obs, 1), policy.compute_actions(obs)[0], rtol=1e-5)
+
+
 def test_a_linear_policy_has_no_bias_and_begins_at_zero():
     policy, _, obs = made("linear")
     assert {name: value.shape for name, value in policy.get_weights().items()} == {"head.kernel": (17, 6)}
