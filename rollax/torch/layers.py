@@ -18,13 +18,23 @@ from rollax.models.features import HIDDEN_GAIN, convolution_plan
 # cuDNN copies the weights of a recurrent layer into one block at each call. Users cannot do what PyTorch advises.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous", module=re.escape(__name__))
 
+
+def _gelu(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")  # as in JAX
+
+
+def _linear(x: Tensor) -> Tensor:
+    return x
+
+
+# Functions of this module instead of lambdas, so that torch.save and pickle take the models.
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "relu": functional.relu,
     "elu": functional.elu,
-    "gelu": lambda x: functional.gelu(x, approximate="tanh"),  # as in JAX
+    "gelu": _gelu,
     "silu": functional.silu,
-    "linear": lambda x: x,
+    "linear": _linear,
 }
 
 

@@ -35,8 +35,8 @@ Rates = float | Mapping[str, float]
 class Learner:
     """Holds the model, its optimizer and its target model, and changes them in place.
 
-    After an exception or an interrupt in an update everything is restored. If a loss, gradient or new parameter is not
-    finite, the update is repeated up to that step.
+    After an exception or an interrupt in `learn` or `apply` everything is restored. If a loss, gradient or new
+    parameter of `learn` is not finite, its update is repeated up to that step.
 
     Args:
         optimizer: one that `check_optimizer` accepts.
@@ -126,8 +126,10 @@ class Learner:
         bad = [f"the gradient of {name}" for name in known if not np.isfinite(gradients[name]).all()]
         # Other state may be infinite, such as the start of a running minimum.
         bad += [f"the new value of {name}" for name in extra if np.isnan(gradients[name]).any()]
-        if not bad:
-            before = self._snapshot()
+        if bad:
+            raise not_finite(where, self.num_updates, bad[0])
+        before, step = self._snapshot(), self.num_updates
+        try:
             assign(extra, gradients)
             self.tensors.clear_gradients()
             for name, parameter in known.items():
@@ -136,10 +138,11 @@ class Learner:
                     parameter.grad = torch.tensor(gradient, device=self._device, dtype=parameter.dtype)
             self._clipped_norm()
             self._step(lr)
-            if not (bad := self.tensors.not_finite()):
-                return
+            if bad := self.tensors.not_finite():
+                raise not_finite(where, step, bad[0])
+        except BaseException:
             self._restore(before)
-        raise not_finite(where, self.num_updates, bad[0])
+            raise
 
     def _run(
         self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str, *, careful: bool

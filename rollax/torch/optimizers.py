@@ -163,7 +163,8 @@ def _states_of(
         states.setdefault(parameter, {})[key.removesuffix(_NUMBER)] = value
     for parameter, state in optimizer.state.items():
         got, expected = states.get(parameter, {}).keys(), {key for key, value in state.items() if value is not None}
-        if states and got != expected:
+        # A parameter without stored state had no gradient yet.
+        if parameter in states and got != expected:
             raise _another_optimizer(where, sorted(got), sorted(expected))
     return states
 

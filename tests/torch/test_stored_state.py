@@ -133,6 +133,24 @@ def test_other_optimizers_are_restored(name):
     same(policy.get_weights(), other.get_weights())
 
 
+def test_a_state_from_before_a_parameter_had_gradients_is_restored():
+    class ValuesFirst(TorchPPOPolicy):
+        def loss(self, model, out, batch, mask, coefficients):
+            loss, statistics = super().loss(model, out, batch, mask, coefficients)
+            return loss if coefficients["num_updates"] >= 4 else out.value.square().mean(), statistics
+
+    policy = ValuesFirst(SEEN, CHOICES, PPO)
+    batch = experience(policy)
+    policy.learn_on_batch(batch)  # 4 gradient steps
+    state, found = policy.get_state(), []
+    assert not any(name.startswith("policy_head") for name in state["optimizer"])
+    for _ in range(2):
+        policy.set_state(state)
+        policy.learn_on_batch(batch)
+        found.append(policy.get_weights())
+    same(*found)
+
+
 class Scaled(nn.Module):
     """Has a float64 parameter []."""
 

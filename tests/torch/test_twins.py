@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import pickle
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ import rollax.torch.losses as twins
 from rollax.errors import ShapeError
 from rollax.models import catalog
 from rollax.models.action_values import ActionValue
-from rollax.models.config import ModelConfig
+from rollax.models.config import Activation, ModelConfig
 from rollax.models.distributions import factory
 from rollax.models.networks import CentralCritic
 from rollax.models.outputs import run_model
@@ -343,6 +345,14 @@ class TestModels:
         space, sizes = slots(dtype), ModelConfig(fcnet_hiddens=(8,))
         ours = catalog.make_model(space, CHOICES, 4, sizes, nnx.Rngs(0))
         same_outputs_and_gradients(ours, networks.make_model(space, CHOICES, 4, sizes), {"obs": seen(space, B)})
+
+
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_models_can_be_pickled(activation):
+    model = networks.make_model(VECTOR, CHOICES, 4, ModelConfig(fcnet_hiddens=(5,), fcnet_activation=activation))
+    obs = torch.as_tensor(normal(B, 3))
+    copy = pickle.loads(pickle.dumps(model))  # noqa: S301
+    assert torch.equal(copy(obs).policy, model(obs).policy)
 
 
 def test_initial_weights_are_orthogonal():

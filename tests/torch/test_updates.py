@@ -86,6 +86,28 @@ def test_an_interrupted_update_changes_nothing(monkeypatch):
     same(policy.get_weights(), twin.get_weights())
 
 
+def test_interrupted_gradients_change_nothing(monkeypatch):
+    policy, twin = make(), make()
+    gradients, _ = policy.compute_gradients(experience(policy))
+    for one in (policy, twin):
+        one.apply_gradients(gradients)
+    optimizer, before = policy.learner.optimizer, policy.get_weights()
+    step = optimizer.step
+
+    def interrupted():
+        step()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(optimizer, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        policy.apply_gradients(gradients)
+    monkeypatch.undo()
+    same(policy.get_weights(), before)
+    for one in (policy, twin):
+        one.apply_gradients(gradients)
+    same(policy.get_weights(), twin.get_weights())
+
+
 def test_statistics_are_those_before_each_step():
     seen = []
 
