@@ -138,17 +138,6 @@ class SearchFields(TrainerConfig):
         description="no effect, accepted for configs of RLlib: directions are generated, not read from a table",
     )
 
-    def check(self) -> None:
-        super().check()
-        if self.multiagent.policies:
-            raise ConfigError(
-                "The algorithm trains only one policy, but several are given.",
-                where="config key 'multiagent.policies'",
-                got=list(self.multiagent.policies),
-                expected="one agent with one policy",
-                fix="leave multiagent out, or use PPO, IMPALA or DQN",
-            )
-
 
 class BurnInFields(FieldGroup):
     """Rows before each sequence that a model with memory learns from."""

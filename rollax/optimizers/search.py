@@ -36,7 +36,7 @@ class SearchOptimizer(Optimizer):
     Subclasses implement `weights`; `decay` and `request` have defaults.
 
     Raises:
-        ConfigError: `output` is set.
+        ConfigError: `output` or `multiagent.policies` is set.
         PolicyError: the policy is no `SearchedPolicy`, or is not to be trained.
         EnvError: the environment has several agents, or does not begin episodes from given seeds.
     """
@@ -45,6 +45,14 @@ class SearchOptimizer(Optimizer):
 
     def _set_up(self) -> None:
         super()._set_up()
+        if self.config.multiagent.policies:
+            raise ConfigError(
+                "The algorithm trains only one policy, but several are given.",
+                where="config key 'multiagent.policies'",
+                got=list(self.config.multiagent.policies),
+                expected="one agent with one policy",
+                fix="leave multiagent out, or use PPO, IMPALA or DQN",
+            )
         if self.config.output is not None:
             raise ConfigError(
                 "The episodes of candidates cannot be written.",

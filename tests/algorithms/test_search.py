@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from examples.multi_agent_cartpole import MultiAgentCartPole
 from rollax import (
     ARSTrainer,
     ESTrainer,
+    PGTrainer,
     Trainer,
     load_policy,
 )
+from rollax.algorithms.ars import ARSPolicy
+from rollax.algorithms.es import ESPolicy
 from rollax.evaluation import worker_set
 from rollax.ops.evolution import ars_weights, direction, episode_seed, es_weights
 from tests.algorithms.envs import MaskedCartPole
@@ -312,3 +316,16 @@ class TestResults:
                     loaded.compute_single_action(5 * obs), trainer.compute_single_action(5 * obs)
                 )
             assert loaded.filter.state()["count"] == trainer.optimizer.steps
+
+
+@pytest.mark.parametrize("policy_class", [ARSPolicy, ESPolicy])
+def test_its_policy_as_a_fixed_one_in_another_trainer(policy_class):
+    policies = {"learner": None, "fixed": (policy_class, None, None, {})}
+    who = {"policies": policies, "policy_mapping_fn": lambda agent: "learner" if agent else "fixed"}
+    config = {"train_batch_size": 40, "env_config": {"num_agents": 2}, "seed": 0}
+    with PGTrainer(MultiAgentCartPole, {**config, "multiagent": {**who, "policies_to_train": ["learner"]}}) as trainer:
+        before = trainer.get_weights()
+        trainer.train()
+        after = trainer.get_weights()
+    assert_same(after["fixed"], before["fixed"])
+    assert not np.array_equal(after["learner"]["policy_head.bias"], before["learner"]["policy_head.bias"])
