@@ -3,8 +3,10 @@
 Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Candidates θ ± ν δ_k are played, and the b directions with the
 best candidates move the parameters: θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_k⁻) δ_k. V1 acts on observations as they are, V2
 (`observation_filter="MeanStdFilter"`) standardizes them by statistics that change between iterations, and the variants
-V1-t and V2-t use b < N directions. Deviations: networks beside linear policies; a time limit is the environment's own;
-standardized observations are clipped to [-10, 10].
+V1-t and V2-t use b < N directions. Deviations: both candidates of a direction begin from the same states, unless
+`shared_starts` is false; actions 1 and -1 are the bounds of the action space, unless `normalize_actions` is false;
+networks beside linear policies; a time limit is the environment's own; standardized observations are clipped to
+[-10, 10].
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Learner:
 
     def learn(self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str) -> Update:
         """Runs the plan until `stops` ends it, or until a step is not finite; the weights are then those before it."""
-        self.tensors.check_parameters(where)
+        self.tensors.check_complete(where)
         batch = to_tensors(dict(columns), self._device)
         before = self._snapshot()
         try:
@@ -98,7 +98,7 @@ class Learner:
         The arrays are the gradients of the parameters that have one, and the new values of other state that the loss
         changes, such as the running statistics of batch normalization: `apply` may be called in another process.
         """
-        self.tensors.check_parameters(where)
+        self.tensors.check_complete(where)
         batch = to_tensors(dict(columns), self._device)
         try:
             with self.tensors.keeping_extra() as before, self._learning():

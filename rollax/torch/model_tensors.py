@@ -39,6 +39,7 @@ class ModelTensors:
         self._updated_targets = updated_targets
         own = {id(tensor): tensor for tensor in self.extra.values()}
         self._ids_of_extra = frozenset(own)
+        self._not_stored = {id(buffer): buffer for buffer in model.buffers() if id(buffer) not in own}
         self._buffers = [
             (module, key, own[id(buffer)])
             for module in model.modules()
@@ -80,20 +81,28 @@ class ModelTensors:
             for name, tensor in self.extra.items():
                 own[name].copy_(tensor)
 
-    def check_parameters(self, where: str) -> None:
-        """Raises PolicyError for parameters that were added or unfrozen after the policy was made."""
+    def check_complete(self, where: str) -> None:
+        """Raises PolicyError for parameters that were added or unfrozen, or buffers added, after the policy was made.
+
+        Buffers that the model has replaced are kept, as by `keep_buffers`.
+        """
+        self.keep_buffers()
         unknown = [
             name
             for name, parameter in self.model.named_parameters()
             if parameter not in self.names and (parameter.requires_grad or id(parameter) not in self._ids_of_extra)
         ]
+        known = self._ids_of_extra | self._not_stored.keys()
+        if new := [name for name, buffer in self.model.named_buffers() if id(buffer) not in known]:
+            stored = self.model.state_dict(keep_vars=True).keys()
+            unknown += [name for name in new if name in stored]  # the others are not persistent either
         if not unknown:
             return
         raise PolicyError(
-            "Some parameters would be neither trained nor stored: the policy was created without them.",
+            "Some parameters or buffers would be neither trained nor stored: the policy was created without them.",
             where=where,
             got=unknown,
-            expected="the layers that make_model returned, with requires_grad as it was there",
+            expected="the layers that make_model returned, with their buffers, and requires_grad as it was there",
             fix="create them in make_model, and copy values into them (load_state_dict without assign=True); to train "
             "parameters later, leave them trainable there, and set requires_grad=False until then",
         )

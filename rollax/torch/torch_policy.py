@@ -326,8 +326,7 @@ class TorchPolicy(ModelPolicy):
         _share_storage(self.learner.tensors.extra, extra)
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        self.learner.tensors.check_parameters(f"policy {self.name!r}")
-        self.learner.tensors.keep_buffers()
+        self.learner.tensors.check_complete(f"policy {self.name!r}")
         # Copies, which the caller may change.
         return {name: to_numpy(tensor) for name, tensor in {**self.params, **self.extra}.items()}
 

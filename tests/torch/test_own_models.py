@@ -366,6 +366,21 @@ class TestLaterLayers:
         with pytest.raises(PolicyError, match=r"neither trained nor stored(.|\n)*got: +\['fixed'\]"):
             policy.learn_on_batch(batch)
 
+    def test_buffers_that_learning_creates_are_named(self):
+        class Averages(TwoLinears):
+            """Has its buffers from the first batch on."""
+
+            def forward(self, obs):
+                if self.training:
+                    self.register_buffer("mean", obs.mean(dim=0))
+                    self.register_buffer("deviation", obs.std(dim=0), persistent=False)
+                return super().forward(obs)
+
+        policy = make(model={"custom_model": Averages})
+        policy.learn_on_batch(experience(policy))
+        with pytest.raises(PolicyError, match=r"neither trained nor stored(.|\n)*got: +\['mean'\]"):
+            policy.get_state()
+
 
 class Counter(nn.Module):
     """Has state that is neither a parameter nor a buffer."""
