@@ -85,7 +85,7 @@ class Acting:
         return {name: packed[:, place] for name, place in self._fetched.items()}
 
     def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> tuple[trees.Tree, bool]:
-        """`(greedy actions of the first rows, whether the model's outputs for them are finite)`; without memory."""
+        """`(greedy actions of the first rows, whether the model's outputs allow to choose them)`; without memory."""
         actions, finite, _ = self._modes(params, extra, {SampleBatch.OBS: obs})
         actions = np.asarray(actions)[:rows] if hasattr(actions, "shape") else trees.tree_map(_first(rows), actions)
         return actions, bool(np.asarray(finite)[:rows].all())
@@ -106,7 +106,10 @@ class Acting:
     def greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array, tuple]:
         """See `JaxPolicy.greedy_actions`."""
         out = self._forward(self._split.merge(params, extra), columns)
-        return self._exploration.mode(out.policy), jnp.isfinite(out.policy).all(axis=-1), tuple(out.state)
+        actions = self._exploration.mode(out.policy)
+        # What `compute_actions` checks: a model may mask by minus infinity, where the log-probability is finite.
+        checked = self._exploration.fetches(out.policy, actions)[next(iter(self._exploration.fetched))]
+        return actions, jnp.isfinite(checked).all(axis=-1), tuple(out.state)
 
     def _outputs(self, params: Columns, extra: Columns, columns: Columns) -> tuple[jax.Array, tuple]:
         """[S, num_inputs] the model's outputs, those of invalid actions masked, and the states for the next step."""

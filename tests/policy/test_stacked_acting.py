@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from gymnasium import spaces
 
-from rollax import trees
+from rollax import Outputs, trees
 from rollax.algorithms.es import ESPolicy
 from rollax.policy.stacked_acting import BLOCK
 
@@ -101,6 +103,30 @@ def test_a_vector_that_is_not_finite():
     acting.set_vector(1, np.full_like(vectors[1], np.nan))
     acting.set_obs(np.arange(2), obs[:2])
     assert acting.actions(np.arange(2), policy.extra)[1].tolist() == [True, False]
+
+
+class MasksByInfinity(nnx.Module):
+    """Its outputs are minus infinity where `allowed` is 0."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.layer = nnx.Linear(5, num_outputs, rngs=rngs)
+
+    def __call__(self, obs):
+        return Outputs(jnp.where(obs["allowed"] > 0, self.layer(obs["x"]), -jnp.inf))
+
+
+def test_a_model_may_mask_by_minus_infinity():
+    space = spaces.Dict({"x": spaces.Box(-1, 1, (5,)), "allowed": spaces.MultiBinary(4)})
+    policy = ESPolicy(space, spaces.Discrete(4), {"model": {"custom_model": MasksByInfinity}, "seed": 0})
+    obs = {"x": np.ones((5, 5), np.float32), "allowed": np.vstack([np.eye(4, dtype=np.int8), np.ones(4, np.int8)])}
+    obs["x"][4] = np.nan
+    acting = policy.stacked(5)
+    for slot in range(5):
+        acting.set_vector(slot, policy.get_vector())
+    acting.set_obs(np.arange(5), obs)
+    actions, finite = acting.actions(np.arange(5), policy.extra)
+    assert actions[:4].tolist() == [0, 1, 2, 3]
+    assert finite.tolist() == [True] * 4 + [False]
 
 
 def test_an_interrupt_leaves_the_vectors_usable(monkeypatch):
