@@ -251,8 +251,8 @@ class Learner:
             with random_numbers_of(self.generator, self._device):
                 yield
         finally:
-            self.tensors.keep_buffers()
             self.model.eval()
+            self.tensors.keep_buffers()
 
     @contextmanager
     def exploring(self) -> Iterator[None]:

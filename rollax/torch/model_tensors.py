@@ -114,12 +114,29 @@ class ModelTensors:
 
     @torch.no_grad()
     def keep_buffers(self) -> None:
-        """Copies buffers that the model has replaced, instead of changed, into the tensors that they were."""
+        """Copies buffers that the model has replaced, instead of changed, into the tensors that they were.
+
+        Raises PolicyError for those of another shape, whose earlier values are kept.
+        """
+        misfit = None
         for module, key, tensor in self._buffers:
             newer = module.get_buffer(key)
-            if newer is not tensor:
+            if newer is tensor:
+                continue
+            module.register_buffer(key, tensor)
+            if newer is None or newer.shape != tensor.shape:
+                misfit = f"buffer {key!r} of {type(module).__name__}", newer, tensor
+            else:
                 tensor.copy_(newer)
-                module.register_buffer(key, tensor)
+        if misfit is not None:  # after all of them, so that none is left replaced
+            where, newer, tensor = misfit
+            raise PolicyError(
+                "A buffer was replaced by one of another shape.",
+                where=f"{type(self.model).__name__}, {where}",
+                got=None if newer is None else tuple(newer.shape),
+                expected=tuple(tensor.shape),
+                fix="register it with its final shape in the constructor",
+            )
 
     @contextmanager
     def keeping_extra(self) -> Iterator[Mapping[str, Tensor]]:

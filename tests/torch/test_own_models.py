@@ -107,6 +107,25 @@ class TestReplacedBuffers:
             one.learn_on_batch(batch)
         same(policy.get_weights(), other.get_weights())
 
+    @pytest.mark.parametrize("newer", [None, torch.zeros(()), torch.zeros(4)], ids=["None", "number", "longer"])
+    def test_another_shape_is_named(self, newer):
+        class Grows(TwoLinears):
+            def __init__(self, observation_space, num_outputs):
+                super().__init__(observation_space, num_outputs)
+                self.register_buffer("past", torch.ones(3))
+
+            def forward(self, obs):
+                if self.training:
+                    self.past = newer
+                return super().forward(obs)
+
+        policy = make(model={"custom_model": Grows})
+        batch, before = experience(policy), policy.get_weights()
+        for call in (policy.learn_on_batch, policy.compute_gradients):
+            with pytest.raises(PolicyError, match=r"another shape(.|\n)*Grows, buffer 'past'(.|\n)*expected: \(3,\)"):
+                call(batch)
+        same(policy.get_weights(), before)
+
     def test_a_failed_update_does_not_change_them(self):
         policy = self.policy()
         batch = experience(policy)
