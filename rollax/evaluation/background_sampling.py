@@ -1,4 +1,4 @@
-"""`BackgroundSampling`: samples in a thread during learning, so that actions do not wait for updates."""
+"""How a worker samples: on request, or in a thread during learning, so that actions do not wait for updates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,72 @@ from typing import Any, ClassVar
 from rollax.env.base_env import BaseEnv
 from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.rows import Rows
+from rollax.errors import RollaxError
 from rollax.evaluation.messages import Rollout
 from rollax.evaluation.metrics import EpisodeList
-from rollax.evaluation.sampling_on_request import SamplingOnRequest
 
 MOST_EPISODES = 100_000
 """Episodes of dropped fragments that are kept for the metrics."""
+
+
+class SamplingOnRequest:
+    """Samples a fragment whenever one is taken. `BackgroundSampling` samples them in a thread.
+
+    After `ended`, `take` and `halted` raise a RollaxError.
+
+    Args:
+        sample: returns the next fragment.
+        name: of the worker, for errors.
+    """
+
+    in_background: ClassVar[bool] = False
+
+    def __init__(self, sample: Callable[[], Rollout], name: str) -> None:
+        self._sample, self._name = sample, name
+        self._ended = False
+
+    def stepped(self, env: BaseEnv) -> BaseEnv:
+        """The environment for the sampler."""
+        return env
+
+    def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
+        """One fragment; in the background, all that wait, or the `most` oldest, or none after the timeout."""
+        self._refuse_ended()
+        return [self._sample()]
+
+    def note_dropped(self, steps: int) -> None:
+        """Adds steps that were dropped elsewhere; in the background, `Rollout.dropped_steps` reports them."""
+
+    def turn(self) -> AbstractContextManager[Any]:
+        """Context of reads and writes of the sampling state."""
+        return nullcontext()
+
+    @contextmanager
+    def halted(self, *, drops: bool = False) -> Iterator[None]:
+        """Context of code that must not run while a thread samples; `drops`: also drops fragments that wait."""
+        self._refuse_ended()
+        with self._paused(drops=drops):
+            yield
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Context of closing the environment, which may be closed before; drops fragments that wait."""
+        with self._paused(drops=True):
+            self._ended = True
+            yield
+
+    def _paused(self, *, drops: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise RollaxError(
+                "The worker has been stopped: its environments are closed.",
+                where=self._name,
+                got="a call that samples or plays episodes, after stop()",
+                expected="such calls before stop(); get_weights() and policies still work",
+                fix="call stop() last, or make a new worker",
+            )
 
 
 class Turns:
@@ -151,8 +211,8 @@ class BackgroundSampling(SamplingOnRequest):
         """Context of reads and writes of the sampling state; in other threads it begins when the sampling one waits."""
         return nullcontext() if self.runs_here else self._turns.held()
 
-    def take(self, timeout_s: float | None = None) -> list[Rollout]:
-        """All waiting fragments, oldest first; blocks until there is one, and returns none after the timeout.
+    def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
+        """The `most` oldest waiting fragments (None: all); blocks until there is one; none after the timeout.
 
         In a pool it does not return while the environment finishes no step and does not wait for others either, so that
         the pool notices that the worker hangs. The thread starts with the first call.
@@ -170,7 +230,7 @@ class BackgroundSampling(SamplingOnRequest):
                     error, self._error = self._error, None
                     raise error
                 fresh = []
-                while self._waiting:
+                while self._waiting and len(fresh) != most:
                     rollout = self._waiting.popleft()
                     if self._is_too_old(rollout):
                         self._drop(rollout)
@@ -180,13 +240,6 @@ class BackgroundSampling(SamplingOnRequest):
                     episodes, self._episodes = EpisodeList([*self._episodes, *fresh[0].episodes]), EpisodeList()
                     dropped, self._dropped = self._dropped, 0
                     return [replace(fresh[0], episodes=episodes, dropped_steps=dropped), *fresh[1:]]
-
-    def take_one(self, timeout_s: float | None = None) -> Rollout | None:
-        """The oldest waiting fragment that is not too old; None after the timeout."""
-        taken = self.take(timeout_s)
-        with self._changed:
-            self._waiting.extendleft(reversed(taken[1:]))
-        return taken[0] if taken else None
 
     def note_dropped(self, steps: int) -> None:
         with self._changed:

@@ -11,14 +11,13 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
-from rollax.evaluation.background_sampling import BackgroundSampling
+from rollax.evaluation.background_sampling import BackgroundSampling, SamplingOnRequest
 from rollax.evaluation.callbacks import Callbacks, check_returned
 from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory
 from rollax.evaluation.recorder import make_recorder
 from rollax.evaluation.sampler import Sampler
-from rollax.evaluation.sampling_on_request import SamplingOnRequest
 from rollax.methods import overrides
 
 if TYPE_CHECKING:
@@ -77,17 +76,19 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., s
     return sampler
 
 
-def make_sampling(worker: RolloutWorker, env: BaseEnv) -> SamplingOnRequest:
-    """How a worker samples: in a background thread or on request.
+def make_sampling(worker: RolloutWorker, env: BaseEnv | None) -> SamplingOnRequest:
+    """How a worker samples: in a background thread or on request; `env` is None if it records no trajectories.
 
     Raises:
         ConfigError: the config requests a thread, and a policy cannot act while it learns.
     """
-    wanted = worker.config.sample_async
+    on_request, wanted = SamplingOnRequest(worker.rollout, repr(worker)), worker.config.sample_async
+    if env is None:
+        return on_request
     others = [policy.described for policy in worker.policies.values() if not policy.acts_while_learning]
     _warn_of_policy_lag(worker, env)
     if not (env.samples_in_background if wanted is None else wanted) or (wanted is None and others):
-        return SamplingOnRequest(worker.rollout, repr(worker))
+        return on_request
     if others:
         raise ConfigError(
             "The policy cannot act while it learns.",

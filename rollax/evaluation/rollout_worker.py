@@ -21,7 +21,6 @@ from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
-from rollax.evaluation.sampling_on_request import SamplingOnRequest
 from rollax.evaluation.whole_episodes import play_episodes, write_episodes
 from rollax.evaluation.worker_policies import env_with_spaces, make_policies, resolved_config, specs_of
 from rollax.policy.policy import Policy
@@ -87,10 +86,8 @@ class RolloutWorker:
                     self.config, specs, env, policy_of, default_policy_class, context, restarts
                 )
             self.runners = self.policies.runners
-            self._sampling, self._sampler = SamplingOnRequest(self.rollout, repr(self)), None
+            self._sampling, self._sampler = make_sampling(self, self._env if record else None), None
             if self._env is not None:
-                if record:
-                    self._sampling = make_sampling(self, self._env)
                 self._sampler = make_sampler(self, self._sampling.stepped(self._env), policy_of, record=record)
                 self._env.sampled_by(self)
 
@@ -179,7 +176,7 @@ class RolloutWorker:
         """
         if update is not None:
             self.take_over(update)
-        return self._sampling.take_one(PATIENCE_S)
+        return next(iter(self._sampling.take(PATIENCE_S, most=1)), None)
 
     def sample_fragments(self) -> list[Rollout]:
         """One fragment; in the background, all waiting ones, or none after `PATIENCE_S` seconds."""

@@ -89,12 +89,12 @@ def numbers(rollouts):
 class TestWaitingFragments:
     def test_are_taken_in_order(self, source):
         source.make(3)
-        assert source.sampling.take_one().worker_index == 0
+        assert numbers(source.sampling.take(most=1)) == [0]
         assert numbers(source.sampling.take()) == [1, 2]
 
     def test_returns_nothing_after_the_timeout(self, source):
         assert source.sampling.take(0.01) == []
-        assert source.sampling.take_one(0.01) is None
+        assert source.sampling.take(0.01, most=1) == []
         source.make(1)
         assert numbers(source.sampling.take(0.01)) == [0]
 
@@ -105,7 +105,7 @@ class TestWaitingFragments:
         assert taken[0].dropped_steps == 20
         assert [episode.reward for episode in taken[0].episodes] == [0.0, 1.0, 2.0]
         source.make(1)
-        assert source.sampling.take_one().dropped_steps == 0
+        assert source.sampling.take(most=1)[0].dropped_steps == 0
 
     def test_fragments_of_old_weights_are_dropped(self, source):
         source.most_lag = 1
@@ -255,7 +255,7 @@ class TestCallsWithoutProgress:
         """Takes a fragment in a thread, and returns when the call waits for it."""
         waits, start = threading.Event(), sampling._start
         sampling._start = lambda: (start(), waits.set())
-        thread = threading.Thread(target=lambda: taken.append(sampling.take_one(0.01)), daemon=True)
+        thread = threading.Thread(target=lambda: taken.append(sampling.take(0.01, most=1)), daemon=True)
         thread.start()
         assert waits.wait(LONG)
         sampling._start = start
@@ -277,14 +277,14 @@ class TestCallsWithoutProgress:
             assert thread.is_alive()
             env.allowed.release()
             thread.join(LONG)
-        assert taken == [None] * 3
+        assert taken == [[]] * 3
         env.allowed.release(1000)
         worker.stop()
 
     def test_return_in_the_local_worker_so_that_an_iteration_can_end(self):
         worker, env = self.worker()
         assert worker._sampling.take(0.01) == []
-        assert worker._sampling.take_one(0.01) is None
+        assert worker.sample_fragment() is None
         env.allowed.release(1000)
         worker.stop()
 
@@ -294,7 +294,7 @@ class TestCallsWithoutProgress:
             thread = self.call(source.sampling, taken)
         source.allowed.release()
         thread.join(LONG)
-        assert numbers(taken) == [0]
+        assert numbers(*taken) == [0]
 
     def test_do_not_return_while_the_policy_of_an_external_environment_hangs(self, source):
         thinks, sample, taken = threading.Event(), source.sampling._sample, []
@@ -307,4 +307,4 @@ class TestCallsWithoutProgress:
         assert thread.is_alive()
         thinks.set()
         thread.join(LONG)
-        assert numbers(taken) == [0]
+        assert numbers(*taken) == [0]
