@@ -1,8 +1,8 @@
-"""Copies of one environment: making them, and checking that their spaces are equal."""
+"""Copies of one environment: making and closing them, and checking that their spaces are equal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ import gymnasium as gym
 
 from rollax.env import checks
 from rollax.env.checks import env_name
-from rollax.env.closing import close_all
 from rollax.errors import EnvError, SpaceError
 from rollax.spaces import check_space, same_space
 from rollax.undoing import undone_on_failure
@@ -100,6 +99,20 @@ class EnvCopies:
                 "restarts", name, f"{name} has its own sub-environments: one that fails cannot be recreated."
             )
         return env
+
+
+def close_all(envs: Iterable[Any]) -> None:
+    """Closes each environment; the first error is raised at the end, as an EnvError."""
+    failure: EnvError | None = None
+    for index, env in enumerate(envs):
+        try:
+            getattr(env, "close", lambda: None)()
+        except Exception as error:
+            if failure is None:
+                failure = checks.failed(error, "close()", f"{env_name(env)}, sub-environment {index}")
+                failure.__cause__ = error
+    if failure is not None:
+        raise failure
 
 
 def space_of(env: Any, kind: str, declared: Spaces = NO_SPACES) -> Any:

@@ -11,8 +11,7 @@ from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import env_name
-from rollax.env.closing import close_all
-from rollax.env.copies import EnvCopies
+from rollax.env.copies import EnvCopies, close_all
 from rollax.env.dict_rows import DictRows
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, checked_reset, checked_step, spaces_of_agents
 from rollax.env.restarting import Restarts

@@ -10,8 +10,7 @@ import gymnasium as gym
 
 from rollax.env import checks
 from rollax.env.checks import env_name
-from rollax.env.closing import close_all
-from rollax.env.copies import EnvCopies, Spaces, space_of
+from rollax.env.copies import EnvCopies, Spaces, close_all, space_of
 from rollax.env.restarting import Restarts
 from rollax.errors import EnvError
 from rollax.spaces import ACTION_MASK
