@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, NonFiniteError, PolicyError
+from rollax.evaluation.filters import SlotMoments
 from rollax.evaluation.long_episodes import LongEpisodes
 from rollax.evaluation.messages import CandidateReturns, Candidates
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.sampler import Sampler
-from rollax.evaluation.slot_moments import SlotMoments
 from rollax.ops.evolution import SIGNS, action_stream, candidate, direction, episode_seed
 from rollax.policy.searched_policy import SearchedPolicy
 

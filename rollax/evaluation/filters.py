@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError, nearest
 from rollax.models.features import NOT_FEATURES, ImageLayout
-from rollax.spaces import Path, leaves, walk
+from rollax.spaces import Path, at, leaves, walk
 from rollax.trees import Tree
 
 State = dict[str, NDArray]
@@ -96,7 +96,7 @@ class MeanStdFilter:
         """
         self._check(state)
         for path, moments in self._moments.items():
-            moments.become(*(state[f"{leaf_name(path)}{part}"] for part in _PARTS))
+            moments.become(*(state[f"{_leaf_name(path)}{part}"] for part in _PARTS))
 
     @property
     def is_new(self) -> bool:
@@ -124,10 +124,10 @@ class MeanStdFilter:
         """Adds statistics; `recent`: the next `take_delta` returns them too."""
         self._check(delta)
         for path, moments in self._moments.items():
-            moments.add(*(delta[f"{leaf_name(path)}{part}"] for part in _PARTS), both=recent)
+            moments.add(*(delta[f"{_leaf_name(path)}{part}"] for part in _PARTS), both=recent)
 
     def _arrays(self, which: int) -> State:
-        named = ((leaf_name(path), moments.arrays(which)) for path, moments in self._moments.items())
+        named = ((_leaf_name(path), moments.arrays(which)) for path, moments in self._moments.items())
         return {f"{name}{part}": array for name, arrays in named for part, array in zip(_PARTS, arrays, strict=True)}
 
     def _check(self, state: Mapping[str, NDArray]) -> None:
@@ -183,7 +183,7 @@ class _Moments:
                 mean = np.add.reduce(rows, axis=0) / len(rows)
                 apart = rows - mean
                 squares = np.einsum("ij,ij->j", apart, apart)
-            check_moments(self.path, mean, squares)
+            _check_moments(self.path, mean, squares)
             self._parts = _added(self._parts, len(rows), mean, squares)
         count, mean, squares = self._parts
         rows -= mean[0]
@@ -225,7 +225,54 @@ class _Moments:
         return count, mean, squares
 
 
-def check_moments(path: Path, mean: NDArray, squares: NDArray) -> None:
+class SlotMoments:
+    """Count, mean and sum of squared deviations of the elements that a filter standardizes, for each slot.
+
+    A slot's statistics do not depend on other slots, so the merged result does not depend on their number.
+
+    Source: Welford (1962), for the n-th row x:  m ← m + (x - m) / n,  S ← S + (x - m_old)(x - m_new)
+
+    Args:
+        observation_filter: standardizes the observations.
+        slots: the number of slots.
+    """
+
+    def __init__(self, observation_filter: MeanStdFilter, slots: int) -> None:
+        shapes = {path: mean.shape for path, (mean, _) in observation_filter.scales().items()}
+        self._counts = np.zeros(slots)
+        self._parts = {path: (np.zeros((slots, *shape)), np.zeros((slots, *shape))) for path, shape in shapes.items()}
+
+    def add(self, slots: NDArray, columns: Tree) -> None:
+        """Adds one row of unfiltered observations to each of these slots."""
+        if not self._parts:
+            return
+        self._counts[slots] += 1
+        counts = self._counts[slots]
+        for path, (means, squares) in self._parts.items():
+            rows, mean = np.asarray(at(columns, path), np.float64), means[slots]
+            with np.errstate(over="ignore", invalid="ignore"):  # raises an error when the episode has ended
+                apart = rows - mean
+                mean += apart / counts.reshape(-1, *[1] * (apart.ndim - 1))
+                means[slots] = mean
+                squares[slots] += apart * (rows - mean)
+
+    def clear(self, slot: int) -> None:
+        """Resets the statistics of a slot."""
+        self._counts[slot] = 0.0
+        for means, squares in self._parts.values():
+            means[slot] = squares[slot] = 0.0
+
+    def of(self, slot: int) -> State:
+        """The statistics of a slot, for `MeanStdFilter.merge`; EnvError if they are not finite."""
+        state: State = {}
+        for path, (means, squares) in self._parts.items():
+            _check_moments(path, means[slot], squares[slot])
+            arrays = {"count": self._counts[slot : slot + 1][0], "mean": means[slot], "squares": squares[slot]}
+            state |= {f"{_leaf_name(path)}{part}": np.array(array) for part, array in arrays.items()}
+        return state
+
+
+def _check_moments(path: Path, mean: NDArray, squares: NDArray) -> None:
     """Raises EnvError unless the statistics of new rows are finite; `path`: of their leaf."""
     if not math.isfinite(np.add.reduce(squares, axis=None)):
         raise EnvError(
@@ -272,6 +319,6 @@ def make_filter(name: str, observation_space: spaces.Space) -> MeanStdFilter:
     )
 
 
-def leaf_name(path: Path) -> str:
+def _leaf_name(path: Path) -> str:
     """The prefix of a leaf's arrays. Slashes in keys are escaped as in a JSON pointer: no two leaves share a prefix."""
     return "".join(f"{str(key).replace('~', '~0').replace('/', '~1')}/" for key in path)
