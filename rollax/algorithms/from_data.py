@@ -39,8 +39,14 @@ def optimizer_class_of(trainer_class: type[Trainer], config: TrainerConfig) -> t
         if learns_from_data:
             raise missing_input(trainer_class.name)
         return own
-    if learns_from_data or own.replaced_for_data(steps_the_env=config.steps_the_env):
-        return own if learns_from_data else BatchReplayOptimizer
+    if learns_from_data:
+        return own
+    from rollax.optimizers.async_replay import AsyncReplayOptimizer
+    from rollax.optimizers.sync_replay import SyncReplayOptimizer
+
+    # Not a subclass, which may draw in another way.
+    if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not config.steps_the_env):
+        return BatchReplayOptimizer
     raise ConfigError(
         f"{trainer_class.name} cannot learn from recorded data with these settings.",
         where="config key 'input'",

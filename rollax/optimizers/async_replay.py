@@ -44,10 +44,6 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     config_class = AsyncReplayFields
     rests_between_steps = False
 
-    @classmethod
-    def replaced_for_data(cls, *, steps_the_env: bool) -> bool:
-        return cls is AsyncReplayOptimizer and not steps_the_env
-
     def _set_up(self) -> None:
         super()._set_up()
         own = self.config

@@ -137,11 +137,6 @@ class Optimizer(ABC):
     rests_between_steps: ClassVar[bool] = True
     """Whether remote workers sample only during a step. Otherwise runs with them depend on timing."""
 
-    @classmethod
-    def replaced_for_data(cls, *, steps_the_env: bool) -> bool:
-        """Whether `BatchReplayOptimizer` replaces it where the config names recorded data."""
-        return False
-
     def __init__(
         self,
         local_worker: RolloutWorker,

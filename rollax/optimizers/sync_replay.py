@@ -37,10 +37,6 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     config_class = ReplayFields
 
-    @classmethod
-    def replaced_for_data(cls, *, steps_the_env: bool) -> bool:
-        return cls is SyncReplayOptimizer  # a subclass may draw in another way
-
     def _set_up(self) -> None:
         super()._set_up()
         self.buffers = {i: self.buffers_of(policy)(self.config.buffer_size) for i, policy in self.policies.items()}
