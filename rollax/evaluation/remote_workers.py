@@ -213,10 +213,6 @@ def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
             rollout = self.sample_fragment(update)
             return (None, None) if rollout is None else (replace(rollout, batch=None), rollout.batch)
 
-        @property
-        def sends_filters(self) -> bool:
-            return True
-
     RemoteWorker.__name__ = RemoteWorker.__qualname__ = worker_class.__name__
     return actor_class(ray, writing_stacks(RemoteWorker), **reserved)
 

@@ -110,11 +110,6 @@ class RolloutWorker:
             raise self._does_not_sample()
         return self._sampler
 
-    @property
-    def sends_filters(self) -> bool:
-        """Whether rollouts contain filter statistics; the driver reads those of its own worker directly."""
-        return self.worker_index > 0
-
     def __repr__(self) -> str:
         # Ray prints it before each line of a process, even if __init__ did not run because of a failed import.
         return f"RolloutWorker(worker_index={getattr(self, 'worker_index', None)})"
@@ -197,7 +192,7 @@ class RolloutWorker:
             env_steps=batch.env_steps,
             agent_steps=batch.agent_steps,
             episodes=EpisodeList(self.get_metrics()),
-            filters=self.policies.new_statistics(whole=only) if self.sends_filters else {},
+            filters=self.policies.new_statistics(whole=only),
             whole_filters=only,
             sample_s=time.perf_counter() - started,
         )

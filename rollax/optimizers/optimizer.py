@@ -279,7 +279,7 @@ class Optimizer(ABC):
         self.timings.add("sample_s", rollout.sample_s + rollout.gradients_s)
         self.timings.dropped_steps += rollout.dropped_steps
         self._episodes += rollout.episodes
-        for policy_id, state in rollout.filters.items():
+        for policy_id, state in rollout.filters.items() if self.remote else ():  # those of the local worker have them
             observation_filter = self.local_worker.runners[policy_id].filter
             (observation_filter.set_state if rollout.whole_filters else observation_filter.merge)(state)
 
