@@ -41,9 +41,8 @@ class WorkerSet:
     def __init__(self, config: TrainerConfig, policy_class: type[Policy], *, samples: bool = True) -> None:
         self.config = config
         self._num_remote = config.num_workers if samples else 0
-        self._local_samples = samples and not self._num_remote
         arguments = {**worker_arguments(config, policy_class), "num_workers": self._num_remote}
-        self.local = RolloutWorker(**arguments, samples=self._local_samples)
+        self.local = RolloutWorker(**arguments, samples=samples and not self._num_remote)
         self.remote = RemoteWorkers.of([])
         if self._num_remote:
             actors = ray_workers(config, RolloutWorker, arguments)
@@ -69,12 +68,12 @@ class WorkerSet:
 
     def get_state(self) -> dict[str, Any]:
         """The workers' part of a checkpoint: the policies, and the sampling state of each process."""
+        state = self.local.get_state()
+        sampling = [state["sampling"]] if self.local.samples else []
         if self._num_remote:
             states = self.remote.call_all("get_sampling_state")
             sampling = [states.get(index) for index in range(1, self._num_remote + 1)]  # None: the worker has failed
-        else:
-            sampling = [self.local.get_sampling_state()] if self._local_samples else []
-        return {**self.local.get_state(), "sampling": sampling}
+        return {**state, "sampling": sampling}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets a state from `get_state`, also one of another number of workers; new episodes begin."""
@@ -85,7 +84,7 @@ class WorkerSet:
             self.remote.call_all("restart_episodes")  # also in workers without a state
             self.remote.call_all("set_filters", self.local.get_filters())
             self.remote.call_each("set_sampling_state", states)
-        elif 1 in states and self._local_samples:
+        elif 1 in states and self.local.samples:
             self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
@@ -107,7 +106,7 @@ class WorkerSet:
         """Drops all running episodes; fresh ones begin."""
         if self._num_remote:
             self.remote.call_all("restart_episodes")
-        elif self._local_samples:
+        elif self.local.samples:
             self.local.restart_episodes()
 
     def stop(self) -> None:
