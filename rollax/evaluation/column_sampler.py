@@ -121,14 +121,18 @@ class ColumnSampler(Sampler):
             env_index = picked(rows.env_index, selection).tolist()
             context["episodes"] = [self.episodes.episode(index) for index in env_index]
         actions, states, fetches = runner.act(obs, self.explore, self.timestep, context)
-        off_policy = None
+        taken = off_policy = None
         if given is None:
             self.env.send_rows(rows, selection, runner.action_map(actions))
         else:
-            actions, fetches = self._act_around(turn, actions, fetches)
+            actions, fetches, taken = self._act_around(turn, actions, fetches)
             off_policy = picked(rows.off_policy(), selection).nonzero()[0]
+        if self.record or self.recorder is not None:
+            envs, slots = rows.places(selection)
+            numbers, ids = self._slots["trajectory"][slots], self.episodes.ids_to_learn(envs)
         if self.recorder is not None:
-            self._write_down(turn, actions, fetches, off_policy)
+            where = numbers, ids, self.episodes["length"][envs]
+            self.recorder.act(policy_id, rows, selection, actions, fetches, where, taken, off_policy)
             fetches = runner.without_recorded(fetches)
         if self.record:
             columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: actions, **fetches}
@@ -136,39 +140,26 @@ class ColumnSampler(Sampler):
                 columns |= memory.columns(context)
             if runner.stores_more:
                 self._add_columns(columns, runner.columns, selection)
-            envs, slots = rows.places(selection)
-            numbers, ids = self._slots["trajectory"][slots], self.episodes.ids_to_learn(envs)
             self._trajectories[policy_id].append(slots, numbers, ids, columns, off_policy)
         if memory.active:
             memory.remember(picked(rows.slots, selection), actions, states)
 
-    def _write_down(self, turn: PolicyRows, actions: trees.Tree, fetches: dict, off_policy: np.ndarray | None) -> None:
-        """Passes the actions of a policy, or given ones, to the recorder."""
-        assert self._rows is not None
-        assert self.recorder is not None
-        rows, (policy_id, selection, _, given) = self._rows, turn
-        envs, slots = rows.places(selection)
-        numbers = self._slots["trajectory"][slots], self.episodes.ids_to_learn(envs), self.episodes["length"][envs]
-        taken = None
-        if given is not None:
-            everyone = np.arange(len(rows)) if selection is None else selection
-            assert rows.given_actions is not None
-            taken = given.nonzero()[0], [rows.given_actions[row] for row in everyone[given].tolist()]
-        self.recorder.act(policy_id, rows, selection, actions, fetches, numbers, taken, off_policy)
-
-    def _act_around(self, turn: PolicyRows, actions: trees.Tree, fetches: dict) -> tuple[trees.Tree, dict]:
-        """Sends the actions of waiting rows; returns all actions, including given ones."""
-        assert self._rows is not None
-        assert self._rows.given_actions is not None
+    def _act_around(
+        self, turn: PolicyRows, actions: trees.Tree, fetches: dict
+    ) -> tuple[trees.Tree, dict, tuple[np.ndarray, list]]:
+        """Sends the actions of waiting rows; returns all actions, all fetches, and which are given: rows and values."""
+        rows = self._rows
+        assert rows is not None
+        assert rows.given_actions is not None
         assert turn.given is not None
-        rows, runner, logps = self._rows, self.runners[turn.policy_id], self._rows.given_logps or {}
+        runner, logps = self.runners[turn.policy_id], rows.given_logps or {}
         everyone = np.arange(len(rows)) if turn.selection is None else turn.selection
         waiting = (~turn.given).nonzero()[0]
         if len(waiting):
             self.env.send_rows(rows, everyone[waiting], runner.action_map(trees.index(actions, waiting)))
-        taken = [self._rows.given_actions[row] for row in everyone[turn.given].tolist()]
+        taken = turn.given.nonzero()[0], [rows.given_actions[row] for row in everyone[turn.given].tolist()]
         known = {place: logps[row] for place, row in enumerate(everyone.tolist()) if row in logps} if logps else {}
-        return runner.with_given_actions(actions, fetches, turn.given.nonzero()[0], taken, known)
+        return *runner.with_given_actions(actions, fetches, *taken, known), taken
 
     def _add_columns(self, columns: dict, wanted: frozenset[str] | None, selection: np.ndarray | None) -> None:
         """Adds expensive columns, if the policy reads them."""
