@@ -81,6 +81,16 @@ def empty_like(tree: Tree, rows: int) -> Tree:
     return tree_map(lambda leaf: np.empty((rows, *leaf.shape[1:]), leaf.dtype), tree)
 
 
+def zeros_like(tree: Tree, rows: int) -> Tree:
+    """As `empty_like`, with zeros, or None in arrays of objects."""
+
+    def zeros(leaf: Any) -> np.ndarray:
+        shape = (rows, *leaf.shape[1:])
+        return np.full(shape, None) if leaf.dtype == object else np.zeros(shape, leaf.dtype)
+
+    return tree_map(zeros, tree)
+
+
 def copy_into(target: Tree, start: int, source: Tree) -> None:
     """Writes the rows of `source` into `target`, starting at row `start`."""
     if isinstance(target, np.ndarray):
@@ -90,7 +100,7 @@ def copy_into(target: Tree, start: int, source: Tree) -> None:
 
 
 def put(target: Tree, rows: Any, source: Tree) -> None:
-    """Writes the rows of `source` to the rows of `target` at an index array or mask."""
+    """Writes the rows of `source`, or one value for all, to the rows of `target` at an index array, mask or slice."""
     if isinstance(target, np.ndarray):
         target[rows] = source
         return

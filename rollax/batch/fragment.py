@@ -145,7 +145,7 @@ class Fragment(SampleBatch):
         ends, size = self.ends[segments], len(self) + len(segments)
         columns = {}
         for name, column in self.items():
-            columns[name] = grown = trees.tree_map(lambda leaf: _zeros(leaf, size), column)
+            columns[name] = grown = trees.zeros_like(column, size)
             trees.put(grown, old_rows, column)
             if name in self.after:
                 trees.put(grown, new_rows, trees.index(self.after[name], segments))
@@ -190,8 +190,3 @@ class Fragment(SampleBatch):
         names = [name for name in self.after if all(name in part.after for part in fragments)]
         after = {name: trees.concat([part.after[name] for part in fragments]) for name in names}
         return Fragment(columns, ends, after, env_steps=env_steps)
-
-
-def _zeros(leaf: np.ndarray, rows: int) -> np.ndarray:
-    shape = (rows, *leaf.shape[1:])
-    return np.full(shape, None) if leaf.dtype == object else np.zeros(shape, leaf.dtype)

@@ -21,16 +21,13 @@ def padded_columns(batch: SampleBatch, length: int) -> dict[str, Any]:
     seq_lens = np.bincount(sequence).astype(np.int32)
     target = sequence * length + offset
 
-    def padded(leaf: np.ndarray) -> np.ndarray:
-        shape = (len(seq_lens) * length, *leaf.shape[1:])
-        out = np.full(shape, None) if leaf.dtype == object else np.zeros(shape, leaf.dtype)
-        out[target] = leaf
-        return out
-
     columns: dict[str, Any] = {batch.SEQ_LENS: seq_lens}
     for name, column in batch.items():
-        of_sequence = name == batch.STATE_IN
-        columns[name] = trees.index(column, starts) if of_sequence else trees.tree_map(padded, column)
+        if name == batch.STATE_IN:
+            columns[name] = trees.index(column, starts)
+        else:
+            columns[name] = padded = trees.zeros_like(column, len(seq_lens) * length)
+            trees.put(padded, target, column)
     return columns
 
 

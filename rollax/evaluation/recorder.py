@@ -102,7 +102,7 @@ class Recorder:
             trajectories = self._trajectories[policy_id]
             trajectories.record_rows(rows, selection, {SampleBatch.OBS: seen}, complete, outcomes, ended)
         if observed:
-            _put(self._slots[_SEEN, policy_id], rows.places(selection)[1], seen)
+            trees.put(self._slots[_SEEN, policy_id], rows.places(selection)[1], seen)
 
     def act(
         self,
@@ -305,10 +305,6 @@ def make_recorder(
         max_file_size=config.output_max_file_size,
     )
     return Recorder(writer, runners, explore=config.explore, infos=config.output_infos)
-
-
-def _put(target: trees.Tree, slots: Any, source: trees.Tree) -> None:
-    trees.tree_map(lambda to, values: to.__setitem__(slots, values), target, source)
 
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:

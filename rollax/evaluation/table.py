@@ -43,7 +43,7 @@ class Table(dict[Hashable, Any]):
 
     def clear_rows(self, name: Hashable, rows: Index) -> None:
         """Sets some rows of a column to its fill value."""
-        trees.tree_map(lambda leaf, fill: leaf.__setitem__(rows, fill), self[name], self._fills[name])
+        trees.put(self[name], rows, self._fills[name])
 
     def make_room(self, rows: int) -> None:
         """Grows to this number of rows or more."""

@@ -305,12 +305,9 @@ class Trajectories:
         if len(kept):
             for column in self._columns.values():
                 trees.copy_into(column, 0, trees.index(column, kept))
-        self._clear_outcomes(len(kept))
+        for name in _OUTCOMES:
+            self._columns[name][len(kept) : self._size] = 0
         self._size = len(kept)
-
-    def _clear_outcomes(self, start: int) -> None:
-        for name in _OUTCOMES if self._columns else ():
-            self._columns[name][start : self._size] = 0
 
     def _grow(self, needed: int, columns: Mapping[str, Any]) -> None:
         if self._columns and needed <= self._capacity // 2:
