@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,16 +34,22 @@ class MultiAgentRows(DictRows):
 
 
 class AgentActions:
-    """Collects the actions for the next step of each sub-environment; `name` is for error messages."""
+    """Collects the actions for the next step of each sub-environment.
 
-    def __init__(self, name: str, num_envs: int) -> None:
-        self._name = name
+    `name` is for error messages; `acting` returns the agents of a sub-environment that act next.
+    """
+
+    def __init__(self, name: str, num_envs: int, acting: Callable[[int], Iterable[Hashable]]) -> None:
+        self._name, self._acting = name, acting
         self._waiting: list[set[Hashable] | None] = [None] * num_envs  # None: no episode is running
         self._actions: list[dict[Hashable, Any]] = [{} for _ in range(num_envs)]
 
-    def expect(self, index: int, agents: Iterable[Hashable] | None) -> None:
-        """Sets the agents of a sub-environment that wait for an action; None if no episode is running."""
-        self._waiting[index], self._actions[index] = None if agents is None else set(agents), {}
+    def expect(self, reported: Iterable[int], over: Iterable[int] = ()) -> None:
+        """Awaits the actions of `reported` sub-environments, without those in which no episode is running now."""
+        for index in reported:
+            self._waiting[index], self._actions[index] = set(self._acting(index)), {}
+        for index in over:
+            self._waiting[index], self._actions[index] = None, {}
 
     def is_running(self, index: int) -> bool:
         """Whether an episode is running."""
@@ -101,7 +107,7 @@ class MultiAgentBaseEnv(BaseEnv):
         self.possible_agents = getattr(first, "possible_agents", None) or None
         spaces = (self.observation_space, self.possible_agents, self.observation_spaces)
         self._rows = MultiAgentRows(self.name, self.num_envs, *spaces)
-        self._actions = AgentActions(self.name, self.num_envs)
+        self._actions = AgentActions(self.name, self.num_envs, self._rows.acting)
 
     def poll_rows(self) -> Rows:
         results: dict[int, Any] = {}
@@ -118,10 +124,7 @@ class MultiAgentBaseEnv(BaseEnv):
         ended = rows.ended_envs.tolist()
         self._restarts.failures.stepped(results, ended)
         rows.dropped_envs = np.array(dropped, np.int64)
-        for index in results:
-            self._actions.expect(index, self._rows.acting(index))
-        for index in (*ended, *dropped):
-            self._actions.expect(index, None)
+        self._actions.expect(results, over=(*ended, *dropped))
         return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
@@ -133,8 +136,7 @@ class MultiAgentBaseEnv(BaseEnv):
             where, seed = f"{self.name}, sub-environment {index}", None if seeds is None else seeds[position]
             results[index] = self._restarts.reset(self.envs, index, where, seed)
         rows = self._rows.of_resets(results)
-        for index in results:
-            self._actions.expect(index, self._rows.acting(index))
+        self._actions.expect(results)
         return rows
 
     def get_sub_environments(self) -> list[Any]:

@@ -62,7 +62,7 @@ class RemoteBaseEnv(BaseEnv):
         self._calls: dict[int, Call] = {}  # the step or reset of each sub-environment, until a poll takes it
         self._seeds: list[int | None] = [None] * self.num_envs  # of the pending reset
         self._resting: set[int] = set()
-        self._actions = AgentActions(self.name, self.num_envs)
+        self._actions = AgentActions(self.name, self.num_envs, self._rows.acting)
 
     def poll_rows(self) -> Rows:
         steps, resets, dropped = {}, {}, []
@@ -90,10 +90,7 @@ class RemoteBaseEnv(BaseEnv):
             started = self._rows.of_resets(resets)
             rows = Rows.concat(rows, started) if len(rows) else started
         rows.dropped_envs = np.array(dropped, np.int64)
-        for index in (*steps, *resets):
-            self._actions.expect(index, self._rows.acting(index))
-        for index in (*ended, *dropped):
-            self._actions.expect(index, None)
+        self._actions.expect((*steps, *resets), over=(*ended, *dropped))
         return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
@@ -102,8 +99,8 @@ class RemoteBaseEnv(BaseEnv):
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         indices = env_index.tolist()
         self._resting -= set(indices)
+        self._actions.expect((), over=indices)
         for position, index in enumerate(indices):
-            self._actions.expect(index, None)
             self._seeds[index] = None if seeds is None else seeds[position]
             self._send_reset(index)
         results: dict[int, Any] = {}
@@ -117,8 +114,7 @@ class RemoteBaseEnv(BaseEnv):
         if not results:
             return None
         rows = self._rows.of_resets({index: results[index] for index in indices if index in results})
-        for index in results:
-            self._actions.expect(index, self._rows.acting(index))
+        self._actions.expect(results)
         return rows
 
     def rest_rows(self, env_index: np.ndarray) -> bool:
