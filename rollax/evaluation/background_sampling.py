@@ -188,8 +188,8 @@ class BackgroundSampling(SamplingOnRequest):
         in_pool: bool,
     ) -> None:
         super().__init__(sample, name)
-        self._env, self._turns = env, Turns()
-        self._stepped_env = YieldingEnv(env, self._turns)
+        self._turns = Turns()
+        self._env = YieldingEnv(env, self._turns)
         self._most_waiting, self._is_too_old, self._in_pool = most_waiting, is_too_old, in_pool
         self._changed = threading.Condition()
         self._waiting: deque[Rollout] = deque()
@@ -205,7 +205,7 @@ class BackgroundSampling(SamplingOnRequest):
 
     def stepped(self, env: BaseEnv) -> BaseEnv:
         """The environment for the sampler: other threads may take a `turn` while it is polled."""
-        return self._stepped_env
+        return self._env
 
     def turn(self) -> AbstractContextManager[Any]:
         """Context of reads and writes of the sampling state; in other threads it begins when the sampling one waits."""
@@ -217,13 +217,13 @@ class BackgroundSampling(SamplingOnRequest):
         In a pool it does not return while the environment finishes no step and does not wait for others either, so that
         the pool notices that the worker hangs. The thread starts with the first call.
         """
-        polls = self._stepped_env.polls
+        polls = self._env.polls
         with self._changed:
             while True:
                 self._refuse_ended()
                 self._start()
                 if not self._changed.wait_for(lambda: self._waiting or self._error, timeout_s):
-                    if self._in_pool and self._stepped_env.polls == polls and not self._stepped_env.waits:
+                    if self._in_pool and self._env.polls == polls and not self._env.waits:
                         continue
                     return []
                 if self._error is not None:
@@ -283,7 +283,7 @@ class BackgroundSampling(SamplingOnRequest):
 
     def _run(self) -> None:
         error = None
-        self._stepped_env.polling = False
+        self._env.polling = False
         try:
             while not self._halting:
                 with self._turns.sampling():
@@ -291,7 +291,7 @@ class BackgroundSampling(SamplingOnRequest):
                 self._add(rollout)
         except BaseException as raised:  # raised again by `take`
             error = raised
-        interrupted = self._halting and self._stepped_env.waits
+        interrupted = self._halting and self._env.waits
         with self._changed:
             self._thread = None
             self._error = None if interrupted else error
