@@ -86,7 +86,8 @@ class BaseEnv:
             episode; it is truncated without an agent where the episode was lost. An agent in `off_policy_actions` has
             acted already and gets no action.
         """
-        return dicts_of(self._poll_and_keep())
+        self.__kept = self.poll_rows()
+        return dicts_of(self.__kept)
 
     def send_actions(self, actions: EnvDict) -> None:
         """Sends actions to the agents that were ready at the last poll: `env_id -> agent_id -> action`."""
@@ -220,10 +221,6 @@ class BaseEnv:
                 expected="try_reset() or poll() first",
                 fix="call try_reset(), then send actions to the agents whose observations it returned",
             )
-        return self.__kept
-
-    def _poll_and_keep(self) -> Rows:
-        self.__kept = self.poll_rows()
         return self.__kept
 
     def _dict_rows(self) -> DictRows:

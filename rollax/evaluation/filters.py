@@ -238,9 +238,9 @@ class SlotMoments:
     """
 
     def __init__(self, observation_filter: MeanStdFilter, slots: int) -> None:
-        shapes = {path: mean.shape for path, (mean, _) in observation_filter.scales().items()}
+        shapes = {path: (slots, *moments.shape) for path, moments in observation_filter._moments.items()}
         self._counts = np.zeros(slots)
-        self._parts = {path: (np.zeros((slots, *shape)), np.zeros((slots, *shape))) for path, shape in shapes.items()}
+        self._parts = {path: (np.zeros(shape), np.zeros(shape)) for path, shape in shapes.items()}
 
     def add(self, slots: NDArray, columns: Tree) -> None:
         """Adds one row of unfiltered observations to each of these slots."""
