@@ -28,17 +28,15 @@ class SamplingOnRequest:
     Args:
         sample: returns the next fragment.
         name: of the worker, for errors.
+        env: the environment for the sampler; None for a worker without one.
     """
 
     in_background: ClassVar[bool] = False
 
-    def __init__(self, sample: Callable[[], Rollout], name: str) -> None:
+    def __init__(self, sample: Callable[[], Rollout], name: str, env: BaseEnv | None = None) -> None:
         self._sample, self._name = sample, name
+        self.env = env
         self._ended = False
-
-    def stepped(self, env: BaseEnv) -> BaseEnv:
-        """The environment for the sampler."""
-        return env
 
     def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
         """One fragment; in the background, all that wait, or the `most` oldest, or none after the timeout."""
@@ -170,13 +168,14 @@ class BackgroundSampling(SamplingOnRequest):
     Args:
         sample: returns the next fragment; called in the thread.
         name: of the worker, for errors.
-        env: the environment that it steps.
+        env: the environment that it steps; other threads may take a `turn` while the sampler polls the attribute `env`.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
         is_too_old: returns whether a fragment is too old to learn from.
         in_pool: whether a pool of workers takes the fragments, which notices a worker by a call that does not return.
     """
 
     in_background: ClassVar[bool] = True
+    env: YieldingEnv
 
     def __init__(
         self,
@@ -187,9 +186,8 @@ class BackgroundSampling(SamplingOnRequest):
         is_too_old: Callable[[Rollout], bool],
         in_pool: bool,
     ) -> None:
-        super().__init__(sample, name)
         self._turns = Turns()
-        self._env = YieldingEnv(env, self._turns)
+        super().__init__(sample, name, YieldingEnv(env, self._turns))
         self._most_waiting, self._is_too_old, self._in_pool = most_waiting, is_too_old, in_pool
         self._changed = threading.Condition()
         self._waiting: deque[Rollout] = deque()
@@ -203,10 +201,6 @@ class BackgroundSampling(SamplingOnRequest):
         """Whether the calling thread is the sampling thread."""
         return self._thread is threading.current_thread()
 
-    def stepped(self, env: BaseEnv) -> BaseEnv:
-        """The environment for the sampler: other threads may take a `turn` while it is polled."""
-        return self._env
-
     def turn(self) -> AbstractContextManager[Any]:
         """Context of reads and writes of the sampling state; in other threads it begins when the sampling one waits."""
         return nullcontext() if self.runs_here else self._turns.held()
@@ -217,13 +211,13 @@ class BackgroundSampling(SamplingOnRequest):
         In a pool it does not return while the environment finishes no step and does not wait for others either, so that
         the pool notices that the worker hangs. The thread starts with the first call.
         """
-        polls = self._env.polls
+        polls = self.env.polls
         with self._changed:
             while True:
                 self._refuse_ended()
                 self._start()
                 if not self._changed.wait_for(lambda: self._waiting or self._error, timeout_s):
-                    if self._in_pool and self._env.polls == polls and not self._env.waits:
+                    if self._in_pool and self.env.polls == polls and not self.env.waits:
                         continue
                     return []
                 if self._error is not None:
@@ -269,12 +263,12 @@ class BackgroundSampling(SamplingOnRequest):
     def _halt(self) -> None:
         with self._changed:
             self._halting, thread = True, self._thread
-        self._env.interrupt(True)
+        self.env.interrupt(True)
         try:
             if thread is not None:
                 _join(thread)
         finally:
-            self._env.interrupt(False)
+            self.env.interrupt(False)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -283,7 +277,7 @@ class BackgroundSampling(SamplingOnRequest):
 
     def _run(self) -> None:
         error = None
-        self._env.polling = False
+        self.env.polling = False
         try:
             while not self._halting:
                 with self._turns.sampling():
@@ -291,7 +285,7 @@ class BackgroundSampling(SamplingOnRequest):
                 self._add(rollout)
         except BaseException as raised:  # raised again by `take`
             error = raised
-        interrupted = self._halting and self._env.waits
+        interrupted = self._halting and self.env.waits
         with self._changed:
             self._thread = None
             self._error = None if interrupted else error

@@ -76,14 +76,14 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., s
     return sampler
 
 
-def make_sampling(worker: RolloutWorker, env: BaseEnv | None) -> SamplingOnRequest:
-    """How a worker samples: in a background thread or on request; `env` is None if it records no trajectories.
+def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -> SamplingOnRequest:
+    """How a worker samples: in a background thread or on request.
 
     Raises:
         ConfigError: the config requests a thread, and a policy cannot act while it learns.
     """
-    on_request, wanted = SamplingOnRequest(worker.rollout, repr(worker)), worker.config.sample_async
-    if env is None:
+    on_request, wanted = SamplingOnRequest(worker.rollout, repr(worker), env), worker.config.sample_async
+    if env is None or not record:
         return on_request
     others = [policy.described for policy in worker.policies.values() if not policy.acts_while_learning]
     _warn_of_policy_lag(worker, env)

@@ -86,10 +86,10 @@ class RolloutWorker:
                     self.config, specs, env, policy_of, default_policy_class, context, restarts
                 )
             self.runners = self.policies.runners
-            self._sampling, self._sampler = make_sampling(self, self._env if record else None), None
-            if self._env is not None:
-                self._sampler = make_sampler(self, self._sampling.stepped(self._env), policy_of, record=record)
-                self._env.sampled_by(self)
+            self._sampling, self._sampler = make_sampling(self, self._env, record=record), None
+            if (stepped := self._sampling.env) is not None:
+                self._sampler = make_sampler(self, stepped, policy_of, record=record)
+                stepped.sampled_by(self)
 
     @property
     def samples(self) -> bool:

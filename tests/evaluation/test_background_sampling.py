@@ -49,7 +49,7 @@ class Source:
             raise InterruptedError
 
     def sample(self):
-        self.sampling.stepped(self).poll_rows()
+        self.sampling.env.poll_rows()
         if self.fails:
             error, self.fails = self.fails, None
             raise error
