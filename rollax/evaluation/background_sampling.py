@@ -170,7 +170,7 @@ class BackgroundSampling(SamplingOnRequest):
         name: of the worker, for errors.
         env: the environment that it steps; other threads may take a `turn` while the sampler polls the attribute `env`.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
-        is_too_old: returns whether a fragment is too old to learn from.
+        is_too_old: returns whether fragments of a version of the weights are too old to learn from.
         in_pool: whether a pool of workers takes the fragments, which notices a worker by a call that does not return.
     """
 
@@ -183,7 +183,7 @@ class BackgroundSampling(SamplingOnRequest):
         name: str,
         env: BaseEnv,
         most_waiting: int,
-        is_too_old: Callable[[Rollout], bool],
+        is_too_old: Callable[[int], bool],
         in_pool: bool,
     ) -> None:
         self._turns = Turns()
@@ -226,7 +226,7 @@ class BackgroundSampling(SamplingOnRequest):
                 fresh = []
                 while self._waiting and len(fresh) != most:
                     rollout = self._waiting.popleft()
-                    if self._is_too_old(rollout):
+                    if self._is_too_old(rollout.version):
                         self._drop(rollout)
                     else:
                         fresh.append(rollout)

@@ -99,8 +99,8 @@ def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -
             "leave sample_async out",
         )
     most = MOST_WAITING_STEPS if worker.policies.accept_off_policy else worker.config.train_batch_size
-    too_old = lambda rollout: worker.is_too_old(rollout.version)  # noqa: E731
-    return BackgroundSampling(worker.rollout, repr(worker), env, most, too_old, in_pool=worker.worker_index > 0)
+    in_pool = worker.worker_index > 0
+    return BackgroundSampling(worker.rollout, repr(worker), env, most, worker.is_too_old, in_pool=in_pool)
 
 
 def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:

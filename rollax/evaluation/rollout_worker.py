@@ -357,16 +357,11 @@ class RolloutWorker:
         """Adds environment steps that were too old to learn from."""
         self._sampling.note_dropped(steps)
 
-    def is_too_old(self, version: int, newest: int | None = None) -> bool:
-        """Whether rows sampled with these weights are too old to learn from.
-
-        Args:
-            version: version of the weights.
-            newest: the newest version; None: this worker's.
-        """
+    def is_too_old(self, version: int) -> bool:
+        """Whether rows sampled with this version of the weights are too old to learn from."""
         most = self.config.max_policy_lag
         on_policy = not self.policies.accept_off_policy
-        return most is not None and on_policy and (self.version if newest is None else newest) - version > most
+        return most is not None and on_policy and self.version - version > most
 
     def _does_not_sample(self) -> ConfigError:
         return ConfigError(

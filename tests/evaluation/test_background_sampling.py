@@ -38,7 +38,7 @@ class Source:
             "the worker",
             self,
             most_waiting,
-            is_too_old=lambda rollout: self.newest - rollout.version > self.most_lag,
+            is_too_old=lambda version: self.newest - version > self.most_lag,
             in_pool=True,
         )
         self.interrupted = False
