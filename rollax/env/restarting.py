@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -105,10 +105,10 @@ class EnvFailures(Failures):
 
 
 class Restarts:
-    """Resets copies of one environment in this process, after recreating failed ones."""
+    """Resets `envs`, the copies of one environment in this process, and first replaces failed ones in the list."""
 
-    def __init__(self, copies: EnvCopies) -> None:
-        self._copies = copies
+    def __init__(self, copies: EnvCopies, envs: list[Any]) -> None:
+        self._copies, self._envs = copies, envs
         self._broken: set[int] = set()
         self.failures = EnvFailures(restart_failed=copies.restart_failed)
 
@@ -126,28 +126,29 @@ class Restarts:
         time.sleep(self.failures.failed(index, error))
         self._broken.add(index)
 
-    def reset(self, envs: list[Any], index: int, where: str, seed: int | None, **keywords: Any) -> Any:
-        """Returns the result of the reset of `envs[index]`; a failed one is first replaced in `envs`.
+    def reset(self, index: int, where: str, seed: int | None, **keywords: Any) -> Any:
+        """Returns the result of the reset of `envs[index]`.
 
         `where` is its name in error messages; `keywords` are passed on beside the seed.
         """
         while True:
             try:
                 if index in self._broken:
-                    envs[index] = self._recreated(envs, index, where)
+                    self._recreate(index, where)
             except Exception as error:  # an error of the creator, of any class: the next attempt may succeed
                 self._count(index, checks.failed(error, "its creator", where), error)
                 continue
             try:
-                return envs[index].reset(seed=self.failures.seed(index, seed), **keywords)
+                return self._envs[index].reset(seed=self.failures.seed(index, seed), **keywords)
             except Exception as error:
                 self.failed(index, checks.failed(error, "reset()", where), error)
 
-    def _recreated(self, envs: Sequence[Any], index: int, where: str) -> Any:
+    def _recreate(self, index: int, where: str) -> None:
+        envs, failed = self._envs, self._envs[index]
         with contextlib.suppress(Exception):  # it has failed, and the failure is logged
-            envs[index].close()
+            failed.close()
         env = self._copies.make_one(index)
-        first = next((other for other in envs if other is not envs[index]), envs[index])
+        first = next((other for other in envs if other is not failed), failed)
         check_spaces(env, first, where, may_lack_spaces=True, declared=self._copies.declared)
+        envs[index] = env
         self._broken.discard(index)
-        return env

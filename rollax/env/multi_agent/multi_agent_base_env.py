@@ -98,7 +98,7 @@ class MultiAgentBaseEnv(BaseEnv):
 
     def __init__(self, copies: EnvCopies) -> None:
         self.envs: list[MultiAgentEnv] = copies.make(may_lack_spaces=True)
-        self._restarts = Restarts(copies)
+        self._restarts = Restarts(copies, self.envs)
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.observation_space, self.observation_spaces = spaces_of_agents(first, "observation_space")
@@ -134,7 +134,7 @@ class MultiAgentBaseEnv(BaseEnv):
         results: dict[int, Any] = {}
         for position, index in enumerate(env_index.tolist()):
             where, seed = f"{self.name}, sub-environment {index}", None if seeds is None else seeds[position]
-            results[index] = self._restarts.reset(self.envs, index, where, seed)
+            results[index] = self._restarts.reset(index, where, seed)
         rows = self._rows.of_resets(results)
         self._actions.expect(results)
         return rows

@@ -111,7 +111,7 @@ class SteppedInTurn(VectorEnv):
         super().__init__(observation_space, action_space, len(self.envs))
         _warn_of_unread_masks(self.envs[0], self.name, observation_space)
         self._steps = [env.step for env in self.envs]
-        self._restarts = Restarts(copies)
+        self._restarts = Restarts(copies, self.envs)
         self.resting: frozenset[int] = frozenset()
         """Sub-environments without a running episode, which `vector_step` does not step."""
         self._over = set(range(self.num_envs))
@@ -120,7 +120,7 @@ class SteppedInTurn(VectorEnv):
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         where = self._where(index)
         given = {} if options is None else {"options": options}  # an env's `reset` may take a seed only
-        result = self._restarts.reset(self.envs, index, where, seed, **given)
+        result = self._restarts.reset(index, where, seed, **given)
         self._steps[index] = self.envs[index].step
         self._over.discard(index)
         return checks.check_reset(result, f"{where}, reset()")
