@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -144,7 +143,7 @@ def _joined(played: list[tuple[Running, _Played]], before: Running) -> tuple[Run
     )
 
 
-def make_candidate_player(sampler: Sampler, runners: Mapping[str, PolicyRunner], worker_index: int) -> CandidatePlayer:
+def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlayer:
     """The player of candidates for a sampler; compiled if the sampler is.
 
     Raises:
@@ -159,14 +158,14 @@ def make_candidate_player(sampler: Sampler, runners: Mapping[str, PolicyRunner],
             expected="the default, or ColumnSampler for environments in JAX that are to be stepped one by one",
             fix="leave sampler out",
         )
-    if len(runners) > 1:
+    if len(sampler.runners) > 1:
         raise PolicyError(
             "The algorithm trains only one policy, but several are given.",
             where="config key 'multiagent.policies'",
-            got=list(runners),
+            got=list(sampler.runners),
             expected="one policy",
             fix="use PPO, IMPALA or DQN for several policies",
         )
-    (runner,) = runners.values()
+    (runner,) = sampler.runners.values()
     player_class = CompiledCandidates if isinstance(sampler, CompiledSampler) else CandidatePlayer
     return player_class(sampler, runner, worker_index)

@@ -44,7 +44,7 @@ def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: 
     return make_base_env(creator, context, config.num_envs_per_worker, settings)
 
 
-def make_sampler(worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., str] | None, *, record: bool) -> Sampler:
+def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sampler:
     """The sampler of the worker's config."""
     by_trajectory = any(overrides_trajectory(policy) for policy in worker.policies.values())
     if by_trajectory or worker.policies.joint_rows is not None:
@@ -55,7 +55,7 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., s
         env,
         worker.runners,
         _episode_table(worker, env, keeps_past=by_trajectory),
-        policy_of=policy_of,
+        policy_of=worker.policy_of,
         fragment_length=_fragment_length(worker.config, env),
         complete_episodes=worker.config.batch_mode == "complete_episodes",
         record=record,
@@ -70,9 +70,7 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., s
                 expected="rollax's own sampler, or a subclass of it",
                 fix="leave one of the two keys out",
             )
-        sampler.recorder = make_recorder(
-            worker.config, worker.runners, worker_index=worker.worker_index, timestep=lambda: sampler.timestep
-        )
+        sampler.recorder = make_recorder(worker.config, sampler, worker.worker_index)
     return sampler
 
 

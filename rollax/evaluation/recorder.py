@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from rollax.importing import path_of
 
 if TYPE_CHECKING:
     from rollax.data.writer import DatasetWriter
+    from rollax.evaluation.sampler import Sampler
 
 log = logging.getLogger("rollax.data")
 
@@ -257,13 +258,7 @@ _LEFT_OUT = frozenset(
 )
 
 
-def make_recorder(
-    config: TrainerConfig,
-    runners: Mapping[str, PolicyRunner],
-    *,
-    worker_index: int,
-    timestep: Callable[[], int],
-) -> Recorder:
+def make_recorder(config: TrainerConfig, sampler: Sampler, worker_index: int) -> Recorder:
     """The recorder of a worker, into the folder `config.output`.
 
     Raises ConfigError if PyArrow is missing, DatasetError if the folder cannot be written to.
@@ -277,11 +272,12 @@ def make_recorder(
         what = "Writing experience requires a package that is not installed."
         raise not_installed(what, error, where="config key 'output'", package="pyarrow", extra="offline") from error
     assert config.output is not None
+    runners = sampler.runners
 
     def header() -> dict[str, Any]:
         filters = {policy_id: _plain(runner.filter.state()) for policy_id, runner in runners.items()}
         algorithm = type(config).__name__.removesuffix("Config")
-        played = {"timesteps": timestep(), "explore": config.explore}
+        played = {"timesteps": sampler.timestep, "explore": config.explore}
         policies = {policy_id: path_of(type(runner.policy)) for policy_id, runner in runners.items()}
         return {
             "env": config.env if isinstance(config.env, str) else getattr(config.env, "__qualname__", None),

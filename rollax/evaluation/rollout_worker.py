@@ -79,16 +79,16 @@ class RolloutWorker:
         self._env = make_env(creator, context, self.config) if samples else None
         with nullcontext() if self._env is None else undone_on_failure(self._env.stop):
             self.callbacks = make_callbacks(self.config.callbacks)
-            policy_of = self.policy_of = policy_mapping(policy_mapping_fn, list(specs))
+            self.policy_of = policy_mapping(policy_mapping_fn, list(specs))
             source = nullcontext(self._env) if samples else env_with_spaces(creator, context, self.config, specs)
             with source as env:
                 self.policies = make_policies(
-                    self.config, specs, env, policy_of, default_policy_class, context, restarts
+                    self.config, specs, env, self.policy_of, default_policy_class, context, restarts
                 )
             self.runners = self.policies.runners
             self._sampling, self._sampler = make_sampling(self, self._env, record=record), None
             if (stepped := self._sampling.env) is not None:
-                self._sampler = make_sampler(self, stepped, policy_of, record=record)
+                self._sampler = make_sampler(self, stepped, record=record)
                 stepped.sampled_by(self)
 
     @property
@@ -232,7 +232,7 @@ class RolloutWorker:
         from rollax.evaluation.compiled_candidates import make_candidate_player
 
         if self._candidates is None:
-            self._candidates = make_candidate_player(self.sampler, self.runners, self.worker_index)
+            self._candidates = make_candidate_player(self.sampler, self.worker_index)
 
     def take_over(self, update: Update) -> None:
         """Replaces weights and filters; after the first update, statistics that are not sent yet are kept."""
