@@ -45,21 +45,14 @@ class Trajectories:
         reward_dtype: dtype of the column `rewards`.
     """
 
-    def __init__(
-        self,
-        wanted: frozenset[str] = frozenset(),
-        slots: Table | None = None,
-        name: str = "pending row",
-        *,
-        reward_dtype: Any = np.float32,
-    ) -> None:
+    def __init__(self, wanted: frozenset[str], slots: Table, name: str, *, reward_dtype: Any = np.float32) -> None:
         self._left_out = {_COMPLETE, *({_TRAJECTORY, SampleBatch.OFF_POLICY} - wanted)}
         self._columns: dict[str, trees.Tree] = {}
         self._given: Set[str] = frozenset()  # names of the columns that a policy acts with
         self._dtypes = {**_BOOKKEEPING, SampleBatch.REWARDS: reward_dtype}
         self._capacity = 0
         self._size = 0
-        self._slots, self._name = Table() if slots is None else slots, name
+        self._slots, self._name = slots, name
         self._slots.add(name, -1)
         # The slots and rows of the latest actions, if the slots are a slice: not in the column yet, and without rewards
         # while `_unrewarded`. Both save NumPy calls if all slots act at every poll.

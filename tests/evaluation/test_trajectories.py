@@ -12,6 +12,10 @@ def slots(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
+def empty(slots: int = 64) -> Trajectories:
+    return Trajectories(frozenset(), Table(slots), "pending row")
+
+
 def decide(trajectories: Trajectories, at: np.ndarray, numbers: list[int], obs: list[float], episodes=None) -> None:
     ids = np.array([7] * len(numbers) if episodes is None else episodes)
     columns = {"obs": {"x": np.array(obs, np.float32)}, "actions": np.array(obs, np.int64) * 10}
@@ -42,7 +46,7 @@ class Waiting:
 class TestCut:
     def make(self) -> Trajectories:
         """Trajectory 0 (slot 0) continues, 1 (slot 1) ends and 3 takes its slot, 2 (slot 2) has no outcome."""
-        t = Trajectories()
+        t = empty()
         decide(t, slots(0, 1, 2), [0, 1, 2], [1, 2, 3])
         record_outcomes(t, slots(0, 1), [0.5, 1.5], term=[False, True])
         final(t, slots(1), [9])
@@ -86,7 +90,7 @@ class TestCut:
         assert len(t) == 0
 
     def test_the_next_observation_of_a_row_before_a_carried_one(self):
-        t = Trajectories()
+        t = empty()
         decide(t, slots(0), [0], [1])
         record_outcomes(t, slots(0), [1])
         decide(t, slots(0), [0], [2])
@@ -95,7 +99,7 @@ class TestCut:
         assert cut.after["obs"]["x"].tolist() == [2]
 
     def test_an_end_without_a_last_observation_uses_the_previous_one(self):
-        t = Trajectories()
+        t = empty()
         decide(t, slots(0), [0], [5])
         record_outcomes(t, slots(0), [1], trunc=[True])
         cut = t.cut(Waiting())
@@ -117,12 +121,12 @@ class TestCut:
         assert cut.after["obs"]["x"].tolist() == [4, 9, 3]
 
     def test_no_complete_rows(self):
-        t = Trajectories()
+        t = empty()
         assert t.cut(Waiting()) is None
         decide(t, slots(0), [0], [1])
         assert t.cut(Waiting()) is None
         record_outcomes(t, slots(0), [1])
-        t = Trajectories()
+        t = empty()
         assert t.cut(Waiting()) is None
         decide(t, slots(0), [1], [2])
         record_outcomes(t, slots(0), [0])
@@ -134,7 +138,7 @@ class TestCut:
 class TestColumns:
     def test_more_rows_and_slots_than_the_initial_capacity(self):
         count = 700
-        t, everyone = Trajectories(slots=Table(count)), np.arange(count)
+        t, everyone = empty(count), np.arange(count)
         for step in range(3):
             decide(t, everyone, everyone.tolist(), (everyone + 1000 * step).tolist())
             record_outcomes(t, everyone, np.ones(count))
@@ -145,7 +149,7 @@ class TestColumns:
         assert cut.after["obs"]["x"].tolist() == (everyone + 3000.0).tolist()
 
     def test_batches_are_copies(self):
-        t = Trajectories()
+        t = empty()
         decide(t, slots(0), [0], [1])
         record_outcomes(t, slots(0), [1], term=[True])
         cut = t.cut(Waiting())
@@ -155,7 +159,7 @@ class TestColumns:
 
     @pytest.mark.parametrize("second", [{"obs": [1.0]}, {"obs": [1.0], "a": [1]}, {"obs": [1.0], "b": [1], "a": [1]}])
     def test_changing_names_are_refused(self, second):
-        t = Trajectories()
+        t = empty()
         first = {"obs": np.ones(1), "b": np.ones(1)}
         t.append(slots(0), slots(0), slots(0), first)
         with pytest.raises(PolicyError, match="columns of a policy differ") as caught:
