@@ -221,7 +221,7 @@ class JaxPolicy(ModelPolicy):
     def greedy_actions(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array, tuple]:
         """`(actions, finite, state_out)` of `compute_actions` without exploration, for B rows; traced by JAX.
 
-        `finite` [B] is whether the model's outputs are.
+        `finite` [B] is whether the outputs allow to choose an action, by what `compute_actions` checks.
 
         Args:
             params, extra: arrays like the attributes of these names.
