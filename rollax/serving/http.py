@@ -17,11 +17,11 @@ import msgspec
 
 from rollax.errors import RequestError
 from rollax.serving import metrics
-from rollax.serving.codec import JSON, MSGPACK, Codec, failure
+from rollax.serving.codec import JSON, MSGPACK, QUERIES, Codec, failure
 from rollax.serving.limits import Limits
 from rollax.serving.openapi import description, description_page
 from rollax.serving.protocol import REQUESTS, ErrorResponse
-from rollax.serving.security import Access, Headers, Rates
+from rollax.serving.security import Access, Headers, Rates, headers_of
 
 if TYPE_CHECKING:
     from rollax.serving.service import Service
@@ -32,6 +32,7 @@ _CONTENT_TYPES = {
     MSGPACK.content_type: MSGPACK,
     b"application/x-www-form-urlencoded": JSON,  # the default of curl -d and urllib
 }
+_GET = ("health", "statistics", "metrics", "weights", "policy")
 _SECURE = [
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -141,15 +142,7 @@ class HttpApp:
             "/openapi.json": Page(msgspec.json.encode(description()), b"application/json"),
             **(pages or {}),
         }
-        self._queries: dict[str, tuple[str, Callable[[_Request], Reply | Awaitable[Reply]]]] = {
-            "/v1": ("hello", self._hello),
-            "/v1/health": ("health", self._health),
-            "/v1/metrics": ("metrics", self._metrics),
-            "/v1/statistics": ("statistics", self._statistics),
-            "/v1/weights": ("weights", self._weights),
-            "/v1/policy": ("policy", self._policy),
-        }
-        self._verbs = {f"/v1/{verb}": verb for verb in REQUESTS}
+        self._verbs = {"/v1": "hello", **{f"/v1/{verb}": verb for verb in (*_GET, *REQUESTS)}}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answers one request."""
@@ -218,17 +211,16 @@ class HttpApp:
     def _route(self, request: _Request) -> tuple[str, Page | None]:
         """Returns the verb of a path and method, and its page if it has one; raises RequestError (404 or 405)."""
         page = self._pages.get(request.path)
-        query = self._queries.get(request.path)
         verb = self._verbs.get(request.path)
-        if page is None and query is None and verb is None:
+        if page is None and verb is None:
             self.access.check_page(request.headers)
             raise RequestError("There is no such path.", status=404, where=request.path[:200], fix="see /docs")
-        allowed = ("POST",) if verb else ("GET", "HEAD")
+        allowed = ("POST",) if verb in REQUESTS else ("GET", "HEAD")
         if request.method not in (*allowed, "OPTIONS"):
             raise _WrongMethodError(request.method, allowed)
         if request.method == "OPTIONS":
             return "preflight", None
-        return (verb or (query[0] if query else "page")), page
+        return verb or "page", page
 
     async def _answer(self, request: _Request, verb: str, page: Page | None) -> Reply:
         if page is not None or verb == "preflight":
@@ -239,8 +231,11 @@ class HttpApp:
         self.check(request.headers, request.client)
         if verb in REQUESTS:
             return await self._execute(request, verb)
-        found = self._queries[request.path][1](request)
-        return found if isinstance(found, Reply) else await found
+        if verb == "metrics":
+            return self._metrics()
+        if verb in QUERIES:
+            return Reply(JSON.encode(self.query(verb, request.headers)))
+        return await self._file(request, verb, self.service.weights if verb == "weights" else self.service.onnx)
 
     async def _execute(self, request: _Request, verb: str) -> Reply:
         codec = _codec(request.headers.get(b"content-type", b""))
@@ -250,27 +245,11 @@ class HttpApp:
             response = await response
         return Reply(codec.encode(response), content_type=codec.content_type)
 
-    def _hello(self, request: _Request) -> Reply:
-        return Reply(JSON.encode(self.query("hello", request.headers)))
-
-    def _health(self, request: _Request) -> Reply:
-        return Reply(JSON.encode(self.query("health", request.headers)))
-
-    def _statistics(self, request: _Request) -> Reply:
-        return Reply(JSON.encode(self.query("statistics", request.headers)))
-
-    def _metrics(self, request: _Request) -> Reply:
-        del request
+    def _metrics(self) -> Reply:
         statistics: Any = self.service.call("statistics", None, "")
         found = {name: value for name, value in statistics.items() if _is_number(value)}
         gauges = {("policy_version" if name == "version" else name): float(value) for name, value in found.items()}
         return Reply(self.metrics.text(gauges).encode(), content_type=metrics.CONTENT_TYPE)
-
-    async def _weights(self, request: _Request) -> Reply:
-        return await self._file(request, "weights", self.service.weights)
-
-    async def _policy(self, request: _Request) -> Reply:
-        return await self._file(request, "policy", self.service.onnx)
 
     async def _file(self, request: _Request, kind: str, make: Callable[[str], asyncio.Future[bytes]]) -> Reply:
         """Returns a large file of one policy and version, which is made once, in a thread, for all requests."""
@@ -317,13 +296,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _request(scope: Any, receive: Any) -> _Request:
-    headers: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        headers[name] = value if name not in headers else headers[name] + b", " + value
-    client = scope["client"]
-    return _Request(
-        scope["method"], scope["path"], scope["query_string"], headers, client[0] if client else "", receive
-    )
+    client = scope["client"][0] if scope["client"] else ""
+    headers = headers_of(scope["headers"])
+    return _Request(scope["method"], scope["path"], scope["query_string"], headers, client, receive)
 
 
 def _codec(content_type: bytes) -> Codec:

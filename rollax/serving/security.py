@@ -34,6 +34,14 @@ _CORS_ALLOWED = [
 ]
 
 
+def headers_of(items: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers from their lower-case names and values, in order."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in items:
+        headers[name] = value if name not in headers else headers[name] + b", " + value
+    return headers
+
+
 def check_address(host: str, token: str | None) -> None:
     """Raises ConfigError if `host` is reachable from other machines and there is no token, or one is unusable."""
     for name, value in (("host", host), ("token", "" if token is None else token)):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, cast
 
-from websockets.datastructures import Headers as ParsedHeaders
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request as Handshake
 from websockets.protocol import State
@@ -20,7 +19,7 @@ from websockets.server import ServerProtocol
 from rollax.errors import RequestError
 from rollax.serving.codec import JSON, MSGPACK, QUERIES, VERBS, Codec, failure, stream_failure
 from rollax.serving.protocol import ErrorResponse
-from rollax.serving.security import SUBPROTOCOL
+from rollax.serving.security import SUBPROTOCOL, headers_of
 
 PATH = "/v1/stream"
 
@@ -102,7 +101,10 @@ class Stream(asyncio.Protocol):
                 self._flush()
 
     def _on_handshake(self, handshake: Handshake) -> None:
-        headers = _headers(handshake.headers)
+        headers = headers_of(
+            (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
+            for name, value in handshake.headers.raw_items()
+        )
         try:
             if handshake.path.partition("?")[0] != PATH:
                 raise RequestError("There is no stream at this path.", status=404, expected=PATH)
@@ -211,14 +213,6 @@ class Stream(asyncio.Protocol):
             self.transport.write(b"".join(parts))
         if close:
             self.transport.close()
-
-
-def _headers(parsed: ParsedHeaders) -> dict[bytes, bytes]:
-    headers: dict[bytes, bytes] = {}
-    for name, value in parsed.raw_items():
-        key, text = name.lower().encode("latin-1"), value.encode("latin-1", "replace")
-        headers[key] = text if key not in headers else headers[key] + b", " + text
-    return headers
 
 
 def _select_subprotocol(connection: ServerProtocol, offered: Any) -> Any:
