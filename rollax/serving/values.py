@@ -87,21 +87,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def pack(array: np.ndarray) -> dict[str, Any]:
-    """An array as a packed array, for msgpack.
-
-    Raises:
-        RequestError: an array of objects, strings or dates.
-    """
-    array = np.ascontiguousarray(array).reshape(array.shape)
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    if little.dtype.str not in _DTYPES:
-        raise RequestError(
-            "The array cannot be sent.", got=f"dtype {array.dtype}", expected=f"one of {sorted(_DTYPES)}"
-        )
-    return {"dtype": little.dtype.str, "shape": list(array.shape), "data": little.tobytes()}
-
-
 def unpack(packed: Mapping[str, Any], where: str = "packed array") -> np.ndarray:
     """The array of a packed array, read-only, checked before memory is allocated.
 

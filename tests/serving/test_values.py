@@ -13,9 +13,10 @@ from hypothesis import given
 
 from rollax import trees
 from rollax.errors import RequestError
+from rollax.serving.client_messages import encode
 from rollax.serving.limits import Limits
 from rollax.serving.request_checks import check_finite_number, read_plain
-from rollax.serving.values import SpaceValues, pack, plain, unpack
+from rollax.serving.values import SpaceValues, plain, unpack
 from rollax.spaces import walk
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -52,6 +53,11 @@ def sampled(space: Space, count: int, seed: int) -> list[Any]:
     return [space.sample() for _ in range(count)]
 
 
+def pack(array: Any) -> dict[str, Any]:
+    array = np.asarray(array)
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": array.tobytes()}
+
+
 def where(row: int) -> str:
     return f"row {row}"
 
@@ -74,7 +80,7 @@ def test_plain_values_of_any_space_survive_json(space, count, seed):
 @given(all_spaces(), st.integers(1, 4), st.integers(0, 99))
 def test_packed_arrays_of_any_space_survive_msgpack(space, count, seed):
     values = sampled(space, count, seed)
-    packed = [walk(lambda leaf, path, part: pack(np.asarray(part)), space, value) for value in values]
+    packed = [walk(lambda leaf, path, part: pack(part), space, value) for value in values]
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(packed))
     same(SpaceValues(space, bounded=True).columns(sent, where), values, space)
 
@@ -225,10 +231,12 @@ def test_errors_do_not_repeat_large_values():
         assert len(str(caught.value)) < 1000
 
 
-def test_arrays_of_objects_are_not_packed():
-    with pytest.raises(RequestError, match="cannot be sent"):
-        pack(np.array([None]))
-    assert unpack(pack(np.array(1.5, ">f8"))).tolist() == 1.5
+def test_arrays_of_a_client():
+    for stream in (True, False):
+        with pytest.raises(RequestError, match="cannot be sent"):
+            encode("get_action", {"obs": np.array([None])}, stream=stream)
+    sent = msgspec.msgpack.decode(encode("get_action", {"obs": np.array([1.5], ">f8")}, stream=True))
+    assert unpack(sent["obs"]).tolist() == [1.5]
 
 
 @pytest.mark.parametrize("value", [True, None, "1", [1.0], float("nan"), float("-inf"), 1e39, 10**400])
