@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rollax.algorithms.checkpoint import untrusted
@@ -14,13 +15,6 @@ from rollax.importing import StoredCode
 
 PolicyMapping = Callable[..., str]
 """(agent id) or (agent id, episode) -> policy id."""
-
-
-class ServedEpisode:
-    """The episode that a policy mapping of two arguments gets; it has only the id of the episode."""
-
-    def __init__(self, episode_id: str) -> None:
-        self.episode_id = episode_id
 
 
 def policy_mapping_of(
@@ -52,7 +46,8 @@ def policy_mapping_of(
         return _table({str(agent_id): policy_id for agent_id, policy_id in function.items()}, policy_ids), True
     checked = policy_mapping(function, policy_ids)
     assert checked is not None  # None only without a function and with one policy
-    return (lambda agent_id, episode_id: checked(agent_id, ServedEpisode(episode_id))), True
+    # A mapping of two arguments gets an episode with only its id.
+    return (lambda agent_id, episode_id: checked(agent_id, SimpleNamespace(episode_id=episode_id))), True
 
 
 def _table(table: dict[str, str], policy_ids: list[str]) -> PolicyMapping:

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from rollax.errors import EpisodeLostError, RequestError
 from rollax.serving.client_connections import Address, Answer, Connection, ConnectionLost, HttpConnection, Page, Refused
@@ -19,8 +19,6 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 _ATTEMPTS_IN_TIME = 3  # so that a dead connection leaves time for others
 _UNAVAILABLE = (502, 503, 504)  # from a server that starts or stops, or from its proxy
 _LOST = (404, 410)
-
-T = TypeVar("T")
 
 
 class Calls:
@@ -135,7 +133,7 @@ class Calls:
             fix="check that the server runs at this address, or raise `timeout` of PolicyClient",
         )
 
-    def _send(self, connection: Connection, send: Callable[[Connection, float], T], deadline: float) -> T:
+    def _send(self, connection: Connection, send: Callable[[Connection, float], Answer], deadline: float) -> Answer:
         limit = min(deadline, time.monotonic() + self.timeout / _ATTEMPTS_IN_TIME)
         try:
             answer = send(connection, limit)

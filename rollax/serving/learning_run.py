@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def addresses_of(trainer: Trainer) -> list[str]:
     """The addresses of the servers of all workers; each server lists all of them."""
     addresses = [address for of_worker in trainer.workers.foreach_worker(_addresses) for address in of_worker]
     if trainer.config.num_workers:
-        trainer.workers.foreach_worker(_SetAddresses(addresses))
+        trainer.workers.foreach_worker(partial(_set_addresses, addresses))
     return addresses
 
 
@@ -103,11 +104,5 @@ def _addresses(worker: RolloutWorker) -> list[str]:
     return worker.foreach_env(lambda env: env.address)
 
 
-class _SetAddresses:
-    """Sets the addresses in a worker; a class, because a closure cannot be sent to another process."""
-
-    def __init__(self, addresses: list[str]) -> None:
-        self.addresses = addresses
-
-    def __call__(self, worker: RolloutWorker) -> None:
-        worker.foreach_env(lambda env: env.set_addresses(self.addresses))
+def _set_addresses(addresses: list[str], worker: RolloutWorker) -> None:
+    worker.foreach_env(lambda env: env.set_addresses(addresses))

@@ -73,7 +73,7 @@ class PendingActions:
                 "Too many observations of this client are waiting for an action.", mine, "max_pending_per_client"
             )
         self.count, self._by_client[client] = count, mine
-        call = Call(self, client, sessions, agents, single, key)
+        call = Call(client, sessions, agents, single, key)
         self._sessions.begin_waiting(agents)
         self._calls.add(call)
         if key is not None:
@@ -99,7 +99,7 @@ class PendingActions:
             self._resolve(call, error)
 
     def finish(self, call: Call, result: messages.Actions | BaseException) -> None:
-        """Accepts the result of a request, in any thread."""
+        """Accepts the actions of a request, or its error, in any thread."""
         if threading.get_ident() == self._thread:
             self._resolve(call, result)
             return
@@ -146,38 +146,22 @@ class Call:
         done: whether it has a response or an error.
     """
 
-    __slots__ = (
-        "_error",
-        "_pending",
-        "_response",
-        "_waiters",
-        "agents",
-        "client",
-        "done",
-        "key",
-        "sessions",
-        "single",
-    )
+    __slots__ = ("_error", "_response", "_waiters", "agents", "client", "done", "key", "sessions", "single")
 
     def __init__(
         self,
-        pending: PendingActions,
         client: Hashable,
         sessions: list[Session],
         agents: Mapping[str, frozenset[str]],
         single: bool,
         key: Key | None,
     ) -> None:
-        self._pending, self.client, self.sessions, self.agents = pending, client, sessions, agents
+        self.client, self.sessions, self.agents = client, sessions, agents
         self.single, self.key = single, key
         self.done = False
         self._response: Response = None
         self._error: BaseException | None = None
         self._waiters: list[asyncio.Future[Response]] = []
-
-    def finish(self, result: messages.Actions | BaseException) -> None:
-        """Accepts the actions, or the error, in any thread."""
-        self._pending.finish(self, result)
 
     def future(self) -> asyncio.Future[Response]:
         """A new future of the response for each caller, so that cancelling it does not affect others."""

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -182,7 +183,7 @@ class Service:
             return messages.Started(repeated)
         if request.episode_id is not None:
             self._readers.check_id(request.episode_id, "episode_id")
-        session = self.sessions.start(request.episode_id, client, request.training_enabled)
+        session = self.sessions.start(request.episode_id, client)
         try:
             self.backend.start_episode(session.id, request.training_enabled)
         except BaseException:
@@ -216,7 +217,7 @@ class Service:
         values, agents = self._readers.observations(sessions, observations)
         call = self._pending.begin(client, sessions, agents, single=single, key=key)
         try:
-            self.backend.request_actions(values, call.finish)
+            self.backend.request_actions(values, partial(self._pending.finish, call))
         except BaseException:
             self._pending.release(call)
             raise

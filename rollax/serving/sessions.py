@@ -27,17 +27,16 @@ class Session:
     Attributes:
         id: the episode's id.
         client: the client that started it.
-        trains: whether it is trained on.
         agents: the agents that have acted and not ended; the agent of a single-agent server is "".
         acted: whether any agent has acted.
         last_response: time of the response to its last request.
         responses: key -> response, or the pending request, of its last requests.
     """
 
-    __slots__ = ("acted", "agents", "client", "id", "last_response", "responses", "trains")
+    __slots__ = ("acted", "agents", "client", "id", "last_response", "responses")
 
-    def __init__(self, episode_id: str, client: Hashable, trains: bool, now: float) -> None:
-        self.id, self.client, self.trains = episode_id, client, trains
+    def __init__(self, episode_id: str, client: Hashable, now: float) -> None:
+        self.id, self.client = episode_id, client
         self.agents: set[str] = set()
         self.acted = False
         self.last_response = now
@@ -79,15 +78,12 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(self._running.values())
 
-    def __contains__(self, episode_id: str) -> bool:
-        return episode_id in self._running
-
     @property
     def clients(self) -> int:
         """The number of clients with a running episode."""
         return len(self._by_client)
 
-    def start(self, episode_id: str | None, client: Hashable, trains: bool) -> Session:
+    def start(self, episode_id: str | None, client: Hashable) -> Session:
         """Starts an episode; without an id, with a new one.
 
         Raises:
@@ -105,7 +101,7 @@ class Sessions:
                 fix="end it first, or leave episode_id out to get a new id",
             )
         self._refuse_too_many(client)
-        session = Session(episode_id, client, trains, self._clock())
+        session = Session(episode_id, client, self._clock())
         self._running[episode_id] = session
         self._by_client[client] += 1
         self._ended.pop(episode_id, None)

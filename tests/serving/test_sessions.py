@@ -19,8 +19,8 @@ def make(**limits: float) -> Sessions:
 
 def test_ended_and_unknown_episodes_are_different_errors():
     sessions = make()
-    sessions.end(sessions.start("a", "client", True))
-    sessions.end(sessions.start("b", "client", True), EXPIRED)
+    sessions.end(sessions.start("a", "client"))
+    sessions.end(sessions.start("b", "client"), EXPIRED)
     for episode_id, status, what in (
         ("a", 410, "ended"),
         ("b", 410, "idle for too long"),
@@ -36,7 +36,7 @@ def test_the_number_of_kept_ended_episodes_is_limited(monkeypatch):
     monkeypatch.setattr(module, "_REMEMBERED_ENDS", 10)
     sessions = make()
     for number in range(100):
-        session = sessions.start(str(number), "client", True)
+        session = sessions.start(str(number), "client")
         sessions.remember_start(f"r{number}", session.id)
         sessions.end(session, key=(EndEpisode, f"e{number}"), response="done")
     assert len(sessions._ended) == len(sessions._started) == 10
@@ -61,9 +61,9 @@ def test_counts_agree_with_running_episodes(steps):
             refused = episode_id in running or len(running) >= 3 or list(running.values()).count(client) >= 2
             if refused:
                 with pytest.raises(RequestError):
-                    sessions.start(episode_id, client, True)
+                    sessions.start(episode_id, client)
             else:
-                sessions.start(episode_id, client, True)
+                sessions.start(episode_id, client)
                 running[episode_id] = client
         elif episode_id in running:
             sessions.end(sessions.running(episode_id), EXPIRED if step == "expire" else "ended")
