@@ -91,7 +91,10 @@ class Backend(ABC):
 
     @abstractmethod
     def weights(self, policy_id: str) -> bytes:
-        """The policy for local inference, as safetensors: arrays, and a description of the policy in the metadata."""
+        """The policy for local inference, as safetensors: arrays, and a description of the policy in the metadata.
+
+        The server keeps the result, and that of `onnx`, until the version changes.
+        """
 
     @abstractmethod
     def onnx(self, policy_id: str) -> bytes:

@@ -72,8 +72,6 @@ class PolicyBackend(Backend):
         self._only = next(iter(self.actors.values()))
         self._passes = Passes(remembers=any(actor.remembers for actor in self.actors.values()))
         self._episodes: dict[str, _Episode] = {}
-        self._weights: dict[str, bytes] = {}
-        self._onnx: dict[str, bytes] = {}
         self._rewards: deque[float] = deque(maxlen=_EPISODES_AVERAGED)
         self._lengths: deque[int] = deque(maxlen=_EPISODES_AVERAGED)
         self._counts = {"episodes_total": 0, "episodes_submitted": 0}
@@ -205,16 +203,12 @@ class PolicyBackend(Backend):
         return Submitted(accepted=0, too_old=0, version=self._version)
 
     def weights(self, policy_id: str) -> bytes:
-        if policy_id not in self._weights:
-            self._weights[policy_id] = policy_to_bytes(self.actors[policy_id].runner, self._version)
-        return self._weights[policy_id]
+        return policy_to_bytes(self.actors[policy_id].runner, self._version)
 
     def onnx(self, policy_id: str) -> bytes:
-        if policy_id not in self._onnx:
-            from rollax.export.onnx_model import policy_to_onnx  # requires an extra
+        from rollax.export.onnx_model import policy_to_onnx  # requires an extra
 
-            self._onnx[policy_id] = policy_to_onnx(self.actors[policy_id].runner)
-        return self._onnx[policy_id]
+        return policy_to_onnx(self.actors[policy_id].runner)
 
     def statistics(self) -> dict[str, Any]:
         played = len(self._rewards)

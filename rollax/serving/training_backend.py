@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Space
@@ -52,7 +52,6 @@ class TrainingBackend(Backend):
         self._of_agents: dict[str, PolicyRunner] = {}
         self._returned: dict[str, frozenset[str]] = {}  # for each agent what repeated calls of the mapping returned
         self._running: dict[str, _Running] = {}
-        self._onnx: dict[str, tuple[int, bytes]] = {}  # policy id -> version and model
         self._lock = threading.Lock()  # for counts and curve, which `submit` changes in another thread
         self._counts = {"episodes_submitted": 0, "episodes_too_old": 0, "episodes_dropped": 0}
 
@@ -154,13 +153,9 @@ class TrainingBackend(Backend):
         return policy_to_bytes(self.worker.runners[policy_id], version)
 
     def onnx(self, policy_id: str) -> bytes:
-        version = self.version
-        known = self._onnx.get(policy_id)
-        if known is None or known[0] != version:
-            from rollax.export.onnx_model import policy_to_onnx  # requires an extra
+        from rollax.export.onnx_model import policy_to_onnx  # requires an extra
 
-            known = self._onnx[policy_id] = version, policy_to_onnx(self.worker.runners[policy_id])
-        return known[1]
+        return policy_to_onnx(self.worker.runners[policy_id])
 
     def statistics(self) -> dict[str, Any]:
         with self._lock:
@@ -321,14 +316,15 @@ class _Running:
         self.trains, self.reward, self.steps = trains, 0.0, 0
 
 
-class _Step:
+class _Step(NamedTuple):
     """One step of a trajectory; the last one has no action."""
 
-    __slots__ = ("action", "info", "logp", "obs", "reward", "t")
-
-    def __init__(self, t: int, obs: Any, action: Any, reward: float, logp: float | None, info: Any) -> None:
-        self.t, self.obs, self.action, self.reward = t, obs, action, reward
-        self.logp, self.info = logp, info
+    t: int
+    obs: Any
+    action: Any
+    reward: float
+    logp: float | None
+    info: Any
 
 
 def _steps(trajectory: Trajectory) -> Iterator[_Step]:

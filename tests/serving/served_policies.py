@@ -102,7 +102,6 @@ class RecordingBackend(PolicyBackend):
         """Replaces the weights with those of another policy, as the next version."""
         for actor in self.actors.values():
             actor.policy.set_weights(runner.policy.get_weights())
-        self._weights.clear()
         self._version += 1
 
 

@@ -102,6 +102,7 @@ def test_files_have_an_etag_and_are_made_once_per_version():
     service = EchoService()
     made = []
     service.weights = lambda policy_id: made.append(policy_id) or EchoService.weights(service, policy_id)
+    service.onnx = lambda policy_id: made.append("onnx") or EchoService.onnx(service, policy_id)
     with serving(service) as server:
         first = ask(server, "/v1/weights?policy_id=default_policy")
         assert first.body == b"weights of default_policy, version 0"
@@ -111,7 +112,9 @@ def test_files_have_an_etag_and_are_made_once_per_version():
         service.version = 1
         second = ask(server, "/v1/weights", if_none_match=first.headers["etag"])
         assert (second.status, second.body) == (200, b"weights of default_policy, version 1")
-        assert ask(server, "/v1/policy").body == b"ONNX of default_policy, version 1"
+        for _ in range(2):
+            assert ask(server, "/v1/policy").body == b"ONNX of default_policy, version 1"
+        assert made == ["default_policy", "default_policy", "onnx"]
         for query in ("policy=x", "policy_id=a&policy_id=b", "policy_id", "%ff=1"):
             assert ask(server, f"/v1/weights?{query}").status in (400, 422)
     with serving() as other:  # a restarted server may count its versions from 0 again

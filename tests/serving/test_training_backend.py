@@ -167,12 +167,8 @@ class TestHello:
         own = ppo.worker.runners["default_policy"]
         assert runner.compute_single_action(OBS) == own.compute_single_action(OBS)
 
-    def test_the_onnx_model_is_made_once_per_version(self, ppo):
-        model = ppo.backend.onnx("default_policy")
-        assert ppo.backend.onnx("default_policy") is model
-        ppo.trainer.optimizer.version += 1
-        assert ppo.backend.onnx("default_policy") is not model
-        onnx.checker.check_model(onnx.load_model_from_string(model))
+    def test_the_onnx_model(self, ppo):
+        onnx.checker.check_model(onnx.load_model_from_string(ppo.backend.onnx("default_policy")))
 
 
 class TestLoggedActions:
