@@ -6,6 +6,7 @@ import ast
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import ml_dtypes
@@ -22,7 +23,7 @@ _IR_VERSION = 8
 
 # Most runtimes lack arithmetic of the other types.
 _COMPUTED_AS = {
-    **dict.fromkeys(("int8", "uint8", "int16", "uint16"), np.dtype(np.int32)),
+    **dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16"), np.dtype(np.int32)),
     "uint32": np.dtype(np.int64),
     "uint64": np.dtype(np.int64),
     "float16": np.dtype(np.float32),
@@ -136,7 +137,7 @@ class Graph:
 
     def _of_expression(self, tree: ast.expr) -> str:
         binary = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul"}
-        calls = {"max": "Max", "min": "Min"}
+        calls = {"max": "Max", "min": "Min", "floordiv": "Div", "mod": "Mod"}
         match tree:
             case ast.Constant(int(number)):
                 return self.integers([number])
@@ -149,14 +150,9 @@ class Graph:
             case ast.BinOp(left, operation, right) if type(operation) in binary:
                 return self.node(binary[type(operation)], self._of_expression(left), self._of_expression(right))
             case ast.BinOp(left, ast.Pow(), ast.Constant(int(power))):
-                base = self._of_expression(left)
-                return base if power == 1 else self.node("Mul", base, self._of_expression(_power(left, power - 1)))
+                return reduce(partial(self.node, "Mul"), [self._of_expression(left)] * power)
             case ast.Call(ast.Name(function), arguments) if function in calls:
                 return self.node(calls[function], *map(self._of_expression, arguments))
-            case ast.Call(ast.Name("floordiv"), [left, right]):
-                return self.node("Div", self._of_expression(left), self._of_expression(right))
-            case ast.Call(ast.Name("mod"), [left, right]):
-                return self.node("Mod", self._of_expression(left), self._of_expression(right))
         raise NotImplementedError(f"the dimension {ast.unparse(tree)}")
 
     def model(self, outputs: Mapping[str, Value], *, name: str, producer: tuple[str, str]) -> onnx.ModelProto:
@@ -179,10 +175,6 @@ class Graph:
         model = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
         model.producer_name, model.producer_version = producer
         return model
-
-
-def _power(base: ast.expr, power: int) -> ast.expr:
-    return ast.BinOp(base, ast.Pow(), ast.Constant(power))
 
 
 def _is_whole(size: Any) -> bool:

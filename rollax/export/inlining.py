@@ -14,12 +14,9 @@ from jax.extend import core
 
 from rollax.errors import PolicyError
 
-_CALLS = {
-    name: "jaxpr" if name in ("jit", "pjit", "remat", "remat2", "checkpoint", "composite") else "call_jaxpr"
-    for name in (
-        *("jit", "pjit", "remat", "remat2", "checkpoint", "composite"),
-        *("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"),
-    )
+_CALLS = {  # primitive -> its parameter
+    **dict.fromkeys(("jit", "pjit", "remat", "remat2", "checkpoint", "composite"), "jaxpr"),
+    **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
 }
 _LONGEST_LOOP = 256
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rollax.errors import PolicyError
 from rollax.export.graph import Graph, Value
 from rollax.export.inlining import Equation
-from rollax.export.primitives.refusing import refuse
 
 Converter = Callable[[Graph, Equation, list[Value]], list[Value]]
 _BOOL = np.dtype(bool)
@@ -23,6 +23,18 @@ _BINARY = {name: name.capitalize() for name in ("add", "sub", "mul", "div", "pow
 _OF_TRUTHS = {"add": "Or", "add_any": "Or", "max": "Or", "mul": "And", "min": "And"}
 _COMPARED = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor"}
+
+
+def refuse(equation: Equation, what: str = "") -> PolicyError:
+    """The error for a primitive that ONNX does not have, or for a kind of it."""
+    shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in equation.inputs)
+    return PolicyError(
+        "The model uses an operation that the conversion to ONNX does not know.",
+        where=f"primitive {equation.primitive!r}" + (f", {what}" if what else ""),
+        got=f"operands {shapes}",
+        expected="matrix products, convolutions, elementwise functions, reductions, slices and table look-ups",
+        fix="express it by other operations in the part of the model that acts, or export it with to='stablehlo'",
+    )
 
 
 def combined(graph: Graph, op: str, *values: Value, dtype: Any = None, **attributes: Any) -> Value:
@@ -60,7 +72,7 @@ def _binary(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
 
 
 def _compared(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    left, right = (graph.cast(v, np.int32) if v.dtype == _BOOL else graph.computable(v) for v in inputs)
+    left, right = map(graph.computable, inputs)
     if equation.primitive == "ne":
         return [combined(graph, "Not", combined(graph, "Equal", left, right, dtype=bool))]
     return [combined(graph, _COMPARED[equation.primitive], left, right, dtype=bool)]
@@ -116,11 +128,6 @@ def _integer_pow(graph: Graph, equation: Equation, inputs: list[Value]) -> list[
     return [graph.cast(result, inputs[0].dtype)]
 
 
-def _square(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    value = graph.computable(inputs[0])
-    return [graph.cast(combined(graph, "Mul", value, value), inputs[0].dtype)]
-
-
 def _is_finite(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     value = graph.computable(inputs[0])
     odd = combined(
@@ -155,9 +162,9 @@ ELEMENTWISE: dict[str, Converter] = {
     "clamp": _clamp,
     "convert_element_type": _converted,
     "integer_pow": _integer_pow,
-    "square": _square,
     "is_finite": _is_finite,
     "rem": _remainder,
+    "square": _by_formula(lambda graph, x, one: combined(graph, "Mul", x, x)),
     "rsqrt": _by_formula(lambda graph, x, one: combined(graph, "Div", one, combined(graph, "Sqrt", x))),
     "expm1": _by_formula(lambda graph, x, one: combined(graph, "Sub", combined(graph, "Exp", x), one)),
     "log1p": _by_formula(lambda graph, x, one: combined(graph, "Log", combined(graph, "Add", x, one))),

@@ -8,8 +8,7 @@ import numpy as np
 
 from rollax.export.graph import Dim, Graph, Value, dims_of
 from rollax.export.inlining import Equation
-from rollax.export.primitives.elementwise import Converter, chosen, combined
-from rollax.export.primitives.refusing import refuse
+from rollax.export.primitives.elementwise import Converter, chosen, combined, refuse
 
 _LAST = np.iinfo(np.int64).max
 
@@ -85,7 +84,7 @@ def _top(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     sorts, axis = equation.primitive == "sort", equation.params.get("axis", equation.params.get("dimension"))
     if sorts and equation.params["num_keys"] != 1:
         raise refuse(equation, "by several keys")
-    value = graph.cast(inputs[0], np.int32) if inputs[0].dtype == bool else graph.computable(inputs[0])
+    value = graph.computable(inputs[0])
     count = graph.dim(dims_of(inputs[0].full)[axis] if sorts else equation.params["k"])
     order = {"axis": axis, "largest": int(not sorts), "sorted": 1}
     best, places = graph.nodes("TopK", [graph.full(value), count], 2, **order)
@@ -115,7 +114,6 @@ def _pad(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     before, after, inside = zip(*equation.params["padding_config"], strict=True)
     if any(inside):
         raise refuse(equation, "between the elements")
-    value = graph.cast(value, np.int32) if value.dtype == bool else value
     pads = graph.integers([*before, *after])
     name = graph.node("Pad", graph.full(value), pads, graph.cast(padding, value.dtype).name)
     return [graph.cast(made(name, value, equation.outputs[0].shape), inputs[0].dtype)]
@@ -214,7 +212,7 @@ def _in_same_order(of_indices: Any, batched: tuple[int, ...], indices: Value) ->
 def _without_last(graph: Graph, indices: Value, axis: int) -> str:
     """The indices without the axis of index vectors; with one of length 1 in the place of the look-up, if missing."""
     dims = list(indices.full[:-1])
-    if len(indices.full) == len(indices.full[:-1]) + 1 and len(dims) == axis:
+    if len(dims) == axis:
         dims.insert(axis, 1)
     return graph.reshaped(indices.name, dims)
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from rollax.export.graph import Graph, Value
 from rollax.export.inlining import Equation
-from rollax.export.primitives.elementwise import Converter, combined
-from rollax.export.primitives.refusing import refuse
+from rollax.export.primitives.elementwise import Converter, combined, refuse
 from rollax.export.primitives.shapes import made
 
 _REDUCED = {"reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd"}
-_OF_TRUTHS = {"reduce_or": "ReduceMax", "reduce_and": "ReduceMin", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin"}
+_REDUCED |= {"reduce_or": "ReduceMax", "reduce_and": "ReduceMin"}  # of truths
 
 
 def _reduced(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
@@ -23,17 +22,16 @@ def _reduced(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Valu
         return inputs
     if dtype != np.bool_ and name in ("reduce_or", "reduce_and"):
         raise refuse(equation, "of integers")
-    value = graph.cast(inputs[0], np.int32) if dtype == np.bool_ else graph.computable(inputs[0])
+    value = graph.computable(inputs[0])
     if name == "reduce_sum":
         result = graph.node("ReduceSum", graph.full(value), graph.integers(axes), keepdims=0)
     else:
-        op = _OF_TRUTHS[name] if dtype == np.bool_ else _REDUCED[name]
-        result = graph.node(op, graph.full(value), axes=axes, keepdims=0)
+        result = graph.node(_REDUCED[name], graph.full(value), axes=axes, keepdims=0)
     return [graph.cast(made(result, value, equation.outputs[0].shape), dtype)]
 
 
 def _best(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    value = graph.cast(inputs[0], np.int32) if inputs[0].dtype == bool else graph.computable(inputs[0])
+    value = graph.computable(inputs[0])
     op = "ArgMax" if equation.primitive == "argmax" else "ArgMin"
     name = graph.node(op, graph.full(value), axis=equation.params["axes"][0], keepdims=0)
     result = made(name, Value(name, np.dtype(np.int64), (), ()), equation.outputs[0].shape)
@@ -120,7 +118,7 @@ def _pooled(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
 
 
 SUMS: dict[str, Converter] = {
-    **dict.fromkeys(("reduce_sum", *_REDUCED, *_OF_TRUTHS), _reduced),
+    **dict.fromkeys(("reduce_sum", *_REDUCED), _reduced),
     **dict.fromkeys(("argmax", "argmin"), _best),
     **dict.fromkeys(("reduce_window_max", "reduce_window_sum"), _pooled),
     "cumsum": _running_sum,

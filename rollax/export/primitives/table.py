@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rollax.export.graph import Graph, Value
 from rollax.export.inlining import Equation
-from rollax.export.primitives.elementwise import ELEMENTWISE, Converter
-from rollax.export.primitives.refusing import refuse
+from rollax.export.primitives.elementwise import ELEMENTWISE, Converter, refuse
 from rollax.export.primitives.shapes import SHAPES
 from rollax.export.primitives.sums import SUMS
 
