@@ -17,6 +17,7 @@ from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.memory import gib, memory_there
 from rollax.offline.recorded_checks import RecordedChecks
 from rollax.policy.action_masks import has_mask
+from rollax.policy.policy import Policy
 from rollax.spaces import ACTION_MASK, in_dtypes, same_space, space_text
 
 MOST_CUT = 0.1
@@ -73,10 +74,22 @@ class LoggedEpisodes:
             DatasetError: no whole trajectory of this policy id, other spaces, or more cut trajectories.
             ShapeError, NonFiniteError, PolicyError: impossible observations, actions or rewards.
         """
-        where = f"data set of {runner.policy.name!r}"
         policy_id = _policy_id(reader, runner, policy_id)
-        _check_scale(reader, runner, where)
+        check_scale(reader, runner)
         found = _trajectories_of(policy_id, reader)
+        return cls.of_trajectories(found, reader, runner, policy_id=policy_id, drop_cut=drop_cut)
+
+    @classmethod
+    def of_trajectories(
+        cls,
+        found: list[RecordedTrajectory],
+        reader: DatasetReader,
+        runner: PolicyRunner,
+        *,
+        policy_id: str,
+        drop_cut: bool,
+    ) -> LoggedEpisodes:
+        """As `of`, from trajectories of a data set whose spaces and scale of actions are those of the policy."""
         whole = _whole(found, policy_id, drop_cut)
         obs, actions, rewards = _checked_columns(whole, reader, runner)
         lengths = np.array(list(map(len, whole)))
@@ -91,7 +104,7 @@ class LoggedEpisodes:
             lengths=lengths,
             terminated=np.array([one.terminated for one in whole]),
             behaviour_logp=_behaviour_logp(whole, actions, reader, runner),
-            where=where,
+            where=f"data set of {runner.policy.name!r}",
             left_out=len(found) - len(whole),
         )
 
@@ -174,26 +187,25 @@ def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -
     there, policy = list(reader.observation_spaces), runner.policy
     wanted = given or (there[0] if len(there) == 1 else policy.name)
     if there and wanted not in there:
-        raise DatasetError(
-            "The data set has no trajectories of this policy.",
-            where="policy_id",
-            got=wanted,
-            expected=f"one of {there}",
-            fix=nearest(wanted, there),
-        )
+        raise _no_trajectories(wanted, there)
+    check_spaces(reader, wanted, policy)
+    return wanted
+
+
+def check_spaces(reader: DatasetReader, recorded: str, policy: Policy) -> None:
+    """Raises DatasetError if the trajectories of a recorded policy have other spaces than the estimated policy."""
     for what, ours, theirs in (
-        ("observation", policy.observation_space, reader.observation_spaces.get(wanted)),
-        ("action", policy.action_space, reader.action_spaces.get(wanted)),
+        ("observation", policy.observation_space, reader.observation_spaces.get(recorded)),
+        ("action", policy.action_space, reader.action_spaces.get(recorded)),
     ):
         if theirs is not None and not same_space(ours, theirs):  # else the format has no spaces
             raise DatasetError(
                 f"The policy and the data have different {what} spaces.",
-                where=f"policy {wanted!r} of the data set",
+                where=f"policy {recorded!r} of the data set",
                 got=space_text(theirs),
                 expected=space_text(ours),
                 fix="estimate from data of the environment that the policy was trained in",
             )
-    return wanted
 
 
 def _trajectories_of(policy_id: str, reader: DatasetReader) -> list[RecordedTrajectory]:
@@ -205,17 +217,20 @@ def _trajectories_of(policy_id: str, reader: DatasetReader) -> list[RecordedTraj
         if one.policy_id != policy_id:
             others[one.policy_id] = None
         elif len(one):
-            found.append(for_estimates(one))
-            memory.add(found[-1])
+            found.append(memory.reduced(one))
     if not found and others:
-        raise DatasetError(
-            "The data set has no trajectories of this policy.",
-            where="policy_id",
-            got=policy_id,
-            expected=f"one of {list(others)}",
-            fix=nearest(policy_id, list(others)),
-        )
+        raise _no_trajectories(policy_id, list(others))
     return found
+
+
+def _no_trajectories(policy_id: str, others: list[str]) -> DatasetError:
+    return DatasetError(
+        "The data set has no trajectories of this policy.",
+        where="policy_id",
+        got=policy_id,
+        expected=f"one of {others}",
+        fix=nearest(policy_id, others),
+    )
 
 
 def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> list[RecordedTrajectory]:
@@ -285,21 +300,16 @@ def _behaviour_logp(
     return known
 
 
-def for_estimates(trajectory: RecordedTrajectory) -> RecordedTrajectory:
-    """The trajectory with the columns that estimates read."""
-    columns = {name: column for name, column in trajectory.columns.items() if name in _READ}
-    return replace(trajectory, columns=columns)
-
-
 class HalfOfMemory:
     """Counts the memory of trajectories; raises ConfigError once they take more than half of the main memory."""
 
     def __init__(self, where: str) -> None:
         self._where, self._size, self._limit = where, 0, memory_there() // 2
 
-    def add(self, trajectory: RecordedTrajectory) -> None:
-        """Counts the columns of a trajectory."""
-        self._size += sum(leaf.nbytes for leaf in trees.leaves(trajectory.columns))
+    def reduced(self, trajectory: RecordedTrajectory) -> RecordedTrajectory:
+        """The trajectory with the columns that estimates read, which are counted."""
+        columns = {name: column for name, column in trajectory.columns.items() if name in _READ}
+        self._size += sum(leaf.nbytes for leaf in trees.leaves(columns))
         if self._size > self._limit:
             raise ConfigError(
                 "The data for estimates needs more than half of the memory.",
@@ -308,9 +318,10 @@ class HalfOfMemory:
                 expected=f"at most {gib(self._limit)}",
                 fix="estimate from a part of the data",
             )
+        return replace(trajectory, columns=columns)
 
 
-def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> None:
+def check_scale(reader: DatasetReader, runner: PolicyRunner) -> None:
     """DatasetError where the recorded actions, and so their densities, are in another scale than the policy's."""
     scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
     ours = runner.action_map.settings["normalize_actions"]
@@ -320,7 +331,7 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> Non
         said = f"normalize_actions={theirs}" + (", which is assumed because the files do not say it" if assumed else "")
         raise DatasetError(
             "The recorded actions and those of the policy have different scales.",
-            where=where,
+            where=f"data set of {runner.policy.name!r}",
             got="files that differ in normalize_actions" if theirs is None else said,
             expected=f"normalize_actions={ours}, as in the training of the policy",
             fix="estimate from data of a policy with the same normalize_actions; of files with the actions that the "

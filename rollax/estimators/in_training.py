@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from rollax.data.dataset import DatasetReader, RecordedTrajectory
-from rollax.errors import DatasetError, PolicyError
-from rollax.estimators.episodes import HalfOfMemory, LoggedEpisodes, for_estimates, left_out_warning
+from rollax.errors import PolicyError
+from rollax.estimators.episodes import HalfOfMemory, LoggedEpisodes, check_scale, check_spaces, left_out_warning
 from rollax.estimators.estimate import NEED_LOGP, estimate
 from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
 from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.spaces import same_space, space_text
 
 log = logging.getLogger("rollax.estimators")
 
@@ -43,12 +42,13 @@ class TrainingEstimates:
         policy_of: PolicyMapping | None = None,
     ) -> None:
         self._methods = tuple(methods)
-        data = {policy_id: _TrajectoriesOf(runner, reader, policy_id) for policy_id, runner in runners.items()}
-        _read(reader, data, policy_of)
+        for runner in runners.values():
+            check_scale(reader, runner)
+        found = _read(reader, runners, policy_of)
         self._targets: dict[str, tuple[TargetPolicy, LoggedEpisodes]] = {}
         for policy_id, runner in runners.items():
-            of_policy = data.pop(policy_id)  # trajectories are dropped once they are in columns
-            episodes = LoggedEpisodes.of(of_policy, runner, policy_id=policy_id, drop_cut=True)
+            of_policy = found.pop(policy_id)  # trajectories are dropped once they are in columns
+            episodes = LoggedEpisodes.of_trajectories(of_policy, reader, runner, policy_id=policy_id, drop_cut=True)
             if episodes.left_out:
                 log.warning("Policy %r: %s", policy_id, left_out_warning(episodes))
             self._targets[policy_id] = TargetPolicy(runner), replace(episodes, left_out=0)  # one warning is enough
@@ -80,48 +80,23 @@ class TrainingEstimates:
                 target.logp(episodes.chosen([0]))
 
 
-class _TrajectoriesOf(DatasetReader):
-    """The trajectories of one of our policies, in a list, under our policy's id."""
-
-    def __init__(self, runner: PolicyRunner, reader: DatasetReader, policy_id: str) -> None:
-        self.policy_id, self._policy, self._reader = policy_id, runner.policy, reader
-        self.observation_spaces, self.action_spaces = {}, {}
-        self.header, self.actions_of, self.broken = reader.header, reader.actions_of, reader.broken
-        self.found: list[RecordedTrajectory] = []
-
-    def add(self, trajectory: RecordedTrajectory) -> None:
-        """Adds a trajectory, and its spaces; DatasetError where an earlier one had others."""
-        for kind in ("observation_spaces", "action_spaces"):
-            # A format without spaces has those of the policy.
-            own = getattr(self._policy, kind.removesuffix("s"))
-            ours, theirs = getattr(self, kind), getattr(self._reader, kind).get(trajectory.policy_id, own)
-            if not same_space(ours.setdefault(self.policy_id, theirs), theirs):
-                raise DatasetError(
-                    f"The trajectories of one policy have different {kind.replace('_', ' ')}.",
-                    where=trajectory.where,
-                    got=space_text(theirs),
-                    expected=space_text(ours[self.policy_id]),
-                    fix="set off_policy_estimation_input to data of one environment",
-                )
-        self.found.append(replace(for_estimates(trajectory), policy_id=self.policy_id))
-
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        return iter(self.found)
-
-
-def _read(reader: DatasetReader, data: Mapping[str, _TrajectoriesOf], policy_of: PolicyMapping | None) -> None:
-    """Adds each trajectory to those of its policy."""
+def _read(
+    reader: DatasetReader, runners: Mapping[str, PolicyRunner], policy_of: PolicyMapping | None
+) -> dict[str, list[RecordedTrajectory]]:
+    """Policy id -> the trajectories that it is estimated from."""
+    found: dict[str, list[RecordedTrajectory]] = {policy_id: [] for policy_id in runners}
     memory = HalfOfMemory("config key 'off_policy_estimation_input'")
     policy_ids: dict[tuple[Hashable, str], str] = {}
     for trajectory in reader.trajectories():
         who = trajectory.agent_id, trajectory.policy_id
         policy_id = policy_ids.get(who)
         if policy_id is None:
-            policy_id = policy_ids[who] = next(iter(data)) if policy_of is None else _policy_id(*who, policy_of)
-        if policy_id not in data or not len(trajectory):
-            continue
-        data[policy_id].add(trajectory)
-        memory.add(data[policy_id].found[-1])
+            policy_id = policy_ids[who] = next(iter(found)) if policy_of is None else _policy_id(*who, policy_of)
+            if policy_id in found:
+                check_spaces(reader, trajectory.policy_id, runners[policy_id].policy)
+        if policy_id in found and len(trajectory):
+            found[policy_id].append(memory.reduced(trajectory))
+    return found
 
 
 def _policy_id(agent_id: Hashable, recorded: str, policy_of: PolicyMapping) -> str:
