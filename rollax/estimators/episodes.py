@@ -128,14 +128,13 @@ class LoggedEpisodes:
     def following(self) -> trees.Tree:
         """Columns [N, ...] of the observation after each row."""
         next_rows = np.arange(len(self.rewards)) + 1
-        ends = starts_of(self.lengths) + self.lengths - 1
-        next_rows[ends] = len(self.rewards) + np.arange(len(self))
+        next_rows[np.cumsum(self.lengths) - 1] = len(self.rewards) + np.arange(len(self))
         return trees.index(trees.concat([self.obs, self.last_obs]), next_rows)
 
     def discounts(self, gamma: float) -> np.ndarray:
         """[N] γ, and 0 at the last row of a terminated trajectory."""
         discounts = np.full(len(self.rewards), gamma)
-        discounts[(starts_of(self.lengths) + self.lengths - 1)[self.terminated]] = 0.0
+        discounts[(np.cumsum(self.lengths) - 1)[self.terminated]] = 0.0
         return discounts
 
     def require_logp(self) -> np.ndarray:

@@ -131,21 +131,21 @@ def estimate(
     returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
     behavior = bootstrap(returns, level=level, resamples=resamples, seed=seed)
     warnings = [left_out_warning(episodes)] if episodes.left_out else []
-    ratios = size = None
+    ratios = cumulative = size = None
     results: dict[str, Estimate] = {}
     with acting_state_kept(target.runner.policy):
         if NEED_LOGP & set(methods):
             ratios = _log_ratios(target, episodes, behaviour, seed)
-            last = starts_of(lengths) + lengths - 1
-            cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
-            size = _sample_size(cumulative[last], len(episodes), warnings)
+            cumulative = importance.cumulative_log_weights(ratios, lengths)
+            weights = cumulative[np.cumsum(lengths) - 1]
+            size = _sample_size(weights, len(episodes), warnings)
             if behaviour == "fitted":
-                warnings += _warnings_of_fitted_weights(cumulative[last])
+                warnings += _warnings_of_fitted_weights(weights)
         fitted = _fitted(methods, episodes, target, gamma, values, fqe, seed)
         if fitted:
             warnings += _warnings_of_values(episodes, gamma, fitted.values())
         for method in methods:
-            terms = _terms(method, episodes, gamma, ratios, fitted)
+            terms = _terms(method, episodes, gamma, ratios, cumulative, fitted)
             interval = bootstrap(terms, level=level, resamples=resamples, seed=seed)
             value = terms.value
             results[method] = Estimate(
@@ -299,12 +299,12 @@ def _terms(
     episodes: LoggedEpisodes,
     gamma: float,
     ratios: np.ndarray | None,
+    cumulative: np.ndarray | None,
     fitted: Mapping[str, _FittedValues],
 ) -> Terms:
     rewards, lengths = episodes.rewards, episodes.lengths
     if method in _WEIGHTED:
-        assert ratios is not None
-        cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
+        assert cumulative is not None
         return _WEIGHTED[method](rewards, cumulative, lengths, gamma)
     values = fitted[method]
     if method == "dm":

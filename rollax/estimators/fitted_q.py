@@ -21,7 +21,7 @@ from rollax.batch import SampleBatch
 from rollax.data.formats.common import check_setting
 from rollax.errors import PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
-from rollax.estimators.target_policy import TargetPolicy, chosen
+from rollax.estimators.target_policy import TargetPolicy, in_parts
 from rollax.models.action_values import ActionValue
 from rollax.models.config import ModelConfig
 from rollax.models.q_network import QNetwork
@@ -34,7 +34,6 @@ from rollax.policy.split_model import SplitModel
 from rollax.policy.update_plan import polyak_average
 
 log = logging.getLogger("rollax.estimators")
-_ROWS_AT_ONCE = 4096
 _UPDATES_AT_ONCE = 2000
 _NEXT_WEIGHTS, _NEXT_ACTIONS = "next_weights", "next_actions"
 
@@ -166,22 +165,16 @@ class FittedQ:
         return self
 
     def q(self, obs: trees.Tree, actions: trees.Tree) -> np.ndarray:
-        given = self._indices(actions)
+        given = self._indices(actions)[:, None]
         if self.target.is_discrete:
-            return chosen(self._all(obs), given, spaces.Discrete(self._width))
-        return self._rows(obs, given[:, None])[:, 0]
+            return np.take_along_axis(self._rows(obs), given, axis=1)[:, 0]
+        return self._rows(obs, given)[:, 0]
 
     def v(self, obs: trees.Tree) -> np.ndarray:
         if self.target.is_discrete:
-            return (self._all(obs) * self.target.probabilities(obs)).sum(axis=1)
+            return (self._rows(obs) * self.target.probabilities(obs)).sum(axis=1)
         drawn = self.target.sampled(obs, self.config.samples)
         return self._rows(obs, drawn.reshape(trees.length(obs), -1, *drawn.shape[1:])).mean(axis=1)
-
-    @property
-    def _width(self) -> int:
-        space = self.target.runner.policy.action_space
-        assert isinstance(space, spaces.Discrete)
-        return int(space.n)
 
     def _indices(self, actions: np.ndarray) -> np.ndarray:
         space = self.target.runner.policy.action_space
@@ -189,21 +182,16 @@ class FittedQ:
             return np.asarray(actions, np.int32) - np.int32(space.start)
         return np.asarray(actions, np.float32)
 
-    def _all(self, obs: trees.Tree) -> np.ndarray:
-        return self._rows(obs, None)
-
-    def _rows(self, obs: trees.Tree, actions: np.ndarray | None) -> np.ndarray:
+    def _rows(self, obs: trees.Tree, actions: np.ndarray | None = None) -> np.ndarray:
         """[N, n] values of all actions, or [N, K] those of K actions for each observation."""
-        rows, parts = trees.length(obs), []
-        for first in range(0, rows, _ROWS_AT_ONCE):
-            some = slice(first, first + _ROWS_AT_ONCE)
-            columns: Any = {"obs": self.target.filtered(trees.index(obs, some))}
-            if actions is not None:
-                columns["actions"] = actions[some]
-            count = trees.length(columns)
-            params, extra = self._learner.variables.params, self._learner.variables.extra
-            parts.append(np.asarray(self._values(params, extra, trees.pad(columns, acting_bucket(count))))[:count])
-        return np.concatenate(parts).astype(np.float64)
+
+        def values(columns: Any) -> np.ndarray:
+            count, variables = trees.length(columns), self._learner.variables
+            padded = trees.pad({**columns, "obs": self.target.filtered(columns["obs"])}, acting_bucket(count))
+            return np.asarray(self._values(variables.params, variables.extra, padded))[:count]
+
+        columns = {"obs": obs} if actions is None else {"obs": obs, "actions": actions}
+        return in_parts(values, columns).astype(np.float64)
 
     # Traced by JAX.
 

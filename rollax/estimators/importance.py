@@ -118,17 +118,14 @@ def discounted_returns(rewards: Float[ndarray, "N"], lengths: Int[ndarray, "n"],
     return np.add.reduceat(gamma ** steps_of(lengths) * rewards, starts_of(lengths))
 
 
-def cumulative_log_weights(
-    target_logp: Float[ndarray, "N"], behaviour_logp: Float[ndarray, "N"], lengths: Int[ndarray, "n"]
-) -> Float[ndarray, "N"]:
+def cumulative_log_weights(log_ratios: Float[ndarray, "N"], lengths: Int[ndarray, "n"]) -> Float[ndarray, "N"]:
     """log w_{0:t} = Σ_{k ≤ t} log π(a_k | s_k) - log μ(a_k | s_k) at each row; minus infinity from a π of 0 on."""
-    ratios, starts = target_logp - behaviour_logp, starts_of(lengths)
-    sums = np.empty_like(ratios)
+    starts, sums = starts_of(lengths), np.empty_like(log_ratios)
     # Differences of one sum over all episodes would lose the digits of the last ones. Lengths are few: N rows have at
     # most sqrt(2 N) of them.
     for length in np.unique(lengths):
         rows = starts[lengths == length][:, None] + np.arange(length)
-        sums[rows] = np.cumsum(ratios[rows], axis=1)
+        sums[rows] = np.cumsum(log_ratios[rows], axis=1)
     return sums
 
 
@@ -145,7 +142,7 @@ def importance_sampling(
         lengths: [n] steps of each episode, at least 1.
         gamma: γ in [0, 1].
     """
-    last = starts_of(lengths) + lengths - 1
+    last = np.cumsum(lengths) - 1
     return mean_of(_exp(log_weights[last]) * discounted_returns(rewards, lengths, gamma))
 
 
@@ -168,7 +165,7 @@ def weighted(
 
     Source and arguments: as `importance_sampling`.
     """
-    last = starts_of(lengths) + lengths - 1
+    last = np.cumsum(lengths) - 1
     return Terms(discounted_returns(rewards, lengths, gamma), log_weights[last], np.ones_like(lengths))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,17 +53,12 @@ class TargetPolicy:
         actions = episodes.actions
         if self.has_memory:
             return self._logp_with_memory(episodes, actions)
-        if self.is_discrete:
-            probabilities = self.probabilities(episodes.obs)
+        space = self.runner.policy.action_space
+        if isinstance(space, spaces.Discrete):
+            indices = np.asarray(actions, np.int64) - int(space.start)
             with np.errstate(divide="ignore"):
-                return np.log(chosen(probabilities, actions, self.runner.policy.action_space))
-        rows = len(episodes.rewards)
-        parts = []
-        for first in range(0, rows, _ROWS_AT_ONCE):
-            some = slice(first, first + _ROWS_AT_ONCE)
-            obs = self.filtered(trees.index(episodes.obs, some))
-            parts.append(self._logp_of(trees.index(actions, some), obs, {})[0])
-        return np.concatenate(parts)
+                return np.log(self.probabilities(episodes.obs)[np.arange(len(indices)), indices])
+        return in_parts(lambda some: self._logp_of(some[1], self.filtered(some[0]), {})[0], (episodes.obs, actions))
 
     def probabilities(self, obs: trees.Tree) -> np.ndarray:
         """[N, n] π(a | s) of all actions of a Discrete space, for N raw observations.
@@ -80,23 +75,13 @@ class TargetPolicy:
                 expected="a policy that depends only on the observation",
                 fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
             )
-        rows = trees.length(obs)
-        parts = [
-            policy.action_probabilities(
-                self.filtered(trees.index(obs, slice(first, first + _ROWS_AT_ONCE))), explore=self.explore
-            )
-            for first in range(0, rows, _ROWS_AT_ONCE)
-        ]
-        return np.concatenate(parts).astype(np.float64)
+        found = in_parts(lambda some: policy.action_probabilities(self.filtered(some), explore=self.explore), obs)
+        return np.asarray(found, np.float64)
 
     def sampled(self, obs: trees.Tree, count: int) -> trees.Tree:
         """Columns [N · count, ...] of policy actions for N raw observations: `count` adjacent ones for each."""
         rows = np.repeat(np.arange(trees.length(obs)), count if self.explore else 1)
-        parts = [
-            self._act(self.filtered(trees.index(obs, rows[first : first + _ROWS_AT_ONCE])), {}, sample=True)[0]
-            for first in range(0, len(rows), _ROWS_AT_ONCE)
-        ]
-        return trees.concat(parts)
+        return in_parts(lambda some: self._act(self.filtered(trees.index(obs, some)), {}, sample=True)[0], rows)
 
     def _act(self, obs: trees.Tree, context: dict[str, Any], *, sample: bool = False) -> tuple[Any, Any, Any]:
         return self.runner.act(obs, sample and self.explore, self.runner.policy.timestep, context)
@@ -147,9 +132,10 @@ def acting_state_kept(policy: Policy) -> Iterator[None]:
         policy.set_acting_state(state)
 
 
-def chosen(table: np.ndarray, actions: np.ndarray, space: Any) -> np.ndarray:
-    """[N] the entries of [N, n] at actions of a Discrete space."""
-    return table[np.arange(len(actions)), np.asarray(actions, np.int64) - int(space.start)]
+def in_parts(function: Callable[[trees.Tree], trees.Tree], columns: trees.Tree) -> Any:
+    """The columns that a function returns for columns of the same length, computed for some thousand rows at a time."""
+    parts = range(0, trees.length(columns), _ROWS_AT_ONCE)
+    return trees.concat([function(trees.index(columns, slice(first, first + _ROWS_AT_ONCE))) for first in parts])
 
 
 def _without_density(runner: PolicyRunner) -> PolicyError:

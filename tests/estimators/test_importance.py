@@ -21,7 +21,7 @@ from rollax.estimators.intervals import bootstrap
 LENGTHS = np.array([2, 1])
 REWARDS = np.array([2.0, 3.0, 5.0])
 RATIOS = np.log([0.5, 4.0, 3.0])
-WEIGHTS = importance.cumulative_log_weights(RATIOS, np.zeros(3), LENGTHS)
+WEIGHTS = importance.cumulative_log_weights(RATIOS, LENGTHS)
 GAMMA = 0.1
 ALL = [
     importance.importance_sampling,
@@ -97,7 +97,7 @@ def test_leaving_out_and_weighting_episodes() -> None:
 @pytest.mark.usefixtures("blocks")
 def test_weights_of_zero() -> None:
     # Episode 0 has weight 0 from its second step on.
-    partly = importance.cumulative_log_weights(np.log([0.5, 1.0, 3.0]) - [0, np.inf, 0], np.zeros(3), LENGTHS)
+    partly = importance.cumulative_log_weights(np.log([0.5, 1.0, 3.0]) - [0, np.inf, 0], LENGTHS)
     assert partly.tolist() == [np.log(0.5), -np.inf, np.log(3.0)]
     assert importance.weighted(REWARDS, partly, LENGTHS, GAMMA).value == 5
     assert importance.weighted_per_decision(REWARDS, partly, LENGTHS, GAMMA).value == pytest.approx(16 / 3.5)
@@ -136,7 +136,7 @@ def test_resamples_without_any_weight_are_left_out() -> None:
 def test_weights_do_not_depend_on_the_episodes_before() -> None:
     lengths = np.array([1, 2, 3, 2])
     ratios = np.array([1e17, 0.1, 0.2, -1e17, 1e17, 0.5, 0.1, 0.2])
-    found = importance.cumulative_log_weights(ratios, np.zeros(8), lengths)
+    found = importance.cumulative_log_weights(ratios, lengths)
     assert found.tolist() == [1e17, 0.1, 0.1 + 0.2, -1e17, 0.0, 0.5, 0.1, 0.1 + 0.2]
 
 
@@ -166,7 +166,7 @@ def test_weighted_estimates_lie_within_the_returns(data: st.DataObject) -> None:
     rows = int(lengths.sum())
     rewards = np.array(data.draw(st.lists(numbers, min_size=rows, max_size=rows)))
     ratios = np.array(data.draw(st.lists(numbers, min_size=rows, max_size=rows)))
-    logs = importance.cumulative_log_weights(ratios, np.zeros(rows), lengths)
+    logs = importance.cumulative_log_weights(ratios, lengths)
     returns = importance.discounted_returns(rewards, lengths, 0.9)
     value = importance.weighted(rewards, logs, lengths, 0.9).value
     assert returns.min() - 1e-6 <= value <= returns.max() + 1e-6
