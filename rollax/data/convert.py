@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -102,7 +103,8 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
     policy_ids: set[str] = set()
     other_ids: set[str] = set()  # ids of agents, as strings
     with NewFile(path) as new:
-        for episode in _episodes(reader):
+        for _, adjacent in groupby(reader.trajectories(), key=lambda one: one.episode_id):
+            episode = list(adjacent)
             agents = {str(one.agent_id): _plain_trajectory(one, reader) for one in episode}
             if len(agents) < len(episode):
                 raise DatasetError(
@@ -134,25 +136,14 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
     return count
 
 
-def _episodes(reader: DatasetReader) -> Iterator[list[RecordedTrajectory]]:
-    episode: list[RecordedTrajectory] = []
-    for trajectory in reader.trajectories():
-        if episode and trajectory.episode_id != episode[0].episode_id:
-            yield episode
-            episode = []
-        episode.append(trajectory)
-    if episode:
-        yield episode
-
-
 def _plain_trajectory(trajectory: RecordedTrajectory, reader: DatasetReader) -> dict[str, Any]:
     columns = trajectory.columns
     sent = env_actions(trajectory, reader)
     for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS):
         _refuse_not_finite(trajectory, name, sent if name == SampleBatch.ACTIONS else columns[name])
     plain: dict[str, Any] = {
-        "obs": [_plain(row) for row in _rows(columns[SampleBatch.OBS], len(trajectory) + 1)],
-        "actions": [_plain(row) for row in _rows(sent, len(trajectory))],
+        "obs": _plain(trees.unstack(columns[SampleBatch.OBS])),
+        "actions": _plain(trees.unstack(sent)),
         "rewards": columns[SampleBatch.REWARDS].tolist(),
         "terminated": trajectory.terminated,
         "truncated": trajectory.truncated and not trajectory.terminated,
@@ -199,13 +190,9 @@ def _refuse(trajectory: RecordedTrajectory, name: str, step: int, got: Any) -> N
     )
 
 
-def _rows(column: Any, rows: int) -> Iterator[Any]:
-    return (trees.tree_map(lambda leaf, row=row: leaf[row], column) for row in range(rows))
-
-
-def _plain(row: Any) -> Any:
-    if isinstance(row, Mapping):
-        return {str(key): _plain(part) for key, part in row.items()}
-    if isinstance(row, tuple | list):
-        return [_plain(part) for part in row]
-    return np.asarray(row).tolist()
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return np.asarray(value).tolist()

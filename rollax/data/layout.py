@@ -124,9 +124,9 @@ class Columns(dict[str, Any]):
     """The columns of one policy: name of `SampleBatch` -> tree of `Leaf`."""
 
     @classmethod
-    def of(cls, columns: Mapping[str, Tree], prefix: str, where: str) -> Columns:
+    def of(cls, columns: Mapping[str, Tree], where: str) -> Columns:
         """The columns for these arrays; DatasetError for arrays of objects, and for equal column names."""
-        found = cls({name: _leaves_of(column, prefix + name, name, where) for name, column in columns.items()})
+        found = cls({name: _leaves_of(column, name, name, where) for name, column in columns.items()})
         taken = {*RESERVED}
         for leaf in found.leaves():
             if leaf.column in taken:

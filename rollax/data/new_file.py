@@ -28,15 +28,13 @@ class NewFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.abspath(path))
-        try:
+        with _errors_of("file", self.path):
             atomic.make_parents(self.path.parent)
             if os.path.lexists(self.path):
                 fix = "choose another name, or remove it"
                 raise DatasetError("The file to write already exists.", where=self.path, expected="a new name", fix=fix)
             self.temporary = atomic.temporary_for(self.path)
             self.file = open(self.temporary, "xb")  # noqa: SIM115  closed by commit or discard
-        except OSError as error:
-            raise self.failed(error) from error
 
     def commit(self) -> Path:
         """Gives the file its name; returns its path."""

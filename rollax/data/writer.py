@@ -205,7 +205,7 @@ class DatasetWriter:
                 expected=f"one of {list(self._spaces)}",
                 fix="pass the spaces of this policy to DatasetWriter",
             )
-        columns = Columns.of(trajectory.columns, "", trajectory.where or f"policy {policy_id!r}")
+        columns = Columns.of(trajectory.columns, trajectory.where or f"policy {policy_id!r}")
         if policy_id in self._columns and self._columns[policy_id].shape() == columns.shape():
             return
         self._write_pending()

@@ -58,7 +58,7 @@ class DecodedData:
     def opened(self, fragments: RecordedFragments) -> Decoded | None:
         """The existing columns; None if they are missing, damaged, or of other data."""
         about = read_about(self._path)
-        if about is None or self._files is None or about.get("files") != _as_json(self._files):
+        if about is None or self._files is None or about.get("files") != self._files:
             return None
         agents = about.get("agents")
         if agents is None or any(fragments.policy_id(agent, recorded) != ours for agent, recorded, ours in agents):
@@ -133,19 +133,15 @@ def _begins(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return bool(path) and fnmatch.fnmatchcase(path[0], pattern[0]) and _begins(path[1:], pattern[1:])
 
 
-def _files_of(source: Any) -> list[tuple[str, int, int]] | None:
-    """`(path, size, time of change)` of all files of a source; None where it is code."""
+def _files_of(source: Any) -> list[list[Any]] | None:
+    """`[path, size, time of change]` of all files of a source; None where it is code."""
     if isinstance(source, str | Path):
         found = [source] if os.path.exists(source) else sorted(glob.glob(str(source), recursive=True))
         paths = [Path(path) for path in found]
         inside = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
         stats = [(file, file.stat()) for file in inside if file.is_file()]
-        return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+        return [[str(file), stat.st_size, stat.st_mtime_ns] for file, stat in stats]
     if not isinstance(source, list | tuple):
         return None
     parts = [_files_of(part) for part in source]
     return None if None in parts else [file for part in parts for file in part or ()]
-
-
-def _as_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
-from rollax.data.dataset import SCALE
+from rollax.data.dataset import ENV_ACTIONS, SCALE
 from rollax.errors import DatasetError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.policy_mapping import PolicyMapping
@@ -114,13 +114,8 @@ class _Rows:
         self._policy = policy
         self._columns = frozenset(columns)
         self.checks = RecordedChecks(policy)
-        header = reader.header
-        flags = {
-            name: bool(header.get(name, False)) for name in ("clip_actions", "normalize_actions") if name in header
-        }
-        self._recorded_map = ActionMap(
-            policy.action_space, **{"clip_actions": True, "normalize_actions": True, **flags}
-        )
+        scale = {name: bool(reader.header.get(name, True)) for name in SCALE}
+        self._recorded_map = ActionMap(policy.action_space, **scale)
 
     def fragment(self, trajectories: Sequence[RecordedTrajectory], first: int) -> Fragment:
         """A fragment with one segment per trajectory; their ids begin at `first`."""
@@ -160,7 +155,7 @@ class _Rows:
         if action_map.identity:
             return in_dtypes(space, actions)
         if self._reader.actions_of == "policy":
-            actions = trajectory.columns.get("env_actions", None)
+            actions = trajectory.columns.get(ENV_ACTIONS)
             if actions is None:
                 self._check_scale(trajectory)
                 actions = self._recorded_map(trajectory.columns[SampleBatch.ACTIONS])

@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 from gymnasium import Space
-from gymnasium.spaces import Box, Dict, Tuple
+from gymnasium.spaces import Box
 from minari.dataset.minari_storage import is_image_space
 from PIL import Image
 
 from rollax.data.limits import check_decoded
 from rollax.errors import DatasetError
+from rollax.spaces import leaves, walk
 
 
 def check_episode(storage: Any, index: int, max_gb: float, where: str) -> None:
@@ -55,14 +56,15 @@ def _check_hdf5(storage: Any, index: int, max_gb: float, where: str) -> None:
             _check_images((array[row].tobytes() for row in range(len(array))), space, where)
 
 
-def _leaves(part: Any, space: Space) -> Iterator[tuple[Any, Any]]:
+def _leaves(group: Any, space: Space) -> list[tuple[Any, Any]]:
     """The arrays of a group with their spaces; Minari names the parts of a Tuple `_index_0` and so on."""
-    if isinstance(space, Dict | Tuple):
-        names = space.spaces if isinstance(space, Dict) else [f"_index_{i}" for i in range(len(space.spaces))]
-        for name, inner in zip(names, space.values() if isinstance(space, Dict) else space, strict=True):
-            yield from _leaves(part[name], inner)
-    else:
-        yield part, space
+
+    def part(group: Any, key: Any) -> Any:
+        return group[f"_index_{key}" if isinstance(key, int) else key]
+
+    found: list[tuple[Any, Any]] = []
+    walk(lambda leaf, path, array: found.append((array, leaf)), space, group, part=part)
+    return found
 
 
 def _arrays(group: Any) -> Iterator[Any]:
@@ -75,7 +77,8 @@ def _arrays(group: Any) -> Iterator[Any]:
 
 def _check_arrow(storage: Any, index: int, max_gb: float, where: str) -> None:
     folder, spaces = Path(storage.data_path) / str(index), (storage.observation_space, storage.action_space)
-    image = max((leaf for space in spaces for leaf in _images(space)), key=_size, default=None)
+    boxes = [leaf for space in spaces for _, leaf in leaves(space) if isinstance(leaf, Box)]
+    image = max(filter(is_image_space, boxes), key=_size, default=None)
     data = pyarrow.dataset.dataset(str(folder), format=storage.FORMAT, ignore_prefixes=["_", ".", "metadata.json"])
     rows = data.count_rows()
     check_decoded(rows * sum(_row_bytes(field.type, image) for field in data.schema), max_gb, where)
@@ -130,15 +133,6 @@ def _check_images(images: Iterable[bytes], space: Box | None, where: str) -> Non
                 expected="no images" if space is None else f"{space.shape[0]} × {space.shape[1]}",
                 fix="use another copy of the data",
             )
-
-
-def _images(space: Space) -> Iterator[Box]:
-    """The leaves of a space that Minari may store as images."""
-    if isinstance(space, Dict | Tuple):
-        for part in space.values() if isinstance(space, Dict) else space:
-            yield from _images(part)
-    elif isinstance(space, Box) and is_image_space(space):
-        yield space
 
 
 def _size(space: Box | None) -> int:

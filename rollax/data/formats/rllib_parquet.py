@@ -13,7 +13,6 @@ import pyarrow as pa
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import (
@@ -123,12 +122,10 @@ class RLlibParquetReader(FormatReader):
                 raise _not_in_order(key, int(t[last]), late[key], where)
             observation_space, action_space = self.spaces_of(key[2], where)
             space_of = {"obs": observation_space, "new_obs": observation_space, "actions": action_space}
-
-            def column_of(name: str, chosen: NDArray, space_of: Any = space_of, where: str = where) -> trees.Tree:
-                column, space = values[name], space_of.get(name)
-                return columns_of(space, column.rows(chosen, name, space, where), name, where)
-
-            part = {name: column_of(name, order) for name in values}
+            part = {
+                name: columns_of(space_of.get(name), column.rows(order, name, space_of.get(name), where), name, where)
+                for name, column in values.items()
+            }
             new_obs = part.pop("new_obs", None)
             part[SampleBatch.REWARDS] = rewards[order]
             if t is not None:
