@@ -13,7 +13,7 @@ from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
 from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, import_first, readable_errors
 from rollax.errors import ConfigError
 from rollax.importing import import_object
-from rollax.serving.token import read_token
+from rollax.serving.security import read_token
 
 if TYPE_CHECKING:
     from rollax.serving.policy_backend import PolicyBackend

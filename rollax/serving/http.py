@@ -18,7 +18,6 @@ import msgspec
 from rollax.errors import RequestError
 from rollax.serving import metrics
 from rollax.serving.codec import JSON, MSGPACK, QUERIES, Codec, failure
-from rollax.serving.limits import Limits
 from rollax.serving.openapi import description, description_page
 from rollax.serving.protocol import REQUESTS, ErrorResponse
 from rollax.serving.security import Access, Headers, Rates, headers_of
@@ -116,23 +115,15 @@ class HttpApp:
     Args:
         service: executes the verbs.
         access: decides which requests are allowed.
-        limits: the limits of the server.
-        counts: counts the requests.
         pages: path -> page.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        access: Access,
-        limits: Limits,
-        counts: metrics.Metrics,
-        pages: Mapping[str, Page] | None = None,
-    ) -> None:
-        self.service, self.access, self.limits, self.metrics = service, access, limits, counts
+    def __init__(self, service: Service, access: Access, pages: Mapping[str, Page] | None = None) -> None:
+        self.service, self.access, self.limits = service, access, service.limits
+        self.metrics = metrics.Metrics()
         self.address = ""
         self._addresses: Counter[str] = Counter()
-        self.rates = Rates(limits.requests_per_s, limits.requests_per_s)
+        self.rates = Rates(self.limits.requests_per_s, self.limits.requests_per_s)
         self._files: dict[tuple[str, str], tuple[str, asyncio.Future[bytes]]] = {}
         self._nonce = secrets.token_hex(4)
         self._pages = {

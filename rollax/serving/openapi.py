@@ -47,6 +47,7 @@ ERRORS = {
     503: "The server is shutting down.",
 }
 
+_SCHEMAS = "#/components/schemas/"
 _QUERY_ERRORS = (401, 403, 422, 429, 500, 503)
 _FILE_ERRORS = (400, 401, 403, 404, 422, 429, 500, 503)
 _TAGS = {
@@ -60,23 +61,22 @@ def description() -> dict[str, Any]:
     """Returns the OpenAPI description."""
     requests, responses = list(REQUESTS.values()), list(dict.fromkeys(RESPONSES.values()))
     kinds = [*requests, *responses, Hello, Health, ErrorResponse]
-    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS + "{name}")
     schema_of = dict(zip(kinds, schemas, strict=True))
-    error = {"application/json": {"schema": schema_of[ErrorResponse]}}
     paths: dict[str, Any] = {}
     for path, (verb, summary, kind) in _TAGS.items():
         found = {"type": "object"} if kind is None else schema_of[kind]
-        paths[path] = {"get": _operation(verb, summary, {"application/json": {"schema": found}}, _QUERY_ERRORS, error)}
+        paths[path] = {"get": _operation(verb, summary, {"application/json": {"schema": found}}, _QUERY_ERRORS)}
     text = {"text/plain": {"schema": {"type": "string"}}}
-    paths["/v1/metrics"] = {"get": _operation("metrics", "Counts as Prometheus text.", text, _QUERY_ERRORS, error)}
+    paths["/v1/metrics"] = {"get": _operation("metrics", "Counts as Prometheus text.", text, _QUERY_ERRORS)}
     for verb, summary in (
         ("weights", "The weights of a policy, with what local inference requires, as safetensors."),
         ("policy", "A policy as an ONNX model."),
     ):
-        paths[f"/v1/{verb}"] = {"get": _file_operation(verb, summary, error)}
+        paths[f"/v1/{verb}"] = {"get": _file_operation(verb, summary)}
     for verb, kind in REQUESTS.items():
         answer = {"application/json": {"schema": schema_of[RESPONSES[verb]]}}
-        operation = _operation(verb, _first_line(kind), answer, tuple(ERRORS), error)
+        operation = _operation(verb, _first_line(kind), answer, tuple(ERRORS))
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema_of[kind]}}}
         paths[f"/v1/{verb}"] = {"post": operation}
     return {
@@ -101,9 +101,8 @@ def description_page() -> str:
     return _PAGE.format(about=html.escape(_ABOUT), routes="\n".join(parts))
 
 
-def _operation(
-    verb: str, summary: str, answer: dict[str, Any], statuses: tuple[int, ...], error: dict[str, Any]
-) -> dict[str, Any]:
+def _operation(verb: str, summary: str, answer: dict[str, Any], statuses: tuple[int, ...]) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"$ref": _SCHEMAS + ErrorResponse.__name__}}}
     responses: dict[str, Any] = {"200": {"description": "Done.", "content": answer}}
     for status in statuses:
         responses[str(status)] = {"description": ERRORS[status], "content": error}
@@ -113,9 +112,9 @@ def _operation(
     return {"operationId": verb, "summary": summary, "responses": responses}
 
 
-def _file_operation(verb: str, summary: str, error: dict[str, Any]) -> dict[str, Any]:
+def _file_operation(verb: str, summary: str) -> dict[str, Any]:
     content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-    operation = _operation(verb, summary, content, _FILE_ERRORS, error)
+    operation = _operation(verb, summary, content, _FILE_ERRORS)
     tag = {"ETag": {"schema": {"type": "string"}, "description": "changes with the version of the weights"}}
     operation["responses"]["200"]["headers"] = tag
     operation["responses"]["304"] = {"description": "The version is that of If-None-Match."}

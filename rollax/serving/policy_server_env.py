@@ -17,8 +17,8 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.runs.results import read_results
 from rollax.serving.learning_curve import LearningCurve
 from rollax.serving.limits import Limits
+from rollax.serving.security import read_token
 from rollax.serving.server import PolicyServer
-from rollax.serving.token import read_token
 from rollax.serving.training_backend import TrainingBackend
 
 DEFAULT_PORT = 9900

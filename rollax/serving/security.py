@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from rollax.errors import ConfigError, RequestError
@@ -27,6 +28,7 @@ TOKEN_SUBPROTOCOL = "bearer."
 
 _LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
 _REMEMBERED_CLIENTS = 4096
+_MAX_TOKEN = 4096
 _CORS_ALLOWED = [
     (b"access-control-allow-methods", b"GET, POST"),
     (b"access-control-allow-headers", b"authorization, content-type, if-none-match"),
@@ -69,6 +71,29 @@ def check_address(host: str, token: str | None) -> None:
             expected="127.0.0.1, ::1 or localhost, or a token",
             fix="pass token=..., or --token-file with the token in a file",
         )
+
+
+def read_token(file: Path, where: str = "--token-file") -> str:
+    """Returns the token in a file: its only line.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not one line of printable ASCII.
+    """
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_MAX_TOKEN + 1).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fix = "check the path and the permissions of the file"
+        raise ConfigError("The token cannot be read.", where=where, got=f"{file} ({error})", fix=fix) from error
+    if not text or len(text) > _MAX_TOKEN or not text.isprintable() or " " in text:
+        raise ConfigError(
+            "The file does not contain a valid token.",
+            where=f"{where} {file}",
+            got=f"{len(text)} characters",
+            expected=f"one line of 1 to {_MAX_TOKEN} printable ASCII characters without spaces",
+            fix=f"create one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {file}",
+        )
+    return text
 
 
 def is_loopback(host: str) -> bool:

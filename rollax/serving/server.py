@@ -86,10 +86,9 @@ class PolicyServer:
                 fix="pass the certificate chain too",
             )
         self.service = Service(service, limits) if isinstance(service, Backend) else service
-        limits = self.service.limits
-        access = Access(host, token, allowed_origins, allowed_hosts, limits.wrong_tokens_per_s)
+        access = Access(host, token, allowed_origins, allowed_hosts, self.service.limits.wrong_tokens_per_s)
         self._tls = None if certificate is None else _tls(certificate, key)
-        self._config = _uvicorn_config(self.service, access, limits, pages)
+        self._config = _uvicorn_config(self.service, access, pages)
         self._app = self._config.loaded_app
         self._socket = _listen(host, port)
         shown = f"[{host}]" if ":" in host else host
@@ -258,7 +257,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _uvicorn_config(service: Service, access: Access, limits: Limits, pages: Mapping[str, Any] | None) -> Any:
+def _uvicorn_config(service: Service, access: Access, pages: Mapping[str, Any] | None) -> Any:
     """Returns uvicorn's config, which its connections read."""
     try:
         import uvicorn
@@ -271,7 +270,7 @@ def _uvicorn_config(service: Service, access: Access, limits: Limits, pages: Map
             "A policy server cannot be started.", error, where="rollax.serving", package="uvicorn", extra="serving"
         ) from error
     config = uvicorn.Config(
-        HttpApp(service, access, limits, Metrics(), pages),
+        HttpApp(service, access, pages),
         http=HttpConnection,
         ws=Stream,
         lifespan="off",

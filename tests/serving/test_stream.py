@@ -19,7 +19,6 @@ from rollax.errors import RequestError
 from rollax.serving import protocol
 from rollax.serving.http import HttpApp
 from rollax.serving.limits import Limits
-from rollax.serving.metrics import Metrics
 from rollax.serving.security import Access
 from rollax.serving.server import PolicyServer
 from rollax.serving.stream import Stream
@@ -230,7 +229,7 @@ def test_a_client_that_does_not_read_is_disconnected():
 @pytest.fixture
 def stream_without_client():
     """An open stream on a stand-in transport."""
-    app = HttpApp(EchoService(limits := Limits(max_unsent_bytes=1000)), Access("localhost"), limits, Metrics())
+    app = HttpApp(EchoService(Limits(max_unsent_bytes=1000)), Access("localhost"))
     stream, transport = Stream(SimpleNamespace(loaded_app=app), ServerState(), {}), Transport()
     app.came("127.0.0.1")
     stream.connection_made(transport)
