@@ -12,7 +12,6 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.config.stored import space_to_json
 from rollax.data.reader import reading
 from rollax.errors import ConfigError
-from rollax.evaluation.policy_mapping import PolicyMapping, policy_mapping
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.memory import gib, memory_there
 from rollax.offline.decoded_data import DecodedData, check_folder, fingerprint_of
@@ -85,7 +84,7 @@ class RecordedData:
         columns = {policy_id: make(1).columns for policy_id, make in buffers.items()}
         with reading(source, **self._config.input_config) as reader:
             fragments = RecordedFragments(
-                *(reader, self._worker.runners, self._policies.keys(), self._policy_of()),
+                *(reader, self._worker.runners, self._policies.keys(), self._worker.policy_of),
                 columns=columns,
                 first_trajectory=self.trajectories,
             )
@@ -137,7 +136,8 @@ class RecordedData:
     ) -> dict[str, list[Fragment]]:
         """Policy id -> its fragments, with the stored columns and the columns that separate trajectories."""
         collected: dict[str, list[Fragment]] = {policy_id: [] for policy_id in self._policies}
-        fingerprint, limit = 0, self._memory_limit()
+        fingerprint, given = 0, self._config.input_memory_gb
+        limit = memory_there() // 2 if given is None else int(given * 2**30)
         for policy_id, fragment in fragments:
             names = {*columns[policy_id], *_MARKS}
             fragment = fragment.select(*(name for name in fragment if name in names))
@@ -154,13 +154,6 @@ class RecordedData:
                 )
         self._add_fingerprint(fingerprint)
         return collected
-
-    def _memory_limit(self) -> int:
-        given = self._config.input_memory_gb
-        return memory_there() // 2 if given is None else int(given * 2**30)
-
-    def _policy_of(self) -> PolicyMapping | None:
-        return policy_mapping(self._worker.config.multiagent.policy_mapping_fn, list(self._worker.policies))
 
     def _check_rows(self) -> None:
         for policy_id, rows in self.rows.items():

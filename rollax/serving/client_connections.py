@@ -136,21 +136,20 @@ class Address:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             return plain if self.context is None else self.context.wrap_socket(plain, server_hostname=self.host)
-        except ssl.SSLCertVerificationError as error:
-            _close(plain)
-            raise RequestError(
-                "The certificate of the policy server is not trusted.",
-                status=503,
-                where=self.text,
-                got=error.verify_message,
-                expected="a certificate for this host, of an authority that this machine trusts",
-                fix="pass its certificate as ca_file",
-            ) from error
-        except OSError as error:
-            _close(plain)
-            raise ConnectionLost(str(error)) from error
-        except BaseException:
-            _close(plain)
+        except BaseException as error:
+            if plain is not None:
+                plain.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise RequestError(
+                    "The certificate of the policy server is not trusted.",
+                    status=503,
+                    where=self.text,
+                    got=error.verify_message,
+                    expected="a certificate for this host, of an authority that this machine trusts",
+                    fix="pass its certificate as ca_file",
+                ) from error
+            if isinstance(error, OSError):
+                raise ConnectionLost(str(error)) from error
             raise
 
 
@@ -162,11 +161,6 @@ def _no_address(text: Any) -> ConfigError:
         expected="http://HOST:PORT, https://HOST:PORT, ws://HOST:PORT or wss://HOST:PORT",
         fix="use the address that the server printed; ws:// is the faster one",
     )
-
-
-def _close(sock: socket.socket | None) -> None:
-    if sock is not None:
-        sock.close()
 
 
 class HttpConnection:

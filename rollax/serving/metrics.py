@@ -77,10 +77,8 @@ class Metrics:
         ]
         for verb in sorted(self._buckets):
             lines += self._histogram(verb)
-        counters = {"cut_off": self.cut_off}
         current = {"connections": self.connections, "streams": self.streams, **gauges}
-        for name, value in counters.items():
-            lines += [f"# TYPE rollax_{name}_total counter", f"rollax_{name}_total {value}"]
+        lines += ["# TYPE rollax_cut_off_total counter", f"rollax_cut_off_total {self.cut_off}"]
         for name, value in current.items():
             lines += [f"# TYPE rollax_{name} gauge", f"rollax_{name} {float(value):g}"]
         return "\n".join(lines) + "\n"
