@@ -43,7 +43,6 @@ class SpaceValues:
     """
 
     def __init__(self, space: Space, *, largest: float | None = None, bounded: bool = False) -> None:
-        self.space = space
         self._largest, self._bounded = largest, bounded
         self._root = _node(space, (), self)
 

@@ -20,7 +20,6 @@ _SAME_NAMES = (
 )
 _UNARY = {**{name: name.capitalize() for name in _SAME_NAMES}, "logistic": "Sigmoid"}
 _BINARY = {name: name.capitalize() for name in ("add", "sub", "mul", "div", "pow", "max", "min")} | {"add_any": "Add"}
-_OF_TRUTHS = {"add": "Or", "add_any": "Or", "max": "Or", "mul": "And", "min": "And"}
 _COMPARED = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor"}
 
@@ -64,11 +63,9 @@ def _unary(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]
 
 
 def _binary(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    dtype = inputs[0].dtype
-    if dtype == _BOOL and equation.primitive in _OF_TRUTHS:
-        return [combined(graph, _OF_TRUTHS[equation.primitive], *inputs)]
     left, right = map(graph.computable, inputs)
-    return [graph.cast(combined(graph, _BINARY[equation.primitive], left, graph.cast(right, left.dtype)), dtype)]
+    result = combined(graph, _BINARY[equation.primitive], left, graph.cast(right, left.dtype))
+    return [graph.cast(result, inputs[0].dtype)]
 
 
 def _compared(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
@@ -86,10 +83,6 @@ def _logical(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Valu
 
 def chosen(graph: Graph, condition: Value, yes: Value, no: Value) -> Value:
     """`yes` where the condition is true, otherwise `no`."""
-    if yes.dtype == _BOOL:
-        taken = combined(graph, "And", condition, yes)
-        left = combined(graph, "And", combined(graph, "Not", condition), no)
-        return combined(graph, "Or", taken, left)
     where = combined(graph, "Where", condition, graph.computable(yes), graph.computable(no))
     return graph.cast(where, yes.dtype)
 
