@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-import numpy as np
 
 from rollax import trees
 from rollax.env.rows import DEFAULT_AGENT
@@ -128,8 +127,7 @@ class LocalInference:
             infos = {agent_id: _info(part, f"info of {episode_id!r}, {agent_id!r}") for agent_id, part in infos.items()}
             where = f"reward of {episode_id!r}"
             amounts = {
-                agent_id: check_finite_number(amount, "reward", where)
-                for agent_id, amount in _plain_rewards(rewards).items()
+                agent_id: check_finite_number(plain(amount), "reward", where) for agent_id, amount in rewards.items()
             }
             # A reward of 0 for agents that have not acted or have ended is ignored.
             earned = {a: amount for a, amount in amounts.items() if amount or episode.is_running(a)}
@@ -284,15 +282,6 @@ class LocalInference:
 
     def _plain(self, by_agent: dict[str, Any]) -> Any:
         return by_agent if self._several else by_agent[DEFAULT_AGENT]
-
-
-def _plain_rewards(rewards: Mapping[str, Any]) -> dict[str, Any]:
-    """Rewards, also of NumPy types, as Python's numbers."""
-    numbers = {}
-    for agent_id, reward in rewards.items():
-        is_scalar = isinstance(reward, np.generic | np.ndarray) and reward.ndim == 0
-        numbers[agent_id] = reward.item() if is_scalar else reward
-    return numbers
 
 
 def _info(info: Any, where: str) -> dict[str, Any]:
