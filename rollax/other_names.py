@@ -120,14 +120,14 @@ class _MethodOfClass:
 class _OtherNames:
     """Attributes in the table of the class raise AttributeError with their replacement."""
 
-    _table: ClassVar[Mapping[str, str]]
+    _other_names: ClassVar[Mapping[str, str]]
 
     if not TYPE_CHECKING:  # to type checkers these attributes do not exist
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self)
-            if name in kind._table and not hasattr(kind, name):
-                raise _unknown(f"'{kind.__name__}' object", kind, name, kind._table)
+            if name in kind._other_names and not hasattr(kind, name):
+                raise _unknown(f"'{kind.__name__}' object", kind, name, kind._other_names)
             inherited = getattr(super(), "__getattr__", None)
             # Python's own raises its error, or again that of a property.
             return object.__getattribute__(self, name) if inherited is None else inherited(name)
@@ -136,7 +136,7 @@ class _OtherNames:
 class OtherNamesOfTrainer(_OtherNames):
     """Base of `Trainer`, with `TRAINER`."""
 
-    _table = TRAINER
+    _other_names = TRAINER
     if not TYPE_CHECKING:
         load, get_default_config = _MethodOfClass(), _MethodOfClass()
 
@@ -144,13 +144,13 @@ class OtherNamesOfTrainer(_OtherNames):
 class OtherNamesOfConfig(_OtherNames):
     """Base of `TrainerConfig`, with `CONFIG`."""
 
-    _table = CONFIG
+    _other_names = CONFIG
 
 
 class OtherNamesOfRunner(_OtherNames):
     """Base of `PolicyRunner`, which `load_policy` returns, with `RUNNER`."""
 
-    _table = RUNNER
+    _other_names = RUNNER
 
 
 def public_name(name: str, known: Iterable[str]) -> str | None:

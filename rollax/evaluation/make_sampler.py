@@ -11,13 +11,13 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
-from rollax.evaluation.background_sampling import BackgroundSampling, SamplingOnRequest
 from rollax.evaluation.callbacks import Callbacks, check_returned
 from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory
 from rollax.evaluation.recorder import make_recorder
 from rollax.evaluation.sampler import Sampler
+from rollax.evaluation.sampling import BackgroundSampling, SamplingOnRequest
 from rollax.methods import overrides
 
 if TYPE_CHECKING:

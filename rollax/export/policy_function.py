@@ -174,7 +174,7 @@ class PolicyFunction:
         self._order = [tuple(getattr(key, "key", getattr(key, "idx", None)) for key in path) for path, _ in paths]
 
         def acted(params: Any, extra: Any, columns: Any) -> tuple[list[Any], list[Any]]:
-            actions, _, state = policy.greedy_actions(params, extra, columns)
+            actions, state = policy.greedy_actions(params, extra, columns)
             found: list[Any] = []
             walk(lambda leaf, path, column: found.append(column), policy.action_space, actions)
             return found, list(state)

@@ -42,7 +42,7 @@ class Acting:
         self._forward = self.forward if forward is None else forward
         self._fetched = self._fetch_columns(wanted)
         self._act = jax.jit(self.traced_actions)
-        self._modes = jax.jit(self.greedy)
+        self._modes = jax.jit(self.checked_greedy)
         self.values = jax.jit(self._values)
         self.outputs = jax.jit(self._outputs)
 
@@ -86,7 +86,7 @@ class Acting:
 
     def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> tuple[trees.Tree, bool]:
         """`(greedy actions of the first rows, whether the model's outputs allow to choose them)`; without memory."""
-        actions, finite, _ = self._modes(params, extra, {SampleBatch.OBS: obs})
+        actions, finite = self._modes(params, extra, {SampleBatch.OBS: obs})
         actions = np.asarray(actions)[:rows] if hasattr(actions, "shape") else trees.tree_map(_first(rows), actions)
         return actions, bool(np.asarray(finite)[:rows].all())
 
@@ -104,12 +104,18 @@ class Acting:
         return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), out.state
 
     def greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array, tuple]:
-        """See `JaxPolicy.greedy_actions`."""
+        """`(actions, outputs, state_out)` for B rows, with the model's outputs; see `JaxPolicy.greedy_actions`."""
         out = self._forward(self._split.merge(params, extra), columns)
-        actions = self._exploration.mode(out.policy)
-        # What `compute_actions` checks: a model may mask by minus infinity, where the log-probability is finite.
-        checked = self._exploration.fetches(out.policy, actions)[next(iter(self._exploration.fetched))]
-        return actions, jnp.isfinite(checked).all(axis=-1), tuple(out.state)
+        return self._exploration.mode(out.policy), out.policy, tuple(out.state)
+
+    def checked_greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array]:
+        """`(greedy actions, [B] whether the model's outputs allow to choose them)`; traced by JAX.
+
+        The check is that of `compute_actions`: a model may mask by minus infinity, where the log-probability is finite.
+        """
+        actions, outputs, _ = self.greedy(params, extra, columns)
+        checked = self._exploration.fetches(outputs, actions)[next(iter(self._exploration.fetched))]
+        return actions, jnp.isfinite(checked).all(axis=-1)
 
     def _outputs(self, params: Columns, extra: Columns, columns: Columns) -> tuple[jax.Array, tuple]:
         """[S, num_inputs] the model's outputs, those of invalid actions masked, and the states for the next step."""

@@ -218,16 +218,15 @@ class JaxPolicy(ModelPolicy):
     def _draw_noise_seed(self) -> np.uint32 | None:
         return self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None
 
-    def greedy_actions(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array, tuple]:
-        """`(actions, finite, state_out)` of `compute_actions` without exploration, for B rows; traced by JAX.
-
-        `finite` [B] is whether the outputs allow to choose an action, by what `compute_actions` checks.
+    def greedy_actions(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, tuple]:
+        """`(actions, state_out)` of `compute_actions` without exploration, for B rows; traced by JAX.
 
         Args:
             params, extra: arrays like the attributes of these names.
             columns: `obs` [B, ...], and with memory its columns, as for `run_model`.
         """
-        return self._acting.greedy(params, extra, columns)
+        actions, _, state = self._acting.greedy(params, extra, columns)
+        return actions, state
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
         # The parameters that acted are not known.

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from rollax.policy.jax_policy import JaxPolicy
 
 
-# The other fields of all algorithms configure how a run samples, learns and reports.
-_READ = frozenset({"accept_off_policy_actions", "gamma", "model"})
-
-
 class Learning:
     """Gradient steps, and the temporal-difference errors of transitions."""
 
@@ -76,6 +72,10 @@ def policy_of(policy_class: type, constants: dict[str, Any]) -> Any:
     policy = object.__new__(policy_class)
     vars(policy).update(constants)
     return policy
+
+
+# The other fields of all algorithms configure how a run samples, learns and reports.
+_READ = frozenset({"accept_off_policy_actions", "gamma", "model"})
 
 
 def _cut(config: TrainerConfig) -> TrainerConfig:

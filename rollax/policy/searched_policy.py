@@ -135,4 +135,4 @@ class SearchedPolicy(JaxPolicy):
         dense = all(len(shape) <= 2 for shape in self._shapes.values())  # convolutions use a parameter many times
         small = dense and 2 * size * BLOCK <= SMALL_CALL  # a product and a sum for each parameter
         device = cpu_beside_gpu() if small and not with_env else None
-        return StackedActing(self._shapes, self.greedy_actions, slots, device)
+        return StackedActing(self._shapes, self._acting.checked_greedy, slots, device)

@@ -26,7 +26,7 @@ class StackedActing:
 
     Args:
         shapes: name -> shape of a parameter.
-        greedy: chooses the actions; see `JaxPolicy.greedy_actions`.
+        greedy: chooses and checks the actions; see `Acting.checked_greedy`.
         slots: the number of slots.
         device: the device of JAX that acts; None for its default.
     Attributes:
@@ -36,7 +36,7 @@ class StackedActing:
     def __init__(
         self,
         shapes: Mapping[str, tuple[int, ...]],
-        greedy: Callable[[Columns, Columns, Columns], tuple[Any, jax.Array, tuple]],
+        greedy: Callable[[Columns, Columns, Columns], tuple[Any, jax.Array]],
         slots: int,
         device: Any = None,
     ) -> None:
@@ -61,7 +61,7 @@ class StackedActing:
         """Gives slots their observations: columns [N, ...]."""
         if self._obs is None:
             rows = BLOCK * len(self.blocks)
-            self._obs = trees.tree_map(lambda leaf: np.zeros((rows, *leaf.shape[1:]), leaf.dtype), obs)
+            self._obs = trees.zeros_like(obs, rows)
         trees.put(self._obs, slots, obs)
 
     def actions(self, slots: NDArray, extra: Mapping[str, Any]) -> tuple[trees.Tree, NDArray[np.bool_]]:
@@ -92,8 +92,7 @@ class StackedActing:
 
         def one(params: Any, row: Any) -> tuple[Any, jax.Array]:
             columns = {SampleBatch.OBS: jax.tree.map(lambda leaf: leaf[None], row)}
-            actions, finite, _ = self._greedy(params, extra, columns)
-            return jax.tree.map(lambda leaf: leaf[0], (actions, finite))
+            return jax.tree.map(lambda leaf: leaf[0], self._greedy(params, extra, columns))
 
         return jax.vmap(one)(params, obs)
 

@@ -24,7 +24,10 @@ class Decisions(NamedTuple):
 
 
 class TracedActing:
-    """Acts as `compute_actions` of a policy for which `only_acts_stepwise` gives no reason."""
+    """Acts as `compute_actions` of a policy for which `only_acts_stepwise` gives no reason.
+
+    It reads what the policy acts with, because compiled functions of the environment and the policy are one.
+    """
 
     def __init__(self, policy: JaxPolicy) -> None:
         self._policy = policy

@@ -124,10 +124,10 @@ class ModelTensors:
             if newer is tensor:
                 continue
             module.register_buffer(key, tensor)
-            if newer is None or newer.shape != tensor.shape:
+            if newer is None or _sizes(newer) != _sizes(tensor):
                 misfit = f"buffer {key!r} of {type(module).__name__}", newer, tensor
             else:
-                tensor.copy_(newer)
+                tensor.copy_(newer.reshape(tensor.shape))
         if misfit is not None:  # after all of them, so that none is left replaced
             where, newer, tensor = misfit
             raise PolicyError(
@@ -145,10 +145,12 @@ class ModelTensors:
         try:
             yield before
         finally:
-            self.keep_buffers()
-            with torch.no_grad():
-                for name, tensor in self.extra.items():
-                    tensor.copy_(before[name])
+            try:
+                self.keep_buffers()
+            finally:
+                with torch.no_grad():
+                    for name, tensor in self.extra.items():
+                        tensor.copy_(before[name])
 
     def copies(self) -> Copies:
         """All tensors with copies, for `restore`."""
@@ -175,6 +177,10 @@ class ModelTensors:
         norms = {name: parameter.detach().double().norm().item() for name, parameter in self.params.items()}
         largest = max(norms, key=lambda name: math.inf if math.isnan(norms[name]) else norms[name])
         return [f"the new value of {largest}"]
+
+
+def _sizes(tensor: Tensor) -> list[int]:
+    return [size for size in tensor.shape if size != 1]
 
 
 def _copied(model: nn.Module) -> nn.Module:

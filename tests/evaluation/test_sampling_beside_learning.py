@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, ConfigError, DQNTrainer, ExternalEnv, PPOPolicy, PPOTrainer, RolloutWorker
-from tests.evaluation.test_background_sampling import LONG, EncodeAlways, until
+from tests.evaluation.test_sampling import LONG, EncodeAlways, until
 from tests.evaluation.worlds import Encode, Line
 
 

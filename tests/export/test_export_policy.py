@@ -98,6 +98,17 @@ def test_custom_models():
         policy_to_onnx(runner_of(rollax.PPOPolicy, VECTOR, spaces.Discrete(3), model=sized))
 
 
+def test_only_what_actions_require_is_exported(monkeypatch):
+    runner = runner_of(rollax.PPOPolicy, spaces.Box(-1, 1, (3,)), spaces.Discrete(4))
+    expected = policy_to_onnx(runner)
+
+    def not_traceable(*arguments):
+        raise TypeError
+
+    monkeypatch.setattr(type(runner.policy.distribution), "_logp", not_traceable)
+    assert policy_to_onnx(runner) == expected
+
+
 class InPython(rollax.Policy):
     def compute_actions(self, obs_batch, **_):
         return np.zeros(len(obs_batch), np.int64), [], {}

@@ -12,8 +12,8 @@ from gymnasium.spaces import Discrete
 
 from rollax import MultiAgentBatch, RolloutWorker, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.evaluation.background_sampling import SamplingOnRequest
 from rollax.evaluation.remote_workers import RemoteWorkers
+from rollax.evaluation.sampling import SamplingOnRequest
 from rollax.evaluation.worker_policies import WorkerPolicies
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules

@@ -126,6 +126,21 @@ class TestReplacedBuffers:
                 call(batch)
         same(policy.get_weights(), before)
 
+    def test_dimensions_of_one_may_come_and_go(self):
+        class Counts(TwoLinears):
+            def __init__(self, observation_space, num_outputs):
+                super().__init__(observation_space, num_outputs)
+                self.register_buffer("calls", torch.zeros(1))
+
+            def forward(self, obs):
+                if self.training:
+                    self.calls = self.calls.sum() + 1
+                return super().forward(obs)
+
+        policy = make(model={"custom_model": Counts}, num_sgd_iter=2, sgd_minibatch_size=16)
+        policy.learn_on_batch(experience(policy))
+        np.testing.assert_array_equal(policy.get_weights()["calls"], [policy.learner.num_updates])
+
     def test_a_failed_update_does_not_change_them(self):
         policy = self.policy()
         batch = experience(policy)

@@ -9,9 +9,9 @@ import pytest
 from rollax import RolloutWorker
 from rollax.batch import MultiAgentBatch
 from rollax.errors import RollaxError
-from rollax.evaluation.background_sampling import BackgroundSampling, Turns
 from rollax.evaluation.messages import Rollout
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
+from rollax.evaluation.sampling import BackgroundSampling, Turns
 from tests.evaluation.worlds import Encode, Line
 
 LONG = 60.0
