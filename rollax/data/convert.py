@@ -137,6 +137,7 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
 
 
 def _plain_trajectory(trajectory: RecordedTrajectory, reader: DatasetReader) -> dict[str, Any]:
+    trajectory.check()
     columns = trajectory.columns
     sent = env_actions(trajectory, reader)
     for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS):

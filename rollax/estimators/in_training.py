@@ -88,13 +88,15 @@ def _read(
     memory = HalfOfMemory("config key 'off_policy_estimation_input'")
     policy_ids: dict[tuple[Hashable, str], str] = {}
     for trajectory in reader.trajectories():
+        if not len(trajectory):
+            continue
         who = trajectory.agent_id, trajectory.policy_id
         policy_id = policy_ids.get(who)
         if policy_id is None:
             policy_id = policy_ids[who] = next(iter(found)) if policy_of is None else _policy_id(*who, policy_of)
             if policy_id in found:
                 check_spaces(reader, trajectory.policy_id, runners[policy_id].policy)
-        if policy_id in found and len(trajectory):
+        if policy_id in found:
             found[policy_id].append(memory.reduced(trajectory))
     return found
 

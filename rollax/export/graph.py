@@ -133,7 +133,7 @@ class Graph:
 
     def dim(self, size: Dim) -> str:
         """The name of a vector with one dimension."""
-        return self._of_expression(ast.parse(str(size), mode="eval").body)
+        return self._of_expression(ast.parse(str(size).replace("^", "**"), mode="eval").body)
 
     def _of_expression(self, tree: ast.expr) -> str:
         binary = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul"}

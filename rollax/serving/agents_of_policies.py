@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from rollax.algorithms.checkpoint import untrusted
@@ -15,6 +15,13 @@ from rollax.importing import StoredCode
 
 PolicyMapping = Callable[..., str]
 """(agent id) or (agent id, episode) -> policy id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEpisode:
+    """The episode that a policy mapping of two arguments gets; it has only the id of the episode."""
+
+    episode_id: str
 
 
 def policy_mapping_of(
@@ -46,8 +53,7 @@ def policy_mapping_of(
         return _table({str(agent_id): policy_id for agent_id, policy_id in function.items()}, policy_ids), True
     checked = policy_mapping(function, policy_ids)
     assert checked is not None  # None only without a function and with one policy
-    # A mapping of two arguments gets an episode with only its id.
-    return (lambda agent_id, episode_id: checked(agent_id, SimpleNamespace(episode_id=episode_id))), True
+    return (lambda agent_id, episode_id: checked(agent_id, ServedEpisode(episode_id))), True
 
 
 def _table(table: dict[str, str], policy_ids: list[str]) -> PolicyMapping:

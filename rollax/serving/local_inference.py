@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+import numpy as np
 
 from rollax import trees
 from rollax.env.rows import DEFAULT_AGENT
@@ -127,7 +128,8 @@ class LocalInference:
             infos = {agent_id: _info(part, f"info of {episode_id!r}, {agent_id!r}") for agent_id, part in infos.items()}
             where = f"reward of {episode_id!r}"
             amounts = {
-                agent_id: check_finite_number(plain(amount), "reward", where) for agent_id, amount in rewards.items()
+                agent_id: check_finite_number(amount.item() if _is_numpy_scalar(amount) else amount, "reward", where)
+                for agent_id, amount in rewards.items()
             }
             # A reward of 0 for agents that have not acted or have ended is ignored.
             earned = {a: amount for a, amount in amounts.items() if amount or episode.is_running(a)}
@@ -282,6 +284,10 @@ class LocalInference:
 
     def _plain(self, by_agent: dict[str, Any]) -> Any:
         return by_agent if self._several else by_agent[DEFAULT_AGENT]
+
+
+def _is_numpy_scalar(value: Any) -> bool:
+    return isinstance(value, np.generic | np.ndarray) and value.ndim == 0
 
 
 def _info(info: Any, where: str) -> dict[str, Any]:

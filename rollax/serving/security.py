@@ -1,6 +1,6 @@
 """Access to a policy server: token, Host, Origin, CORS, and rates by client address.
 
-All checks use only the head of a request, before its body is read.
+All checks use only the head of a request, before its body is read. The token is read from its file once.
 """
 
 from __future__ import annotations

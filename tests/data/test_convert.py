@@ -112,6 +112,14 @@ def test_json_lines_refuse_values_that_are_not_json(tmp_path, column, value):
     assert not (tmp_path / "b.jsonl").exists()
 
 
+def test_json_lines_refuse_columns_that_do_not_fit_together(tmp_path):
+    (one,) = some(1)
+    one.columns["obs"] = trees.index(one.columns["obs"], slice(-1))  # without the observation after the last step
+    with pytest.raises(DatasetError, match="obs"):
+        convert(ListReader([one]), tmp_path / "a.jsonl", "json_lines")
+    assert not (tmp_path / "a.jsonl").exists()
+
+
 def test_json_lines_keep_infos_and_unknown_log_probabilities(tmp_path, caplog):
     (one,) = some(1)
     one.columns["action_logp"] = np.array([np.nan, -0.5], np.float32)

@@ -93,6 +93,7 @@ def _shapes(x):
         x.reshape(-1, 1, 3).swapaxes(0, 2),
         jnp.concatenate([x, x * 2]).reshape(2, rows, 3).sum(axis=0),
         jnp.stack([x, -x], axis=1).reshape(2 * rows, 3),
+        (x[:, None] * x).reshape(rows * rows, 3).sum(axis=0) + x,
         jnp.pad(x, ((0, 0), (2, 1)), constant_values=5.0),
         lax.pad(x, jnp.float32(0), ((0, 0, 0), (-1, 1, 0))),
         x[:, ::-1],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -341,9 +342,11 @@ class TestCheckpoints:
         backend.close()
 
     def test_a_function_maps_agents_and_can_read_the_episode(self, two_policies):
-        backend = PolicyBackend.from_checkpoint(
-            two_policies, policy_mapping=lambda agent, episode: "q" if episode.episode_id == "e1" else "p"
-        )
+        @functools.lru_cache  # episodes can be keys, as in training
+        def policy_of(agent, episode):
+            return "q" if episode.episode_id == "e1" else "p"
+
+        backend = PolicyBackend.from_checkpoint(two_policies, policy_mapping=policy_of)
         for episode_id, policy_id in (("e1", "q"), ("e2", "p")):
             backend.start_episode(episode_id, True)
             assert backend._memory(episode_id, "a").actor is backend.actors[policy_id]
