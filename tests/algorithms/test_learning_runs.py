@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import pytest
 
 from rollax import A2CTrainer, A3CTrainer, APPOTrainer, IMPALATrainer, PGTrainer, PPOTrainer
@@ -73,6 +74,19 @@ def test_a2c_cartpole(reaches):
     reaches(A2CTrainer, "CartPole-v1", 450, 200_000, {"num_envs_per_worker": 8})
 
 
+def test_a2c_acrobot(reaches):
+    # As in the zoo, but with Adam, and without normalized rewards.
+    config = {
+        "num_envs_per_worker": 16,
+        "rollout_fragment_length": 5,
+        "train_batch_size": 80,
+        "lr": 7e-4,
+        "entropy_coeff": 0.0,
+        "observation_filter": "MeanStdFilter",
+    }
+    reaches(A2CTrainer, "Acrobot-v1", -83, 500_000, config)
+
+
 def test_a3c_cartpole(reaches):
     reaches(A3CTrainer, "CartPole-v1", 450, 200_000, {"num_envs_per_worker": 4, **ITERATION})
 
@@ -110,6 +124,28 @@ def test_appo_cartpole_with_workers(reaches):
 
 def test_impala_cartpole(reaches):
     reaches(IMPALATrainer, "CartPole-v1", 450, 300_000, {"num_envs_per_worker": 10, **ITERATION})
+
+
+def pendulum_in_tenths(context):
+    """Pendulum-v1 with a tenth of its rewards: values of -60 are far from the network's first ones."""
+    return gym.wrappers.TransformReward(gym.make("Pendulum-v1"), lambda reward: reward / 10)
+
+
+def test_impala_pendulum(reaches):
+    config = {
+        "num_envs_per_worker": 8,
+        "rollout_fragment_length": 128,
+        "train_batch_size": 1024,
+        "num_sgd_iter": 10,
+        "lr": 1e-3,
+        "gamma": 0.9,
+        "lambda": 0.95,
+        "entropy_coeff": 0.0,
+        "observation_filter": "MeanStdFilter",
+        "model": {"free_log_std": True},
+        **ITERATION,
+    }
+    reaches(IMPALATrainer, pendulum_in_tenths, -700, 500_000, config, lambda found: 10 * found["episode_reward_mean"])
 
 
 def test_appo_cartpole(reaches):
