@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rollax import atomic, trees
 from rollax.batch import Fragment
 from rollax.errors import CheckpointError, DatasetError
-from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of
+from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of, layout_to_json
 
 _MANIFEST, _FORMAT = "columns.json", 1
 _LEFT_FOR_S = 3600.0
@@ -68,14 +68,13 @@ class ColumnWriter:
         number = list(self._columns).index(policy_id)
         try:
             for name in names:
-                after = fragment.after.get(name)
-                after = None if after is None else list(trees.leaves(trees.index(after, goes_on)))
-                for part, leaf in enumerate(trees.leaves(fragment[name])):
-                    column = np.zeros((size, *leaf.shape[1:]), leaf.dtype)
-                    column[rows] = leaf
-                    if after is not None:
-                        column[behind] = after[part]
-                    self._append(_file_name(number, name, part), column)
+                # By key: Dicts may name theirs in another order than in the first fragment.
+                column = trees.zeros_like(empty_column(layouts[name], where), size)
+                trees.put(column, rows, fragment[name])
+                if name in fragment.after:
+                    trees.put(column, behind, trees.index(fragment.after[name], goes_on))
+                for part, leaf in enumerate(trees.leaves(column)):
+                    self._append(_file_name(number, name, part), leaf)
             first = self._slots[policy_id]
             index = {
                 "starts": first + rows[fragment.starts],
@@ -94,7 +93,10 @@ class ColumnWriter:
         If several processes write the same folder, the last one is kept; each process has the columns that it wrote.
         """
         policies = {
-            policy_id: {"slots": self._slots[policy_id], "columns": self._layouts.get(policy_id, {})}
+            policy_id: {
+                "slots": self._slots[policy_id],
+                "columns": {name: layout_to_json(layout) for name, layout in self._layouts.get(policy_id, {}).items()},
+            }
             for policy_id in self._columns
         }
         manifest = {"format": _FORMAT, "about": dict(about), "policies": policies}

@@ -10,13 +10,14 @@ import numpy as np
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.batch.finite import first_not_finite
+from rollax.config.stored import key_from_json, key_to_json
 from rollax.errors import BatchError, NonFiniteError
 from rollax.state import wrong
 
 _MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID)
 
 Layout = Any
-"""Structure, row shapes and dtypes of a column, as JSON can hold them."""
+"""Structure, row shapes and dtypes of a column; `layout_to_json` returns it as JSON can hold it."""
 
 
 def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> Fragment:
@@ -97,17 +98,31 @@ def layout_of(tree: trees.Tree) -> Layout:
     return {"shape": list(tree.shape[1:]), "dtype": tree.dtype.str}
 
 
-def empty_column(layout: Layout, where: str) -> trees.Tree:
-    """A column of this layout without rows; raises CheckpointError if it is no layout."""
+def layout_to_json(layout: Layout) -> Any:
+    """The layout as JSON values, for `empty_column`."""
+    if "dict" in layout:
+        # A list of pairs, because keys may be other values than strings.
+        return {"dict": [[key_to_json(key), layout_to_json(part)] for key, part in layout["dict"].items()]}
+    for kind in ("tuple", "list"):
+        if kind in layout:
+            return {kind: [layout_to_json(part) for part in layout[kind]]}
+    return layout
+
+
+def empty_column(layout: Any, where: str) -> trees.Tree:
+    """A column without rows of this layout, or of its JSON; raises CheckpointError if it is neither."""
     try:
         return _empty(layout)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise wrong(where, f"{layout!r} ({error})", "shapes and types of its arrays") from error
 
 
-def _empty(layout: Layout) -> trees.Tree:
+def _empty(layout: Any) -> trees.Tree:
     if "dict" in layout:
-        return {key: _empty(part) for key, part in layout["dict"].items()}
+        parts = layout["dict"]
+        if isinstance(parts, dict):  # also in the JSON of older versions
+            return {key: _empty(part) for key, part in parts.items()}
+        return {key_from_json(key): _empty(part) for key, part in parts}
     for kind in (tuple, list):
         if kind.__name__ in layout:
             return kind(_empty(part) for part in layout[kind.__name__])

@@ -14,7 +14,7 @@ from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.errors import CheckpointError, ConfigError
 from rollax.memory import check_buffer_fits
-from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of
+from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of, layout_to_json
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Addition, Links
 from rollax.state import entry, section, wrong
@@ -147,7 +147,10 @@ class StoredRows:
         """The whole state, as arrays and JSON values; {} without rows."""
         filled = self.links.filled
         columns = {
-            name: {"like": self._layouts[name], "arrays": [array[:filled].copy() for array in trees.leaves(stored)]}
+            name: {
+                "like": layout_to_json(self._layouts[name]),
+                "arrays": [array[:filled].copy() for array in trees.leaves(stored)],
+            }
             for name, stored in self._stored.items()
         }
         return {"links": self.links.get_state(), "columns": columns} if filled else {}
@@ -185,7 +188,8 @@ class StoredRows:
         self._forget()
         if not state:
             return
-        self._allocate({name: column["like"] for name, column in state["columns"].items()})
+        likes = {name: empty_column(column["like"], self._where) for name, column in state["columns"].items()}
+        self._allocate({name: layout_of(like) for name, like in likes.items()})
         for name, column in state["columns"].items():
             for array, values in zip(trees.leaves(self._stored[name]), column["arrays"], strict=True):
                 array[: len(values)] = values

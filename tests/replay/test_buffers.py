@@ -146,6 +146,34 @@ def test_trees_are_saved_and_restored(frames: StackedFrames | None):
     assert len(restored) == 10
 
 
+def test_keys_that_are_not_strings_are_saved_and_restored():
+    buffer, restored = DrawsAll(20), DrawsAll(20)
+    fragments = rows("12|"), rows("345|", start=2)
+    for fragment in fragments:
+        for columns in (fragment, fragment.after):
+            columns["obs"] = {1: columns["obs"], (0, "x"): {2: 10 * columns["obs"]}}
+    buffer.add(fragments[0])
+    restored.set_state(stored(buffer.get_state()))
+    for each in (buffer, restored):
+        each.add(fragments[1])
+    ours, theirs = (everything(each)["obs"] for each in (buffer, restored))
+    assert list(theirs) == [1, (0, "x")]
+    trees.tree_map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_the_layout_of_an_older_version_is_read():
+    buffer, restored = DrawsAll(20), DrawsAll(20)
+    fragment = rows("12|")
+    for columns in (fragment, fragment.after):
+        columns["obs"] = {"b": columns["obs"], "a": 10 * columns["obs"]}
+    buffer.add(fragment)
+    state = stored(buffer.get_state())
+    like = state["columns"]["obs"]["like"]
+    like["dict"] = dict(like["dict"])  # in place of pairs
+    restored.set_state(state)
+    trees.tree_map(np.testing.assert_array_equal, everything(buffer)["obs"], everything(restored)["obs"])
+
+
 def test_the_saved_state_is_a_copy():
     buffer = UniformReplay(8)
     buffer.add(rows("1234|"))

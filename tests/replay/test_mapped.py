@@ -114,6 +114,24 @@ def test_draws_equal_those_of_a_buffer_in_memory(folder, n_step):
         same({"obs": ours}, {"obs": theirs})
 
 
+def test_keys_of_nested_columns(tmp_path):
+    # One key is not a string, and the second fragment names them in another order.
+    fragments = [fragment(0, (2, False)), fragment(1, (1, True), (2, False))]
+    for each, keys in zip(fragments, (("a", 7), (7, "a")), strict=True):
+        for columns in (each, each.after):
+            part = columns["obs"]["a"]
+            columns["obs"] = {key: part if key == "a" else -part for key in keys}
+    writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
+    for each in fragments:
+        writer.add("p", each)
+    writer.finish({})
+    stored = open_columns(tmp_path / "data")["p"].columns["obs"]
+    first, second = fragments
+    expected = [first["obs"]["a"], first.after["obs"]["a"], second["obs"]["a"], second.after["obs"]["a"][1:]]
+    np.testing.assert_array_equal(stored["a"], np.concatenate(expected))
+    np.testing.assert_array_equal(stored[7], -stored["a"])
+
+
 def test_pages_are_released_while_drawing(folder, monkeypatch):
     columns = open_columns(folder)["first"]
     mapped, released = MappedReplay(columns), []
