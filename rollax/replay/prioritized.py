@@ -78,15 +78,21 @@ class PrioritizedReplay(UniformReplay):
 
     def get_priorities(self) -> dict[str, Any]:
         """The priorities only, for a buffer whose rows are stored elsewhere."""
-        return {"priorities": self._tree.leaves[: self._rows.links.filled].copy(), "largest_priority": self._largest}
+        priorities = self._tree.leaves[: self._rows.links.filled].copy()
+        return {"priorities": priorities, "largest_priority": self._largest, "alpha": self.alpha}
 
     def set_priorities(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_priorities` of a buffer with these rows returned; CheckpointError if they differ."""
+        """Restores what `get_priorities` of a buffer with these rows returned; CheckpointError if they differ.
+
+        `alpha` may differ, as for `set_state`.
+        """
         largest = number(state, "largest_priority", self.where)
-        filled = self._rows.links.filled
-        priorities = array(state, "priorities", self.where, shape=(filled,), dtype=np.float64)
+        alpha = number({"alpha": self.alpha, **state}, "alpha", self.where)
+        shape = (self._rows.links.filled,)
+        priorities = array(state, "priorities", self.where, shape=shape, dtype=np.float64)
         self._largest = float(largest)
-        self._tree.set(np.arange(filled), priorities)
+        self._tree.set(np.flatnonzero(self._drawable), self._largest**self.alpha)
+        self._restore_priorities(priorities, alpha)
 
     def get_state(self) -> dict[str, Any]:
         state = super().get_state()
@@ -110,12 +116,15 @@ class PrioritizedReplay(UniformReplay):
         self.check_state(state)
         self._largest = float(state.get("largest_priority", 1.0))  # a uniform buffer saves none
         super().set_state(state)
-        alpha = float(state.get("alpha", self.alpha))
-        if "priorities" in state and alpha > 0:  # with α = 0 the errors are not known
+        if "priorities" in state:
+            self._restore_priorities(state["priorities"], float(state.get("alpha", self.alpha)))
+
+    def _restore_priorities(self, priorities: NDArray[np.float64], alpha: float) -> None:
+        """Sets [slots] priorities p_i^`alpha`; all transitions have the initial one before."""
+        if alpha > 0:  # with α = 0 the errors are not known
             # Transitions that became drawable by a shorter window keep the initial priority.
-            had_one = self._drawable[: len(state["priorities"])] & (state["priorities"] > 0)
-            slots = np.flatnonzero(had_one)
-            weights = state["priorities"][slots]
+            slots = np.flatnonzero(self._drawable[: len(priorities)] & (priorities > 0))
+            weights = priorities[slots]
             self._tree.set(slots, weights if alpha == self.alpha else weights ** (self.alpha / alpha))
 
     def _make_room(self) -> None:

@@ -91,9 +91,12 @@ def test_the_end_of_a_segment_is_drawn_only_when_complete():
     ],
 )
 def test_another_alpha_after_a_restore_changes_stored_priorities(before: float, after: float, expected: list[float]):
-    buffer = PrioritizedReplay(100, alpha=after, eps=0.5)
-    buffer.set_state(with_errors([0.5, -3.5, 8.5, -15.5], alpha=before, eps=0.5).get_state())
+    saved, buffer = with_errors([0.5, -3.5, 8.5, -15.5], alpha=before, eps=0.5), PrioritizedReplay(100, alpha=after)
+    buffer.set_state(saved.get_state())
     np.testing.assert_allclose(shares(buffer), np.array(expected) / sum(expected), atol=2e-4)
+    same_rows = with_errors([9.0, 9.0, 9.0, 9.0], alpha=after)
+    same_rows.set_priorities(saved.get_priorities())
+    np.testing.assert_allclose(shares(same_rows), np.array(expected) / sum(expected), atol=2e-4)
 
 
 def test_a_state_without_alpha_has_the_alpha_of_the_buffer():
