@@ -38,27 +38,38 @@ class DecodedData:
     """A data set in a folder of its own inside `input_folder`.
 
     It is used again while the files of the data have the same names, sizes and times of change, and the settings that
-    determine the rows are the same. Data from a reader or a function is decoded for every run.
+    determine the rows are the same. Data from a reader or a function is decoded for every run, as are columns that the
+    user's own code derives.
 
     Args:
         folder: `input_folder`.
         source: source of the data.
         settings: settings of the reader.
         described: policy id -> all settings that determine its rows, as JSON values.
+        by_own_code: whether the user's own code derives columns, which these settings do not determine.
     """
 
     def __init__(
-        self, folder: Path, source: Any, settings: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]]
+        self,
+        folder: Path,
+        source: Any,
+        settings: Mapping[str, Any],
+        described: Mapping[str, Mapping[str, Any]],
+        *,
+        by_own_code: bool = False,
     ) -> None:
         self._files = _files_of(source)
+        self._by_own_code = by_own_code
         self._key = json.loads(json.dumps({"settings": settings, "policies": described}, default=str))
         name = json.dumps([self._key, [file for file, *_ in self._files or ()]], sort_keys=True)
         self._path = folder / f"data-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
     def opened(self, fragments: RecordedFragments) -> Decoded | None:
         """The existing columns; None if they are missing, damaged, or of other data."""
+        if self._files is None or self._by_own_code:
+            return None
         about = read_about(self._path)
-        if about is None or self._files is None or about.get("files") != self._files:
+        if about is None or about.get("files") != self._files:
             return None
         agents = about.get("agents")
         if agents is None or any(fragments.policy_id(agent, recorded) != ours for agent, recorded, ours in agents):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.stored import space_to_json
 from rollax.data.reader import reading
@@ -15,7 +17,7 @@ from rollax.errors import ConfigError
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.memory import gib, memory_there
 from rollax.offline.decoded_data import DecodedData, check_folder, fingerprint_of
-from rollax.offline.recorded_fragments import RecordedFragments
+from rollax.offline.recorded_fragments import RECORDED, RecordedFragments
 from rollax.policy.policy import Policy
 from rollax.replay.mapped import MappedReplay
 from rollax.replay.mixed import Part
@@ -108,7 +110,9 @@ class RecordedData:
                 fix="leave these out, or leave input_folder out to keep the data in memory",
             )
         described = {policy_id: self._described(policy_id, names) for policy_id, names in columns.items()}
-        decoded = DecodedData(Path(self._config.input_folder), source, self._config.input_config, described)
+        own_code = any(_derives(self._policies[policy_id], names) for policy_id, names in columns.items())
+        folder, settings = Path(self._config.input_folder), self._config.input_config
+        decoded = DecodedData(folder, source, settings, described, by_own_code=own_code)
         found = decoded.opened(fragments) or decoded.decode(fragments, columns)
         self.trajectories += found.trajectories
         self._add_fingerprint(found.fingerprint)
@@ -129,7 +133,11 @@ class RecordedData:
         """All settings that determine the rows of a policy, as JSON values."""
         policy, runner = self._policies[policy_id], self._worker.runners[policy_id]
         spaces = space_to_json(policy.observation_space), space_to_json(policy.action_space)
-        return {"spaces": spaces, "columns": columns, **runner.settings}
+        described = {"spaces": spaces, "columns": columns, **runner.settings}
+        if SampleBatch.STATE_IN in columns:
+            state = [np.asarray(part) for part in policy.get_initial_state()]
+            described["state"] = [[part.shape, part.dtype.str, zlib.crc32(part.tobytes())] for part in state]
+        return described
 
     def _collected(
         self, fragments: RecordedFragments, columns: Mapping[str, Collection[str]]
@@ -188,6 +196,11 @@ class RecordedData:
             for part in parts:
                 for obs in part.buffer.observations(_FILTERED_AT_ONCE):
                     observation_filter(obs, update=True)
+
+
+def _derives(policy: Policy, columns: Collection[str]) -> bool:
+    """Whether columns of a policy's rows may come from the user's own code, in `postprocess_rows`."""
+    return not type(policy).__module__.startswith("rollax.") and not RECORDED.issuperset(columns)
 
 
 def _in_buffer(fragments: list[Fragment], buffer_of: BufferOfSize) -> Replay:

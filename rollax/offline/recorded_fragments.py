@@ -21,6 +21,13 @@ from rollax.spaces import in_dtypes, zeros
 if TYPE_CHECKING:
     from rollax.data import DatasetReader, RecordedTrajectory
 
+RECORDED = frozenset(
+    {
+        *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS),
+        *(SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS, SampleBatch.STATE_IN),
+    }
+)
+"""The columns that every data set has, or that follow from its rows and the policy's initial state."""
 _ROWS_AT_ONCE = 8192
 _BYTES_AT_ONCE = 32 << 20
 

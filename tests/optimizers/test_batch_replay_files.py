@@ -6,11 +6,13 @@ import os
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Tuple
 
-from rollax import ConfigError, DQNTrainer, NonFiniteError
+from rollax import ConfigError, DQNPolicy, DQNTrainer, NonFiniteError, QMIXTrainer
 from rollax.algorithms.trainer import Trainer
+from rollax.data.writer import DatasetWriter
 from rollax.replay.column_files import ColumnWriter
-from tests.offline.recorded import ListReader, trajectory
+from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 from tests.optimizers.data_runs import TINY, reader, same_weights, written
 
 
@@ -69,6 +71,39 @@ def test_files_are_used_again_while_the_data_is_the_same(line, tmp_path, monkeyp
     count, fingerprint, _ = run()
     assert count == 3
     assert fingerprint != first[1]
+
+
+def test_columns_of_own_code_are_decoded_for_every_run(line, tmp_path):
+    class Policy(DQNPolicy):
+        replayed_columns = ("scaled",)
+
+        def postprocess_rows(self, fragment):
+            fragment["scaled"] = np.float32(self.config.gamma) * fragment["rewards"]
+            return super().postprocess_rows(fragment)
+
+    class OwnTrainer(DQNTrainer):
+        policy_class = Policy
+
+    written(tmp_path / "data", [trajectory(0, 5)])
+    for gamma in (0.5, 0.25):
+        config = {**TINY, "input": str(tmp_path / "data"), "input_folder": str(tmp_path / "columns"), "gamma": gamma}
+        with OwnTrainer(line, config) as trainer:
+            rows = trainer.optimizer.data.parts["default_policy"][0].buffer.sample(20, np.random.default_rng(0))
+            np.testing.assert_array_equal(rows["scaled"], gamma * rows["rewards"])
+
+
+def test_states_of_another_size_are_decoded_again(tmp_path):
+    spaces = {"observation_space": Tuple([OBSERVATIONS] * 2), "action_space": Tuple([ACTIONS] * 2)}
+    pair = trajectory(0, 5)
+    pair.columns |= {name: (pair.columns[name],) * 2 for name in ("obs", "actions")}
+    with DatasetWriter(tmp_path / "data", *spaces.values()) as writer:
+        writer.write(pair)
+    for size in (2, 3):
+        model = {"use_gru": True, "lstm_cell_size": size, "max_seq_len": 4, "fcnet_hiddens": (2,)}
+        folders = {"input": str(tmp_path / "data"), "input_folder": str(tmp_path / "columns")}
+        with QMIXTrainer(config={**spaces, **folders, "model": model}) as trainer:
+            rows = trainer.optimizer.data.parts["default_policy"][0].buffer.sample(2, np.random.default_rng(0))
+            assert [part.shape for part in rows["state_in"]] == [(2, 2, size)]
 
 
 @pytest.mark.parametrize(
