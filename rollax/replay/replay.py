@@ -67,7 +67,13 @@ class Replay(ABC):
         """All stored observations in order, at most `count` at once."""
         filled = self._rows.links.filled
         for start in range(0, filled, count):
-            yield self._rows.read(SampleBatch.OBS, np.arange(start, min(start + count, filled)))
+            slots = self._with_observation(np.arange(start, min(start + count, filled)))
+            if len(slots):
+                yield self._rows.read(SampleBatch.OBS, slots)
+
+    def _with_observation(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of these slots that hold an observation."""
+        return slots
 
     @property
     def total_priority(self) -> float:

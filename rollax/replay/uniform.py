@@ -198,6 +198,11 @@ class UniformReplay(Replay):
         self._waiting_of = np.concatenate([trajectories[running], links.trajectories_at(windows.targets[waits])])
         self._begin(slots)
 
+    def _with_observation(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        links = self._rows.links
+        # An image that is stored beside those of the rows is followed by a newer one, the end of a segment by nothing.
+        return slots[~links.observed[slots] | (links.following[slots] < 0)]
+
     def _overwrite(self, slots: NDArray[np.int64]) -> None:
         self._count -= int(np.count_nonzero(self._drawable[slots]))
         self._drawable[slots] = False

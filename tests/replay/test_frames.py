@@ -103,6 +103,17 @@ def test_images_of_other_trajectories_count_for_overwriting():
     assert stacks_in(buffer) == ["cde", "xyz"]
 
 
+def test_observations_are_the_added_ones():
+    # abc also stores a and b, and xyz stores x and y; these images alone are no observations.
+    buffer = DrawsAll(20, frames=StackedFrames(3))
+    buffer.add(trajectory(["abc", "bcd", "xyz", "yzu"], terminated=False))
+    buffer.add(trajectory(["aaa", "aab"], number=2))
+    parts = list(buffer.observations(2))
+    assert max(map(len, parts)) == 2
+    stacks = ["".join(map(chr, stack.ravel())) for stack in np.concatenate(parts)]
+    assert stacks == ["abc", "bcd", "xyz", "yzu", "aaa", "aab"]
+
+
 def noisy_images(steps: int, axis: int, number: int = 1) -> Fragment:
     """A trajectory of stacks of three noisy images, 3 by 3, along an axis."""
     images = np.random.default_rng(number).integers(255, size=(steps + 2, 3, 3)).astype(np.uint8)
