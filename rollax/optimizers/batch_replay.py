@@ -148,9 +148,10 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         for policy_id, parts in self.data.parts.items():
             for part, number in zip(parts, drawn.get(policy_id, [0] * len(parts)), strict=False):
                 part.drawn = int(number)
-            for part, priorities in zip(parts, data.get("priorities", {}).get(policy_id, ()), strict=False):
-                if same and isinstance(part.buffer, PrioritizedReplay):
-                    part.buffer.set_priorities(priorities)
+            stored = data.get("priorities", {}).get(policy_id, ()) if same else ()
+            buffers = [part.buffer for part in parts if isinstance(part.buffer, PrioritizedReplay)]
+            for number, buffer in enumerate(buffers):  # those that are not stored are the initial ones
+                buffer.set_priorities(stored[number] if number < len(stored) else {})
 
     def _steps_of(self, rows: Sequence[int]) -> int:
         """The steps that an update counts for, from the rows of each policy."""

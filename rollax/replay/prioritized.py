@@ -82,14 +82,16 @@ class PrioritizedReplay(UniformReplay):
         return {"priorities": priorities, "largest_priority": self._largest, "alpha": self.alpha}
 
     def set_priorities(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_priorities` of a buffer with these rows returned; CheckpointError if they differ.
+        """Restores what `get_priorities` of a buffer with these rows returned; {} restores the initial priorities.
 
-        `alpha` may differ, as for `set_state`.
+        `alpha` may differ, as for `set_state`. It raises CheckpointError if the rows differ.
         """
-        largest = number(state, "largest_priority", self.where)
         alpha = number({"alpha": self.alpha, **state}, "alpha", self.where)
-        shape = (self._rows.links.filled,)
-        priorities = array(state, "priorities", self.where, shape=shape, dtype=np.float64)
+        largest = number({"largest_priority": 1.0, **state}, "largest_priority", self.where)
+        priorities = np.zeros(0)
+        if state:
+            shape = (self._rows.links.filled,)
+            priorities = array(state, "priorities", self.where, shape=shape, dtype=np.float64)
         self._largest = float(largest)
         self._tree.set(np.flatnonzero(self._drawable), self._largest**self.alpha)
         self._restore_priorities(priorities, alpha)

@@ -99,6 +99,17 @@ class TestSaved:
             assert other.train()["info"] == result["info"]
             assert same_weights(trainer, other)
 
+    def test_priorities_that_are_not_stored_are_the_initial_ones(self, line, tmp_path):
+        with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
+            buffer = trainer.optimizer.data.parts["default_policy"][0].buffer
+            initial = buffer.get_priorities()
+            path = trainer.save(tmp_path)
+            trainer.train()
+            trainer.restore(path)
+            restored = buffer.get_priorities()
+            np.testing.assert_array_equal(restored.pop("priorities"), initial.pop("priorities"))
+            assert restored == initial
+
     def test_exact_save_without_priorities_is_refused(self, line, tmp_path):
         with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
             with pytest.raises(ConfigError, match="cannot be saved exactly"):
