@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.data.dataset import ENV_ACTIONS, SCALE
-from rollax.errors import DatasetError
+from rollax.errors import DatasetError, PolicyError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.policy_mapping import PolicyMapping
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -151,9 +151,20 @@ class _Rows:
         self._add_further(columns, after, trajectories, lengths)
         fragment = Fragment(columns, ends, after)
         self.checks.values(obs, columns[SampleBatch.ACTIONS], rewards, trajectories)
-        if not self._columns <= set(fragment):
-            policy.postprocess_rows(fragment)
-        return fragment
+        return fragment if self._columns <= set(fragment) else self._postprocessed(fragment)
+
+    def _postprocessed(self, fragment: Fragment) -> Fragment:
+        """The rows with the columns that the policy adds, as in sampling; PolicyError if it returns no fragment."""
+        result = self._policy.postprocess_rows(fragment)
+        if isinstance(result, Fragment):
+            return result
+        raise PolicyError(
+            "postprocess_rows of a policy has not returned a fragment.",
+            where=f"{self._policy.described}: postprocess_rows",
+            got=type(result).__name__,
+            expected="the Fragment that it was given, with further columns",
+            fix="end it with: return super().postprocess_rows(fragment), or return the fragment",
+        )
 
     def _actions(self, trajectory: RecordedTrajectory) -> trees.Tree:
         """The policy's actions that are equivalent to the recorded ones."""

@@ -11,6 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from rollax import DatasetError, NonFiniteError, PolicyError, ShapeError, SpaceError, open_dataset, trees
+from rollax.batch import Fragment
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_mapping import PolicyMapping
@@ -114,6 +115,19 @@ def test_state_and_previous_columns():
     assert fragment.after["prev_rewards"].tolist() == [3, 1]
     (state,) = fragment["state_in"]
     assert state.tolist() == [[7, 8]] * 4
+
+
+def test_further_columns_are_those_that_postprocessing_returns():
+    def doubled(fragment):
+        return Fragment({**fragment.to_dict(), "doubled": 2 * fragment["rewards"]}, fragment.ends, fragment.after)
+
+    runners, columns = {"default_policy": runner()}, {"default_policy": ("obs", "doubled")}
+    vars(runners["default_policy"].policy)["postprocess_rows"] = doubled
+    ((_, fragment),) = fragments(ListReader([trajectory(0, 3)]), runners, columns=columns)
+    assert fragment["doubled"].tolist() == [2, 4, 6]
+    vars(runners["default_policy"].policy)["postprocess_rows"] = lambda fragment: None
+    with pytest.raises(PolicyError, match="postprocess_rows of a policy has not returned a fragment"):
+        fragments(ListReader([trajectory(0, 3)]), runners, columns=columns)
 
 
 class TestSeveralPolicies:
