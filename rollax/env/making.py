@@ -66,7 +66,8 @@ def make_base_env(
             context.remote = True
             return _from_instance(None, make_env, num_envs, settings)
         make_vector = getattr(creator, "make_vector", None)
-        env = _make(creator, context) if make_vector is None else make_vector(context, num_envs)
+        # `make_env` passes copies, because an environment may remove the keys that it has read.
+        env = make_env(context.vector_index) if make_vector is None else make_vector(context, num_envs)
         copies = (make_env, num_envs) if make_vector is None else (None, 1)
         with undone_on_failure(getattr(env, "close", lambda: None)):
             return _from_instance(env, *copies, settings)

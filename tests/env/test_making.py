@@ -164,6 +164,18 @@ def test_env_config_gives_the_keywords():
     assert drawing(lambda size=5: None, EnvContext()) == {}
 
 
+def test_an_environment_that_empties_its_settings_leaves_those_of_the_others():
+    seen = []
+
+    class Popping(Clock):
+        def __init__(self, env_config):
+            super().__init__()
+            seen.append((env_config.vector_index, env_config.pop("size", 0), env_config["winds"].pop()))
+
+    made(Popping, {"size": 9, "winds": [1, 2]}, num_envs=3)
+    assert seen == [(0, 9, 2), (1, 9, 2), (2, 9, 2)]
+
+
 class CallableClock(Clock):
     def __call__(self):
         raise AssertionError("an instance is no creator")
