@@ -96,9 +96,9 @@ class TargetPolicy:
         if not all(leaf.dtype.kind in "iub" for leaf in trees.leaves(actions)):
             raise _without_density(self.runner)
         greedy, states, _ = self._act(obs, context)
-        pairs = zip(trees.leaves(actions), trees.leaves(greedy), strict=True)
-        same = [(one == other).reshape(len(one), -1).all(axis=1) for one, other in pairs]
-        return np.where(np.all(same, axis=0), 0.0, -np.inf), states
+        # By key: JAX returns the parts of a Dict in alphabetical order, a log in an order of its own.
+        same = trees.tree_map(lambda one, other: (one == other).reshape(len(one), -1).all(axis=1), actions, greedy)
+        return np.where(np.all([*trees.leaves(same)], axis=0), 0.0, -np.inf), states
 
     def _logp_with_memory(self, episodes: LoggedEpisodes, actions: trees.Tree) -> np.ndarray:
         """Runs all trajectories in parallel, step by step, with the logged actions as those of the policy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,19 @@ def test_greedy_actions_of_a_box_have_no_density() -> None:
     episodes, _ = logged(policy)
     with pytest.raises(PolicyError, match="no probabilities"):
         TargetPolicy(runner_of(policy), explore=False).logp(episodes)
+
+
+def test_greedy_actions_of_a_dict_are_compared_by_key() -> None:
+    # JAX returns them in alphabetical order; recorded ones have the order of the space.
+    space = spaces.Dict([("turn", spaces.Discrete(3)), ("go", spaces.Discrete(3))])
+    policy = PPOPolicy(OBS, space, PPOConfig(model=MODEL, seed=1))
+    episodes, _ = logged(policy)
+    greedy = policy.compute_actions(episodes.obs, explore=False)[0]
+    actions = {key: np.array(greedy[key]) for key in space.spaces}
+    actions["turn"][4] = (actions["turn"][4] + 1) % 3
+    logp = TargetPolicy(runner_of(policy), explore=False).logp(dataclasses.replace(episodes, actions=actions))
+    assert not np.array_equal(greedy["turn"], greedy["go"])
+    np.testing.assert_array_equal(logp, np.where(np.arange(9) == 4, -np.inf, 0))
 
 
 @pytest.mark.long
