@@ -73,6 +73,7 @@ class CompiledSampler(Sampler):
         rows = self._play(self.fragment_length)
         played = self._record(rows)
         fragments = {i: one.fragment(rows.columns[i], played) for i, one in self._policies.items()}
+        self.episodes.take_finished()  # only whole episodes as fragments need them, and they would accumulate
         self._begun = True
         return fragments, played.over.size
 

@@ -102,6 +102,14 @@ def test_actions_and_steps_are_one_compiled_call_for_all_fragments():
     assert worker.sampler._roll._cache_size() == 2  # a fragment, and a single step
 
 
+def test_finished_episodes_do_not_accumulate():
+    worker = make()
+    worker.sample()
+    assert worker.get_metrics()
+    finished, steps = worker.sampler.episodes.take_finished()
+    assert (len(finished), steps) == (0, 0)
+
+
 @pytest.mark.long
 def test_sub_environments_are_the_same_however_many_there_are():
     few, many = (make(num_envs_per_worker=count, explore=False).sample() for count in (2, 4))
