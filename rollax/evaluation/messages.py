@@ -22,12 +22,14 @@ class Update:
         timestep: steps trained on so far.
         weights: policy id -> weights.
         filters: policy id -> state of its observation filter.
+        filters_set: policy id -> how often that filter was replaced by `set_filters`; workers replace theirs too.
     """
 
     version: int
     timestep: int
     weights: Mapping[str, Any]
     filters: Mapping[str, Any]
+    filters_set: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Rollout:
         gradients_s: seconds of computing them.
         dropped_steps: environment steps that this worker has dropped since the last rollout because they were too old
             or too many.
+        filters_set: that of the update whose filters were continued.
     """
 
     worker_index: int
@@ -62,6 +65,7 @@ class Rollout:
     gradients: Mapping[str, tuple[Any, dict[str, Any]]] = field(default_factory=dict)
     gradients_s: float = 0.0
     dropped_steps: int = 0
+    filters_set: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

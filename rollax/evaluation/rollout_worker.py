@@ -195,6 +195,7 @@ class RolloutWorker:
             filters=self.policies.new_statistics(whole=only),
             whole_filters=only,
             sample_s=time.perf_counter() - started,
+            filters_set=dict(self.policies.filters_set),
         )
 
     def sample_gradients(self, update: Update | None = None) -> Rollout | None:
@@ -235,13 +236,17 @@ class RolloutWorker:
             self._candidates = make_candidate_player(self.sampler, self.worker_index)
 
     def take_over(self, update: Update) -> None:
-        """Replaces weights and filters; after the first update, statistics that are not sent yet are kept."""
+        """Replaces weights and filters.
+
+        After the first update, statistics that are not sent yet are kept, but not those of a filter that was set.
+        """
         with self._sampling.turn():
             self.set_weights(update.weights)
             if self.version == 0:
-                self.set_filters(update.filters)
+                self.policies.set_filters(update.filters)
             else:  # the statistics in the update are those of a single worker; 0: the number is not given
-                self.policies.sync_filters(update.filters, learning=self.num_workers != 1)
+                self.policies.sync_filters(update.filters, update.filters_set, learning=self.num_workers != 1)
+            self.policies.filters_set = dict(update.filters_set)
             self.set_timestep(update.timestep)
             self.version = update.version
 

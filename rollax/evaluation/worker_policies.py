@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,8 @@ class WorkerPolicies(dict[str, Policy]):
         runners: policy id -> policy, with its observation filter and action map.
         joint_rows: joins the rows of all agents for a centralized critic; None without one.
         shared_variables: as `multiagent.shared_variables`.
+    Attributes:
+        filters_set: policy id -> how often its filter was set, here or in the process of the last update.
     Raises:
         ConfigError, PolicyError: the policies cannot share these variables.
     """
@@ -50,6 +53,7 @@ class WorkerPolicies(dict[str, Policy]):
     ) -> None:
         super().__init__((policy_id, runner.policy) for policy_id, runner in runners.items())
         self.runners, self.joint_rows = runners, joint_rows
+        self.filters_set: dict[str, int] = {}
         self._shared = SharedVariables(shared_variables, self)
 
     @property
@@ -109,6 +113,7 @@ class WorkerPolicies(dict[str, Policy]):
         self._refuse_unless_by_policy(states, "filters")
         for policy_id, state in states.items():
             self.runners[policy_id].filter.set_state(state)
+            self.filters_set[policy_id] = self.filters_set.get(policy_id, 0) + 1
 
     def _refuse_unless_by_policy(self, given: Any, what: str) -> None:
         """Raises PolicyError for what is no dict with ids of policies."""
@@ -123,14 +128,19 @@ class WorkerPolicies(dict[str, Policy]):
                 f"one policy {{policy_id: its {what}}}",
             )
 
-    def sync_filters(self, states: Mapping[str, State], *, learning: bool) -> None:
+    def sync_filters(
+        self, states: Mapping[str, State], filters_set: Mapping[str, int] = MappingProxyType({}), *, learning: bool
+    ) -> None:
         """Sets the states of observation filters, and keeps the statistics that are not sent yet.
 
-        With `learning` false, only the filters that do not learn here.
+        With `learning` false, only the filters that do not learn here. A filter whose number in `filters_set` is new
+        is set in any case, and without its statistics so far.
         """
         for policy_id, state in states.items():
             runner = self.runners[policy_id]
-            if learning or not runner.learns:
+            if filters_set.get(policy_id, 0) != self.filters_set.get(policy_id, 0):
+                runner.filter.set_state(state)
+            elif learning or not runner.learns:
                 runner.filter.sync(state)
 
     def new_statistics(self, *, whole: bool) -> dict[str, State]:

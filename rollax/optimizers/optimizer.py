@@ -263,8 +263,10 @@ class Optimizer(ABC):
             self._publish(self.version, self.local_worker.get_weights())
 
     def _publish(self, version: int, weights: Any) -> None:
+        local = self.local_worker
         with self.timings.measured("broadcast_s"):
-            self.remote.publish(Update(version, self.steps, weights, self.local_worker.get_filters()))
+            filters, filters_set = local.get_filters(), dict(local.policies.filters_set)
+            self.remote.publish(Update(version, self.steps, weights, filters, filters_set))
 
     def _broadcast_newest(self) -> None:
         if self._weights:
@@ -279,8 +281,11 @@ class Optimizer(ABC):
         self.timings.add("sample_s", rollout.sample_s + rollout.gradients_s)
         self.timings.dropped_steps += rollout.dropped_steps
         self._episodes += rollout.episodes
+        policies = self.local_worker.policies
         for policy_id, state in rollout.filters.items() if self.remote else ():  # those of the local worker have them
-            observation_filter = self.local_worker.runners[policy_id].filter
+            if rollout.filters_set.get(policy_id, 0) != policies.filters_set.get(policy_id, 0):
+                continue  # the filter was set since, which these statistics would undo
+            observation_filter = policies.runners[policy_id].filter
             (observation_filter.set_state if rollout.whole_filters else observation_filter.merge)(state)
 
     @property

@@ -12,7 +12,9 @@ from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
+from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.optimizers.optimizer import WaitEndedError
+from rollax.processes.actors import LocalActors
 from rollax.processes.failures import FailureRules
 from tests.optimizers.stand_ins import STEPS, FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool
 
@@ -274,3 +276,24 @@ def learned(optimizer):
     policy = optimizer.local_worker.policies["a"]
     assert isinstance(policy, RecordingPolicy)
     return policy.learned
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_workers_take_over_a_filter_that_was_set(count):
+    settings = {"rollout_fragment_length": 5, "train_batch_size": 5, "observation_filter": "MeanStdFilter"}
+    config = PPOConfig(**settings, sgd_minibatch_size=5, num_sgd_iter=1, model={"fcnet_hiddens": (2,)}, seed=0)
+    common = {"config": config, "num_workers": count}
+    local = RolloutWorker("CartPole-v1", PPOPolicy, samples=False, **common)
+    workers = {i: RolloutWorker("CartPole-v1", PPOPolicy, worker_index=i, **common) for i in range(1, count + 1)}
+    pool = RemoteWorkers(LocalActors(lambda index, restarts: workers[index]), count)
+    optimizer = SyncSamplesOptimizer(local, pool)
+    optimizer.step()
+    late = workers[1].rollout()  # sampled before the filter is set, and received after it
+    state = {"count": np.array(1e6), "mean": np.full(4, 7.0), "squares": np.full(4, 1e6)}
+    local.set_filters({"default_policy": state})
+    optimizer._sampled(late)
+    assert local.get_filters()["default_policy"]["count"] == 1e6
+    optimizer.step()
+    after = local.get_filters()["default_policy"]
+    assert 5 * count <= after["count"] - 1e6 <= 6 * count  # a new observation for each step, and for each reset
+    np.testing.assert_allclose(after["mean"], 7, atol=0.01)
