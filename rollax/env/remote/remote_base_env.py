@@ -88,7 +88,7 @@ class RemoteBaseEnv(BaseEnv):
         self._failures.stepped(steps, ended)
         if resets:
             started = self._rows.of_resets(resets)
-            rows = Rows.concat(rows, started) if len(rows) else started
+            rows = Rows.concat(rows, started) if len(rows) or len(rows.ended_envs) else started
         rows.dropped_envs = np.array(dropped, np.int64)
         self._actions.expect((*steps, *resets), over=(*ended, *dropped))
         return rows

@@ -11,9 +11,12 @@ from gymnasium.vector import SyncVectorEnv
 
 from rollax import EnvContext, EnvError, MultiAgentEnv, SpaceError
 from rollax.env import registry
-from rollax.env.copies import Spaces
+from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import Registrations, env_creator
+from rollax.env.remote import remote_base_env
 from rollax.env.remote.env_host import EnvFacts, EnvHost
+from rollax.env.remote.remote_base_env import RemoteBaseEnv
+from rollax.processes.actors import LocalActors
 from tests.env.old_worlds import OldClock
 from tests.env.refused import FORM
 from tests.env.remote.fragile import RAISE, EventLog, Fragile
@@ -127,3 +130,34 @@ def test_registrations_of_another_process_are_adopted():
         assert env_creator("elsewhere") is Clock
     finally:
         del gym.registry["rollax-tests/Other-v0"], registry._creators["elsewhere"]
+
+
+class Lingering(MultiAgentEnv):
+    """Its agent ends at the first step; the episode of sub-environment 0 only at the second, without any agent."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, index):
+        self.lingers = index == 0
+
+    def reset(self, *, seed=None, options=None):
+        return {"a": np.zeros(3, np.float32)}, {}
+
+    def step(self, actions):
+        if not actions:
+            return {}, {}, {"__all__": True}, {"__all__": False}, {}
+        obs = {"a": np.ones(3, np.float32)}
+        return obs, {"a": 1.0}, {"a": True, "__all__": not self.lingers}, {"__all__": False}, {}
+
+
+def test_an_end_without_agents_is_not_lost_beside_a_reset(monkeypatch):
+    local = lambda copies, timeout_s: LocalActors(lambda index, restarts: EnvHost(index, copies.make_one))  # noqa: E731
+    monkeypatch.setattr(remote_base_env, "ray_envs", local)
+    env = RemoteBaseEnv(EnvCopies((), Lingering, 2))
+    assert env.reset_rows(np.arange(2)) is None
+    rows = env.poll_rows()
+    env.send_rows(rows, None, np.zeros(2, np.int64))
+    assert env.poll_rows().ended_envs.tolist() == [1]
+    assert env.reset_rows(np.array([1])) is None
+    rows = env.poll_rows()
+    assert (rows.env_index.tolist(), rows.starts.tolist(), rows.ended_envs.tolist()) == ([1], [True], [0])
