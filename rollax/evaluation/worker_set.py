@@ -84,8 +84,10 @@ class WorkerSet:
             self.remote.call_all("restart_episodes")  # also in workers without a state
             self.remote.call_all("set_filters", self.local.get_filters())
             self.remote.call_each("set_sampling_state", states)
-        elif 1 in states and self.local.samples:
-            self.local.set_sampling_state(*states[1])
+        elif self.local.samples:
+            self.local.restart_episodes()  # also without a state
+            if 1 in states:
+                self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
         """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised.

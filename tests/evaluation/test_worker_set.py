@@ -240,3 +240,16 @@ def test_restoring_drops_pending_requests(make, tmp_path):
     trainer.restore(path)
     assert trainer.workers.remote.requests_in_flight == 0
     assert trainer.train()["timesteps_this_iter"] == 48
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_restoring_without_a_sampling_state_drops_running_episodes_too(make, num_workers):
+    trainer = make(num_workers)
+    trainer.train()
+    state = trainer.get_state()
+    state["workers"]["sampling"] = [None]  # the worker had failed when the state was saved
+    trainer.set_state(state)
+    # 12 steps of each sub-environment: an episode of 7 steps, and 5 of the next, unless one was running.
+    batches = trainer.workers.foreach_worker(lambda worker: worker.sample())
+    ends = np.flatnonzero(batches[0]["truncateds"])
+    np.testing.assert_array_equal(ends, [6, 13])
