@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollax import trees
-from rollax.batch.n_step import n_step_windows
+from rollax.batch.n_step import dtype_of_returns, n_step_windows
 from rollax.batch.sample_batch import SampleBatch
 from rollax.errors import BatchError
 
@@ -111,7 +111,7 @@ class Fragment(SampleBatch):
         return SampleBatch(
             {
                 **self._columns,
-                self.REWARDS: windows.returns.astype(self[self.REWARDS].dtype),
+                self.REWARDS: windows.returns.astype(dtype_of_returns(self[self.REWARDS].dtype)),
                 self.NEW_OBS: new_obs,
                 self.DISCOUNTS: windows.discounts.astype(np.float32),
                 self.WEIGHTS: np.ones(size, np.float32),

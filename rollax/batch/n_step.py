@@ -11,6 +11,11 @@ Bools = NDArray[np.bool_]
 Positions = NDArray[np.integer]
 
 
+def dtype_of_returns(of_rewards: np.dtype) -> np.dtype:
+    """The dtype of the rewards, at least float32: discounted sums of whole numbers or flags are neither."""
+    return np.promote_types(of_rewards, np.float32)
+
+
 class Windows(NamedTuple):
     """The n steps from each of K rows on; see `n_step_windows`."""
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.batch.n_step import dtype_of_returns
 from rollax.errors import BatchError, ConfigError
 from rollax.replay.sequences import sequences_from
 
@@ -98,7 +99,7 @@ class Replay(ABC):
         slots = self._slots_drawn(count, rng)
         returns, discounts, targets = self._windows(slots)
         columns = {name: self._rows.read(name, slots) for name in self._rows.names}
-        columns[SampleBatch.REWARDS] = returns.astype(columns[SampleBatch.REWARDS].dtype)
+        columns[SampleBatch.REWARDS] = returns.astype(dtype_of_returns(columns[SampleBatch.REWARDS].dtype))
         columns[SampleBatch.NEW_OBS] = self._rows.read(SampleBatch.OBS, targets)
         columns[SampleBatch.DISCOUNTS] = discounts
         columns[SampleBatch.WEIGHTS] = self._weights(slots, beta)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.batch.n_step import n_step_windows
+from rollax.batch.n_step import dtype_of_returns, n_step_windows
 
 if TYPE_CHECKING:
     from rollax.replay.links import Links
@@ -68,7 +68,8 @@ def sequences_from(
     steps, flat = np.flatnonzero(acted), slots.ravel()
     flags = links.terminated[flat], links.truncated[flat], ~acted.ravel()
     windows = n_step_windows(steps, np.arange(real.size) + 1, rows.rewards[flat], *flags, n_step=n_step, gamma=gamma)
-    drawn[SampleBatch.REWARDS] = _padded(windows.returns.astype(rows.rewards.dtype), steps, real.size)
+    returns = windows.returns.astype(dtype_of_returns(rows.rewards.dtype))
+    drawn[SampleBatch.REWARDS] = _padded(returns, steps, real.size)
     drawn[SampleBatch.DISCOUNTS] = _padded(windows.discounts.astype(np.float32), steps, real.size)
     target_steps = (windows.targets % slots.shape[1]).astype(np.int32)
     drawn[SampleBatch.TARGET_STEPS] = _padded(target_steps, steps, real.size)

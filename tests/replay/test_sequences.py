@@ -166,6 +166,15 @@ def test_n_step_returns_end_with_the_sequence():
     assert batch["target_steps"][12:16].tolist() == [2, 2, 0, 0]
 
 
+def test_returns_of_whole_rewards_are_not_rounded():
+    buffer = DrawsAll(100, gamma=0.1, n_step=2)
+    batch = rows("123|")
+    batch["rewards"] = batch["rewards"].astype(np.int64)
+    buffer.add(batch)
+    drawn_rewards = buffer.sample_sequences(0, 3, RNG)["rewards"][:4]
+    np.testing.assert_allclose(drawn_rewards, [1.2, 2.3, 3, 0], rtol=1e-6)
+
+
 def test_rows_of_aligned_sequences_have_equal_total_weights():
     # Trajectories of three rows in parts of two, 12 and 3: drawing every transition gives 12 twice and 3 once. Weights
     # are proportional to 1/2, 1/2, 1, and their mean over 1, 2, 1, 2, 3 is 1: each row has a total weight of 5/3.

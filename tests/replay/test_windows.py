@@ -65,6 +65,16 @@ def test_terminated():
     assert drawn(buffer_of(rows("1234|"))) == [(1, 1.23, 4, 0.001), (2, 2.34, -1, 0), (3, 3.4, -1, 0), (4, 4, -1, 0)]
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int8])
+def test_returns_of_whole_rewards_are_not_rounded(dtype):
+    batch = rows("1234|")
+    batch["rewards"] = batch["rewards"].astype(dtype)
+    assert [reward for _, reward, *_ in drawn(buffer_of(batch))] == [1.23, 2.34, 3.4, 4]
+    np.testing.assert_allclose(batch.transitions(3, 0.1)["rewards"], [1.23, 2.34, 3.4, 4])
+    batch["rewards"] = np.ones(4, np.bool_)
+    np.testing.assert_allclose(batch.transitions(3, 0.1)["rewards"], [1.11, 1.11, 1.1, 1])
+
+
 def test_truncated():
     # The value of the last observation, 5, counts with γ to the power of the steps before it: 3, 2, 1.
     assert drawn(buffer_of(rows("1234/"))) == [
