@@ -36,7 +36,7 @@ class TorchPPOPolicy(TorchPolicy):
 
     def train_columns(self, batch):
         names = ("obs", "actions", "action_logp", "action_dist_inputs", "value_targets")
-        return {**{name: batch[name] for name in names}, "advantages": standardized(batch["advantages"])}
+        return {**{name: batch[name] for name in names}, "advantages": standardized(batch["advantages"], batch.mask())}
 
     def loss(self, model, out, batch, mask, coefficients):
         config, logp = self.config, self.distribution.logp(out.policy, batch["actions"])

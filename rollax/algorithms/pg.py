@@ -43,7 +43,7 @@ class PGPolicy(JaxPolicy):
         return fragment
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        returns = standardized(batch[SampleBatch.ADVANTAGES])
+        returns = standardized(batch[SampleBatch.ADVANTAGES], batch.mask())
         return {**super().train_columns(batch), SampleBatch.ADVANTAGES: returns}
 
     def loss(

@@ -104,7 +104,7 @@ class PPOPolicy(KLPenaltyPolicy):
             SampleBatch.ACTION_DIST_INPUTS,
             SampleBatch.VALUE_TARGETS,
         )
-        advantages = standardized(batch[SampleBatch.ADVANTAGES])
+        advantages = standardized(batch[SampleBatch.ADVANTAGES], batch.mask())
         seen = {name: batch[name] for name in (*names, SampleBatch.CRITIC_OBS) if name in batch}
         return {**seen, SampleBatch.ADVANTAGES: advantages}
 

@@ -68,10 +68,17 @@ def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma:
     return _suffix_sums(terms, gamma, fragment.ends).astype(np.float32)
 
 
-def standardized(x: NDArray[np.floating]) -> NDArray[np.float32]:
-    """[N] float32 of mean 0 and standard deviation 1; zeros if all are equal."""
+def standardized(x: NDArray[np.floating], real: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+    """[N] float32 of mean 0 and standard deviation 1; zeros if all are equal.
+
+    Args:
+        x: [N].
+        real: [N] false for padding, which counts for neither and becomes 0; None: there is none.
+    """
     x = x.astype(np.float64)  # a float32 mean of equal numbers may differ from them
-    return ((x - x.mean()) / (x.std() + 1e-8)).astype(np.float32)
+    counted = x if real is None else x[real]
+    scaled = ((x - counted.mean()) / (counted.std() + 1e-8)).astype(np.float32)
+    return scaled if real is None else np.where(real, scaled, np.float32(0))
 
 
 def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDArray[np.float64]:

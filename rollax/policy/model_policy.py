@@ -343,8 +343,19 @@ class ModelPolicy(Policy):
         return trees.pad(columns, plan.capacity), plan
 
     def _checked_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        """The columns that the loss reads; BatchError for another class, no rows, or columns that misfit the spaces."""
+        """The columns that the loss reads.
+
+        BatchError for another class, no rows, padding without a memory, or columns that misfit the spaces.
+        """
         check_batch(batch, SampleBatch, self.described)
+        if batch.seq_lens is not None and not self.memory.present and self.replayed is None:
+            raise BatchError(
+                "The batch is padded for a model with memory, and this model has none: padding would count as rows.",
+                where=self.described,
+                got=f"{len(batch.seq_lens)} sequences of {batch.max_seq_len} rows, {batch.agent_steps} of them real",
+                expected="a batch without seq_lens",
+                fix="pass the batch as it was before sequences()",
+            )
         if not len(batch):
             raise BatchError(
                 "The batch has no rows.",

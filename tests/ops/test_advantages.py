@@ -187,3 +187,8 @@ def test_standardized():
     assert standardized(np.float32([1, 2])).dtype == np.float32
     # Float32 rounds the mean of these; dividing the rounding errors by their deviation would give large numbers.
     np.testing.assert_array_equal(standardized(np.full(1001, 0.1, np.float32)), 0)
+    # Padding counts for neither the mean nor the deviation.
+    real = np.array([True, False, True, True, False])
+    padded = standardized(np.float32([1, 0, 2, 3, np.nan]), real)
+    np.testing.assert_array_equal(padded[real], standardized(np.float32([1, 2, 3])))
+    np.testing.assert_array_equal(padded[~real], 0)

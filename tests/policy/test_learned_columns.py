@@ -69,6 +69,13 @@ def refused(case: tuple[Any, dict[str, Any]], method: str, column: str, value: A
 
 @pytest.mark.parametrize("method", METHODS)
 class TestWrong:
+    def test_padding_without_a_memory(self, case, method):
+        policy, columns = case
+        padded = SampleBatch({**columns, "eps_id": np.zeros(ROWS, np.int64)}).sequences(3)
+        with pytest.raises(BatchError, match="padded for a model with memory") as error:
+            getattr(policy, method)(padded)
+        assert "2 sequences of 3 rows, 4 of them real" in str(error.value)
+
     @pytest.mark.parametrize(
         ("value", "got"),
         [

@@ -154,6 +154,16 @@ class TestSequences:
         assert_close(left, right)
         assert_close(left_stats, right_stats)
 
+    @pytest.mark.parametrize("cls", [PPOPolicy, PGPolicy])
+    def test_a_padded_batch_gives_the_gradients_of_its_rows(self, cls):
+        policy = make(cls)
+        batch = experience(policy, [3, 6])  # in sequences of 3, 4 and 2 rows
+        batch["advantages"] += 5  # far from padding's zeros
+        rows, stats = policy.compute_gradients(batch)
+        padded, padded_stats = policy.compute_gradients(batch.sequences(4))
+        assert_close(rows, padded)
+        assert_close(stats, padded_stats)
+
     @pytest.mark.long
     @pytest.mark.parametrize("cls", [PPOPolicy, PGPolicy])
     def test_content_of_padding_does_not_matter(self, cls, monkeypatch):
