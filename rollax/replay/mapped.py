@@ -77,8 +77,8 @@ class MappedReplay(Replay):
 class _Computed:
     """An array whose elements are computed."""
 
-    def __init__(self, compute: Callable[[Any], NDArray], dtype: np.dtype | None = None) -> None:
-        self._compute, self.dtype = compute, dtype
+    def __init__(self, compute: Callable[[Any], NDArray]) -> None:
+        self._compute = compute
 
     def __getitem__(self, slots: Any) -> NDArray:
         return self._compute(np.asarray(slots))
@@ -125,8 +125,7 @@ class MappedRows:
         self._touched = 0  # bytes of pages read since the last release
         self.names = tuple(columns.columns)
         self.links = MappedLinks(columns)
-        rewards = columns.columns[SampleBatch.REWARDS]
-        self.rewards = _Computed(lambda slots: self.read(SampleBatch.REWARDS, slots), rewards.dtype)
+        self.rewards = _Computed(lambda slots: self.read(SampleBatch.REWARDS, slots))
         leaves = [leaf for column in columns.columns.values() for leaf in trees.leaves(column)]
         self.bytes_per_slot = sum(leaf.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves)
 

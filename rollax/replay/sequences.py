@@ -68,7 +68,7 @@ def sequences_from(
     steps, flat = np.flatnonzero(acted), slots.ravel()
     flags = links.terminated[flat], links.truncated[flat], ~acted.ravel()
     windows = n_step_windows(steps, np.arange(real.size) + 1, rows.rewards[flat], *flags, n_step=n_step, gamma=gamma)
-    returns = windows.returns.astype(dtype_of_returns(rows.rewards.dtype))
+    returns = windows.returns.astype(dtype_of_returns(drawn[SampleBatch.REWARDS].dtype))
     drawn[SampleBatch.REWARDS] = _padded(returns, steps, real.size)
     drawn[SampleBatch.DISCOUNTS] = _padded(windows.discounts.astype(np.float32), steps, real.size)
     target_steps = (windows.targets % slots.shape[1]).astype(np.int32)
