@@ -199,6 +199,7 @@ class CandidatePlayer:
         rows.stack(self._env.observation_space)
         obs = rows.observations(selection, self._policy.observation_space)
         self._policy.check_masks(obs)
+        self._policy.wide_integers.check(obs, self._policy.name)
         plays = self._plays[slots]
         if np.count_nonzero(plays) == len(plays):
             self._moments.add(slots, obs)

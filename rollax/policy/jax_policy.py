@@ -41,6 +41,7 @@ from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel, owners_of
 from rollax.policy.update_plan import check_parts, check_rates, part_of
 from rollax.policy.weights import check_gradients, check_weights
+from rollax.policy.wide_integers import WideIntegers
 from rollax.sharing import shared
 from rollax.state import count, section
 
@@ -69,6 +70,7 @@ class JaxPolicy(ModelPolicy):
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         runtime.configure_jax()
         super().__init__(observation_space, action_space, config)
+        self.wide_integers = WideIntegers(observation_space)
         model = self.make_model(nnx.Rngs(self._seed_of_model()))
         self._check_model(model)
         self._noisy = is_noisy(model)
@@ -95,6 +97,10 @@ class JaxPolicy(ModelPolicy):
         if (own or (needs_value and has_critic(model))) and not overrides(type(self), JaxPolicy, "forward"):
             spaces = self.observation_space, self.action_space
             check_model(model, *spaces, self.exploration.num_inputs, needs_value=needs_value)
+
+    def _check_observations(self, obs_batch: Any) -> None:
+        super()._check_observations(obs_batch)
+        self.wide_integers.check(obs_batch, self.name)
 
     # Compiled functions are looked up at first use, when the policy is complete: a subclass may set attributes after
     # `super().__init__`.

@@ -367,7 +367,27 @@ class Overflowing(Drift):
         return np.full_like(obs, np.inf) if self.left == 1 else obs, *others
 
 
+class Clock(gym.Env):
+    """Shows a time in 64 bits."""
+
+    observation_space = gym.spaces.Box(0, np.iinfo(np.int64).max, (1,), np.int64)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, context):
+        pass
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([2**32 + 1]), {}
+
+    def step(self, action):
+        return np.array([2**32 + 2]), 1.0, True, False, {}
+
+
 class TestRefused:
+    def test_integers_that_jax_would_wrap(self):
+        with pytest.raises(EnvError, match=r"needs more than 32 bits(.|\n)*got: +4294967297"):
+            worker_of(Clock).play_candidates(request(1))
+
     def test_infinite_observations_that_are_standardized(self):
         worker = worker_of(Overflowing, observation_filter="MeanStdFilter")
         with pytest.raises(EnvError, match="cannot be standardized"):

@@ -1,0 +1,43 @@
+"""Integers of 64 bits in observations, which JAX reads modulo 2**32 without a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax import trees
+from rollax.errors import EnvError
+from rollax.spaces import Path, at, leaves, path_text, space_text
+
+
+class WideIntegers:
+    """The parts of an observation space whose bounds exceed the integers of JAX, whose values are therefore checked."""
+
+    def __init__(self, observation_space: Space) -> None:
+        self._parts: list[tuple[Path, spaces.Box, int, int]] = []
+        for path, leaf in leaves(observation_space):
+            if isinstance(leaf, spaces.Box) and leaf.dtype is not None and leaf.dtype.kind in "iu":
+                limits = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
+                low, high = int(limits.min), int(limits.max)
+                if leaf.low.min() < low or leaf.high.max() > high:
+                    self._parts.append((path, leaf, low, high))
+
+    def check(self, columns: trees.Tree, policy_id: str) -> None:
+        """Raises EnvError for an integer of N observations that JAX would change."""
+        for path, leaf, low, high in self._parts:
+            column: Any = at(columns, path)
+            if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu":
+                continue  # an array of JAX, or encoded as floats
+            wrong = (column < low) | (column > high)
+            if wrong.any():
+                row = int(np.argwhere(wrong)[0][0])
+                raise EnvError(
+                    "An integer of the observations needs more than 32 bits.",
+                    where=f"observations for policy {policy_id!r}{path_text(path)}, row {row} of {len(column)}",
+                    got=f"{column[wrong][0]}, in {space_text(leaf)}",
+                    expected=f"numbers from {low} to {high}, or floats",
+                    fix="declare a Box of float32 or float64, and scale its numbers",
+                )

@@ -1,0 +1,46 @@
+"""Observations of 64-bit integers: small ones are read, larger ones are refused instead of being read modulo 2**32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import EnvError
+from rollax.algorithms.ppo import PPOPolicy
+
+CHOICES = spaces.Discrete(2)
+
+
+def box(dtype: type) -> spaces.Box:
+    limits = np.iinfo(dtype)
+    return spaces.Box(limits.min, limits.max, (2,), dtype)
+
+
+def make(space: spaces.Space) -> PPOPolicy:
+    return PPOPolicy(space, CHOICES, {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [(np.int64, -(2**31), 2**31 - 1), (np.uint64, 0, 2**32 - 1)])
+def test_integers_that_jax_would_wrap(dtype, low, high):
+    policy = make(spaces.Dict({"time": box(dtype), "x": spaces.Box(-1, 1, (1,))}))
+
+    def obs(value: int) -> dict[str, np.ndarray]:
+        time = np.array([[1, 2], [3, value]], dtype)
+        return {"time": time, "x": np.zeros((2, 1), np.float32)}
+
+    for value in (low, high):
+        assert np.isfinite(policy.compute_values(obs(value))).all()
+        policy.compute_actions(obs(value))
+    for value in (high + 1, *([low - 1] if low else [])):
+        for call in (policy.compute_values, policy.compute_actions, policy.act_greedily):
+            with pytest.raises(EnvError, match="needs more than 32 bits") as error:
+                call(obs(value))
+            assert "key 'time', row 1 of 2\n" in str(error.value)
+            assert f"got:      {value}, in Box((2,), {np.dtype(dtype)})" in str(error.value)
+
+
+def test_floats_in_the_place_of_integers_are_not_wrapped():
+    policy = make(box(np.int64))
+    large = np.full((1, 2), 2.0**32 + 1024, np.float32)
+    assert policy.compute_values(large) != policy.compute_values(np.full((1, 2), 1024, np.int64))
