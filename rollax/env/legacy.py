@@ -87,6 +87,8 @@ class LegacyEnv(_Legacy, gym.Env):
 class LegacyVectorEnv(VectorEnv):
     """An old vector env: `vector_reset() -> obs`, `reset_at(i) -> obs`, `vector_step` of four values."""
 
+    seeds_every_episode = False
+
     def __init__(self, env: Any) -> None:
         super().__init__(getattr(env, "observation_space", None), getattr(env, "action_space", None), env.num_envs)  # type: ignore[arg-type]
         self.env = self.as_written = env

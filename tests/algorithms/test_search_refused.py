@@ -22,6 +22,7 @@ from rollax.evaluation import worker_set
 from rollax.policy import size_checks
 from tests.algorithms.searches import SMALL
 from tests.algorithms.test_off_policy import Logs
+from tests.env.old_worlds import OldVector
 from tests.evaluation.search_worlds import Drift
 from tests.evaluation.test_candidates import Two
 from tests.evaluation.test_worker_set import workers_here
@@ -65,10 +66,11 @@ def test_output(tmp_path):
         assert trainer.record(2, tmp_path / "data")["episodes"] == 2
 
 
-def test_environments_with_a_loop_of_their_own():
+@pytest.mark.parametrize("env", [Logs, lambda context: OldVector(2)], ids=["loop of its own", "old vector env"])
+def test_environments_that_take_no_seeds(env):
     env_config = {"actions": spaces.Discrete(4)}
     with pytest.raises(EnvError, match="The environment cannot start each episode from a given seed"):
-        ARSTrainer(Logs, {"env_config": env_config, "seed": 0})
+        ARSTrainer(env, {"env_config": env_config, "seed": 0})
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

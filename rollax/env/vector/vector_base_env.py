@@ -36,6 +36,7 @@ class VectorBaseEnv(BaseEnv):
         for kind in ("observation_space", "action_space"):
             check_space(getattr(env, kind, None), f"{self.name}.{kind}")
         self.num_envs = env.num_envs
+        self.seeds_every_episode = env.seeds_every_episode
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         self._everyone = np.arange(self.num_envs)

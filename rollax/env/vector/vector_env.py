@@ -31,6 +31,8 @@ class VectorEnv:
     """Its name in error messages; empty for the name of its class."""
     lost: Sequence[int] = ()
     """Sub-environments that failed in the last `vector_step` and have no results; they are reset next."""
+    seeds_every_episode = True
+    """Whether `reset_at` begins an episode from a given seed, as ES and ARS require."""
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space, num_envs: int) -> None:
         self.observation_space = observation_space
