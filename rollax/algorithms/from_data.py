@@ -31,17 +31,14 @@ def optimizer_class_of(trainer_class: type[Trainer], config: TrainerConfig) -> t
     Raises:
         ConfigError: an algorithm that learns from recorded data has none, or one of another optimizer has some.
     """
-    from rollax.optimizers.batch_replay import BatchReplayOptimizer
-
     own = trainer_class.optimizer_class
-    learns_from_data = issubclass(own, BatchReplayOptimizer)
-    if not isinstance(config, DataInputFields) or config.input is None:
-        if learns_from_data:
-            raise missing_input(trainer_class.name)
-        return own
-    if learns_from_data:
+    has_data = isinstance(config, DataInputFields) and config.input is not None
+    if own.needs_recorded_data and not has_data:
+        raise missing_input(trainer_class.name)
+    if own.needs_recorded_data or not has_data:
         return own
     from rollax.optimizers.async_replay import AsyncReplayOptimizer
+    from rollax.optimizers.batch_replay import BatchReplayOptimizer
     from rollax.optimizers.sync_replay import SyncReplayOptimizer
 
     # Not a subclass, which may draw in another way.

@@ -15,7 +15,6 @@ from rollax.evaluation.callbacks import Callbacks, check_returned
 from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory
-from rollax.evaluation.recorder import make_recorder
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.sampling import BackgroundSampling, SamplingOnRequest
 from rollax.methods import overrides
@@ -70,6 +69,8 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sample
                 expected="rollax's own sampler, or a subclass of it",
                 fix="leave one of the two keys out",
             )
+        from rollax.evaluation.recorder import make_recorder
+
         sampler.recorder = make_recorder(worker.config, sampler, worker.worker_index)
     return sampler
 

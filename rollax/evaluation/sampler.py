@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,10 @@ from rollax.env.base_env import BaseEnv
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.evaluation.recorder import Recorder
 from rollax.state import count, described, entry, section, wrong
+
+if TYPE_CHECKING:
+    from rollax.evaluation.recorder import Recorder
 
 _ID_LIMIT = 1 << 62  # there must be further ids in int64
 

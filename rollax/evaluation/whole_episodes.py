@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from rollax.errors import ConfigError
 from rollax.evaluation.long_episodes import LongEpisodes
 from rollax.evaluation.metrics import EpisodeMetrics
-from rollax.evaluation.recorder import Recorder
 from rollax.evaluation.sampler import Sampler
 from rollax.numbers import is_whole
+
+if TYPE_CHECKING:
+    from rollax.evaluation.recorder import Recorder
 
 
 def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None = None) -> list[EpisodeMetrics]:

@@ -42,6 +42,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
     """
 
     config_class = SyncReplayOptimizer.config_class
+    needs_recorded_data = True
 
     def _set_up(self) -> None:
         super()._set_up()
