@@ -77,10 +77,12 @@ def projected(
         ShapeError: `rewards` and `discounts` differ in shape.
     """
     check_same_shape("projected", rewards=rewards, discounts=discounts)
-    low, spacing = support[0], support[1] - support[0]
-    moved = jnp.clip(rewards[:, None] + discounts[:, None] * support, low, support[-1])
-    # The share of atom k in each moved atom is 1 - distance / spacing, at least 0.
-    distance = jnp.abs((moved - low)[:, None, :] / spacing - jnp.arange(len(support))[None, :, None])
+    low, high, last = support[0], support[-1], len(support) - 1
+    moved = jnp.clip(rewards[:, None] + discounts[:, None] * support, low, high)
+    # By the whole range: the difference of two neighbours is inexact in float32, and adds up to a part of an atom.
+    places = (moved - low) / (high - low) * last
+    # The share of atom k in each moved atom is 1 - its distance in atoms, at least 0.
+    distance = jnp.abs(places[:, None, :] - jnp.arange(last + 1)[None, :, None])
     shares = jnp.clip(1.0 - distance, 0.0, 1.0)
     return lax.stop_gradient(jnp.einsum("bkj,bj->bk", shares, probabilities))
 

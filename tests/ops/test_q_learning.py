@@ -128,6 +128,14 @@ class TestProjected:
         mean = projected(probabilities, rewards, discounts, support) @ support
         np.testing.assert_allclose(mean, rewards + discounts * (probabilities @ support), rtol=1e-3, atol=1e-4)
 
+    @pytest.mark.parametrize(("low", "high", "atoms"), [(-10, 10, 51), (-1000, 1000, 601), (-300, 300, 1001)])
+    def test_no_probability_is_lost_at_the_last_atom(self, low, high, atoms):
+        # A return of `high` or more is on the last atom, however inexact the atoms are in float32.
+        support = np.linspace(low, high, atoms, dtype=np.float32)
+        probabilities = jnp.full((2, atoms), 1 / atoms)
+        result = projected(probabilities, array(high, 3 * high), array(0, 1), jnp.asarray(support))
+        np.testing.assert_allclose(result, np.eye(atoms)[[-1, -1]], atol=1e-5)
+
 
 @each_way
 def test_categorical_cross_entropy(way):
