@@ -5,7 +5,8 @@ expectile loss |τ - 1{A < 0}| A² (Eq. 5), the critics (Q_i(s, a) - r - γ V(s'
 -min(e^{β A}, 100) log π(a|s) (Eq. 7). Deviations: all three take their step at once, from the same weights, where the
 authors update V first; n-step returns are a switch; a Discrete action has a categorical actor. Continuous actions have
 a Gaussian whose mean passes a tanh and whose standard deviations do not depend on the observation, as in the authors'
-code, with log σ from -20 on, not from -5. The actor's step size does not decay.
+code, with log σ from -20 on, not from -5; as there, fresh actions are clipped before they are stored. The actor's step
+size does not decay.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from gymnasium import spaces
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Columns, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config.groups import ActorCriticFields, WeightedImitationFields
 from rollax.config.rules import But
 from rollax.models.action_values import (
@@ -107,6 +109,15 @@ class IQLPolicy(JaxPolicy):
     def learning_rates(self) -> dict[str, float]:
         config = self.config
         return self.rates_by_part(actor=config.actor_lr, critics=config.critic_lr, state_value=config.value_lr)
+
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        """The rows with clipped actions, as recorded ones are: those that the environment received."""
+        config, space = self.config, self.action_space
+        if isinstance(space, spaces.Box) and (config.normalize_actions or config.clip_actions):
+            low, high = (-1, 1) if config.normalize_actions else (space.low, space.high)
+            actions = np.asarray(fragment[SampleBatch.ACTIONS])
+            fragment[SampleBatch.ACTIONS] = np.clip(actions, low, high, dtype=actions.dtype)
+        return fragment
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         return transitions(batch)

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError
 from rollax.algorithms.iql import IQLConfig, IQLPolicy
+from rollax.batch import Fragment
 from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
@@ -108,6 +109,23 @@ class TestContinuous:
         for part, step in (("actor", 0.1), ("critics", 0.2), ("state_value", 0)):
             largest = max(distance for name, distance in moved.items() if name.startswith(part))
             assert largest == pytest.approx(step, rel=1e-3)  # Adam's first step is as long as its step size
+
+    @pytest.mark.parametrize(
+        ("config", "stored"),
+        [
+            # the environment receives 3, 3, 0.5 and -1: 1 + 2 a, clipped
+            ({}, [1, 1, -0.25, -1]),
+            # it receives 3, 1, -0.25 and -1: a, clipped
+            ({"normalize_actions": False}, [3, 1, -0.25, -1]),
+            ({"normalize_actions": False, "clip_actions": False}, [4, 1, -0.25, -2]),
+        ],
+    )
+    def test_fresh_actions_are_those_that_the_environment_received(self, config, stored):
+        policy = IQLPolicy(LINE, spaces.Box(-1, 3, (1,), np.float64), {**SMALL, **config})
+        columns = {"obs": np.zeros(4, np.int64), "actions": f32(4, 1, -0.25, -2)[:, None]}
+        rows = policy.postprocess_rows(Fragment(columns, [3], {"obs": np.zeros(1, np.int64)}))
+        assert rows["actions"].dtype == np.float32
+        assert rows["actions"].ravel().tolist() == stored
 
 
 class TestDiscrete:
