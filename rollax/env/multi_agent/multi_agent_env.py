@@ -66,7 +66,8 @@ class MultiAgentEnv:
         Observations and actions of a group are Tuples in the order of its members; its reward is the sum of theirs. A
         group acts when any member acts: the Tuple holds the latest observation of each living member and zeros for the
         others, and the actions of members that do not act are ignored. A group ends when its last living member ends:
-        truncated if any member that ends in that step is only truncated.
+        truncated if any member that ends in that step is only truncated; its last observation then holds zeros for the
+        members that terminate.
 
         Args:
             groups: group id -> the ids of its members. Agents of no group must be among `possible_agents`.
@@ -167,12 +168,13 @@ class _Grouped(MultiAgentEnv):
                 out_obs[group] = self._tuple(members, self._alive)
                 self._acting.update(acting)
             elif before and self._alive.isdisjoint(members):
+                ends = {member: flags[member] for member in before}
+                # A group is bootstrapped if any member is, from the observations of those members alone.
+                cut = [member for member, (terminated, truncated) in ends.items() if truncated and not terminated]
                 if any(member in obs for member in before):
-                    out_obs[group] = self._tuple(members, before)
-                ends = [flags[member] for member in before]
-                # A group is bootstrapped if any member is.
-                cut = any(truncated and not terminated for terminated, truncated in ends)
-                out_terminateds[group], out_truncateds[group] = not cut, any(truncated for _, truncated in ends)
+                    out_obs[group] = self._tuple(members, cut or before)
+                out_terminateds[group] = not cut
+                out_truncateds[group] = any(truncated for _, truncated in ends.values())
         return out_obs, out_rewards, out_terminateds, out_truncateds, out_infos
 
     def _tuple(self, members: Sequence[Hashable], shown: Container[Hashable]) -> tuple:

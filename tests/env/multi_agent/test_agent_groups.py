@@ -143,18 +143,20 @@ class TestDicts:
         assert env.got == [{"a": 1, "b": 2}, {"b": 2}, {"b": 2}]
 
     @pytest.mark.parametrize(
-        ("terminateds", "truncateds", "expected"),
+        ("terminateds", "truncateds", "expected", "last"),
         [
-            ({"a": True, "b": True}, {}, (True, False)),
-            ({}, {"a": True, "b": True}, (False, True)),
-            ({"a": True}, {"b": True}, (False, True)),
-            ({"a": True, "b": True}, {"a": True}, (True, True)),
-            ({ALL: True}, {}, (True, False)),
-            ({ALL: True}, {"b": True}, (False, True)),
-            ({}, {ALL: True}, (False, True)),
+            # a ends without an observation, so that it is its first one
+            ({"a": True, "b": True}, {}, (True, False), (1, 5)),
+            ({}, {"a": True, "b": True}, (False, True), (1, 5)),
+            # what follows has the value of b alone
+            ({"a": True}, {"b": True}, (False, True), (0, 5)),
+            ({"a": True, "b": True}, {"a": True}, (True, True), (1, 5)),
+            ({ALL: True}, {}, (True, False), (1, 5)),
+            ({ALL: True}, {"b": True}, (False, True), (0, 5)),
+            ({}, {ALL: True}, (False, True), (1, 5)),
         ],
     )
-    def test_flags_of_the_last_members(self, terminateds, truncateds, expected):
+    def test_flags_and_observations_of_the_last_members(self, terminateds, truncateds, expected, last):
         obs = {"b": observation(5), "c": observation(6)}
         env = FixedSteps((obs, {"a": 1.0, "b": 2.0}, NO | terminateds, NO | truncateds, {}))
         grouped = env.with_agent_groups(GROUPS)
@@ -162,7 +164,7 @@ class TestDicts:
         obs, rewards, *flags, _ = grouped.step({"team": (0, 0), "c": 0})
         assert tuple(flag["team"] for flag in flags) == expected
         assert rewards == {"team": 3.0}
-        assert numbers(obs) == {"team": (1, 5), "c": 6}  # a ended without an observation
+        assert numbers(obs) == {"team": last, "c": 6}
 
     def test_a_group_ends_with_its_last_member_and_begins_again(self):
         env = FixedSteps(

@@ -156,13 +156,15 @@ class Regrouped:
             paid = [rewards[member] for member in members if member in was and member in rewards]
             if paid:
                 parts[2][unit] = sum(paid)
-            if was and not is_:
-                own = [(terms.get(m, False), truncs.get(m, False)) for m in was]
-                ends = [flags if any(flags) else (parts[3][ALL], parts[4][ALL]) for flags in own]
-                parts[3][unit] = (False, True) not in ends
-                parts[4][unit] = (False, True) in ends or (True, True) in ends
             shown = is_ if is_ else was
-            if any(member in obs for member in shown):
+            seen = any(member in obs for member in shown)
+            if was and not is_:
+                own = {m: (terms.get(m, False), truncs.get(m, False)) for m in was}
+                ends = {m: flags if any(flags) else (parts[3][ALL], parts[4][ALL]) for m, flags in own.items()}
+                parts[3][unit] = (False, True) not in ends.values()
+                parts[4][unit] = not {(False, True), (True, True)}.isdisjoint(ends.values())
+                shown = {m for m, flags in ends.items() if flags == (False, True)} or was
+            if seen:
                 parts[1][unit] = self._see(members, shown)
         return parts
 
