@@ -105,7 +105,7 @@ class GroupView:
         if self.state_key is None:
             return tuple(map(self._visible, obs))
         columns = jax.tree.map(lambda *parts: jnp.stack(parts), *(member[self.state_key] for member in obs))
-        # Every present member observes the same state; an absent one observes zeros.
+        # Every present member observes the same state; an absent one observes zeros, which a filter changes.
         leaves = jax.tree.leaves(columns)
         rows = leaves[0].shape[1]
         if self.masked:
