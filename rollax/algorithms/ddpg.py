@@ -170,8 +170,12 @@ class DDPGPolicy(JaxPolicy):
         values = model.critics(obs, batch[SampleBatch.ACTIONS])
         critic_loss, errors = twin_errors(values, target, batch[SampleBatch.WEIGHTS], mask)
 
+        graph, state = nnx.split(model)
+
         def policy_loss() -> jax.Array:
-            actions = self._actions(model, obs)
+            # A copy, because a condition cannot change the model's own state, such as batch statistics; the forward
+            # pass of `out` has changed it.
+            actions = self._actions(nnx.merge(graph, state, copy=True), obs)
             return self.actor_loss(actions, frozen(model.critics.member(0))(obs, actions), batch, mask)
 
         due = _is_due(self.config.policy_delay, coefficients["num_updates"])

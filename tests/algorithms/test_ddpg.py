@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from gymnasium import spaces
 
-from rollax import ConfigError, NonFiniteError, SampleBatch, SpaceError
+from rollax import ConfigError, NonFiniteError, Outputs, SampleBatch, SpaceError
 from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, TD3Config
 from tests.algorithms.tables import f32, two_rows
 
@@ -48,6 +49,19 @@ def td3(config_class=TD3Config, box=BOX, **options):
     policy.set_weights(weights(policy, ACTOR, CRITICS[:count]))
     policy.learner.set_targets(targets)
     return policy
+
+
+class Normalized(nnx.Module):
+    """An actor with batch normalization, and a linear critic."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs, action_space=None):
+        if action_space is None:
+            self.norm = nnx.BatchNorm(1, momentum=0.75, rngs=rngs)
+        else:
+            self.critic = nnx.Linear(2, num_outputs, rngs=rngs)
+
+    def __call__(self, obs, actions=None):
+        return Outputs(self.norm(obs) if actions is None else self.critic(jnp.concatenate([obs, actions], axis=-1)))
 
 
 def rows(**columns):
@@ -183,6 +197,18 @@ class TestDelay:
         policy.learner.variables = policy.learner.variables._replace(num_updates=1)
         with pytest.raises(NonFiniteError, match=r"step 1: the loss"):
             policy.learn_on_batch(rows())
+
+    def test_actors_with_a_state_of_their_own(self):
+        policy = DDPGPolicy(BOX, BOX, {"model": {"custom_model": Normalized}, "policy_delay": 2, "train_batch_size": 2})
+        obs = f32(1, 3)[:, None]
+        for update in range(1, 5):
+            before = policy.get_weights()
+            policy.learn_on_batch(rows(obs=obs, new_obs=obs))
+            # A moving average of the batch's mean, 2, which each update moves once, and each second one trains on.
+            moved = 0.75 * before["actor.norm.mean"] + 0.25 * 2
+            np.testing.assert_allclose(policy.extra["actor.norm.mean"], moved, rtol=1e-6)
+            is_same = np.array_equal(policy.params["actor.norm.bias"], before["actor.norm.bias"])
+            assert is_same == (update % 2 == 1)
 
     def test_updates_are_counted_across_calls(self):
         # All rows are equal, so that the order of rows does not matter.
