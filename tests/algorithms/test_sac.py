@@ -5,9 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from gymnasium import spaces
 
-from rollax import ConfigError, SpaceError
+from rollax import ConfigError, Outputs, SpaceError
 from rollax.algorithms.sac import SACConfig, SACPolicy
 from tests.algorithms.tables import f32, two_rows
 
@@ -135,6 +136,16 @@ class TestContinuous:
         assert len(np.unique(drawn)) == 8
 
 
+class Masking(nnx.Module):
+    """An actor or critic of three actions in three states, of which action 2 is masked by minus infinity."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.head = nnx.Linear(3, num_outputs, use_bias=False, kernel_init=nnx.initializers.zeros, rngs=rngs)
+
+    def __call__(self, obs):
+        return Outputs(jnp.where(jnp.arange(3) == 2, -jnp.inf, self.head(jnp.eye(3)[obs])))
+
+
 class TestDiscrete:
     """α = ½; the actions 5 and 6, in state 1 with probabilities ¼ and ¾, elsewhere equally likely.
 
@@ -176,6 +187,15 @@ class TestDiscrete:
         gradients, stats = self.found()
         np.testing.assert_allclose(stats["entropy"], (0.693147 + 0.562335) / 2, rtol=1e-5)
         np.testing.assert_allclose(gradients["log_alpha"], -(0.679284 - 0.627741), rtol=1e-3)
+
+    def test_actions_that_a_custom_model_masks_are_excluded(self):
+        policy = SACPolicy(LINE, spaces.Discrete(3), {"model": {"custom_model": Masking}, "seed": 0})
+        gradients, stats = policy.compute_gradients(two_rows(actions=np.array([0, 1])))
+        # Two actions, equally likely and worth 0; α = 1: y = 1 + ½ log 2, and 2
+        np.testing.assert_allclose(stats["entropy"], np.log(2), rtol=1e-6)
+        np.testing.assert_allclose(stats["actor_loss"], -np.log(2), rtol=1e-6)
+        np.testing.assert_allclose(stats["mean_target"], (3 + np.log(2) / 2) / 2, rtol=1e-6)
+        np.testing.assert_allclose(gradients["actor.head.kernel"], 0, atol=1e-7)
 
     def test_invalid_actions_are_excluded(self):
         space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "state": LINE})

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from rollax.batch import SampleBatch
+from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, OutputsOf, Params, log_softmax
 from rollax.state import count, number
 
@@ -95,7 +96,9 @@ def softmax_distance(values: np.ndarray, perturbed: np.ndarray) -> float:
 
     Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  D_KL(π || π̃), π = softmax(Q).
     """
-    logp, perturbed_logp = (log_softmax(outputs.astype(np.float64)) for outputs in (values, perturbed))
+    # A model may mask by minus infinity: ∞ - ∞ is NaN.
+    finite = (np.maximum(outputs.astype(np.float64), MASKED_LOGIT) for outputs in (values, perturbed))
+    logp, perturbed_logp = map(log_softmax, finite)
     return float((np.exp(logp) * (logp - perturbed_logp)).sum(axis=-1).mean())
 
 

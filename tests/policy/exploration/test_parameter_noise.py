@@ -48,9 +48,10 @@ class TestDistances:
         expected = (0.25 * math.log(0.5) + 0.75 * math.log(1.5)) / 2
         assert softmax_distance(values, perturbed) == pytest.approx(expected)
 
-    def test_invalid_actions_are_excluded(self):
-        values = np.array([[0.0, 1.0, -1e30]], np.float32)
-        perturbed = np.array([[1.0, 0.0, -1e30]], np.float32)
+    @pytest.mark.parametrize("masked", [-1e30, -math.inf])
+    def test_invalid_actions_are_excluded(self, masked):
+        values = np.array([[0.0, 1.0, masked]], np.float32)
+        perturbed = np.array([[1.0, 0.0, masked]], np.float32)
         assert softmax_distance(values, perturbed) == pytest.approx(softmax_distance(values[:, :2], perturbed[:, :2]))
 
     def test_limit(self):
