@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from yaml.constructor import ConstructorError
 
 from rollax.config import TrainerConfig
 from rollax.config.rules import refuse_two_envs
-from rollax.config.stored import decode_config, missing_code
+from rollax.config.stored import GIVEN, decode_config, given_fields, missing_code
 from rollax.errors import ConfigError, corrected, nearest
 from rollax.runs.stopping import checked_stop
 from rollax.storage import unique_keys
@@ -31,12 +31,16 @@ _MAX_NODES = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One training run; `run` and `env` are None if the config or a checkpoint has them."""
+    """One training run; `run` and `env` are None if the config or a checkpoint has them.
+
+    `given` are the fields that were set in a config that has all keys, as `config.json` of a run; None for another one.
+    """
 
     run: str | None = None
     env: str | None = None
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stop: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    given: Collection[str] | None = None
 
 
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
@@ -71,17 +75,19 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
                 fix=f"write its keys below `{key}:`, indented" if kind is dict else f"write one name after `{key}:`",
             )
     refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
+    config = content.get("config") or {}
     return Experiment(
         run=content.get("run"),
         env=content.get("env"),
-        config=decode_config(content.get("config") or {}, trust="everything" if trust_code else "code fields"),
+        config=decode_config(config, trust="everything" if trust_code else "code fields"),
         stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
+        given=given_fields(config, TrainerConfig) if GIVEN in config else None,
     )
 
 
 def _refuse_unknown(content: Mapping[Any, Any], where: str) -> None:
     """Raises ConfigError for the first key that an experiment does not have."""
-    known = [field.name for field in dataclasses.fields(Experiment)]
+    known = [field.name for field in dataclasses.fields(Experiment) if field.name != GIVEN]
     for key, value in content.items():
         if key in known:
             continue
@@ -146,14 +152,15 @@ def override(
     base: Experiment, *, run: str | None, env: str | None, config: Mapping[str, Any], stop: Mapping[str, float]
 ) -> Experiment:
     """Returns `base` updated by the command line; nested config sections are merged key by key."""
-    config = merged(base.config, config)
-    for code in missing_code(config):
+    whole = merged(base.config, config)
+    for code in missing_code(whole):
         raise code.error()
     return Experiment(
         run=base.run if run is None else run,
         env=base.env if env is None else env,
-        config=config,
+        config=whole,
         stop={**base.stop, **stop},
+        given=None if base.given is None else [*base.given, *config],
     )
 
 

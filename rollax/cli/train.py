@@ -28,6 +28,7 @@ from rollax.cli.console import (
 )
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.config.stored import decode_config
+from rollax.config.trainer import config_of_values
 from rollax.errors import ConfigError
 from rollax.runs.display import cells, shown_path
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
@@ -198,6 +199,8 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
             expected="a Gymnasium id, a registered name, or module:Class",
             fix="as in --env=CartPole-v1; with recorded data (--input) it may be left out",
         )
+    if experiment.given is not None:
+        return trainer_class(config=config_of_values(trainer_class.config_class, config, experiment.given))
     return trainer_class(config=config)
 
 

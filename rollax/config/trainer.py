@@ -318,8 +318,10 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
         """
         if config_class is None or isinstance(self, config_class):
             return self.changed(**changes) if changes else self
-        # The size of an update belongs to the trainer, and bounds fields of its own algorithm only.
-        common = (self.model_fields_set & TrainerConfig.model_fields.keys()) - {"train_batch_size"}
+        # The size of an update belongs to the trainer, and bounds fields of its own algorithm only; `evaluation_config`
+        # may have keys of its algorithm.
+        others = {"train_batch_size", "evaluation_config"}
+        common = (self.model_fields_set & TrainerConfig.model_fields.keys()) - others
         return config_class._derived({name: getattr(self, name) for name in common}, common, changes)
 
     def for_evaluation(self, explore: bool | None = None) -> Self:
@@ -388,6 +390,17 @@ def resolve_config(
             fix=f"pass {config_class.__name__}(...), or a dict such as {{'gamma': 0.99}}",
         )
     return config_class(**{**by_name(config_class, values), **by_name(config_class, overrides)})
+
+
+def config_of_values(config_class: type[Config], values: Mapping[str, Any], given: Collection[str]) -> Config:
+    """A checked config of all `values`; keys that are neither `given` nor differ from their default count as left out.
+
+    Policies of another algorithm do not take over what was left out; see `TrainerConfig.for_policy`.
+    """
+    config, given = resolve_config(config_class, values), by_name(config_class, dict.fromkeys(given))
+    defaults = {name: field.default for name, field in config_class.model_fields.items() if name not in given}
+    config.model_fields_set.difference_update(name for name in defaults if getattr(config, name) == defaults[name])
+    return config
 
 
 def by_name(config_class: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:

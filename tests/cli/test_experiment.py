@@ -7,7 +7,9 @@ from collections import OrderedDict
 
 import pytest
 
+from rollax import A2CConfig, PPOConfig
 from rollax.cli.experiment import Experiment, merged, override, parse_config, read_experiment
+from rollax.cli.train import make_trainer
 from rollax.errors import ConfigError
 from rollax.importing import StoredCode
 
@@ -155,3 +157,17 @@ def test_override_keeps_values_without_an_option():
 def test_a_repeated_key_is_refused():
     with pytest.raises(ConfigError, match=r"not valid JSON: a repeated key among \['lr', 'lr'\]"):
         parse_config('{"lr": 1, "lr": 2}')
+
+
+def test_keys_that_a_run_has_left_out_stay_left_out(tmp_path):
+    """In `config.json` all keys have values; a policy of another algorithm takes over those that were set, only."""
+    config = {"env": "CartPole-v1", "gamma": 0.9, "lambda": 0.8, "model": {"fcnet_hiddens": (8,)}}
+    stored = PPOConfig(**config).to_json()
+    stored["train_batch_size"] = 512  # edited by hand
+    experiment = read(tmp_path, json.dumps({"run": "PPO", "config": stored}))
+    experiment = override(experiment, run=None, env=None, config={"seed": 1}, stop={})
+    with make_trainer(experiment, None, trust_code=False) as trainer:
+        set_here = {"train_batch_size", "seed", "env", "gamma", "lambda_", "model"}
+        assert trainer.config == PPOConfig(**config, train_batch_size=512, seed=1)
+        assert trainer.config.model_fields_set == set_here
+        assert trainer.config.for_policy(A2CConfig) == A2CConfig(**{**config, "lambda": 1.0}, seed=1)

@@ -175,6 +175,12 @@ def test_in_the_spec_of_a_policy():
     assert (for_policy.schedule("lr")(0), for_policy.gamma) == (0.5, 0.5)
 
 
+def test_evaluation_keys_of_an_algorithm_are_not_those_of_policies_of_another():
+    config = DQNConfig(evaluation_config={"explore": True, "final_epsilon": 0.5}, gamma=0.5)
+    assert config.for_policy(PPOConfig) == PPOConfig(gamma=0.5)
+    assert config.for_evaluation().for_policy(PPOConfig) == PPOConfig(gamma=0.5, explore=True)
+
+
 def test_a_restored_config_gives_policies_of_other_algorithms_what_it_gave_them():
     config = PPOConfig(gamma=0.5)
     restored = PPOConfig.from_json(json.loads(json.dumps(config.to_json())), seed=1)
