@@ -85,9 +85,10 @@ class Evaluator:
         folder = Path(out)
         # Existing files may be from an earlier call; the same seeds would repeat its episodes.
         config = self._config(sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0, explore)
-        envs = min(self._trainer.config.num_envs_per_worker, int(num_episodes))
-        output = {"output": str(out), **({"output_infos": True} if infos else {})}
-        worker = self._make_worker(config.changed(num_envs_per_worker=envs, **output))
+        # Not bounded by the number of episodes of an evaluation, as those of `config` are.
+        envs = min(self._trainer.config.for_evaluation().num_envs_per_worker, int(num_episodes))
+        config = config.changed(num_envs_per_worker=envs, output=str(out), output_infos=infos)
+        worker = self._make_worker(config)
         try:
             self._hand_over(worker)
             result = evaluation_result(worker.write_episodes(num_episodes))

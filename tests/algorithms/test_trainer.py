@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import Callbacks, PGTrainer, PPOConfig, PPOTrainer, Trainer, register_env
+from rollax import Callbacks, PGTrainer, PPOConfig, PPOTrainer, Trainer, open_dataset, register_env
 from rollax.errors import ConfigError, EnvError, NonFiniteError, PolicyError
 from tests.algorithms.results import PPO_STATS, keys, numbers
 
@@ -252,7 +252,7 @@ class TestEvaluate:
         with make(evaluation_config={"model": {**CONFIG["model"], "fcnet_activation": "relu"}}) as trainer:
             assert trainer.evaluate(1)["episodes"] == 1
 
-    def test_evaluation_config(self):
+    def test_evaluation_config(self, tmp_path):
         lengths = []
 
         def pole(context):
@@ -262,7 +262,15 @@ class TestEvaluate:
         evaluation = {"env_config": {"length": 6}, "num_envs_per_worker": 1}
         with make(pole, evaluation_config=evaluation) as trainer:
             assert trainer.evaluate(4)["episode_rewards"] == [6, 6, 6, 6]
-        assert lengths == [500, 500, 500, 500, 6]
+            assert trainer.record(4, tmp_path)["episode_rewards"] == [6, 6, 6, 6]
+        assert lengths == [500, 500, 500, 500, 6, 6]
+
+    def test_recording_writes_infos_only_on_request(self, tmp_path):
+        with make(output=str(tmp_path / "training"), output_infos=True) as trainer:
+            for name, infos in (("without", False), ("with", True)):
+                trainer.record(1, tmp_path / name, infos=infos)
+                (episode,) = open_dataset(tmp_path / name).trajectories()
+                assert ("infos" in episode.columns) is infos
 
 
 class TestSingleActions:
