@@ -63,10 +63,10 @@ class KLPenaltyPolicy(JaxPolicy):
         return stats
 
     def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "kl_coeff": self.kl_coeff}
+        # 0 never adapts: it means a run without the penalty.
+        return {**super().get_state(), "kl_coeff": self.kl_coeff if self.penalizes_kl else 0.0}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         kl_coeff = number(state, "kl_coeff", f"policy {self.name!r}")
         super().set_state(state)
-        # 0 never adapts: it means a run without the penalty.
         self.kl_coeff = kl_coeff or self.config.kl_coeff

@@ -248,3 +248,8 @@ class TestPenalty:
         policy = make(4, num_sgd_iter=3, lr=0.1)
         assert policy.learn_on_batch(experience(policy))["cur_kl_coeff"] == 0
         assert policy.kl_coeff == 1.0
+
+    def test_the_coefficient_of_a_run_without_kl_loss_is_not_restored(self):
+        policy = make(4, use_kl_loss=True, kl_coeff=0.3)
+        policy.set_state(make(4).get_state())
+        assert policy.kl_coeff == 0.3

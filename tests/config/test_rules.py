@@ -201,6 +201,7 @@ def test_a_custom_model_replaces_the_default_layers():
 
 def test_first_values():
     refuse_first_values(PPOConfig(kl_coeff=0.5), ("kl_coeff",), PPOConfig().to_json(), "")  # which was 0
+    refuse_first_values(APPOConfig(use_kl_loss=True, kl_coeff=0.5), ("kl_coeff",), APPOConfig().to_json(), "")
     changed = DQNConfig(exploration="ParameterNoise", parameter_noise=0.5)
     refuse_first_values(changed, ("exploration", "parameter_noise"), DQNConfig().to_json(), "")
     with pytest.raises(ConfigError, match="parameter_noise has no effect"):

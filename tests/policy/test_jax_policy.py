@@ -273,6 +273,9 @@ class TestState:
         without = make(kl_coeff=0.0)
         new.set_state(without.get_state())
         assert new.kl_coeff == 0.4  # there was none to adapt
+        without.set_state(old.get_state())
+        new.set_state(without.get_state())
+        assert new.kl_coeff == 0.4  # the run without a penalty came last
 
     def test_state_of_another_model_is_refused(self):
         state = make().get_state()
