@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 
 from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
-from rollax.algorithms.stored_config import arguments_for, config_of, in_sections
+from rollax.algorithms.stored_config import arguments_for, config_of, in_sections, refuse_first_values_in_specs
 from rollax.config import TrainerConfig
 from rollax.config.replaced_keys import with_current_keys
 from rollax.config.rules import inherited, refuse_first_values, refuse_out_of_place
@@ -235,6 +235,8 @@ def opened(
         trainer._evaluates_only, config = True, config.changed(num_workers=0)
     trainer.__init__(config=config)
     with undone_on_failure(trainer.stop):
+        if "multiagent" in changes:
+            refuse_first_values_in_specs(trainer.worker.policies, stored["policies"], path)
         changed = f"; changed here: {', '.join(changes)}" if changes else ""
         restore(trainer, stored, path, f"open it with the environment and config of the saved run{changed}")
     return trainer

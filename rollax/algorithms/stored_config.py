@@ -8,9 +8,11 @@ from typing import Any
 
 from rollax import __version__
 from rollax.config import TrainerConfig
+from rollax.config.rules import inherited, refuse_first_values
 from rollax.config.stored import decode_config
 from rollax.errors import CheckpointError, ConfigError
-from rollax.importing import StoredCode
+from rollax.importing import StoredCode, path_of
+from rollax.policy.policy import Policy
 
 SECTIONS = ("model", "multiagent")
 """Keys of a config that are dicts of keys."""
@@ -56,6 +58,15 @@ def in_sections(changes: Mapping[str, Any], stored: Mapping[str, Any], *, trust_
     data = {name: stored[name] for name in sections if isinstance(stored.get(name), Mapping)}
     values = decode_config(data, trust="everything" if trust_code else "nothing")
     return {**changes, **{name: {**values[name], **changes[name]} for name in data}}
+
+
+def refuse_first_values_in_specs(policies: Mapping[str, Policy], stored: Mapping[str, Any], path: str | Path) -> None:
+    """As `refuse_first_values`, for the specs of policies; `stored` are the policies of the checkpoint."""
+    for policy_id, policy in policies.items():
+        description = stored.get(policy_id)
+        if description and isinstance(policy.config, TrainerConfig) and description["class"] == path_of(type(policy)):
+            given = inherited(type(policy.config), "first_values")
+            refuse_first_values(policy.config, given, description["config"], f"policy {policy_id!r} of {path}")
 
 
 def arguments_for(missing: Iterable[StoredCode]) -> str:

@@ -101,6 +101,15 @@ class TestRestoring:
         ):
             Trainer.from_checkpoint(path, kl_coeff=0.5)
 
+    def test_a_change_of_a_spec_has_an_effect_or_is_refused(self, path):
+        def multiagent(**config):
+            return {"policies": {"default_policy": (None, None, None, config)}}
+
+        with pytest.raises(ConfigError, match=r"kl_coeff has no effect: it is an initial value(.|\n)*default_policy"):
+            Trainer.from_checkpoint(path, multiagent=multiagent(kl_coeff=0.5))
+        with Trainer.from_checkpoint(path, multiagent=multiagent(kl_target=0.5)) as trainer:
+            assert trainer.get_policy().config.kl_target == 0.5
+
     @pytest.mark.parametrize("file", ["manifest.json", "about.json", "state.json", "arrays.safetensors"])
     @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
     def test_damaged_files_are_refused(self, path, file, damage):
