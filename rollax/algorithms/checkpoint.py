@@ -16,12 +16,17 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 
 from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
-from rollax.algorithms.stored_config import arguments_for, config_of, in_sections, refuse_first_values_in_specs
+from rollax.algorithms.stored_config import (
+    arguments_for,
+    config_of,
+    in_sections,
+    refuse_first_values_in_specs,
+    refuse_of_learning,
+)
 from rollax.config import TrainerConfig
 from rollax.config.replaced_keys import with_current_keys
-from rollax.config.rules import inherited, refuse_first_values, refuse_out_of_place
+from rollax.config.rules import refuse_first_values
 from rollax.config.stored import decode_config, import_path, missing_code, space_from_json, space_to_json
-from rollax.config.trainer import by_name
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.numbers import all_finite
@@ -34,13 +39,6 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
 KIND, FORMAT = "rollax-checkpoint", 3
-# Keys of evaluation itself, and those that may have to be passed because they are not stored, or not trusted.
-_WITHOUT_LEARNING = frozenset(
-    (
-        *("evaluation_config", "evaluation_num_episodes", "ray_address"),
-        *("input", "input_config", "off_policy_estimation_input"),
-    )
-)
 _TRAINER = "rollax.algorithms.trainer:Trainer"
 _ARRAY, _FLOAT = "$array", "$float"
 _FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
@@ -295,23 +293,6 @@ def refuse_untrusted(
         # Ray's processes exchange pickles: a process at this address can run code here.
         code = StoredCode("ray_address", str(values["ray_address"]))
         raise untrusted(path, code, "pass ray_address=...")
-
-
-def refuse_of_learning(
-    config_class: type[TrainerConfig],
-    stored: Mapping[str, Any],
-    path: str | Path,
-    changes: Mapping[str, Any],
-    *,
-    trust_code: bool,
-) -> None:
-    """Refuses changes of a stored config that have no effect in a trainer which is opened to evaluate."""
-    changes, places = by_name(config_class, changes), inherited(config_class, "places")
-    learning = {key for key in changes if "evaluation" not in places.get(key, ("evaluation",))} - _WITHOUT_LEARNING
-    others = {key: value for key, value in changes.items() if key not in learning}
-    config = config_of(config_class, stored["config"], stored, path, trust_code=trust_code, **others)
-    where, fix = "from_checkpoint(..., learn=False)", "leave it out, or open the checkpoint without learn=False"
-    refuse_out_of_place(config, "evaluation", {key: changes[key] for key in learning}, where, fix)
 
 
 def untrusted(path: str | Path, code: StoredCode, fix: str) -> CheckpointError:

@@ -1,4 +1,4 @@
-"""The config of a checkpoint, which another version of rollax may have saved, and what replaces parts of it."""
+"""The config of a checkpoint, which another version of rollax may have saved, and the changes of it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from typing import Any
 
 from rollax import __version__
 from rollax.config import TrainerConfig
-from rollax.config.rules import inherited, refuse_first_values
+from rollax.config.rules import inherited, refuse_first_values, refuse_out_of_place
 from rollax.config.stored import decode_config
+from rollax.config.trainer import by_name
 from rollax.errors import CheckpointError, ConfigError
 from rollax.importing import StoredCode, path_of
 from rollax.policy.policy import Policy
 
 SECTIONS = ("model", "multiagent")
 """Keys of a config that are dicts of keys."""
+# Keys of evaluation itself, and those that may have to be passed because they are not stored, or not trusted.
+_WITHOUT_LEARNING = frozenset(
+    (
+        *("evaluation_config", "evaluation_num_episodes", "ray_address"),
+        *("input", "input_config", "off_policy_estimation_input"),
+    )
+)
 
 
 def config_of(
@@ -58,6 +66,31 @@ def in_sections(changes: Mapping[str, Any], stored: Mapping[str, Any], *, trust_
     data = {name: stored[name] for name in sections if isinstance(stored.get(name), Mapping)}
     values = decode_config(data, trust="everything" if trust_code else "nothing")
     return {**changes, **{name: {**values[name], **changes[name]} for name in data}}
+
+
+def refuse_of_learning(
+    config_class: type[TrainerConfig],
+    stored: Mapping[str, Any],
+    path: str | Path,
+    changes: Mapping[str, Any],
+    *,
+    trust_code: bool,
+) -> None:
+    """Refuses changes of a stored config that have no effect in a trainer which is opened to evaluate."""
+    changes, places = by_name(config_class, changes), inherited(config_class, "places")
+    learning = {key for key in changes if "evaluation" not in places.get(key, ("evaluation",))} - _WITHOUT_LEARNING
+    others = {key: value for key, value in changes.items() if key not in {*learning, "explore"}}
+    config = config_of(config_class, stored["config"], stored, path, trust_code=trust_code, **others)
+    where, fix = "from_checkpoint(..., learn=False)", "leave it out, or open the checkpoint without learn=False"
+    refuse_out_of_place(config, "evaluation", {key: changes[key] for key in learning}, where, fix)
+    if (explore := changes.get("explore", config.explore)) != config.explore:
+        raise ConfigError(
+            "explore has no effect here: evaluate() has that of evaluation_config, and record() an argument.",
+            where=f"{where}, config key 'explore'",
+            got=explore,
+            expected=f"{config.explore!r}, as in the checkpoint, or no such key",
+            fix="pass evaluation_config={'explore': True} to explore in evaluations, which are greedy otherwise",
+        )
 
 
 def refuse_first_values_in_specs(policies: Mapping[str, Policy], stored: Mapping[str, Any], path: str | Path) -> None:

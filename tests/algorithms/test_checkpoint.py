@@ -83,7 +83,11 @@ class TestRestoring:
         for key, value in changed.items():
             with pytest.raises(ConfigError, match=message.format(*[f"{key}_?"] * 2)):
                 PPOTrainer.from_checkpoint(path, learn=False, **{key: value})
-        changes = {"evaluation_num_episodes": 2, "explore": False, "num_envs_per_worker": 2, "callbacks": None}
+        with pytest.raises(
+            ConfigError, match=r"explore has no effect here(.|\n)*got: +False\n(.|\n)*evaluation_config"
+        ):
+            PPOTrainer.from_checkpoint(path, learn=False, explore=False)
+        changes = {"evaluation_num_episodes": 2, "explore": True, "num_envs_per_worker": 2, "callbacks": None}
         with PPOTrainer.from_checkpoint(path, learn=False, **changes, num_workers=0) as trainer:
             assert len(trainer.evaluate()["episode_rewards"]) == 2
 
