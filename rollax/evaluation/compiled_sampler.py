@@ -174,6 +174,8 @@ class CompiledSampler(Sampler):
                 self.episodes.end(those)
                 self._begin_episodes(those)
         ids = np.take_along_axis(ids, number, axis=1)
+        # By time, in which windows of metrics drop them: in the order of the loop, short ones come last.
+        self.episodes.sort_ended(ids.T[over.T])
         trajectories = np.take_along_axis(trajectories, number[:, None], axis=2)
         return Played(rows.rewards, rows.terminateds, rows.truncateds, ids, trajectories, t)
 

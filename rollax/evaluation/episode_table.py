@@ -183,6 +183,10 @@ class EpisodeTable(Table):
             self._finished.append(ids)
             self.finished_steps += int(lengths.sum())
 
+    def sort_ended(self, ids: np.ndarray) -> None:
+        """Sorts the metrics of the latest ended episodes, all those with [K] `ids`, in the order of `ids`."""
+        self._ended.sort_latest(ids)
+
     def counting(self, env_index: np.ndarray) -> np.ndarray:
         """[K] whether the running episodes of these sub-environments would count if they ended next."""
         if self.left is None:

@@ -75,6 +75,19 @@ class FinishedEpisodes:
         """Adds [K] episodes; `custom_metrics` is episode id -> metrics, of those that have some."""
         self._episodes.append(((ids, env_index, rewards, lengths), custom_metrics))
 
+    def sort_latest(self, ids: np.ndarray) -> None:
+        """Sorts the latest episodes, all those with [K] `ids`, in the order of `ids`."""
+        latest: deque[tuple[_Columns, dict[int, dict[str, float]]]] = deque()
+        while self._episodes and np.isin(self._episodes[-1][0][0], ids).all():
+            latest.appendleft(self._episodes.pop())
+        if latest:
+            columns = _joined(columns for columns, _ in latest)
+            by_id = np.argsort(ids)
+            places = by_id[np.searchsorted(ids, columns[0], sorter=by_id)]
+            order = np.argsort(places)
+            custom = {id_: metrics for _, of_poll in latest for id_, metrics in of_poll.items()}
+            self._episodes.append((tuple(column[order] for column in columns), custom))
+
     def take(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
         """The metrics of the episodes, which are removed; `policy_ids` are indexed by the numbers of policies."""
         by_episode: dict[int, dict[str, list[float]]] = {}
