@@ -141,9 +141,9 @@ def _is_deep(value: Any, levels: int = 100) -> bool:
 
 
 def _finite(value: Any) -> float | None:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating | np.ndarray):
-        return None
-    if isinstance(value, np.ndarray) and value.ndim:
+    if getattr(value, "ndim", None) == 0:  # of NumPy, JAX or PyTorch
+        value = value.tolist()
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         number = float(value)
@@ -157,7 +157,7 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
-    if isinstance(value, np.generic | np.ndarray):
+    if hasattr(value, "tolist") and not isinstance(value, type):  # an array or a number of NumPy, JAX or PyTorch
         return _plain(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ def test_to_json_is_strict():
         "float": np.float32(0.5),
         "flag": np.bool_(True),
         "array": np.array([[1.0, math.nan]]),
+        "arrays of JAX": [jnp.float32(0.25), jnp.bfloat16(jnp.inf), jnp.arange(2)],
         "tuple": (1, {2: None}),
         "class": Thing,
         "object": Thing(),
@@ -38,6 +40,7 @@ def test_to_json_is_strict():
         "float": 0.5,
         "flag": True,
         "array": [[1.0, None]],
+        "arrays of JAX": [0.25, None, [0, 1]],
         "tuple": [1, {"2": None}],
         "class": f"{__name__}:Thing",
         "object": "a thing",
@@ -50,10 +53,12 @@ def test_to_json_is_strict():
 def test_flat_scalars():
     nested = {"a": 1, "b": {"c": np.float32(2), "d": {"e": None, "f": "x", "g": True}}, "h": [1], "i": math.nan}
     assert dict(flat_scalars(nested)) == {"a": 1.0, "b/c": 2.0}
+    of_jax = {"a": jnp.array(3), "b": jnp.bfloat16(0.5), "h": jnp.zeros(1), "g": jnp.array(True)}
+    assert dict(flat_scalars(of_jax)) == {"a": 3.0, "b": 0.5}
 
 
 def test_number_in():
-    assert number_in({"a": {"b": np.array(3)}}, "a", "b") == 3.0
+    assert number_in({"a": {"b": np.array(3)}}, "a", "b") == number_in({"a": {"b": jnp.array(3)}}, "a", "b") == 3.0
     for result in ({}, {"a": None}, {"a": 3}, {"a": {"b": math.inf}}, {"a": {"b": "3"}}):
         assert number_in(result, "a", "b") is None
 
