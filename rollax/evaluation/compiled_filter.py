@@ -54,10 +54,13 @@ class CompiledFilter:
             before = moments[path]
             weight = counted.astype(jnp.float32).reshape(-1, *[1] * (leaf.ndim - 1))
             new = weight.sum()
-            mean = (leaf * weight).sum(axis=0) / jnp.maximum(new, 1)
-            squares = ((leaf - mean) ** 2 * weight).sum(axis=0)
+            # Sums of distances from the mean before, because those of a large number would be rounded: an element that
+            # never changes would differ from its own mean.
+            leaf = leaf - before.mean
+            apart = (leaf * weight).sum(axis=0) / jnp.maximum(new, 1)
+            squares = ((leaf - apart) ** 2 * weight).sum(axis=0)
             count = before.count + new
-            share, apart = new / jnp.maximum(count, 1), mean - before.mean
+            share = new / jnp.maximum(count, 1)
             kept = 1 - share
             variance = before.variance * kept + squares / jnp.maximum(count, 1) + apart**2 * kept * share
             after[path] = Moments(count, before.mean + apart * share, variance)
