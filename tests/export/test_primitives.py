@@ -234,6 +234,11 @@ def test_indices_out_of_range_are_filled(axis):
     )
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
+def test_numbers_out_of_range_become_the_bounds_of_integers(dtype):
+    check(lambda x: [(1e5 * x).astype(dtype), (20 * x).astype(jnp.float16).astype(dtype)], F)
+
+
 def test_booleans_are_sorted():
     check(lambda x: jnp.sort(x, axis=-1), (bool, (5,)))
 

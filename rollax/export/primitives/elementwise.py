@@ -104,7 +104,14 @@ def _clamp(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]
 
 
 def _converted(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    return [graph.cast(inputs[0], equation.params["new_dtype"])]
+    value, dtype = inputs[0], np.dtype(equation.params["new_dtype"])
+    number = graph.computable(value)
+    if number.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 4:
+        # Beyond the range of an integer, JAX returns its bounds, and runtimes the last bits.
+        limits = np.iinfo(dtype)
+        value = combined(graph, "Max", number, scalar(graph, limits.min, number))
+        value = combined(graph, "Min", value, scalar(graph, limits.max, number))
+    return [graph.cast(value, dtype)]
 
 
 def _same(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
