@@ -6,8 +6,9 @@ import copy
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -25,6 +26,13 @@ from rollax.serving.values import plain
 from rollax.serving.weights import policy_from_bytes, read_description, update_policy
 
 _REFUSED = (400, 409, 413, 422)  # statuses of requests that would not be accepted later either
+
+
+class _Submission(NamedTuple):
+    """Finished episodes that are sent in one message."""
+
+    request_id: str
+    episodes: list[LocalEpisode]
 
 
 class LocalInference:
@@ -60,9 +68,10 @@ class LocalInference:
         self._several, self._largest, self._max_id_length = False, None, 0
         self._policies: list[str] = []
         self._actors: dict[str, LocalActor] = {}
-        self._etags: dict[str, str] = {}
+        self._fetched: dict[str, tuple[str, int]] = {}  # policy id -> ETag and version of its weights
         self._episodes = LocalEpisodes()
         self._finished: list[LocalEpisode] = []
+        self._unanswered: list[_Submission] = []
 
     # The verbs.
 
@@ -110,12 +119,15 @@ class LocalInference:
                     expected=sorted(values),
                     fix="log one action for each agent that observed something",
                 )
+            logged: list[tuple[str, LocalAgent, Any, Any]] = []
             for agent_id, value in values.items():
                 agent, row = self._agent(episode, agent_id, value)
-                actor = agent.actor
-                taken = actor.reader.action(row, actions[agent_id], f"action of {episode_id!r}, {agent_id!r}")
-                if actor.remembers:
-                    actor.act([agent.memory], [row], [taken])
+                where = f"action of {episode_id!r}, {agent_id!r}"
+                logged.append((agent_id, agent, row, agent.actor.reader.action(row, actions[agent_id], where)))
+            # Nothing has changed yet, so a refused call can be repeated.
+            for agent_id, agent, row, taken in logged:
+                if agent.actor.remembers:
+                    agent.actor.act([agent.memory], [row], [taken])
                 episode.agents[agent_id] = agent
                 agent.act(row, taken, None, episode.t)
             episode.step(self.version)
@@ -131,11 +143,14 @@ class LocalInference:
                 agent_id: check_finite_number(amount.item() if _is_numpy_scalar(amount) else amount, "reward", where)
                 for agent_id, amount in rewards.items()
             }
-            # A reward of 0 for agents that have not acted or have ended is ignored.
-            earned = {a: amount for a, amount in amounts.items() if amount or episode.is_running(a)}
-            agents = {agent_id: episode.running(agent_id, "A reward") for agent_id in earned}
+            # A reward of 0 and an info for agents that have not acted or have ended are ignored.
+            agents = {
+                agent_id: episode.running(agent_id, "A reward")
+                for agent_id in {**amounts, **infos}
+                if amounts.get(agent_id) or episode.is_running(agent_id)
+            }
             for agent_id, agent in agents.items():
-                agent.add_returns(earned[agent_id], infos.get(agent_id))
+                agent.add_returns(amounts.get(agent_id, 0.0), infos.get(agent_id))
 
     def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
         with self._lock:
@@ -165,7 +180,7 @@ class LocalInference:
         """Fetches newer weights if `update_interval` has passed, or a response had a newer version."""
         with self._updating:
             now = time.monotonic()
-            due = not self._actors or now - self._checked >= self._update_interval or self._newest > self.version
+            due = self.version < 0 or now - self._checked >= self._update_interval or self._newest > self.version
             if not due:
                 return
             if not self._policies:
@@ -182,50 +197,59 @@ class LocalInference:
 
     def _fetch(self, policy_id: str) -> int:
         """Fetches the weights of a policy if they have changed; returns their version."""
-        known = self._etags.get(policy_id)
-        headers = {} if known is None else {"If-None-Match": known}
+        etag, version = self._fetched.get(policy_id, (None, -1))
+        headers = {} if etag is None else {"If-None-Match": etag}
         status, answered, content = self._pages.fetch(f"/v1/weights?policy_id={quote(policy_id, safe='')}", headers)
         if status == 304:
-            return self.version
+            return version
         description = read_description(content)
         actor = self._actors.get(policy_id)
         if actor is None:
-            runner = policy_from_bytes(content, seed=self._seed)
+            runner = policy_from_bytes(content, seed=_seed(self._seed, self._policies.index(policy_id)))
             self._actors[policy_id] = LocalActor(runner, bool(self._explore), self._largest)
         else:
             with self._lock:
                 update_policy(actor.runner, content)
-        self._etags[policy_id] = answered.get("ETag", "")
+        self._fetched[policy_id] = answered.get("ETag", ""), description["version"]
         return description["version"]
 
     def _submit_finished(self) -> None:
-        """Submits the finished episodes; those that do not reach the server are kept for the next submission.
+        """Submits the finished episodes.
 
-        If the server refuses them together, they are submitted one by one, and the first error is raised at the end.
+        A submission without an answer is kept, and sent again by the next call with the same id: the server may have
+        accepted it. Episodes that the server refuses together are submitted one by one, and the first error is raised
+        at the end.
         """
         with self._lock:
-            finished, self._finished = self._finished, []
-        alone, refused = False, None
-        while finished:
-            part = finished[:1] if alone else finished
-            try:
-                self._submit(part)
-            except RequestError as error:
-                if error.status not in _REFUSED:
-                    with self._lock:
-                        self._finished = [*finished, *self._finished]
-                    raise
-                if len(part) > 1:
-                    alone = True
-                    continue
-                error.add_note(f"Episode {part[0].id!r} is lost.")
-                refused = refused or error
-            finished = finished[len(part) :]
+            waiting = deque(self._unanswered)
+            if self._finished:
+                waiting.append(_Submission(uuid.uuid4().hex, self._finished))
+            self._unanswered, self._finished = [], []
+        refused = None
+        try:
+            while waiting:
+                try:
+                    self._submit(waiting[0])
+                except RequestError as error:
+                    if error.status not in _REFUSED:
+                        raise
+                    episodes = waiting.popleft().episodes
+                    if len(episodes) > 1:
+                        waiting.extendleft(_Submission(uuid.uuid4().hex, [episode]) for episode in reversed(episodes))
+                        continue
+                    error.add_note(f"Episode {episodes[0].id!r} is lost.")
+                    refused = refused or error
+                else:
+                    waiting.popleft()
+        finally:
+            with self._lock:
+                self._unanswered = [*waiting, *self._unanswered]
         if refused is not None:
             raise refused
 
-    def _submit(self, episodes: list[LocalEpisode]) -> None:
-        answer = self._calls.call("submit_episodes", {"episodes": [episode.message() for episode in episodes]})
+    def _submit(self, submission: _Submission) -> None:
+        episodes = [episode.message() for episode in submission.episodes]
+        answer = self._calls.call("submit_episodes", {"request_id": submission.request_id, "episodes": episodes})
         with self._lock:
             for name in self.submitted:
                 self.submitted[name] += answer[name]
@@ -284,6 +308,11 @@ class LocalInference:
 
     def _plain(self, by_agent: dict[str, Any]) -> Any:
         return by_agent if self._several else by_agent[DEFAULT_AGENT]
+
+
+def _seed(seed: int | None, number: int) -> int | None:
+    """The seed of a policy; without the number, all policies would draw the same random numbers."""
+    return seed if seed is None or not number else int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
 def _is_numpy_scalar(value: Any) -> bool:
