@@ -68,6 +68,7 @@ class LocalInference:
         self._several, self._largest, self._max_id_length = False, None, 0
         self._policies: list[str] = []
         self._actors: dict[str, LocalActor] = {}
+        self._made_of: dict[str, dict[str, Any]] = {}  # policy id -> spaces, config, ... of its actor
         self._fetched: dict[str, tuple[str, int]] = {}  # policy id -> ETag and version of its weights
         self._episodes = LocalEpisodes()
         self._finished: list[LocalEpisode] = []
@@ -203,10 +204,12 @@ class LocalInference:
         if status == 304:
             return version
         description = read_description(content)
+        made_of = {name: value for name, value in description.items() if name not in ("version", "timestep")}
         actor = self._actors.get(policy_id)
-        if actor is None:
+        if actor is None or made_of != self._made_of[policy_id]:  # the server may restart with another config
             runner = policy_from_bytes(content, seed=_seed(self._seed, self._policies.index(policy_id)))
             self._actors[policy_id] = LocalActor(runner, bool(self._explore), self._largest)
+            self._made_of[policy_id] = made_of
         else:
             with self._lock:
                 update_policy(actor.runner, content)

@@ -6,8 +6,10 @@ import threading
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rollax import PolicyClient, RequestError
+from rollax.serving.server import PolicyServer
 from tests.serving.served_policies import RecordingBackend, runner, served
 
 X = np.zeros(2, np.float32)
@@ -115,3 +117,19 @@ def test_a_client_does_not_act_before_it_has_the_weights_of_all_policies():
         client.get_action(episode, {"a": X})
         client.end_episode(episode, {"a": X})
     assert backend.episodes[0].policy_version == backend.version
+
+
+def test_a_server_that_restarts_with_another_action_space():
+    """The client acts in the new space; it acted with the new weights in the old one."""
+    boxes = spaces.Box(-1.0, 1.0, (1,)), spaces.Box(10.0, 20.0, (1,))
+    runners = [runner(action_space=box, normalize_actions=True) for box in boxes]
+    first, second = (RecordingBackend({"default_policy": one}) for one in runners)
+    with served(first) as server:
+        client = local(server.address, update_interval=0.0, explore=False)
+        play(client, "1")
+        port = int(server.address.rpartition(":")[2])
+    with PolicyServer(second, port=port), client:
+        episode = client.start_episode()
+        np.testing.assert_allclose(client.get_action(episode, X), runners[1].compute_single_action(X), rtol=1e-6)
+        client.end_episode(episode, X)
+    assert len(second.episodes) == 1
