@@ -13,7 +13,7 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.evaluation.long_episodes import LongEpisodes
-from rollax.evaluation.policy_rows import PolicyRows, picked, turns_replaced
+from rollax.evaluation.policy_rows import GivenActions, PolicyRows, picked, turns_replaced
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.slots import SlotMemory, SlotTable
 from rollax.evaluation.trajectories import Inputs, Trajectories
@@ -132,7 +132,7 @@ class ColumnSampler(Sampler):
             numbers, ids = self._slots["trajectory"][slots], self.episodes.ids_to_learn(envs)
         if self.recorder is not None:
             where = numbers, ids, self.episodes["length"][envs]
-            self.recorder.act(policy_id, rows, selection, actions, fetches, where, taken, off_policy)
+            self.recorder.act(policy_id, rows, selection, actions, fetches, where, taken)
             fetches = runner.without_recorded(fetches)
         if self.record:
             columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: actions, **fetches}
@@ -146,8 +146,8 @@ class ColumnSampler(Sampler):
 
     def _act_around(
         self, turn: PolicyRows, actions: trees.Tree, fetches: dict
-    ) -> tuple[trees.Tree, dict, tuple[np.ndarray, list]]:
-        """Sends the actions of waiting rows; returns all actions, all fetches, and which are given: rows and values."""
+    ) -> tuple[trees.Tree, dict, GivenActions]:
+        """Sends the actions of waiting rows; returns all actions, all fetches, and which are given."""
         rows = self._rows
         assert rows is not None
         assert rows.given_actions is not None
@@ -157,9 +157,10 @@ class ColumnSampler(Sampler):
         waiting = (~turn.given).nonzero()[0]
         if len(waiting):
             self.env.send_rows(rows, everyone[waiting], runner.action_map(trees.index(actions, waiting)))
-        taken = turn.given.nonzero()[0], [rows.given_actions[row] for row in everyone[turn.given].tolist()]
+        values = [rows.given_actions[row] for row in everyone[turn.given].tolist()]
         known = {place: logps[row] for place, row in enumerate(everyone.tolist()) if row in logps} if logps else {}
-        return *runner.with_given_actions(actions, fetches, *taken, known), taken
+        taken = GivenActions(turn.given.nonzero()[0], values, known)
+        return *runner.with_given_actions(actions, fetches, *taken), taken
 
     def _add_columns(self, columns: dict, wanted: frozenset[str] | None, selection: np.ndarray | None) -> None:
         """Adds expensive columns, if the policy reads them."""

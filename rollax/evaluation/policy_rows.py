@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollax import trees
 from rollax.env.rows import Rows
+
+
+class GivenActions(NamedTuple):
+    """The actions that the environment has given for some of one policy's acting rows."""
+
+    rows: np.ndarray  # positions among the acting rows
+    values: Sequence[Any]
+    logps: Mapping[int, float]  # position -> log-probability of an action that an earlier version of the policy chose
 
 
 class PolicyRows(NamedTuple):

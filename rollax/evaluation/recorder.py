@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.data.dataset import ENV_ACTIONS, RecordedTrajectory
 from rollax.env.rows import NO_ENVS, Rows
+from rollax.evaluation.policy_rows import GivenActions
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.table import Table
 from rollax.evaluation.trajectories import Trajectories
@@ -113,8 +114,7 @@ class Recorder:
         actions: trees.Tree,
         columns: Mapping[str, Any],
         numbers: tuple[np.ndarray, np.ndarray, np.ndarray],
-        given: tuple[np.ndarray, Sequence[Any]] | None = None,
-        off_policy: np.ndarray | None = None,
+        given: GivenActions | None = None,
     ) -> None:
         """Records one policy's actions for some rows.
 
@@ -123,8 +123,7 @@ class Recorder:
             actions: as the policy chose them.
             columns: further results of the policy.
             numbers: [K] the trajectory, the episode (-1: not trained on), and its length so far.
-            given: the positions of the rows with given actions, and these actions.
-            off_policy: the positions of actions that no policy has chosen; their log-probabilities are written as NaN.
+            given: the given actions. Unknown log-probabilities are written as NaN.
         """
         trajectory, episode, t = numbers
         slots, runner = rows.places(selection)[1], self._runners[policy_id]
@@ -136,14 +135,15 @@ class Recorder:
             SampleBatch.AGENT_ID: rows.agent_ids(selection),
             **runner.policy.behaviour(actions, columns, self._explore),
         }
-        if off_policy is not None and len(off_policy) and SampleBatch.ACTION_LOGP in decided:
+        if given is not None and SampleBatch.ACTION_LOGP in decided:
             decided[SampleBatch.ACTION_LOGP] = logp = np.array(decided[SampleBatch.ACTION_LOGP])
-            logp[off_policy] = np.nan
+            logp[given.rows] = np.nan
+            logp[list(given.logps)] = list(given.logps.values())
         if runner.action_map.boxes:
             decided[ENV_ACTIONS] = runner.action_map(actions)
             if given is not None:
                 decided[ENV_ACTIONS] = trees.tree_map(np.array, decided[ENV_ACTIONS])
-                trees.put(decided[ENV_ACTIONS], given[0], spaces.stack(runner.policy.action_space, given[1]))
+                trees.put(decided[ENV_ACTIONS], given.rows, spaces.stack(runner.policy.action_space, given.values))
         row_bytes = sum(leaf[:1].nbytes for column in decided.values() for leaf in trees.leaves(column))
         self._row_bytes[policy_id] = row_bytes
         self._trajectories[policy_id].append(slots, trajectory, episode, decided)

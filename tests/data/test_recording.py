@@ -14,11 +14,22 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, DatasetError, MultiAgentEnv, PGTrainer, RolloutWorker, open_dataset, trees
+from rollax import (
+    ConfigError,
+    DatasetError,
+    DQNPolicy,
+    MultiAgentEnv,
+    PGPolicy,
+    PGTrainer,
+    RolloutWorker,
+    open_dataset,
+    trees,
+)
 from rollax.batch import Fragment
 from rollax.data.dataset import RecordedTrajectory
 from rollax.evaluation import worker_set
 from tests.data.worlds import ACTIONS, IMAGE, MASKED, NESTED, Acts, Random, Two
+from tests.env.external.worlds import Scripted
 from tests.env.kinds import EXTERNAL, KINDS, REMOTE
 from tests.evaluation.test_given_served_lost import Slots
 
@@ -207,6 +218,27 @@ def test_logged_actions_served_and_lost_episodes(tmp_path):
     cut = [trajectory for trajectory in written["default_policy"] if trajectory.cut]
     assert len(cut) <= 3  # trajectories that ran at the end, without the lost one
     assert sum(map(len, written["default_policy"])) >= sum(map(len, fragments["default_policy"]))
+
+
+@pytest.mark.parametrize("policy_class", [PGPolicy, DQNPolicy])
+def test_known_log_probabilities_of_given_actions_are_written(policy_class, tmp_path):
+    """Not those of the policy's own actions for the same observations."""
+
+    def script(env):
+        episodes = env._external_episodes
+        episodes.start("one", True)
+        for logp in (-9.5, None, -0.25):
+            episodes.log("one", {"agent0": np.zeros(2)}, {"agent0": 1}, {"agent0": logp})
+        episodes.end("one", {"agent0": np.zeros(2)}, False)
+
+    env = Scripted(script, spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3))
+    config = {"output": str(tmp_path), "accept_off_policy_actions": True} if policy_class is PGPolicy else {}
+    worker = RolloutWorker(lambda _: env, policy_class, config={"output": str(tmp_path), "seed": 1, **config})
+    for _ in range(3):
+        worker.sampler.step()
+    worker.stop()
+    [written] = open_dataset(tmp_path).trajectories()
+    np.testing.assert_array_equal(written.columns["action_logp"], np.array([-9.5, np.nan, -0.25], np.float32))
 
 
 PROGRAM = """
