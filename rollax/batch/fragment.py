@@ -181,6 +181,11 @@ class Fragment(SampleBatch):
             }
         return Fragment(part.to_dict(), ends, after)
 
+    def _trajectory_starts(self) -> np.ndarray:
+        starts = super()._trajectory_starts()
+        starts[self.starts] = True  # neighbouring segments of one trajectory may be copies, or have a gap between them
+        return starts
+
     def _joined(self, columns: dict[str, Any], parts: Sequence[SampleBatch], env_steps: int | None) -> SampleBatch:
         fragments = [part for part in parts if isinstance(part, Fragment)]
         if len(fragments) < len(parts):

@@ -18,7 +18,7 @@ from rollax.batch.columns import (
     positions_of,
     whole_number,
 )
-from rollax.batch.sequences import padded_columns
+from rollax.batch.sequences import padded_columns, trajectory_starts
 from rollax.errors import BatchError
 
 
@@ -287,8 +287,8 @@ class SampleBatch(MutableMapping[str, Any]):
 
         A sequence ends after `max_seq_len` rows and wherever a trajectory ends: where `trajectory_id`, `eps_id` or
         `agent_id` changes, after a row that is terminated or truncated (the same agent may begin a new trajectory) or
-        is a bootstrap row (`bootstrap`), and where `t` does not grow (the same fragment twice). Rows of
-        one trajectory must be neighbours, in time order.
+        is a bootstrap row (`bootstrap`), and where `t` does not grow (the same fragment twice). In a `Fragment` it also
+        ends with its segment. Rows of one trajectory must be neighbours, in time order.
 
         Args:
             max_seq_len: rows per sequence, at least 1.
@@ -299,7 +299,7 @@ class SampleBatch(MutableMapping[str, Any]):
         """
         self._refuse_padded("Cutting into sequences")
         length = whole_number(max_seq_len, 1, "sequences(max_seq_len)")
-        return SampleBatch(padded_columns(self, length), env_steps=self._env_steps)
+        return SampleBatch(padded_columns(self, length, self._trajectory_starts()), env_steps=self._env_steps)
 
     @staticmethod
     def concat_samples(batches: Iterable[Any]) -> Any:
@@ -320,6 +320,10 @@ class SampleBatch(MutableMapping[str, Any]):
     def _joined(self, columns: dict[str, Any], parts: Sequence[SampleBatch], env_steps: int | None) -> SampleBatch:
         """The batch of the concatenated columns of `parts`, of which this is the first."""
         return SampleBatch(columns, env_steps=env_steps)
+
+    def _trajectory_starts(self) -> np.ndarray:
+        """[count] bool: the rows at which a sequence begins in any case."""
+        return trajectory_starts(self)
 
     @property
     def _parts(self) -> int:

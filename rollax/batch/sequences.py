@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from rollax.batch.sample_batch import SampleBatch
 
 
-def padded_columns(batch: SampleBatch, length: int) -> dict[str, Any]:
-    """Copies of the columns, cut where trajectories end and after `length` rows; see `SampleBatch.sequences`."""
+def padded_columns(batch: SampleBatch, length: int, begins: np.ndarray) -> dict[str, Any]:
+    """Copies of the columns, cut where a trajectory `begins` and after `length` rows; see `SampleBatch.sequences`."""
     row = np.arange(batch.count)
-    offset = (row - np.maximum.accumulate(np.where(trajectory_starts(batch), row, 0))) % length
+    offset = (row - np.maximum.accumulate(np.where(begins, row, 0))) % length
     starts = np.flatnonzero(offset == 0)
     sequence = np.cumsum(offset == 0) - 1
     seq_lens = np.bincount(sequence).astype(np.int32)

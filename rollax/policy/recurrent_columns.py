@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space
 
 from rollax import trees
-from rollax.batch import Columns, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.errors import PolicyError
 from rollax.models.outputs import initial_state_of, is_recurrent
 from rollax.spaces import zeros
@@ -122,7 +122,9 @@ class RecurrentColumns:
             return self._as_padded(columns, batch), len(batch.seq_lens)
         memory = self.of(batch)
         bounds = {name: batch[name] for name in _TRAJECTORY if name in batch}
-        padded = SampleBatch({**columns, **memory, **bounds}).sequences(self.max_seq_len)
+        read = {**columns, **memory, **bounds}
+        rows = Fragment(read, batch.ends, {}) if isinstance(batch, Fragment) else SampleBatch(read)
+        padded = rows.sequences(self.max_seq_len)
         cut = partial(_by_sequence, length=self.max_seq_len)
         sequences = {
             name: column if name in _PER_SEQUENCE else trees.tree_map(cut, column)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax.batch import MultiAgentBatch, SampleBatch
+from rollax.batch import Fragment, MultiAgentBatch, SampleBatch
 from rollax.errors import BatchError
 
 
@@ -58,6 +58,14 @@ def test_sequences_without_flags_or_agents_follow_the_episodes():
 def test_sequences_end_between_copies_of_a_fragment():
     fragment = SampleBatch({"eps_id": [4, 4], "t": [5, 8]})
     assert SampleBatch.concat_samples([fragment, fragment]).sequences(10)["seq_lens"].tolist() == [2, 2]
+
+
+def test_sequences_end_with_the_segments_of_a_fragment():
+    # Two segments of one trajectory, of which the second repeats the first or begins later.
+    fragment = Fragment({"eps_id": [4] * 5, "trajectory_id": [7] * 5, "state_in": np.arange(5.0)}, [2, 4], {})
+    padded = fragment.sequences(10)
+    assert padded["seq_lens"].tolist() == [3, 2]
+    assert padded["state_in"].tolist() == [0, 3]
 
 
 def test_sequences_of_no_rows():

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from rollax import RolloutWorker, SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
+from rollax.batch import Fragment
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise
@@ -368,3 +369,12 @@ def test_a_repeated_fragment_is_not_one_trajectory():
     twice = SampleBatch.concat_samples([batch, batch])
     sequences, count = sequences_of(policy, twice)
     assert (count, sequences["seq_lens"].tolist()) == (4, [4, 2, 4, 2])
+
+
+def test_a_repeated_segment_is_not_one_trajectory_without_a_number_of_steps_either():
+    policy = make()
+    segment = Fragment(experience(policy, [6]).to_dict(), [5], {})
+    segment["terminateds"][:] = False
+    sequences, count = sequences_of(policy, SampleBatch.concat_samples([segment, segment]))
+    assert (count, sequences["seq_lens"].tolist()) == (4, [4, 2, 4, 2])
+    np.testing.assert_array_equal(sequences["state_in"][0], segment["state_in"][0][[0, 4, 0, 4]])
