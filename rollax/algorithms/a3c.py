@@ -36,6 +36,10 @@ class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
     defaults = {"rollout_fragment_length": 10, "timesteps_per_iteration": 1000, "grad_clip": 0.5}
     requires = {"train_batch_size": {"rollout_fragment_length": "auto"}}
 
+    @property
+    def _workers_of_a_batch(self) -> int:
+        return 1  # an update learns from one worker's fragment
+
 
 class A3CPolicy(JaxPolicy):
     """An actor and a critic, trained on advantages of whole fragments."""
@@ -84,6 +88,10 @@ class A2CConfig(A3CConfig):
         description="rows on the device at once: the gradient of a batch is accumulated over parts of this size; None: "
         "the whole batch at once",
     )
+
+    @property
+    def _workers_of_a_batch(self) -> int:
+        return max(self.num_workers, 1)  # all of them, as in other algorithms
 
     def check(self) -> None:
         super().check()

@@ -293,8 +293,13 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
     def fragment_length(self) -> int:
         """Env steps of each sub-environment in one fragment."""
         if self.rollout_fragment_length == "auto":
-            return -(-self.train_batch_size // (self.num_envs_per_worker * max(self.num_workers, 1)))
+            return -(-self.train_batch_size // (self.num_envs_per_worker * self._workers_of_a_batch))
         return self.rollout_fragment_length
+
+    @property
+    def _workers_of_a_batch(self) -> int:
+        """The workers whose fragments together fill a train batch."""
+        return max(self.num_workers, 1)
 
     @classmethod
     def scheduled_fields(cls) -> list[str]:

@@ -117,6 +117,14 @@ def test_an_iteration_has_many_fragments():
         assert trainer.train()["timesteps_this_iter"] == 1040  # 13 fragments of 8 * 10 steps
 
 
+@pytest.mark.parametrize(("config_class", "policy", "rows"), [(A3CConfig, A3CPolicy, 40), (A2CConfig, A2CPolicy, 10)])
+def test_an_update_has_the_rows_of_one_worker_in_a3c_and_of_all_workers_in_a2c(config_class, policy, rows):
+    sizes = {"train_batch_size": 40, "rollout_fragment_length": "auto", "num_workers": 4, "num_envs_per_worker": 2}
+    config = config_class(**TABLE, **sizes)
+    worker = RolloutWorker(Corridor, policy, config=config, worker_index=1, num_workers=4)
+    assert len(worker.sample()) == rows
+
+
 def test_gradients_of_a_worker_can_be_applied_by_another_policy():
     worker = RolloutWorker(Corridor, A3CPolicy, config=A3CConfig(**TABLE, num_envs_per_worker=2, lr=0.01))
     batch = worker.sample()
