@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollax.evaluation.messages import Rollout
 from rollax.optimizers.optimizer import Optimizer, Stats
+from rollax.policy.model_policy import ModelPolicy
 
 
 class AsyncGradientsOptimizer(Optimizer):
@@ -39,6 +40,8 @@ class AsyncGradientsOptimizer(Optimizer):
                 gradients, stats = rollout.gradients.get(policy_id, (None, None))
                 if stats is not None:
                     policy.apply_gradients(gradients)
+                    if isinstance(policy, ModelPolicy):  # the worker's rate is that of its last weights
+                        stats = {**stats, "cur_lr": policy.reported_lr()}
                 self._note(policy_id, stats)
         self._trained_on(rollout)
         self.version += 1

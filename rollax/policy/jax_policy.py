@@ -296,7 +296,7 @@ class JaxPolicy(ModelPolicy):
         columns, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(columns, plan, self.coefficients())
         arrays = {name: np.array(value) for name, value in gradients.items()}
-        return arrays, {**stats, "cur_lr": self._reported_lr()}
+        return arrays, {**stats, "cur_lr": self.reported_lr()}
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """One optimizer step with the arrays of `compute_gradients`, from this or another process.

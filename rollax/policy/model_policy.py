@@ -169,7 +169,7 @@ class ModelPolicy(Policy):
         """The result of `learning_rates` with these rates of parts of the model, where None is the current `lr`."""
         return {part: self.scheduled("lr") if rate is None else rate for part, rate in rates.items()}
 
-    def _reported_lr(self) -> float:
+    def reported_lr(self) -> float:
         """The statistic `cur_lr`: that of the whole model, else the config key `lr`."""
         rates = self.learning_rates()
         return self.scheduled("lr") if isinstance(rates, Mapping) else rates
@@ -324,7 +324,7 @@ class ModelPolicy(Policy):
         self._share()
         if update.error is not None:
             raise update.error
-        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self._reported_lr()}
+        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self.reported_lr()}
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
         """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""

@@ -274,7 +274,7 @@ class TorchPolicy(ModelPolicy):
         """
         columns, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
-        return dict(gradients), {**stats, "cur_lr": self._reported_lr()}
+        return dict(gradients), {**stats, "cur_lr": self.reported_lr()}
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """One optimizer step with the arrays of `compute_gradients`, from this or another process.

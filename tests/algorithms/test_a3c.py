@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import A2CConfig, A2CPolicy, A2CTrainer, A3CConfig, A3CPolicy, A3CTrainer, RolloutWorker, SampleBatch
+from rollax import (
+    A2CConfig,
+    A2CPolicy,
+    A2CTrainer,
+    A3CConfig,
+    A3CPolicy,
+    A3CTrainer,
+    AsyncGradientsOptimizer,
+    RolloutWorker,
+    SampleBatch,
+)
 from rollax.batch import Fragment
 from rollax.errors import ConfigError
 from rollax.policy.minibatches import Minibatches
@@ -115,6 +125,19 @@ def test_lambda_comes_from_the_config():
 def test_an_iteration_has_many_fragments():
     with A3CTrainer(Corridor, {**TABLE, "num_envs_per_worker": 8}) as trainer:
         assert trainer.train()["timesteps_this_iter"] == 1040  # 13 fragments of 8 * 10 steps
+
+
+def test_the_reported_learning_rate_is_that_of_the_step():
+    config = A3CConfig(**TABLE, lr_schedule=[[0, 0.02], [100, 0.01]])
+    local, remote = (RolloutWorker(Corridor, A3CPolicy, config=config, worker_index=index) for index in (0, 1))
+    optimizer = AsyncGradientsOptimizer(local)
+    rollout = remote.sample_gradients()  # with the weights of step 0, while others take 50 steps
+    local.set_timestep(50)
+    before = local.get_policy().get_weights()
+    optimizer._apply(rollout)
+    assert optimizer.stats["default_policy"]["cur_lr"] == pytest.approx(0.015)
+    change = local.get_policy().get_weights()["values"][:3] - before["values"][:3]
+    assert np.abs(change) == pytest.approx(f32(0.015, 0.015, 0.015), rel=1e-3)  # Adam's first step
 
 
 @pytest.mark.parametrize(("config_class", "policy", "rows"), [(A3CConfig, A3CPolicy, 40), (A2CConfig, A2CPolicy, 10)])
