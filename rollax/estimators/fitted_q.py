@@ -103,7 +103,7 @@ class FittedQ:
 
     Source: Le, Voloshin and Yue (2019), "Batch policy learning under constraints", Algorithm 3, arXiv:1903.08738.
     Deviations: gradient steps with a target network in the place of a regression to its end in each iteration; values
-        of Box actions are means over `samples` actions drawn from the policy.
+        of Box actions are means over `samples` actions drawn from the policy, and clipped as for the environment.
 
     Args:
         target: the policy to evaluate, without memory.
@@ -141,7 +141,7 @@ class FittedQ:
         following = episodes.following()
         columns: dict[str, Any] = {
             SampleBatch.OBS: target.filtered(episodes.obs),
-            SampleBatch.ACTIONS: self._indices(episodes.actions),
+            SampleBatch.ACTIONS: self._inputs_of(episodes.actions),
             SampleBatch.REWARDS: episodes.rewards.astype(np.float32),
             SampleBatch.DISCOUNTS: episodes.discounts(self.gamma).astype(np.float32),
             SampleBatch.NEW_OBS: target.filtered(following),
@@ -150,8 +150,7 @@ class FittedQ:
         if target.is_discrete:
             columns[_NEXT_WEIGHTS] = target.probabilities(following).astype(np.float32)
         else:
-            drawn = target.sampled(following, config.samples)
-            columns[_NEXT_ACTIONS] = drawn.reshape(rows, -1, *drawn.shape[1:])
+            columns[_NEXT_ACTIONS] = self._drawn(following)
         columns = trees.pad(columns, acting_bucket(rows))
         for first in range(0, config.updates, _UPDATES_AT_ONCE):
             steps = min(_UPDATES_AT_ONCE, config.updates - first)
@@ -165,7 +164,7 @@ class FittedQ:
         return self
 
     def q(self, obs: trees.Tree, actions: trees.Tree) -> np.ndarray:
-        given = self._indices(actions)[:, None]
+        given = self._inputs_of(actions)[:, None]
         if self.target.is_discrete:
             return np.take_along_axis(self._rows(obs), given, axis=1)[:, 0]
         return self._rows(obs, given)[:, 0]
@@ -173,14 +172,22 @@ class FittedQ:
     def v(self, obs: trees.Tree) -> np.ndarray:
         if self.target.is_discrete:
             return (self._rows(obs) * self.target.probabilities(obs)).sum(axis=1)
-        drawn = self.target.sampled(obs, self.config.samples)
-        return self._rows(obs, drawn.reshape(trees.length(obs), -1, *drawn.shape[1:])).mean(axis=1)
+        return self._rows(obs, self._drawn(obs)).mean(axis=1)
 
-    def _indices(self, actions: np.ndarray) -> np.ndarray:
-        space = self.target.runner.policy.action_space
-        if isinstance(space, spaces.Discrete):
-            return np.asarray(actions, np.int32) - np.int32(space.start)
-        return np.asarray(actions, np.float32)
+    def _drawn(self, obs: trees.Tree) -> np.ndarray:
+        """[N, K, *shape] actions of the policy for N raw observations."""
+        drawn = self._inputs_of(self.target.sampled(obs, self.config.samples))
+        return drawn.reshape(trees.length(obs), -1, *drawn.shape[1:])
+
+    def _inputs_of(self, actions: np.ndarray) -> np.ndarray:
+        """The network's inputs: indices of Discrete actions, and Box actions as the environment receives them.
+
+        A log may have only the clipped actions, and values beyond the bounds would then be extrapolated.
+        """
+        runner = self.target.runner
+        if isinstance(runner.policy.action_space, spaces.Discrete):
+            return np.asarray(actions, np.int32) - np.int32(runner.policy.action_space.start)
+        return np.asarray(runner.action_map.received(actions), np.float32)
 
     def _rows(self, obs: trees.Tree, actions: np.ndarray | None = None) -> np.ndarray:
         """[N, n] values of all actions, or [N, K] those of K actions for each observation."""

@@ -15,7 +15,7 @@ from rollax.config import resolve_config
 from rollax.errors import ConfigError, PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.fitted_q import FittedQ, FQEConfig
-from rollax.estimators.target_policy import TargetPolicy
+from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import NoFilter
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -164,6 +164,21 @@ def test_values_of_box_actions_are_means_over_samples(caplog) -> None:
     assert caplog.messages == ["Fitted Q evaluation: 5 of 5 updates"]
     assert values.q(episodes.obs, episodes.actions).shape == (9,)
     assert np.isfinite(values.v(episodes.obs)).all()
+
+
+def test_values_of_clipped_actions_are_those_at_the_bound() -> None:
+    # The environment cannot distinguish them, and logs of its actions have none beyond the bounds.
+    policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
+    actions = ActionMap(BOX, clip_actions=True, normalize_actions=True)
+    target = TargetPolicy(PolicyRunner(policy, NoFilter(OBS), actions))
+    values, obs = FittedQ(target, 0.9, FQEConfig(hiddens=(4,), samples=3)), np.zeros((5, 3), np.float32)
+    far = np.array([[3, -0.5], [0.25, -7], [2, 2], [0, 1], [-1.5, 0]], np.float32)
+    np.testing.assert_array_equal(values.q(obs, far), values.q(obs, np.clip(far, -1, 1)))
+    with acting_state_kept(policy):
+        drawn = target.sampled(obs, 3)
+    assert (np.abs(drawn) > 1).any()
+    of_drawn = values.q(np.repeat(obs, 3, axis=0), np.clip(drawn, -1, 1)).reshape(5, 3)
+    np.testing.assert_allclose(values.v(obs), of_drawn.mean(axis=1), atol=1e-6)
 
 
 def test_a_policy_with_memory_has_no_fitted_values() -> None:
