@@ -150,6 +150,7 @@ class TestRLlibJson:
 
     def files(self, folder, *files):
         """Files of RLlib: ((worker, *lines), ...) in the order of their names."""
+        folder.mkdir(exist_ok=True)
         for number, (worker, *content) in enumerate(files):
             lines(folder / f"output-2026-01-01_00-00-{number:02}_worker-{worker}_{number}.json", *content)
         return folder
@@ -166,6 +167,18 @@ class TestRLlibJson:
         assert [(len(one), one.total_reward) for one in found] == [(5, 5), (4, 4), (10, 10), (4, 4)]
         assert found[2].columns["obs"].ravel().tolist() == list(range(11))
         assert len({one.episode_id for one in found}) == 4
+
+    def test_an_agent_that_joins_in_a_later_file_belongs_to_the_same_episode(self, tmp_path):
+        # Agent 0 begins again with the same id, so agent 2 joins another episode than agent 1.
+        again = self.rows(0, 2, ends=True), self.rows(1, 1, agent=2, ends=True)
+        joins = self.rows(3, 2, ends=True), self.rows(3, 2, agent=1, ends=True)
+        first = self.rows(0, 3)
+        whole = describe(open_dataset(self.files(tmp_path / "whole", (0, first), (0, *joins))))
+        assert (whole.episodes, whole.policies["default_policy"].lengths) == (1, [5, 2])
+        found = read(self.files(tmp_path / "again", (0, first), (0, *again)))
+        assert [(one.episode_id, one.agent_id, len(one)) for one in found] == [
+            *(("0:7", 0, 3), ("1:7", 0, 2), ("1:7", 2, 1))
+        ]
 
     @pytest.mark.parametrize("agent", [0, 1])
     @pytest.mark.parametrize("with_t", [True, False])

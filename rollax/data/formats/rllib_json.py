@@ -163,12 +163,14 @@ class _Worker:
         self._unfinished: dict[Ids, _Unfinished] = {}
         self._not_in_this_file: set[Ids] = set()
         self._begun: Counter[Ids] = Counter()  # trajectories of this file
+        self._going_on: dict[str, str] = {}  # `eps_id` -> the episode that goes on from an earlier file
         self._after_skipped = False
         self._file = 0
 
     def begin_file(self, number: int) -> None:
         """Begins the file with this number."""
         self._file, self._not_in_this_file = number, set(self._unfinished)
+        self._going_on = {key[0]: found.episode for key, found in self._unfinished.items()}
         self._begun.clear()
 
     def add(self, pieces: Sequence[_Piece]) -> Iterator[RecordedTrajectory]:
@@ -218,6 +220,7 @@ class _Worker:
                 yield from self._assembler.finish((before.episode, agent, policy))
             if another:  # another episode with the same eps_id
                 before = None
+                self._going_on.pop(piece.key[0], None)
         self._not_in_this_file.discard(piece.key)
         episode = self._new_episode(piece.key) if before is None else before.episode
         if not any(piece.ends):
@@ -226,8 +229,10 @@ class _Worker:
         yield from self._assembler.add((episode, agent, policy), *piece[1:], continues=continues)
 
     def _new_episode(self, key: Ids) -> str:
-        """A new id for the episode of a starting trajectory; without `eps_id` in the file, many share one id."""
+        """The id of the episode of a starting trajectory; without `eps_id` in the file, many share one `eps_id`."""
         earlier, self._begun[key] = self._begun[key], self._begun[key] + 1
+        if not earlier and key[0] in self._going_on:  # an agent that joins in this file
+            return self._going_on[key[0]]
         return f"{self._file}:{key[0]}" + (f"#{earlier}" if earlier else "")
 
     def _begins_late(self, first_t: int | None, agent: Hashable) -> bool:
