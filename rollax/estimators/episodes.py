@@ -41,6 +41,7 @@ class LoggedEpisodes:
         behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; None if the log does not contain it.
         where: the origin of the data, for errors.
         left_out: the number of other trajectories in the data, which were cut or continue a cut one.
+        episode_numbers: [n] numbers from 0 on, equal for the agents of an episode; None: one agent in each.
     """
 
     obs: trees.Tree
@@ -52,9 +53,15 @@ class LoggedEpisodes:
     behaviour_logp: np.ndarray | None
     where: str
     left_out: int = 0
+    episode_numbers: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @property
+    def groups(self) -> np.ndarray:
+        """[n] the number of the episode of each: those of one episode are not independent."""
+        return np.arange(len(self)) if self.episode_numbers is None else self.episode_numbers
 
     @classmethod
     def of(
@@ -96,6 +103,7 @@ class LoggedEpisodes:
         last = np.cumsum(lengths + 1) - 1
         followed = np.ones(len(rewards) + len(whole), np.bool_)
         followed[last] = False
+        numbers: dict[str, int] = {}
         return cls(
             obs=trees.index(obs, followed),
             last_obs=_with_choices(trees.index(obs, last), runner),
@@ -106,6 +114,7 @@ class LoggedEpisodes:
             behaviour_logp=_behaviour_logp(whole, actions, reader, runner),
             where=f"data set of {runner.policy.name!r}",
             left_out=len(found) - len(whole),
+            episode_numbers=np.array([numbers.setdefault(one.episode_id, len(numbers)) for one in whole]),
         )
 
     def chosen(self, numbers: Sequence[int] | np.ndarray) -> LoggedEpisodes:
@@ -123,6 +132,7 @@ class LoggedEpisodes:
             terminated=self.terminated[numbers],
             behaviour_logp=None if logp is None else logp[rows],
             where=self.where,
+            episode_numbers=np.unique(self.groups[numbers], return_inverse=True)[1],
         )
 
     def following(self) -> trees.Tree:

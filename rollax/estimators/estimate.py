@@ -66,7 +66,7 @@ class Estimates:
     """The estimates of one policy from one data set.
 
     Attributes:
-        policy_id: the policy whose trajectories were read.
+        policy_id: the id of the estimated policy.
         episodes, steps: how many were read.
         gamma: γ.
         level: of the confidence intervals.
@@ -129,7 +129,7 @@ def estimate(
     gamma = _checked(methods, gamma, behaviour, level, resamples, seed, target)
     rewards, lengths = episodes.rewards, episodes.lengths
     returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
-    behavior = bootstrap(returns, level=level, resamples=resamples, seed=seed)
+    behavior = bootstrap(returns, episodes.groups, level=level, resamples=resamples, seed=seed)
     warnings = [left_out_warning(episodes)] if episodes.left_out else []
     ratios = cumulative = size = None
     results: dict[str, Estimate] = {}
@@ -146,7 +146,7 @@ def estimate(
             warnings += _warnings_of_values(episodes, gamma, fitted.values())
         for method in methods:
             terms = _terms(method, episodes, gamma, ratios, cumulative, fitted)
-            interval = bootstrap(terms, level=level, resamples=resamples, seed=seed)
+            interval = bootstrap(terms, episodes.groups, level=level, resamples=resamples, seed=seed)
             value = terms.value
             results[method] = Estimate(
                 method, returns.value, value, value - returns.value, interval.std, interval.low, interval.high
@@ -180,7 +180,8 @@ def estimate_policy(
 ) -> Estimates:
     """Estimates the mean discounted return that a policy would have, from the episodes of another one.
 
-    With several agents an episode of an agent is one episode, and other agents are part of the environment.
+    With several agents an episode of an agent is one episode, and other agents are part of the environment. The agents
+    of an episode are not independent: intervals resample them together.
 
     Args:
         policy: as `load_policy` returns it.
@@ -232,7 +233,8 @@ def _fitted(
 ) -> dict[str, _FittedValues]:
     """Method -> values; for "dr" each episode has those that are fitted to the other half of the episodes.
 
-    Values that were fitted to a row also predict its noise, and would hide the errors that "dr" corrects.
+    Values that were fitted to a row also predict its noise, and would hide the errors that "dr" corrects. The agents of
+    an episode are in the same half, because they may share rewards and observations.
 
     Source: Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the halves.
     """
@@ -251,13 +253,15 @@ def _fitted(
             got=config,
             expected="FQEConfig(updates=..., ...)",
         )
-    found = {}
-    if "dm" in wanted or len(episodes) < 2:
+    found, groups = {}, episodes.groups
+    count = int(groups.max()) + 1
+    if "dm" in wanted or count < 2:
         log.info("Values are fitted to all episodes")
         found = dict.fromkeys(wanted, _FittedValues.of(FittedQ(target, gamma, config).fit(episodes), episodes))
-    if "dr" in wanted and len(episodes) > 1:
+    if "dr" in wanted and count > 1:
         log.info("Values for dr are fitted to one half of the episodes, then to the other")
-        halves = np.array_split(np.random.default_rng(seed).permutation(len(episodes)), 2)
+        drawn = np.array_split(np.random.default_rng(seed).permutation(count), 2)
+        halves = [np.flatnonzero(np.isin(groups, half)) for half in drawn]
         parts = [
             _FittedValues.of(FittedQ(target, gamma, config).fit(episodes.chosen(other)), episodes.chosen(half))
             for half, other in (halves, halves[::-1])

@@ -23,15 +23,20 @@ class Interval(NamedTuple):
     std: float
 
 
-def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
+def bootstrap(
+    terms: Terms, groups: np.ndarray | None = None, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval:
     """The bias-corrected and accelerated (BCa) interval of an estimate.
 
     Source: Efron (1987), "Better bootstrap confidence intervals", sections 2 to 4: percentiles
         Φ(z0 + (z0 + z) / (1 - a (z0 + z))) of the resampled estimates, with z0 from the share below the estimate and
-        a from the jackknife.
+        a from the jackknife. With groups, both draw or leave out whole groups, see Davison and Hinkley (1997),
+        "Bootstrap methods and their application", section 3.8.
 
     Args:
         terms: the estimate.
+        groups: [n] numbers from 0 on, equal for terms that are not independent, such as the agents of an episode;
+            None: all are independent.
         level: the share of intervals that contain the true value.
         resamples: how many times the episodes are drawn with replacement.
         seed: of the draws.
@@ -39,18 +44,19 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
         The interval; both ends are the estimate if there is one episode, or if all resamples give the same value. All
         three are NaN if the estimate or a resample is not finite. Resamples whose estimate is undefined are left out.
     """
-    estimate, episodes = terms.value, len(terms)
+    groups = np.arange(len(terms)) if groups is None else groups
+    estimate, episodes = terms.value, int(groups.max()) + 1
     if np.isnan(estimate):
         return Interval(estimate, estimate, estimate)
     if episodes < 2:
         return Interval(estimate, estimate, 0.0)
     rng = np.random.default_rng(seed)
-    at_once = max(_CELLS_AT_ONCE // episodes, 1)
+    at_once = max(_CELLS_AT_ONCE // len(terms), 1)
     drawn: list[np.ndarray] = []
     for first in range(0, resamples, at_once):
         count = min(at_once, resamples - first)
         counts = rng.multinomial(episodes, np.full(episodes, 1 / episodes), size=count)
-        drawn.append(terms.weighted(counts.astype(np.float64)))
+        drawn.append(terms.weighted(counts.astype(np.float64)[:, groups]))
     values = _defined(np.concatenate(drawn))
     if not len(values):
         return Interval(math.nan, math.nan, math.nan)
@@ -64,7 +70,7 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
     # Ties count half, and the share stays within (0, 1), where the normal quantile is finite.
     below = (np.count_nonzero(values < estimate) + 0.5 * np.count_nonzero(values == estimate)) / len(values)
     bias = _NORMAL.inv_cdf(min(max(below, 0.5 / resamples), 1 - 0.5 / resamples))
-    left_out = _defined(terms.without_each())
+    left_out = _defined(_without_each(terms, groups, at_once))
     deviations = left_out.mean() - left_out
     deviations /= np.abs(deviations).max(initial=0.0) or 1.0
     squares = float((deviations**2).sum())
@@ -75,6 +81,15 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
         for share in (tail, 1 - tail)
     )
     return Interval(low, high, std)
+
+
+def _without_each(terms: Terms, groups: np.ndarray, at_once: int) -> np.ndarray:
+    """The estimates without one group each."""
+    count = int(groups.max()) + 1
+    if count == len(terms):
+        return terms.without_each()
+    parts = (np.arange(first, min(first + at_once, count)) for first in range(0, count, at_once))
+    return np.concatenate([terms.weighted((groups != part[:, None]).astype(np.float64)) for part in parts])
 
 
 def _defined(values: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,14 @@ def test_rows_and_next_observations() -> None:
     assert episodes.following()[:, 0].tolist() == [1, 2, 1, 2, 3]
     assert episodes.discounts(0.5).tolist() == [0.5, 0.0, 0.5, 0.5, 0.5]
     assert episodes.behaviour_logp is None
+
+
+def test_the_agents_of_an_episode_are_one_group() -> None:
+    ids = ("b", "one"), ("a", "two"), ("c", "one"), ("a", "three")
+    found = [replace(trajectory(2, terminated=True), agent_id=agent, episode_id=episode) for agent, episode in ids]
+    episodes = LoggedEpisodes.of(Recorded(*found), runner())
+    assert episodes.groups.tolist() == [0, 1, 0, 2]
+    assert episodes.chosen([3, 2, 0]).groups.tolist() == [1, 0, 0]
 
 
 def test_actions_are_in_the_scale_of_the_policy() -> None:

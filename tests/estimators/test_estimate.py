@@ -136,6 +136,37 @@ def test_values_of_an_episode_are_fitted_to_others_for_dr(monkeypatch) -> None:
     assert found["dr"].v_target == pytest.approx(3.75)
 
 
+def test_agents_of_an_episode_are_not_independent(monkeypatch) -> None:
+    fitted_to: list = []
+
+    class Zeros:
+        def __init__(self, *_) -> None:
+            pass
+
+        def fit(self, some):
+            fitted_to.append(set(some.rewards.tolist()))
+            return self
+
+        def q(self, obs, actions):
+            return np.zeros(len(actions))
+
+        def v(self, obs):
+            return np.zeros(len(obs))
+
+    monkeypatch.setattr("rollax.estimators.fitted_q.FittedQ", Zeros)
+    one = replace(play_episodes(TARGET, 1, np.random.default_rng(0)), lengths=np.ones(1, np.int64))
+    one = replace(one, **{name: getattr(one, name)[:1] for name in ("obs", "actions", "behaviour_logp")})
+    some = replace(one.chosen([0] * 20), rewards=np.arange(20.0), episode_numbers=np.arange(20))
+    twice = replace(some.chosen(np.repeat(np.arange(20), 2)), episode_numbers=np.repeat(np.arange(20), 2))
+    agents, alone = (estimate(target_of(TARGET), each, ["wis", "dr"], gamma=1.0) for each in (twice, some))
+    assert (agents.behavior_low, agents.behavior_high) == pytest.approx((alone.behavior_low, alone.behavior_high))
+    for method in ("wis", "dr"):
+        assert agents[method].v_std == pytest.approx(alone[method].v_std)
+    first, second = fitted_to[:2]
+    assert len(first) == len(second) == 10  # both agents of an episode have its reward
+    assert not first & second
+
+
 def test_doubtful_values_give_a_warning(episodes) -> None:
     cut = replace(episodes, terminated=np.arange(len(episodes)) > 2)
     found = estimate(target_of(TARGET), cut, ["dm"], values=VALUES, resamples=20)

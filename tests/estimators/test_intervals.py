@@ -37,6 +37,21 @@ def test_one_episode_or_equal_ones_have_no_width() -> None:
     assert bootstrap(mean_of(np.full(9, 4.0))) == (4.0, 4.0, 0.0)
 
 
+@pytest.mark.parametrize("cells", [4_000_000, 1])
+def test_terms_that_are_not_independent_are_drawn_together(monkeypatch, cells: int) -> None:
+    # Three agents with the return of their episode say no more than one. Alone they would divide std by sqrt(3).
+    monkeypatch.setattr("rollax.estimators.intervals._CELLS_AT_ONCE", cells)
+    rng = np.random.default_rng(3)
+    returns, logs, ones = rng.exponential(1.0, 30), rng.normal(size=30), np.ones(30, np.int64)
+    of_episodes = bootstrap(Terms(returns, logs, ones), resamples=300)
+    order = rng.permutation(90)
+    agents = Terms(np.repeat(returns, 3)[order], np.repeat(logs, 3)[order], np.ones(90, np.int64))
+    found = bootstrap(agents, np.repeat(np.arange(30), 3)[order], resamples=300)
+    np.testing.assert_allclose(found, of_episodes, rtol=1e-9)
+    assert bootstrap(agents, resamples=300).std < 0.7 * found.std
+    assert bootstrap(agents, np.zeros(90, np.int64)) == (agents.value, agents.value, 0.0)
+
+
 def test_resamples_without_weight_count_as_zero() -> None:
     terms = Terms(np.array([2.0, 0.0, 0.0]), np.array([0.0, -np.inf, -np.inf]), np.ones(3, np.int64))
     interval = bootstrap(terms, resamples=500)
