@@ -214,13 +214,18 @@ def schema_of(policies: Mapping[str, Columns]) -> pa.Schema:
     return pa.schema([*fields, *(pa.field(name, leaf.arrow_type()) for name, leaf in leaves.items())])
 
 
+def plain_infos(infos: np.ndarray) -> np.ndarray:
+    """[K] deep copies of info dicts, of what JSON can store: environments may reuse the arrays and lists in them."""
+    return np.fromiter(map(_plain, infos), object, len(infos))
+
+
 def info_to_json(info: Any) -> str:
     """An info dict as JSON: arrays as lists, keys as strings, without values that JSON cannot store."""
     return json.dumps(_plain(info))
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # of NumPy, JAX or PyTorch
         value = value.tolist()
     if isinstance(value, Mapping):
         parts = ((str(key), _plain(part)) for key, part in value.items())

@@ -18,7 +18,7 @@ from gymnasium import Space
 
 import rollax
 from rollax import trees
-from rollax.batch import DEFAULT_POLICY
+from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.config.stored import space_to_json
 from rollax.data.dataset import WITH_LAST, Continuations, RecordedTrajectory
 from rollax.data.layout import (
@@ -33,6 +33,7 @@ from rollax.data.layout import (
     Columns,
     Leaf,
     id_to_text,
+    plain_infos,
     schema_of,
 )
 from rollax.data.new_file import NewFile
@@ -155,7 +156,10 @@ class DatasetWriter:
         self._last_episode = trajectory.episode_id
         self._note_columns(trajectory)
         # Copies, because the caller may reuse its arrays before they are written.
-        columns = {name: trees.tree_map(np.array, column) for name, column in trajectory.columns.items()}
+        columns = {
+            name: trees.tree_map(plain_infos if name == SampleBatch.INFOS else np.array, column)
+            for name, column in trajectory.columns.items()
+        }
         self._pending.append(replace(trajectory, columns=columns))
         self._pending_rows += len(trajectory) + 1
         self._pending_bytes += sum(leaf.nbytes for c in trajectory.columns.values() for leaf in trees.leaves(c))

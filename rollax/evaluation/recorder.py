@@ -99,7 +99,9 @@ class Recorder:
         self._slots.make_room(int(rows.slots.max(initial=-1)) + 1)
         observed = selection is None or len(selection)
         if observed and self._infos:
-            seen["infos"] = rows.infos_of(selection)
+            from rollax.data.layout import plain_infos  # which imports PyArrow
+
+            seen["infos"] = plain_infos(rows.infos_of(selection))
         if outcomes is None or len(outcomes):
             trajectories = self._trajectories[policy_id]
             trajectories.record_rows(rows, selection, {SampleBatch.OBS: seen}, complete, outcomes, ended)

@@ -178,6 +178,34 @@ def test_the_rows_in_memory_of_all_policies_are_limited(tmp_path, monkeypatch, o
         assert np.concatenate([one.columns["t"] for one in parts]).tolist() == list(range(sum(map(len, parts))))
 
 
+class Reusing(Random):
+    """An environment that changes the arrays and lists of its info dict in place."""
+
+    def __init__(self):
+        super().__init__(spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2))
+        self.info = {"place": np.zeros(2), "inner": {"path": []}}
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        self.info["place"][:] = 0
+        self.info["inner"]["path"].clear()
+        return obs, self.info
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = super().step(action)
+        self.info["place"] += 1
+        self.info["inner"]["path"].append(1)
+        return obs, reward, terminated, truncated, self.info
+
+
+def test_infos_are_those_of_their_step(tmp_path):
+    _, written, _ = played(lambda context: Reusing(), tmp_path, output_infos=True)
+    assert max(map(len, written["default_policy"])) > 2
+    for trajectory in written["default_policy"]:
+        infos = [{"place": [t, t], "inner": {"path": [1] * t}} for t in range(len(trajectory) + 1)]
+        assert trajectory.columns["infos"].tolist() == infos
+
+
 def test_observations_before_the_filter(tmp_path):
     env = KINDS["id"].make
     raw, _, _ = played(lambda context: env(3), tmp_path / "raw")

@@ -92,13 +92,24 @@ def test_arrays_of_jax(tmp_path):
     np.testing.assert_array_equal(found.columns["obs"], one.columns["obs"])
 
 
+def test_infos_with_arrays_of_other_libraries(tmp_path):
+    (one,) = some(1)
+    one.columns["infos"] = np.array([{"x": jnp.float32(i), "y": (jnp.arange(2), {1, 2})} for i in range(len(one) + 1)])
+    written(tmp_path, [one])
+    (found,) = open_dataset(tmp_path).trajectories()
+    assert found.columns["infos"].tolist() == [{"x": i, "y": [[0, 1], None]} for i in range(len(one) + 1)]
+
+
 def test_arrays_that_the_caller_reuses(tmp_path):
     (one,) = some(1)
+    place = np.zeros(1)
+    one.columns["infos"] = np.array([{"place": place}] * (len(one) + 1))
     with DatasetWriter(tmp_path, *SPACES) as writer:
         for number in range(3):
-            one.columns["rewards"][:] = number
+            one.columns["rewards"][:] = place[:] = number
             writer.write(replace(one, episode_id=str(number)))
     reader = open_dataset(tmp_path)
+    assert [read.columns["infos"][-1] for read in reader.trajectories()] == [{"place": [i]} for i in range(3)]
     assert [set(read.columns["rewards"].tolist()) for read in reader.trajectories()] == [{0}, {1}, {2}]
     assert reader.header["behaviour"]["score"] == len(one)
 
