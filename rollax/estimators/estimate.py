@@ -140,7 +140,7 @@ def estimate(
             weights = cumulative[np.cumsum(lengths) - 1]
             size = _sample_size(weights, len(episodes), warnings)
             if behaviour == "fitted":
-                warnings += _warnings_of_fitted_weights(weights)
+                warnings += _warnings_of_fitted_weights(weights, target.on_bound(episodes.actions).mean())
         fitted = _fitted(methods, episodes, target, gamma, values, fqe, seed)
         if fitted:
             warnings += _warnings_of_values(episodes, gamma, fitted.values())
@@ -344,18 +344,28 @@ def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) ->
     return size
 
 
-def _warnings_of_fitted_weights(log_weights: np.ndarray) -> list[str]:
-    """A warning if the mean weight is not 1, its expectation with correct fitted probabilities."""
+def _warnings_of_fitted_weights(log_weights: np.ndarray, on_bound: float) -> list[str]:
+    """Warnings if the mean weight is not 1, its expectation with correct fitted probabilities, or actions were clipped.
+
+    Args:
+        on_bound: share of the actions on a bound, where clipping puts probability that no density describes.
+    """
+    warnings = []
+    if on_bound > _MOST_OUTSIDE:
+        warnings.append(
+            f"{on_bound:.0%} of the actions lie on a bound of their Box and may have been clipped: their densities are "
+            "unknown, and the importance weights are wrong; use 'dm', or data with the unclipped actions"
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         weights = np.exp(log_weights)
         mean, error = weights.mean(), weights.std() / np.sqrt(len(weights))
-        if abs(mean - 1) <= max(_WEIGHT_TOLERANCE, 3 * error):
-            return []
-    return [
-        f"the mean importance weight is {mean:.3g} instead of 1: the fitted model of the behaviour policy does not "
-        "describe the data, and 'is' and 'pdis' are wrong by about this factor; use data with `action_logp`, more of "
-        "it, or 'dm'"
-    ]
+    if not abs(mean - 1) <= max(_WEIGHT_TOLERANCE, 3 * error):
+        warnings.append(
+            f"the mean importance weight is {mean:.3g} instead of 1: the fitted model of the behaviour policy does not "
+            "describe the data, and 'is' and 'pdis' are wrong by about this factor; use data with `action_logp`, more "
+            "of it, or 'dm'"
+        )
+    return warnings
 
 
 def _checked(

@@ -78,6 +78,18 @@ class TargetPolicy:
         found = in_parts(lambda some: policy.action_probabilities(self.filtered(some), explore=self.explore), obs)
         return np.asarray(found, np.float64)
 
+    def on_bound(self, actions: trees.Tree) -> np.ndarray:
+        """[N] whether an element of an action, in the scale of the policy, lies exactly on a bound of its Box.
+
+        Actions beyond a bound do not count: their densities are those of the policy.
+        """
+        action_map = self.runner.action_map
+        unchanged = trees.tree_map(
+            lambda one, other: np.isclose(one, other, atol=1e-5).reshape(len(one), -1).all(axis=1),
+            *(actions, action_map.received(actions)),
+        )
+        return action_map.on_bound(action_map(actions)) & np.all([*trees.leaves(unchanged)], axis=0)
+
     def sampled(self, obs: trees.Tree, count: int) -> trees.Tree:
         """Columns [N · count, ...] of policy actions for N raw observations: `count` adjacent ones for each."""
         rows = np.repeat(np.arange(trees.length(obs)), count if self.explore else 1)

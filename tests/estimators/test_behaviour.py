@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -63,6 +65,29 @@ def test_models_that_do_not_describe_the_data_give_a_warning(target, monkeypatch
     assert found["is"].v_target == pytest.approx(found.v_behavior / np.e)
     assert found.effective_sample_size == pytest.approx(60)
     assert "mean importance weight is 0.368 instead of 1" in found.warnings[0]
+
+
+def test_clipped_actions_give_a_warning(monkeypatch) -> None:
+    obs, actions = spaces.Box(-1, 1, (1,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
+    policy = PGPolicy(obs, actions, {"seed": 0, "gamma": 1.0, "model": {"fcnet_hiddens": [4]}})
+    action_map = ActionMap(actions, clip_actions=True, normalize_actions=True)
+    target, rows = TargetPolicy(PolicyRunner(policy, NoFilter(obs), action_map)), 100
+    drawn = np.random.default_rng(0).normal(size=(rows, 1)).astype(np.float32)
+    logged = LoggedEpisodes(
+        obs=np.zeros((rows, 1), np.float32),
+        last_obs=np.zeros((rows, 1), np.float32),
+        actions=drawn,
+        rewards=np.ones(rows),
+        lengths=np.ones(rows, np.int64),
+        terminated=np.ones(rows, bool),
+        behaviour_logp=None,
+        where="a test",
+    )
+    monkeypatch.setattr(behaviour, "fitted_logp", lambda episodes, target, seed: target.logp(episodes))
+    assert not estimate(target, logged, ["wis"], behaviour="fitted", resamples=50).warnings
+    clipped = replace(logged, actions=np.clip(drawn, -1, 1))
+    (warning,) = estimate(target, clipped, ["wis"], behaviour="fitted", resamples=50).warnings
+    assert f"{np.mean(np.abs(drawn) > 1):.0%} of the actions lie on a bound" in warning
 
 
 def test_too_few_episodes(target) -> None:

@@ -181,6 +181,16 @@ def test_values_of_clipped_actions_are_those_at_the_bound() -> None:
     np.testing.assert_allclose(values.v(obs), of_drawn.mean(axis=1), atol=1e-6)
 
 
+@pytest.mark.parametrize("space", [BOX, spaces.Dict({"b": BOX, "a": spaces.Discrete(2)})])
+def test_actions_on_a_bound(space: spaces.Space) -> None:
+    actions = ActionMap(space, clip_actions=True, normalize_actions=True)
+    target = TargetPolicy(PolicyRunner(PPOPolicy(OBS, space, PPOConfig(model=MODEL)), NoFilter(OBS), actions))
+    some: Any = np.array([[1, 0], [0.5, -1], [0.5, -0.9], [1.5, 0], [0, -3]], np.float32)
+    if space is not BOX:
+        some = {"b": some, "a": np.zeros(5, np.int64)}
+    assert target.on_bound(some).tolist() == [True, True, False, False, False]
+
+
 def test_a_policy_with_memory_has_no_fitted_values() -> None:
     model = {**MODEL, "use_lstm": True, "lstm_cell_size": 4}
     policy = PPOPolicy(OBS, spaces.Discrete(3), PPOConfig(model=model, seed=1))
