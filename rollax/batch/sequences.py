@@ -43,5 +43,8 @@ def trajectory_starts(batch: SampleBatch) -> np.ndarray:
         if name in batch:
             starts[1:] |= batch[name][:-1].astype(bool)
     if batch.T in batch:
-        starts[1:] |= batch[batch.T][1:] <= batch[batch.T][:-1]
+        grows = batch[batch.T][1:] > batch[batch.T][:-1]
+        if batch.BOOTSTRAP in batch:
+            grows |= batch[batch.BOOTSTRAP][1:].astype(bool)  # of bootstrap rows it is 0
+        starts[1:] |= ~grows
     return starts

@@ -175,11 +175,15 @@ def test_bootstrap_rows_are_not_counted():
     assert (twice.agent_steps, twice.env_steps) == (4, 4)
 
 
-def test_sequences_of_a_cut_segment_end_with_bootstrap_rows():
-    longer = fragment().with_bootstrap_rows()
+@pytest.mark.parametrize("with_t", [False, True])
+def test_sequences_of_a_cut_segment_end_with_bootstrap_rows(with_t):
+    batch = fragment()
+    if with_t:  # 0 in bootstrap rows
+        batch["t"] = np.arange(3, 10)
+    longer = batch.with_bootstrap_rows()
     # The trajectory continues in the next fragment. Its first row has the observation of the bootstrap row and begins
     # a new sequence.
-    following = SampleBatch(fragment()[:2].to_dict())
+    following = SampleBatch(batch[:2].to_dict())
     following["bootstrap"] = np.zeros(2, bool)
     both: Any = SampleBatch.concat_samples([longer[:3], following])
     padded = both.sequences(4)
