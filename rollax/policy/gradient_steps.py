@@ -172,7 +172,9 @@ class GradientSteps:
             if plan.ndim == 2 and stat.shape != plan.shape[1:]:
                 raise misshapen_statistic(name, stat.shape, plan.shape[1:])
         columns = {name: jnp.zeros(capacity, stat.dtype) for name, stat in by_row.items() if plan.ndim == 2}
-        zeros = {name: jnp.zeros((), stat.dtype) for name, stat in shapes.items() if name not in by_row}
+        # A sum of half precision stops growing, and one of booleans is no boolean.
+        wide = {name: jnp.promote_types(stat.dtype, jnp.float32) for name, stat in shapes.items() if not stat.ndim}
+        zeros = {name: jnp.zeros((), dtype) for name, dtype in wide.items()}
 
         def going_on(carry: tuple) -> jax.Array:
             step, *_, goes_on, _ = carry

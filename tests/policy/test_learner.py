@@ -91,6 +91,20 @@ def test_state_keeps_its_shape_and_dtype(epochs):
     np.testing.assert_allclose(mean, [y.mean()], rtol=1e-3)
 
 
+@pytest.mark.parametrize("rows", [1, 512])  # without and with a loop
+def test_statistics_of_any_kind_are_means_of_float32(rows):
+    def loss(params, targets, extra, batch, mask, coefficients):
+        value, _ = squared_error(params, targets, {"steps": 0}, batch, mask, coefficients)
+        found = {"half": jnp.ones((), jnp.bfloat16), "flag": jnp.array(True), "byte": jnp.int8(1), "number": 1}
+        return value, (found, {})
+
+    learner = learner_of(loss, optax.identity(), start()[0], {})
+    plan = Minibatches.draw(np.random.default_rng(0), rows, 1, 1)
+    update = learner.learn(padded(*data(rows), rows), plan, {"lr": 0.0, "weight": 1.0}, "here")
+    # 512 steps: a sum of bfloat16 stops at 256, and one of int8 at 127.
+    assert update.statistics == {"half": 1.0, "flag": 1.0, "byte": 1.0, "number": 1.0}
+
+
 class TestLearner:
     @pytest.mark.long
     @pytest.mark.parametrize(("rows", "size"), [(1, 4), (3, None), (10, 4), (33, None), (33, 32), (100, 32)])
