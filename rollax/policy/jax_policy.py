@@ -41,7 +41,7 @@ from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel, owners_of
 from rollax.policy.update_plan import check_parts, check_rates, part_of
 from rollax.policy.weights import check_gradients, check_weights
-from rollax.policy.wide_integers import WideIntegers
+from rollax.policy.wide_integers import WideIntegers, check_columns
 from rollax.sharing import shared
 from rollax.state import count, section
 
@@ -101,6 +101,11 @@ class JaxPolicy(ModelPolicy):
     def _check_observations(self, obs_batch: Any) -> None:
         super()._check_observations(obs_batch)
         self.wide_integers.check(obs_batch, self.name)
+
+    def _checked_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        columns = super()._checked_columns(batch)
+        check_columns(columns, self.described)
+        return columns
 
     # Compiled functions are looked up at first use, when the policy is complete: a subclass may set attributes after
     # `super().__init__`.

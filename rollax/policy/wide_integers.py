@@ -1,4 +1,4 @@
-"""Integers of 64 bits in observations, which JAX reads modulo 2**32 without a word."""
+"""Integers of 64 bits in observations and learned columns, which JAX reads modulo 2**32 without a word."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax import trees
-from rollax.errors import EnvError
+from rollax.batch import Columns
+from rollax.errors import BatchError, EnvError
 from rollax.spaces import Path, at, leaves, path_text, space_text
 
 
@@ -40,4 +41,21 @@ class WideIntegers:
                     got=f"{column[wrong][0]}, in {space_text(leaf)}",
                     expected=f"numbers from {low} to {high}, or floats",
                     fix="declare a Box of float32 or float64, and scale its numbers",
+                )
+
+
+def check_columns(columns: Columns, where: str) -> None:
+    """Raises BatchError for an integer of the columns that a loss reads that JAX would change, such as a wide id."""
+    for name, column in columns.items():
+        for leaf in trees.leaves(column):
+            if not isinstance(leaf, np.ndarray) or leaf.dtype not in (np.int64, np.uint64) or not leaf.size:
+                continue
+            limits = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
+            if leaf.min() < limits.min or leaf.max() > limits.max:
+                raise BatchError(
+                    "An integer of a column that the loss reads needs more than 32 bits.",
+                    where=f"{where}, column {name!r}",
+                    got=f"numbers from {leaf.min()} to {leaf.max()}, as ids of remote workers have",
+                    expected=f"numbers from {limits.min} to {limits.max}",
+                    fix="let train_columns number the ids: np.unique(ids, return_inverse=True)[1]; or return floats",
                 )

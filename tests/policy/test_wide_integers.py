@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import EnvError
+from rollax import BatchError, EnvError, RolloutWorker, SampleBatch
+from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 
 CHOICES = spaces.Discrete(2)
@@ -44,3 +46,36 @@ def test_floats_in_the_place_of_integers_are_not_wrapped():
     policy = make(box(np.int64))
     large = np.full((1, 2), 2.0**32 + 1024, np.float32)
     assert policy.compute_values(large) != policy.compute_values(np.full((1, 2), 1024, np.int64))
+
+
+class Spread(PGPolicy):
+    """Its loss counts the trajectories of the batch."""
+
+    batch_columns = PGPolicy.batch_columns | {"trajectory_id"}
+    numbered = False
+
+    def train_columns(self, batch):
+        ids = batch["trajectory_id"]
+        ids = np.unique(ids, return_inverse=True)[1] if self.numbered else ids
+        return {**super().train_columns(batch), "trajectory_id": ids}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        loss, _ = super().loss(model, out, batch, mask, coefficients)
+        ids = jnp.sort(batch["trajectory_id"])
+        return loss, {"trajectories": 1 + jnp.sum(ids[1:] != ids[:-1])}
+
+
+class Numbered(Spread):
+    numbered = True
+
+
+def test_ids_of_several_workers_in_a_loss_of_ones_own():
+    # Those of different workers differ in the upper bits alone.
+    config = {"rollout_fragment_length": 8, "seed": 0}
+    workers = [RolloutWorker("CartPole-v1", Spread, config=config, worker_index=index) for index in (1, 2)]
+    batch = SampleBatch.concat_samples([worker.sample() for worker in workers])
+    assert len(np.unique(batch["trajectory_id"])) == 2
+    with pytest.raises(BatchError, match=r"more than 32 bits(.|\n)*'trajectory_id'(.|\n)*return_inverse"):
+        workers[0].get_policy().learn_on_batch(batch)
+    policy = RolloutWorker("CartPole-v1", Numbered, config=config).get_policy()
+    assert policy.learn_on_batch(batch)["trajectories"] == 2
