@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollax import trees
 from rollax.errors import PolicyError
 
 State = tuple[Any, ...]
@@ -91,3 +92,18 @@ def run_model(model: Any, columns: Any) -> Any:
         return model(columns["obs"])
     extra = {name: columns[name] for name in getattr(model, "memory_inputs", ())}
     return model(columns["obs"], columns["state_in"], **extra)
+
+
+def values_of_critic(model: Any, critic_obs: Any) -> Any:
+    """[B] the values of a model's method `critic` for columns of B rows; PolicyError for another shape."""
+    values, rows = model.critic(critic_obs), trees.length(critic_obs)
+    shape = tuple(values.shape) if hasattr(values, "shape") else None
+    if shape != (rows,):
+        raise PolicyError(
+            "The method `critic` of the model does not return one value for each row.",
+            where=f"{type(model).__name__}.critic, called on {rows} rows",
+            got=type(values).__name__ if shape is None else f"shape {shape}",
+            expected=f"({rows},)",
+            fix="drop the last axis: `values.squeeze(-1)`" if shape == (rows, 1) else "return an array [B]",
+        )
+    return values

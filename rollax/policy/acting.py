@@ -13,7 +13,7 @@ from rollax import trees
 from rollax.batch import Columns, SampleBatch
 from rollax.errors import PolicyError
 from rollax.models.distributions.base import ActionDistribution
-from rollax.models.outputs import Outputs, run_model
+from rollax.models.outputs import Outputs, run_model, values_of_critic
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.split_model import SplitModel
 from rollax.spaces import ACTION_MASK
@@ -54,7 +54,7 @@ class Acting:
         """The model's outputs inside a compiled function; see `JaxPolicy.forward`."""
         out = run_model(model, columns)
         if SampleBatch.CRITIC_OBS in columns:
-            out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
+            out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
         if self._masks is not None:
             out = out._replace(policy=self._masks.mask(out.policy, columns[SampleBatch.OBS][ACTION_MASK]))
@@ -95,7 +95,7 @@ class Acting:
     ) -> tuple[Any, Any, tuple]:
         """`(actions, packed, state_out)`, with all fetched columns in `packed`; traced by JAX."""
         explore, exploration = noise is not None, self._exploration
-        model = self._split.merge(params, extra, learning=explore and self._noisy, noise_seed=noise_seed)
+        model = self._split.merge(params, extra, exploring=explore and self._noisy, noise_seed=noise_seed)
         out = self._forward(model, columns)
         actions = exploration.sample(out.policy, noise) if explore else exploration.mode(out.policy)
         values = jnp.zeros(len(out.policy)) if out.value is None else out.value
@@ -126,7 +126,7 @@ class Acting:
         """[S] state values; with `critic_obs` those of the centralized critic."""
         model = self._split.merge(params, extra)
         if SampleBatch.CRITIC_OBS in columns:
-            return _precise(model.critic(columns[SampleBatch.CRITIC_OBS]))
+            return _precise(values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
         values = self._forward(model, columns).value
         if values is None:
             raise PolicyError(

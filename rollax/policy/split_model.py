@@ -38,6 +38,9 @@ class SplitModel:
         model.eval()
         self._acting_graph = nnx.split(model, nnx.Param, ...)[0]
         model.train()  # the graphs differ in Dropout and BatchNorm; the arrays are the same
+        model.set_attributes(use_running_average=True, raise_if_not_found=False)
+        self._exploring_graph = nnx.split(model, nnx.Param, ...)[0]
+        model.train()
         self._learning_graph, params, extra = nnx.split(model, nnx.Param, ...)
         self._params_tree, param_arrays = _named(params)
         self._extra_tree, extra_arrays = _named(extra)
@@ -53,15 +56,22 @@ class SplitModel:
         return self
 
     def merge(
-        self, params: Mapping[str, Any], extra: Mapping[str, Any], *, learning: bool = False, noise_seed: Any = None
+        self,
+        params: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        *,
+        learning: bool = False,
+        exploring: bool = False,
+        noise_seed: Any = None,
     ) -> Any:
         """The model with these arrays, in training mode if it is `learning`, otherwise in evaluation mode.
 
-        `noise_seed` [] uint32 is for new random streams; None: those in `extra`.
+        A model that is `exploring` is in training mode too, except for its batch statistics: those of a few rows and
+        padding would be meaningless. `noise_seed` [] uint32 is for new random streams; None: those in `extra`.
         """
         state = [self._key(n, extra[n], noise_seed) if n in self._keys else extra[n] for n in self.extra]
         trained = jax.tree.unflatten(self._params_tree, [params[name] for name in self.params])
-        graph = self._learning_graph if learning else self._acting_graph
+        graph = self._learning_graph if learning else self._exploring_graph if exploring else self._acting_graph
         return nnx.merge(graph, trained, jax.tree.unflatten(self._extra_tree, state))
 
     def _key(self, name: str, data: Any, seed: Any) -> jax.Array:
@@ -69,8 +79,14 @@ class SplitModel:
         return key if seed is None else jax.random.fold_in(key, seed)
 
     def extra_of(self, model: nnx.Module) -> dict[str, jax.Array]:
-        """The state beside the parameters after a forward pass (batch statistics, random streams)."""
-        return self.arrays_of(model)[1] if self.extra else {}
+        """The state beside the parameters after a forward pass (batch statistics, random streams).
+
+        Values that the pass has added to the model, as `sow` does, are left out.
+        """
+        if not self.extra:
+            return {}
+        extra = self.arrays_of(model)[1]
+        return {name: extra[name] for name in self.extra}
 
     def _without_keys(self, extra: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Random keys as plain arrays, which can be stored."""

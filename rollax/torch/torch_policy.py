@@ -17,7 +17,7 @@ from rollax.batch import Columns, SampleBatch
 from rollax.errors import PolicyError
 from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
-from rollax.models.outputs import Outputs, is_noisy, run_model
+from rollax.models.outputs import Outputs, is_noisy, run_model, values_of_critic
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.learned_columns import naming_missing_columns
@@ -163,7 +163,7 @@ class TorchPolicy(ModelPolicy):
         """
         out = run_model(model, columns)
         if SampleBatch.CRITIC_OBS in columns:
-            out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
+            out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
         if self.masks.present:
             mask = columns[SampleBatch.OBS][ACTION_MASK]
@@ -241,7 +241,7 @@ class TorchPolicy(ModelPolicy):
 
     def _values(self, model: Any, columns: Columns) -> Tensor:
         if SampleBatch.CRITIC_OBS in columns:
-            return _precise(model.critic(columns[SampleBatch.CRITIC_OBS]))
+            return _precise(values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
         values = self.forward(model, columns).value
         if values is None:
             raise PolicyError(

@@ -360,6 +360,11 @@ class OwnCritic(nnx.Module):
         return self.out(jax.nn.relu(self.hidden(critic_obs))).squeeze(-1)
 
 
+class Unsqueezed(OwnCritic):
+    def critic(self, critic_obs):
+        return super().critic(critic_obs)[:, None]
+
+
 BY_HAND = {"centralized_critic": False, "model": {"custom_model": OwnCritic}}
 
 
@@ -397,3 +402,8 @@ class TestByHand:
         assert batch["t"][batch.ends].tolist() == [2] * len(batch.ends)
         delta = batch["rewards"][batch.ends] + 0.99 * following - values[batch.ends]
         np.testing.assert_allclose(batch["advantages"][batch.ends], delta, rtol=1e-4, atol=1e-5)
+
+    def test_a_critic_with_an_axis_too_many_is_refused(self):
+        made = worker({"a": ByHandWithNext, "b": ByHandWithNext}, **{**BY_HAND, "model": {"custom_model": Unsqueezed}})
+        with pytest.raises(PolicyError, match=r"Unsqueezed\.critic(.|\n)*\(32, 1\)(.|\n)*squeeze\(-1\)"):
+            made.sample()

@@ -77,6 +77,20 @@ def test_learning_uses_dropout_and_updates_statistics(split, params, extra):
     assert not np.array_equal(out, split.merge(params, after, learning=True)(X))
 
 
+def test_exploring_uses_dropout_and_the_running_statistics(split, params, extra):
+    extra = {**extra, "layers.1.mean": np.full(2, 3, np.float32)}
+    model = split.merge(params, extra, exploring=True)
+    model.dropout.eval()
+    np.testing.assert_array_equal(model(X), split.merge(params, extra)(X))
+    assert (split.merge(params, extra, exploring=True)(X) == 0).any()
+
+
+def test_values_that_a_pass_adds_are_no_state(split, params, extra):
+    model = split.merge(params, extra, learning=True)
+    model.seen = nnx.Intermediate(X)
+    assert split.extra_of(model).keys() == extra.keys()
+
+
 def test_works_inside_a_compiled_function(split, params, extra):
     @jax.jit
     def step(params, extra):

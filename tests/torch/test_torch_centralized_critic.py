@@ -61,6 +61,11 @@ class OwnCritic(nn.Module):
         return self.out(torch.relu(self.hidden(seen)))[:, 0]
 
 
+class Unsqueezed(OwnCritic):
+    def critic(self, critic_obs):
+        return super().critic(critic_obs)[:, None]
+
+
 def explained(**changes):
     """The correlation of values with rewards, which depend only on the other agent's observation and action."""
     with CentralTrainer(Secrets, {**CONFIG, **changes}) as trainer:
@@ -141,3 +146,8 @@ def test_a_model_without_a_critic_is_refused():
 
     with pytest.raises(PolicyError, match=r"model has no centralized critic(.|\n)*critic\(critic_obs\)"):
         worker(Without)
+
+
+def test_a_critic_with_an_axis_too_many_is_refused():
+    with pytest.raises(PolicyError, match=r"Unsqueezed\.critic(.|\n)*, 1\)(.|\n)*squeeze\(-1\)"):
+        worker(model={"custom_model": Unsqueezed}).sample()
