@@ -87,6 +87,15 @@ def refuse_incomplete(trainer_class: type[Trainer]) -> None:
             expected=f"{', '.join(needed[:-1])} and {needed[-1]}",
             fix="set them in the class, or inherit from the trainer of a similar algorithm, such as PPOTrainer",
         )
+    config_class: Any = trainer_class.config_class
+    if not (isinstance(config_class, type) and issubclass(config_class, TrainerConfig)):
+        raise ConfigError(
+            "The config class of the trainer lacks the common keys.",
+            where=f"class {trainer_class.__name__}: config_class",
+            got=config_class,
+            expected="a subclass of TrainerConfig",
+            fix="derive it from TrainerConfig too: class OwnConfig(StateValueFields, TrainerConfig)",
+        )
     if not isinstance(trainer_class.name, str):
         raise ConfigError(
             "The name of the trainer class is not a string.",

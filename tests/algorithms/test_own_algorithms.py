@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from rollax import ConfigError, PGTrainer, SyncReplayOptimizer, load_policy
+from rollax.config.groups import StateValueFields
 from tests.algorithms import own_awr, own_qr_dqn
 from tests.algorithms.own_awr import AWRTrainer
 from tests.algorithms.own_qr_dqn import QRDQNTrainer, quantile_huber
@@ -72,3 +74,11 @@ def test_a_config_without_the_keys_of_the_optimizer():
 
     with pytest.raises(ConfigError, match=r"lacks keys of its optimizer(.|\n)*PGConfig(.|\n)*buffer_size"):
         Replayed("CartPole-v1")
+
+
+def test_a_config_without_the_common_keys():
+    class Unfinished(PGTrainer):
+        config_class: Any = StateValueFields  # a group of keys alone
+
+    with pytest.raises(ConfigError, match=r"common keys(.|\n)*Unfinished(.|\n)*StateValueFields, TrainerConfig"):
+        Unfinished(env=Matching)
