@@ -299,6 +299,18 @@ def _added(
     return total, means, apart
 
 
+def merged(first: Mapping[str, NDArray], second: Mapping[str, NDArray]) -> State:
+    """The statistics of the rows of two states of one filter together."""
+    found = dict(first)
+    for prefix in [name.removesuffix(_PARTS[0]) for name in first if name.endswith(_PARTS[0])]:
+        count, mean, squares = (f"{prefix}{part}" for part in _PARTS)
+        if second[count] > 0:
+            before = first[count], first[mean], first[squares]
+            parts = _added(before, float(second[count]), second[mean], second[squares])
+            found |= {name: np.asarray(part) for name, part in zip((count, mean, squares), parts, strict=True)}
+    return found
+
+
 FILTERS = {"NoFilter": NoFilter, "MeanStdFilter": MeanStdFilter}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from rollax.batch import MultiAgentBatch
-from rollax.evaluation.filters import State
+from rollax.evaluation.filters import State, merged
 from rollax.evaluation.metrics import EpisodeList
 
 
@@ -44,7 +44,8 @@ class Rollout:
         agent_steps: number of sampled rows.
         episodes: episodes that ended in it.
         filters: policy id -> statistics of its observation filter since the last rollout, or its whole state.
-        whole_filters: `filters` are whole states; a single worker sends these, because merged statistics are rounded.
+        whole_filters: `filters` are whole states; a single worker sends these until it is restarted, because merged
+            statistics are rounded.
         sample_s: seconds of sampling.
         gradients: policy id -> `(gradients, statistics)` over its rows; empty if rows were requested.
         gradients_s: seconds of computing them.
@@ -66,6 +67,16 @@ class Rollout:
     gradients_s: float = 0.0
     dropped_steps: int = 0
     filters_set: Mapping[str, int] = field(default_factory=dict)
+
+    def with_statistics_of(self, earlier: Rollout) -> Rollout:
+        """This rollout, with the statistics of an earlier one in its filters, except in those that were set since."""
+        if self.whole_filters:
+            return self
+        filters = dict(self.filters)
+        for policy_id, state in earlier.filters.items():
+            if earlier.filters_set.get(policy_id, 0) == self.filters_set.get(policy_id, 0):
+                filters[policy_id] = merged(state, filters[policy_id])
+        return replace(self, filters=filters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,9 @@ class BackgroundSampling(SamplingOnRequest):
         self._most_waiting, self._is_too_old, self._in_pool = most_waiting, is_too_old, in_pool
         self._changed = threading.Condition()
         self._waiting: deque[Rollout] = deque()
-        self._dropped, self._episodes = 0, EpisodeList()  # of dropped fragments, for the next fragment that is taken
+        # Of dropped fragments, for the next fragment that is taken:
+        self._dropped, self._episodes = 0, EpisodeList()
+        self._statistics: Rollout | None = None  # the last one, with the filters of all
         self._thread: threading.Thread | None = None
         self._halting = False
         self._error: BaseException | None = None
@@ -233,7 +235,8 @@ class BackgroundSampling(SamplingOnRequest):
                 if fresh:
                     episodes, self._episodes = EpisodeList([*self._episodes, *fresh[0].episodes]), EpisodeList()
                     dropped, self._dropped = self._dropped, 0
-                    return [replace(fresh[0], episodes=episodes, dropped_steps=dropped), *fresh[1:]]
+                    first, self._statistics = self._with_statistics(fresh[0]), None
+                    return [replace(first, episodes=episodes, dropped_steps=dropped), *fresh[1:]]
 
     def note_dropped(self, steps: int) -> None:
         with self._changed:
@@ -258,7 +261,7 @@ class BackgroundSampling(SamplingOnRequest):
                 if drops:
                     self._error = None
                     self._waiting.clear()
-                    self._dropped, self._episodes = 0, EpisodeList()
+                    self._dropped, self._episodes, self._statistics = 0, EpisodeList(), None
 
     def _halt(self) -> None:
         with self._changed:
@@ -302,10 +305,14 @@ class BackgroundSampling(SamplingOnRequest):
             self._changed.notify_all()
 
     def _drop(self, rollout: Rollout) -> None:
-        """Drops a fragment; its finished episodes still count in the metrics."""
+        """Drops a fragment; its finished episodes still count in the metrics, its observations in the filters."""
         self._dropped += rollout.env_steps
+        self._statistics = replace(self._with_statistics(rollout), batch=None, episodes=EpisodeList())
         self._episodes += rollout.episodes
         del self._episodes[:-MOST_EPISODES]
+
+    def _with_statistics(self, rollout: Rollout) -> Rollout:
+        return rollout if self._statistics is None else rollout.with_statistics_of(self._statistics)
 
 
 def _join(thread: threading.Thread) -> None:

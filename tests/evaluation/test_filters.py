@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError
-from rollax.evaluation.filters import MeanStdFilter, NoFilter, make_filter
+from rollax.evaluation.filters import MeanStdFilter, NoFilter, make_filter, merged
 
 
 def f32(rows) -> np.ndarray:
@@ -160,10 +160,10 @@ class TestMerging:
             assert_same_state(state, states[0], rtol=1e-12)
 
     def test_a_delta_has_the_observations_since_the_last_one_without_merged_ones(self):
-        first, second, merged = polls(5, 4, 9)
+        first, second, others = polls(5, 4, 9)
         made = filter_after(first)
         assert made.take_delta()["count"] == 5
-        made.merge(filter_after(merged).take_delta())
+        made.merge(filter_after(others).take_delta())
         made(second)
         delta = made.take_delta()
         assert delta["count"] == 4
@@ -176,6 +176,22 @@ class TestMerging:
         before = made.state()
         made.merge(MeanStdFilter(VECTOR).take_delta())
         assert_same_state(made.state(), before)
+
+    @pytest.mark.parametrize("sizes", [(5, 4), (0, 4), (5, 0), (0, 0)])
+    def test_two_deltas_together(self, sizes):
+        nested = spaces.Dict({"arm": spaces.Tuple([VECTOR, VECTOR]), "height": spaces.Box(-9, 9, (), np.float32)})
+        expected, deltas = MeanStdFilter(nested), []
+        for size in sizes:
+            (rows,) = polls(size)
+            columns = {"arm": (rows, rows + 1), "height": rows[:, 0]}
+            expected(columns)
+            deltas.append(MeanStdFilter(nested))
+            deltas[-1](columns)
+        found = merged(*(delta.take_delta() for delta in deltas))
+        assert_same_state(found, expected.state(), rtol=1e-12)
+        made = MeanStdFilter(nested)
+        made.merge(found)
+        assert_same_state(made.state(), expected.state(), rtol=1e-12)
 
     def test_sync_keeps_observations_that_the_driver_does_not_have_yet(self):
         known, unknown = polls(5, 4)

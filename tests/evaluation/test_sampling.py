@@ -4,11 +4,14 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from rollax import RolloutWorker
 from rollax.batch import MultiAgentBatch
 from rollax.errors import RollaxError
+from rollax.evaluation.filters import MeanStdFilter
 from rollax.evaluation.messages import Rollout
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.sampling import BackgroundSampling, Turns
@@ -33,6 +36,7 @@ class Source:
         self.allowed, self.version = threading.Semaphore(0), 0
         self.made, self.fails = [], None
         self.newest, self.most_lag = 0, 100
+        self.filter, self.filters_set = MeanStdFilter(Box(-9, 9, (1,), np.float32)), 0
         self.sampling = BackgroundSampling(
             self.sample,
             "the worker",
@@ -55,7 +59,15 @@ class Source:
             raise error
         self.made.append(len(self.made))
         episode = EpisodeMetrics(float(self.made[-1]), 10)
-        return replace(ROLLOUT, worker_index=self.made[-1], version=self.version, episodes=EpisodeList([episode]))
+        self.filter(np.full((2, 1), self.made[-1], np.float32))
+        return replace(
+            ROLLOUT,
+            worker_index=self.made[-1],
+            version=self.version,
+            episodes=EpisodeList([episode]),
+            filters={"a": self.filter.take_delta()},
+            filters_set={"a": self.filters_set},
+        )
 
     def interrupt(self, interrupted):
         self.interrupted = interrupted
@@ -115,6 +127,30 @@ class TestWaitingFragments:
         source.sampling.note_dropped(7)
         (taken,) = source.sampling.take()
         assert (taken.worker_index, taken.dropped_steps) == (2, 27)
+
+    def test_the_observations_of_dropped_ones_stay_in_the_filter(self, source):
+        source.make(5)
+        first, *others = [rollout.filters["a"] for rollout in source.sampling.take()]
+        # Two observations of 0, of 1 and of 2: mean 1, squares 2 (1 + 0 + 1) = 4.
+        assert {name: value.item() for name, value in first.items()} == {"count": 6, "mean": 1, "squares": 4}
+        assert [(state["count"], state["mean"].item()) for state in others] == [(2, 3), (2, 4)]
+        source.make(1)
+        (taken,) = source.sampling.take()
+        assert taken.filters["a"]["count"] == 2
+
+    def test_the_observations_of_those_before_a_new_filter_do_not(self, source):
+        source.make(3)
+        source.filters_set = 1
+        source.make(3)
+        taken = source.sampling.take()
+        assert [rollout.filters["a"]["count"] for rollout in taken] == [2, 2, 2]
+        assert taken[0].dropped_steps == 30
+
+    def test_a_whole_state_of_a_filter_is_not_added_to(self, source):
+        source.make(1)
+        (taken,) = source.sampling.take()
+        assert replace(taken, whole_filters=True).with_statistics_of(taken).filters["a"]["count"] == 2
+        assert taken.with_statistics_of(taken).filters["a"]["count"] == 4
 
     def test_an_exception_is_raised_once(self, source):
         source.fails = ValueError("broken")
