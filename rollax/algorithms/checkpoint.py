@@ -68,6 +68,7 @@ class _Workers(BaseModel):
     policies: dict[str, dict[str, Any]]
     filters: dict[str, dict[str, Any]]
     sampling: list[dict[str, Any] | None]
+    starts: _Count = 1
 
 
 class _State(BaseModel):

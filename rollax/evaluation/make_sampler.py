@@ -75,6 +75,12 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sample
     return sampler
 
 
+def first_numbers(worker_index: int, restarts: int) -> tuple[int, int]:
+    """The first id of episodes and trajectories, and the number of the first episode, on which seeds depend."""
+    first_episode = restarts << _BITS_OF_RESTARTS
+    return (worker_index << _BITS_OF_WORKERS) + first_episode, first_episode
+
+
 def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -> SamplingOnRequest:
     """How a worker samples: in a background thread or on request.
 
@@ -156,12 +162,13 @@ def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> 
 
         return listen
 
+    first_id, first_episode = first_numbers(worker.worker_index, worker.restarts)
     return EpisodeTable(
         env.num_envs,
         seed=worker.config.seed,
         first_env=(max(worker.worker_index, 1) - 1) * env.num_envs,
-        first_id=(worker.worker_index << _BITS_OF_WORKERS) + (worker.restarts << _BITS_OF_RESTARTS),
-        first_episode=worker.restarts << _BITS_OF_RESTARTS,
+        first_id=first_id,
+        first_episode=first_episode,
         on_start=listener("on_episode_start"),
         on_step=listener("on_episode_step"),
         on_end=listener("on_episode_end"),

@@ -15,7 +15,7 @@ from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError
 from rollax.evaluation.callbacks import after_sample, make_callbacks
-from rollax.evaluation.make_sampler import make_env, make_sampler, make_sampling
+from rollax.evaluation.make_sampler import first_numbers, make_env, make_sampler, make_sampling
 from rollax.evaluation.messages import CandidateReturns, Candidates, Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_mapping import policy_mapping
@@ -184,7 +184,6 @@ class RolloutWorker:
         if isinstance(batch, SampleBatch):
             (policy_id,) = self.policies
             batch = MultiAgentBatch({policy_id: batch}, batch.env_steps)
-        only = self.num_workers == 1
         return Rollout(
             worker_index=self.worker_index,
             version=version,
@@ -192,8 +191,8 @@ class RolloutWorker:
             env_steps=batch.env_steps,
             agent_steps=batch.agent_steps,
             episodes=EpisodeList(self.get_metrics()),
-            filters=self.policies.new_statistics(whole=only),
-            whole_filters=only,
+            filters=self.policies.new_statistics(whole=self._has_all_statistics),
+            whole_filters=self._has_all_statistics,
             sample_s=time.perf_counter() - started,
             filters_set=dict(self.policies.filters_set),
         )
@@ -244,8 +243,8 @@ class RolloutWorker:
             self.set_weights(update.weights)
             if self.version == 0:
                 self.policies.set_filters(update.filters)
-            else:  # the statistics in the update are those of a single worker; 0: the number is not given
-                self.policies.sync_filters(update.filters, update.filters_set, learning=self.num_workers != 1)
+            else:  # the statistics in the update may be those of this worker
+                self.policies.sync_filters(update.filters, update.filters_set, learning=not self._has_all_statistics)
             self.policies.filters_set = dict(update.filters_set)
             self.set_timestep(update.timestep)
             self.version = update.version
@@ -319,6 +318,12 @@ class RolloutWorker:
         with self._sampling.halted(drops=True):
             self.sampler.set_state(state)
 
+    def set_restarts(self, restarts: int) -> None:
+        """Begins the episodes of a worker with this number of `restarts`; fragments that wait are dropped."""
+        with self._sampling.halted(drops=True):
+            self.restarts = restarts
+            self.sampler.begin_from(*first_numbers(self.worker_index, restarts))
+
     def restart_episodes(self) -> None:
         """Drops the running episodes, and fragments that wait; fresh episodes begin."""
         with self._sampling.halted(drops=True):
@@ -367,6 +372,14 @@ class RolloutWorker:
         most = self.config.max_policy_lag
         on_policy = not self.policies.accept_off_policy
         return most is not None and on_policy and self.version - version > most
+
+    @property
+    def _has_all_statistics(self) -> bool:
+        """Whether it is the only worker, so that its filters have all statistics.
+
+        One that was restarted lacks those that its predecessor sent after the last broadcast.
+        """
+        return self.num_workers == 1 and not self.restarts
 
     def _does_not_sample(self) -> ConfigError:
         return ConfigError(

@@ -86,6 +86,12 @@ class Sampler(ABC):
         if recorder is not None:
             recorder.close()
 
+    def begin_from(self, first_id: int, first_episode: int) -> None:
+        """Counts ids and the episodes of each sub-environment up from these; new episodes begin."""
+        self.episodes.next_id = self.next_trajectory = first_id
+        self.episodes["begun"][:] = first_episode
+        self.restart()
+
     def get_state(self) -> dict[str, Any]:
         """The state for a checkpoint: numbers of episodes and trajectories so far, and the policies' random states."""
         return {

@@ -49,6 +49,7 @@ class WorkerSet:
             self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
             with undone_on_failure(self.stop):
                 self.remote.make_all()
+        self._starts = 1  # of a worker, in the runs that this one continues
         self._process = os.getpid()
         self._records = samples and config.output is not None
         if self._records:
@@ -73,21 +74,31 @@ class WorkerSet:
         if self._num_remote:
             states = self.remote.call_all("get_sampling_state")
             sampling = [states.get(index) for index in range(1, self._num_remote + 1)]  # None: the worker has failed
-        return {**state, "sampling": sampling}
+        return {**state, "sampling": sampling, "starts": max(self._starts, self.remote.most_starts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets a state from `get_state`, also one of another number of workers; new episodes begin."""
+        """Sets a state from `get_state`, also one of another number of workers; new episodes begin.
+
+        A worker without a state, or one that is restarted later, repeats no episodes of the saved run: it counts
+        the starts of workers there as its own.
+        """
         self.local.set_state({name: state[name] for name in ("policies", "filters")})
         states = {index: (values,) for index, values in enumerate(state["sampling"], start=1) if values is not None}
+        starts = max(self._starts, self.remote.most_starts, state.get("starts", 1))
+        new = {index: (starts,) for index in range(1, max(self._num_remote, 1) + 1) if index not in states}
+        self._starts = starts + bool(new)
         if self._num_remote:
+            self.remote.count_starts_from(self._starts)
             self.remote.forget()  # pending requests use the previous weights
             self.remote.call_all("restart_episodes")  # also in workers without a state
             self.remote.call_all("set_filters", self.local.get_filters())
+            self.remote.call_each("set_restarts", new)
             self.remote.call_each("set_sampling_state", states)
+        elif self.local.samples and 1 in states:
+            self.local.restart_episodes()
+            self.local.set_sampling_state(*states[1])
         elif self.local.samples:
-            self.local.restart_episodes()  # also without a state
-            if 1 in states:
-                self.local.set_sampling_state(*states[1])
+            self.local.set_restarts(*new[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
         """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised.

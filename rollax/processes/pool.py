@@ -123,6 +123,15 @@ class ActorPool:
         held = (restart.calls for restart in self._restarts.values())
         return [call for calls in chain(in_flight, held, [self._over]) for call in calls if call.collected]
 
+    @property
+    def most_starts(self) -> int:
+        """The largest number of starts of an actor; 0 without actors."""
+        return max(self._starts.values(), default=0)
+
+    def count_starts_from(self, starts: int) -> None:
+        """Each actor that is restarted counts at least this many earlier starts."""
+        self._starts = {index: max(own, starts) for index, own in self._starts.items()}
+
     def health(self) -> dict[str, Any]:
         """The numbers of healthy actors and of restarts, and the last error of each actor that has failed."""
         errors = {str(index): f"{type(error).__name__}: {error}" for index, error in sorted(self.failures.last.items())}

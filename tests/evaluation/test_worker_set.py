@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import EnvContext, PPOTrainer, RolloutWorker, TrainerConfig
+from rollax import EnvContext, IMPALATrainer, PPOTrainer, RolloutWorker, TrainerConfig
 from rollax.errors import EnvError
 from rollax.evaluation import worker_set
 from rollax.evaluation.filters import MeanStdFilter
@@ -53,13 +53,13 @@ def workers_here(config: TrainerConfig, worker_class: type, arguments: dict[str,
     """Replaces `ray_workers`: workers in this process, made by a call of `make`."""
 
     class Here(worker_class):
-        def __init__(self, index: int) -> None:
-            self.index = index
+        def __init__(self, index: int, restarts: int) -> None:
+            self.index, self.number = index, restarts
 
         def make(self) -> None:
-            super().__init__(**arguments, worker_index=self.index)
+            super().__init__(**arguments, worker_index=self.index, restarts=self.number)
 
-    return LocalActors(lambda index, restarts: Here(index))
+    return LocalActors(Here)
 
 
 @pytest.fixture
@@ -186,9 +186,70 @@ def test_a_worker_that_fails_while_a_checkpoint_is_written(make, tmp_path):
         other.restore(path)
         assert_same(other.get_weights(), trainer.get_weights())
         sampling = other.get_state()["workers"]["sampling"]
-        assert [state["episodes_begun"].tolist() for state in sampling] == [[0, 0], [2, 2]][: max(num_workers, 1)]
+        # The first worker had started twice: it begins as after a second restart, and repeats no episode.
+        begun = [[2 << 32, 2 << 32], [2, 2]][: max(num_workers, 1)]
+        assert [state["episodes_begun"].tolist() for state in sampling] == begun
         other.train()
     assert trainer.train()["info"]["workers"]["restarts"] == 1
+
+
+def test_a_worker_that_is_restarted_in_a_restored_run_repeats_no_episode_of_a_restart_before(make, tmp_path):
+    def next_episodes(trainer):
+        found = trainer.workers.foreach_worker(lambda worker: (worker.sampler.episodes.seeds(), worker.restarts))
+        return found[1]
+
+    def restarted(trainer):
+        fails.append(2)
+        trainer.workers.restart_episodes()  # the next step resets all sub-environments
+        trainer.train()
+
+    fails: deque[int] = deque()
+    first = make(2, env_config={"fails": fails}, delay_between_worker_restarts_s=0)
+    restarted(first)
+    seeds, restarts = next_episodes(first)
+    assert restarts == 1
+    other = make(2, env_config={"fails": fails}, delay_between_worker_restarts_s=0)
+    other.restore(first.save(tmp_path))
+    assert next_episodes(other)[0] == seeds
+    restarted(other)
+    assert next_episodes(other)[1] == 2
+    ids = [trainer.get_state()["workers"]["sampling"][1]["next_episode_id"] for trainer in (first, other)]
+    assert ids[1] - ids[0] == 1 << 32
+
+
+def test_workers_that_a_checkpoint_lacks_play_other_episodes_than_they_played_before(make, tmp_path):
+    trainer = make(2)
+    trainer.train()
+    fewer = make(1)
+    fewer.restore(trainer.save(tmp_path / "first"))
+    more = make(2)
+    more.restore(fewer.save(tmp_path / "second"))
+    states = more.get_state()["workers"]["sampling"]
+    assert [state["episodes_begun"].tolist() for state in states] == [[2, 2], [1 << 32, 1 << 32]]
+    assert [state["next_episode_id"] for state in states] == [(1 << 48) + 4, (2 << 48) + (1 << 32)]
+    assert more.get_state()["workers"]["starts"] == 2
+
+
+def test_a_single_worker_that_is_restarted_between_two_broadcasts_loses_no_statistics(monkeypatch):
+    monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+    fails: deque[int] = deque()
+    config = {
+        "num_workers": 1,
+        "rollout_fragment_length": 4,
+        "train_batch_size": 8,
+        "timesteps_per_iteration": 80,
+        "broadcast_interval": 1000,
+        "observation_filter": "MeanStdFilter",
+        "model": {"fcnet_hiddens": [4]},
+        "env_config": {"fails": fails},
+        "delay_between_worker_restarts_s": 0,
+    }
+    with IMPALATrainer(Drifting, config) as trainer:
+        trainer.train()
+        fails.append(1)
+        result = trainer.train()
+        assert result["info"]["workers"]["restarts"] == 1
+        assert trainer.worker.get_filters()["default_policy"]["count"] > result["timesteps_total"] >= 160
 
 
 def test_a_restarted_worker_has_the_current_weights_and_filters(make):
