@@ -137,10 +137,10 @@ class Rows:
         return _objects(repeat(DEFAULT_AGENT, len(self)) if self.agents is None else self.agents, rows)
 
     def infos_of(self, rows: np.ndarray | None) -> np.ndarray:
-        """[K] copies of the info dicts of some rows (None: all), as objects; an environment may reuse its dict."""
+        """[K] copies of the info dicts of some rows (None: all), as objects; an environment may change its own."""
         chosen = _objects(self.info_list(), rows)
         for place, info in enumerate(chosen):
-            chosen[place] = dict(info)
+            chosen[place] = _copied(dict(info))
         return chosen
 
     def given(self) -> np.ndarray:
@@ -236,6 +236,15 @@ def _objects(values: Iterable[Any], rows: np.ndarray | None) -> np.ndarray:
     if rows is not None:
         chosen = [chosen[row] for row in rows.tolist()]
     return np.fromiter(chosen, object, len(chosen))
+
+
+def _copied(value: Any) -> Any:
+    """An info with copies of its arrays, dicts, lists and tuples. Other objects, such as simulators, are kept."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) is dict:
+        return {key: _copied(part) for key, part in value.items()}
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
 
 
 def _marked(count: int, rows: Iterable[int] | None) -> np.ndarray:

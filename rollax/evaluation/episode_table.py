@@ -145,9 +145,9 @@ class EpisodeTable(Table):
 
     def _note_infos(self, rows: Rows, noted: np.ndarray) -> None:
         """Stores the infos of the rows in a mask in `last_infos` of their episodes."""
-        infos = rows.info_list()
-        for row in noted.nonzero()[0].tolist():
-            self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = infos[row]
+        chosen = noted.nonzero()[0]
+        for row, info in zip(chosen.tolist(), rows.infos_of(chosen), strict=True):
+            self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = info
 
     def end_trajectories(self, env_index: np.ndarray, policies: np.ndarray, rewards: np.ndarray) -> None:
         """Records [K] ended trajectories, each with its policy's number and its return."""

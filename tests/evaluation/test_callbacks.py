@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import Callbacks, PGTrainer, RolloutWorker, SampleBatch
+from rollax import Callbacks, MultiAgentEnv, PGTrainer, RolloutWorker, SampleBatch
 from rollax.errors import BatchError, ConfigError
 from rollax.evaluation.callbacks import make_callbacks
 from rollax.evaluation.episode_table import Episode
-from tests.evaluation.worlds import ALL, Asynchronous, Encode, Line, Scripted
+from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted
 
 TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]
 
@@ -94,6 +94,37 @@ def test_infos_of_the_last_step():
 
     RolloutWorker(Line, Encode, config={"rollout_fragment_length": 4, "callbacks": Reader}).sample()
     assert infos == [{"count": 1}, {"count": 1}, {"count": 2}, {"count": 3}]
+
+
+class Leaves(MultiAgentEnv):
+    """Agent "b" ends in the first step; one dict has the info of the agents that act."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def reset(self, *, seed=None, options=None):
+        self.step_count, self.info = 0, {"step": 0, "array": np.zeros(1)}
+        return dict.fromkeys("ab", OBS_SPACE.low), {}
+
+    def step(self, actions):
+        self.step_count += 1
+        self.info["step"], self.info["array"][0] = self.step_count, self.step_count
+        over = {"b": True, "__all__": self.step_count == 3} if "b" in actions else {"__all__": self.step_count == 3}
+        values = (OBS_SPACE.low, 0.0, self.info)
+        obs, rewards, infos = (dict.fromkeys(actions, value) for value in values)
+        return obs, rewards, over, {"__all__": False}, infos
+
+
+def test_infos_of_an_agent_that_has_ended_stay_as_they_were():
+    seen = []
+
+    class AtTheEnd(Callbacks):
+        def on_episode_end(self, *, worker, base_env, episode):
+            seen.append({agent: (info["step"], info["array"][0]) for agent, info in episode.last_infos.items()})
+
+        def on_episode_step(self, *, worker, base_env, episode): ...
+
+    RolloutWorker(Leaves, Encode, config={"rollout_fragment_length": 3, "callbacks": AtTheEnd}).sample()
+    assert seen == [{"a": (3, 3), "b": (1, 1)}]
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

@@ -254,17 +254,19 @@ def test_metrics_agree_with_the_logs():
                 assert sorted(found.policy_rewards.get(policy_id, [])) == sorted(rewards)
 
 
-def test_infos_are_correct_if_the_environment_reuses_its_dict():
+def test_infos_are_correct_if_the_environment_reuses_its_dict_and_what_is_in_it():
     class Counting(gym.Env):
         observation_space, action_space = gym.spaces.Box(0, 9, (1,), np.float32), gym.spaces.Discrete(2)
 
         def reset(self, *, seed=None, options=None):
-            self.t, self.info = 0, {"t": 0}
+            self.t, self.info = 0, {"t": 0, "array": np.zeros(1), "nested": {"list": [0], "tuple": (np.zeros(1),)}}
             return np.zeros(1, np.float32), self.info
 
         def step(self, action):
             self.t += 1
             self.info["t"] = self.t
+            for part in (self.info["array"], self.info["nested"]["list"], self.info["nested"]["tuple"][0]):
+                part[0] = self.t
             return np.full(1, self.t, np.float32), 0.0, self.t == 5, False, self.info
 
     class Reads(Policy):
@@ -277,5 +279,8 @@ def test_infos_are_correct_if_the_environment_reuses_its_dict():
 
     worker = RolloutWorker(Counting, Reads, config={"rollout_fragment_length": 7})
     batch = worker.sample()
-    assert [info["t"] for info in batch["infos"]] == batch["obs"][:, 0].tolist()
+    seen = batch["obs"][:, 0].tolist()
+    assert [info["t"] for info in batch["infos"]] == [info["array"][0] for info in batch["infos"]] == seen
+    nested = [info["nested"] for info in batch["infos"]]
+    assert [part["list"][0] for part in nested] == [part["tuple"][0][0] for part in nested] == seen
     worker.stop()
