@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium import spaces
 
 from rollax.env import checks
@@ -178,8 +179,9 @@ def _are_infos(value: Any, count: int) -> bool:
 
 
 def _is_up(done: Any) -> bool:
-    """Whether it is a flag that is True."""
-    return type(done) in checks.BOOLEANS and bool(done)
+    """Whether it is a flag that is True: a bool, or an array of shape () as in JAX."""
+    is_flag = type(done) is bool or (getattr(done, "dtype", None) == np.bool_ and done.shape == ())
+    return is_flag and bool(done)
 
 
 def _was_cut(info: Any) -> bool | None:
@@ -189,7 +191,8 @@ def _was_cut(info: Any) -> bool | None:
 
 
 def _seed(env: Any, seed: int | None) -> None:
-    if seed is not None and hasattr(env, "seed"):
+    # An attribute of this name may be a number.
+    if seed is not None and callable(getattr(env, "seed", None)):
         env.seed(seed)
 
 

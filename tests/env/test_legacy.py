@@ -1,6 +1,9 @@
 """Variants of the old interface; the contract tests check its episodes."""
 
+from typing import Any
+
 import gymnasium as gym
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -104,6 +107,27 @@ def test_a_seed_is_passed_where_reset_takes_one(cls):
         [[event.obs for event in moment.events] for moment in s] for s in (trace, clock_trace(7, len(trace)))
     )
     assert got == expected
+
+
+class Cut(OldClock):
+    """A time limit ends each episode; `seed` is a number, not a method."""
+
+    seed = 3  # type: ignore[assignment]
+    flag: Any = True
+
+    def step(self, action):
+        obs, reward, _, _ = super().step(action)
+        return obs, reward, self.flag, {"TimeLimit.truncated": True}
+
+
+@pytest.mark.parametrize("flag", [True, np.bool_(True), np.array(True), jnp.array(True)], ids=str)
+def test_a_time_limit_truncates_whatever_the_type_of_done(flag):
+    env = Cut()
+    env.flag = flag
+    base = to_base_env(env)
+    base.send_rows(base.reset_rows(np.arange(1), [7]), None, np.array([0]))
+    rows = base.poll_rows()
+    assert (rows.terminateds.tolist(), rows.truncateds.tolist()) == ([False], [True])
 
 
 class Pair(OldClock):
