@@ -97,7 +97,7 @@ def _parameters_of(creator: Any) -> str:
     """The signature of a creator."""
     made_by = getattr(creator, "entry_point", creator)
     try:
-        return f"{getattr(made_by, '__qualname__', made_by)}{inspect.signature(made_by)}"
+        return f"{getattr(made_by, '__qualname__', made_by)}{signature_of(made_by)}"
     except (TypeError, ValueError):
         return "the keywords of its constructor"
 
@@ -106,12 +106,12 @@ def way_of(creator: Callable[..., Any], env_config: Mapping[str, Any] = MappingP
     """How a creator accepts `env_config`.
 
     A first parameter without a default, or with a name such as `config`, gets the `EnvContext`. So does one whose
-    default is None or an empty dict, if it is the only parameter or is annotated as a dict. Other parameters, as in
-    most Gymnasium environments, get the keys of `env_config` as keywords. So does a first one that is such a key, if
-    the others are parameters too.
+    default is None or an empty dict, if it is annotated as a dict, or is the only parameter and has no annotation; a
+    default of None stays if `env_config` is empty. Other parameters, as in most Gymnasium environments, get the keys of
+    `env_config` as keywords. So does a first one that is such a key, if the others are parameters too.
     """
     try:
-        signature = inspect.signature(creator)
+        signature = signature_of(creator)
     except ValueError:  # a builtin without a signature
         return "context"
     except TypeError:
@@ -131,9 +131,34 @@ def way_of(creator: Callable[..., Any], env_config: Mapping[str, Any] = MappingP
         return "context" if all(p.default is not p.empty for p in others) else "nothing"
     if in_context:
         return "context"
-    is_empty = first.default is None or (isinstance(first.default, Mapping) and not first.default)
-    fits = not others or takes_dict
-    return "context" if is_empty and fits and first.name not in _NAMES_OF_SETTINGS else "keywords"
+    fits = takes_dict or (not others and first.annotation is first.empty)
+    if not fits or first.name in _NAMES_OF_SETTINGS:
+        return "keywords"
+    if first.default is None:
+        return "context" if takes_dict or env_config else "keywords"
+    return "context" if isinstance(first.default, Mapping) and not first.default else "keywords"
+
+
+def signature_of(creator: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a creator; of the base class, if a class passes its `*args` and `**kwargs` on to settings there.
+
+    Raises:
+        ValueError, TypeError: there is none, as of `inspect.signature`.
+    """
+    signature = inspect.signature(creator)
+    for cls in creator.__mro__ if _is_open(signature) and isinstance(creator, type) else ():
+        if "__init__" in vars(cls) and not _is_open(of_base := inspect.signature(vars(cls)["__init__"])):
+            settings = [*of_base.parameters.values()][1:]
+            if settings and all(p.default is not p.empty or p.kind is p.VAR_KEYWORD for p in settings):
+                return of_base.replace(parameters=settings)
+            break
+    return signature
+
+
+def _is_open(signature: inspect.Signature) -> bool:
+    """Whether it takes any arguments: `*args, **kwargs`, with or without `self`."""
+    kinds = [p.kind for name, p in signature.parameters.items() if name != "self"]
+    return kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 
 
 def _accepts(signature: inspect.Signature, keywords: Mapping[str, Any]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import logging
 import math
 import os
@@ -20,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 
 from rollax.env.base_env import BaseEnv
 from rollax.env.env_wrapper import EnvWrapper
-from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, make_base_env, to_base_env, way_of
+from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, make_base_env, signature_of, to_base_env, way_of
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, RollaxError, WorkerError, not_installed
@@ -106,7 +105,7 @@ def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
 
 
 def _takes_mode(creator: EnvCreator) -> bool:
-    parameters = inspect.signature(creator).parameters
+    parameters = signature_of(creator).parameters
     return "render_mode" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 

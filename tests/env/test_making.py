@@ -109,6 +109,8 @@ class Keywords(gym.Env):
         (lambda one, two: None, "nothing"),
         (Keywords, "keywords"),
         (lambda size=5: None, "keywords"),
+        (lambda goal=None: None, "keywords"),
+        (lambda settings_of_mine={}: None, "context"),
         (lambda render_mode=None: None, "keywords"),
         (lambda **settings: None, "keywords"),
         (lambda *, size=5: None, "keywords"),
@@ -126,6 +128,8 @@ def of_context(world: EnvContext) -> gym.Env:
     ("creator", "keys", "way"),
     [
         (lambda size: None, ["size"], "keywords"),
+        (lambda goal=None: None, ["goal"], "keywords"),
+        (lambda settings_of_mine=None: None, ["size"], "context"),
         (lambda size, render_mode=None: None, ["size"], "keywords"),
         (lambda size, goal: None, ["size", "goal"], "keywords"),
         (lambda context, size=3: None, ["context", "size"], "context"),
@@ -148,8 +152,34 @@ def test_an_annotation_decides_too():
 
     def third(model: Predictor | None = None, size: int = 5) -> None: ...
 
+    def fourth(goal: int | None = None) -> None: ...
+
     assert way_of(creator) == "context"
-    assert way_of(other) == way_of(third) == "keywords"
+    assert way_of(other) == way_of(third) == way_of(fourth, {"size": 5}) == "keywords"
+
+
+class PassesOn(Keywords):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+class PassesOnAgain(PassesOn):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+class TakesAny(gym.Env):
+    def __init__(self, *args, **kwargs): ...
+
+
+def test_a_class_that_passes_its_arguments_on_takes_those_of_its_base():
+    """It got the context in the place of its base's first parameter."""
+    base = make_base_env(PassesOnAgain, EnvContext({"size": 7}), 1)
+    assert base.get_sub_environments()[0].size == 7
+    assert drawing(PassesOn, EnvContext()) == {"render_mode": "rgb_array"}
+    assert way_of(TakesAny) == "context"
+    says = "does not accept this env_config...sise...expected: PassesOn(render_mode=None, size=5)"
+    refused(ConfigError, make_base_env, PassesOn, EnvContext({"sise": 7}), 1, says=says)
 
 
 def test_env_config_gives_the_keywords():
