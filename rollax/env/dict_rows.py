@@ -370,4 +370,8 @@ def _is_down(flags: dict) -> bool:
 
 def is_nothing(reward: Any) -> bool:
     """Whether a reward is zero or missing."""
-    return reward is None or (isinstance(reward, int | float | np.number) and reward == 0)
+    return reward is None or (_is_number(reward) and bool(reward == 0))
+
+
+def _is_number(reward: Any) -> bool:
+    return isinstance(reward, int | float) or getattr(reward, "shape", None) == ()  # as NumPy's and JAX's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.spaces import Dict
@@ -205,6 +206,16 @@ def test_reset_without_agents():
         0,
         says="obs is not a dict...FixedSteps...ndarray",
     )
+
+
+@pytest.mark.parametrize("zero", [0, False, None, np.False_, np.float32(0), np.array(0.0), jnp.array(0.0)], ids=repr)
+def test_a_reward_of_zero_for_an_agent_that_does_not_exist_is_nothing(zero, caplog):
+    """Beside a first observation, and after the end."""
+    ends = parts(obs={"a": OBS}, rewards={"a": 1.0}, terms={"b": True, ALL: False})
+    after = parts(obs={"a": OBS}, rewards={"a": 1.0, "b": zero})
+    begins = parts(rewards={"a": 1.0, "b": zero})
+    assert play(to_base_env(FixedSteps(ends, after, begins)), 3).rewards.tolist() == [1, 0]
+    assert "first observation" not in caplog.text
 
 
 def test_a_reward_beside_a_first_observation_is_not_counted_and_warns_once(caplog):
