@@ -26,6 +26,9 @@ from rollax.methods import overrides
 from rollax.spaces import Path, leaves, path_text
 
 _COMPARED_POLLS = 50
+_COMPARED_RESETS = 6
+_LEAST_DISTINCT = 5
+"""Fewer distinct first observations may be of an environment that is not random, as where the players begin in turn."""
 _RGB = "rgb_array"
 
 
@@ -64,6 +67,8 @@ def check_env(
     with checks.collect_warnings() as logged:
         report = check.play(num_envs, episodes, max_steps)
         check.compare()
+        if "seed" not in {topic for topic, _ in logged}:  # an environment that takes its seed elsewhere
+            check.compare_seeds()
         check.look()
     return EnvReport(**report, findings=(*findings_of(logged), *check.findings))
 
@@ -122,17 +127,21 @@ class _Check:
         """Checks that the first sub-environment is reproducible, alone and together with another one."""
         if not self._comparable:
             return
-        trace, num_envs = self._trace(1)
+        (trace, begun, num_envs), (again, begun_again, _) = self._trace(1), self._trace(1)
         where = f"sub-environment 0, seed {self._seed}"
-        if difference := _first_difference(trace, self._trace(1)[0]):
+        difference = _first_difference(trace, again)
+        if not difference and len(trace) == len(again) and (later := _first_difference(begun, begun_again)):
+            difference = f"after a reset without a seed, {later}"
+        if difference:
             self._find(
                 "warning",
                 "not repeatable",
                 f"{where}: the same seed and actions gave different results the second time, {difference}. Draw random "
-                "numbers from self.np_random, which reset(seed=seed) seeds.",
+                "numbers from self.np_random, which reset(seed=seed) seeds and reset(seed=None) leaves as it is.",
             )
+            self._comparable = False
         elif num_envs == 1 and self._creator is not None:
-            beside, count = self._trace(2)
+            beside, _, count = self._trace(2)
             if count == 2 and (difference := _first_difference(trace, beside)):
                 self._find(
                     "warning",
@@ -140,6 +149,32 @@ class _Check:
                     f"{where}: a second copy changes what the first one does, {difference}. Keep state in the "
                     "instance: not in the class, in the module, or in a default argument.",
                 )
+
+    def compare_seeds(self) -> None:
+        """Checks that random episodes depend on the seed."""
+        if not self._comparable or self._creator is None:
+            return
+        other = self._first_moments(1, 0)
+        if any(map(_first_difference, other, self._first_moments(0, 0))):
+            return
+        episodes = self._first_moments(1, _COMPARED_RESETS)
+        distinct = [one for i, one in enumerate(episodes) if all(_first_difference(one, old) for old in episodes[:i])]
+        again = self._first_moments(0, _COMPARED_RESETS)
+        if len(distinct) >= _LEAST_DISTINCT and not any(map(_first_difference, episodes, again)):
+            self._find(
+                "warning",
+                "ignored seed",
+                f"sub-environment 0, seeds {self._seed} and {self._seed + 1}: the episodes begin differently, but for "
+                "both seeds alike, so all copies play the same episodes. Draw random numbers from self.np_random, "
+                "which reset(seed=seed) seeds.",
+            )
+
+    def _first_moments(self, offset: int, resets: int) -> list[list[Moment]]:
+        """The first moments of an episode with another seed, and those after some resets without a seed."""
+        with self._made(1) as base:
+            player = RandomPlayer(base, self._seed, self._spaces_of)
+            seeds = [seed + offset for seed in self._seeds(base)]
+            return [moments_of(player.begin(each), 0) for each in (seeds, *[None] * resets)]
 
     def look(self) -> None:
         """Checks that the environment renders in the modes of its metadata."""
@@ -174,14 +209,14 @@ class _Check:
                     "warning", "no pictures", f"render_mode is {_RGB!r}, but render() does not return an image: {got}"
                 )
 
-    def _trace(self, num_envs: int) -> tuple[list[Moment], int]:
-        """Returns the history of the first sub-environment, and the number of sub-environments."""
+    def _trace(self, num_envs: int) -> tuple[list[Moment], list[Moment], int]:
+        """The history of the first sub-environment, its begin after a reset without a seed, and their number."""
         with self._made(num_envs) as base:
             player = RandomPlayer(base, self._seed, self._spaces_of)
             trace = moments_of(player.begin(self._seeds(base)), 0)
             for _ in range(_COMPARED_POLLS):
                 trace += moments_of(player.step(), 0)
-            return trace, base.num_envs
+            return trace, moments_of(player.begin(None), 0), base.num_envs
 
     @contextmanager
     def _made(self, num_envs: int, context: EnvContext | None = None) -> Iterator[BaseEnv]:

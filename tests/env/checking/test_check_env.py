@@ -288,6 +288,50 @@ class TestFindings:
 
         assert names(check_env(Unseeded)) == [("warning", "not repeatable")]
 
+    def test_a_random_stream_that_begins_anew_in_a_reset_without_a_seed(self):
+        class Anew(Endless):
+            def reset(self, *, seed=None, options=None):
+                self.np_random = np.random.default_rng(seed)
+                return self.obs(), {}
+
+            def step(self, action):
+                return self.obs(), 0.5, False, False, {}
+
+        report = check_env(Anew, max_steps=30)
+        assert names(report) == [("warning", "no end"), ("warning", "not repeatable")]
+        assert "after a reset without a seed, in its first observation" in report.findings[1].message
+
+    def test_a_seed_that_is_ignored(self):
+        class Fixed(Clock):
+            """Every copy draws the same numbers."""
+
+            def __init__(self):
+                super().__init__()
+                self.fixed = np.random.default_rng(3)
+
+            def reset(self, *, seed=None, options=None):
+                return super().reset(seed=int(self.fixed.integers(1000)))
+
+        assert names(check_env(Fixed)) == [("warning", "ignored seed")]
+
+    def test_episodes_that_are_not_random_may_ignore_the_seed(self):
+        class InTurn(Endless):
+            """The players begin in turn."""
+
+            player = 0
+
+            def reset(self, *, seed=None, options=None):
+                self.player = (self.player + 1) % 4
+                return self.obs(), {}
+
+            def step(self, action):
+                return self.obs(), 0.5, True, False, {}
+
+            def obs(self):
+                return np.full(2, self.player / 4, np.float32)
+
+        assert names(check_env(InTurn)) == []
+
     def test_copies_that_share_state(self):
         class Shared(Endless):
             count = [0]
