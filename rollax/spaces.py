@@ -6,6 +6,7 @@ Dict and Tuple a dict or tuple of columns.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from operator import getitem
 from typing import Any
@@ -116,6 +117,8 @@ def _check_leaf(space: Any, where: str) -> None:
         fix = "set it in the env's __init__, or in the config"
         if type(space).__module__.startswith("gym."):
             fix = "import the space from gymnasium.spaces"
+        elif inspect.ismethod(space):
+            fix = f"make {space.__name__} an attribute, or write @property above the method"
         elif made := next((call for kind, call in _CALLS.items() if isinstance(space, kind)), None):
             fix = f"write gymnasium.spaces.{made}"
         raise SpaceError("This is not a Gymnasium space.", where=where, got=space, expected=SUPPORTED, fix=fix)

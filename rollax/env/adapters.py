@@ -57,6 +57,8 @@ def asks_spaces_by_agent(env: Any) -> bool:
     space = getattr(env, "observation_space", None)
     if not is_stepped(env) or isinstance(env, type) or isinstance(space, gym.Space) or not callable(space):
         return False
+    if not parameters_of(space):  # a method in the place of an attribute
+        return False
     return not requires_arguments(env.reset)  # in gymnax, parameters are the argument of `observation_space`
 
 

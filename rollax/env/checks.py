@@ -26,6 +26,8 @@ MOST_IDLE_POLLS = 1000
 """Polls in a row with reports and without an agent that can act, after which the environment counts as stuck."""
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
+_AGENTS = "write an environment of several agents as a subclass of MultiAgentEnv"
+
 Where = Callable[[int], str]
 """Returns the location of a row in an error message."""
 
@@ -215,7 +217,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
             where=where(row),
             got=outline(rewards[row]),
             expected="a float",
-            fix="return float(reward)",
+            fix=_AGENTS if isinstance(rewards[row], dict) else "return float(reward)",
         )
     column = column.astype(np.float64, copy=False)
     # As in `all_finite`, one number shows that all are finite and small enough.
@@ -260,7 +262,7 @@ def not_boolean(name: str, flag: Any, where: str) -> EnvError:
         where=where,
         got=outline(flag),
         expected="True or False",
-        fix=f"return bool({name})",
+        fix=_AGENTS if isinstance(flag, dict) else f"return bool({name})",
     )
 
 

@@ -251,3 +251,11 @@ def test_an_env_that_raises(wrap, at):
         assert "sub-environment 1" in str(error)
     assert "action " in str(error)
     assert "by nothing" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(REWARD, {"a": 1.0}), (TERMINATED, {"a": True}), (TRUNCATED, {"a": False})]
+)
+def test_values_by_agent(place, value):
+    """The class has to be another one, not the value."""
+    refused(EnvError, play, faulty("in turn", place, value), 1, says="got:      dict...a subclass of MultiAgentEnv")

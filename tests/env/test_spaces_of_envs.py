@@ -118,6 +118,18 @@ class NoSpaces(gym.Env):
         return 0, 0.0, False, False, {}
 
 
+@KIND
+def test_a_method_in_the_place_of_a_space(kind):
+    """It is no environment of PettingZoo, whose methods take an agent."""
+
+    def method(self):
+        return OBS_SPACE
+
+    method.__name__ = kind
+    odd = type("Odd", (Clock,), {kind: method})()
+    refused(SpaceError, to_base_env, odd, says=f"not a Gymnasium space...Odd...{kind}...write @property above the")
+
+
 def test_no_spaces():
     refused(
         SpaceError,

@@ -212,6 +212,7 @@ def frame_of(env: Any) -> Any:
 
 def _warn_of_unread_masks(env: Any, name: str, observation_space: gym.Space) -> None:
     """Logs once that a method `action_masks`, as of environments for MaskablePPO of sb3_contrib, is not called."""
+    env = getattr(env, "as_written", env)
     has = getattr(env, "has_wrapper_attr", lambda attribute: hasattr(env, attribute))
     if has("action_masks") and ACTION_MASK not in getattr(observation_space, "spaces", ()):
         checks.warn_once(

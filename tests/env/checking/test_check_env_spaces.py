@@ -161,5 +161,15 @@ class TestMasksOfAMethod:
         assert (finding.severity, finding.name) == ("warning", "unread mask")
         assert finding.message.startswith("Masked has a method action_masks, which is not called")
 
+    def test_of_the_old_interface(self):
+        class OldMasked(self.Masked):
+            def reset(self):
+                return np.zeros(3, np.float32)
+
+            def step(self, action):
+                return np.zeros(3, np.float32), 0.0, True, {}
+
+        assert {finding.name for finding in check_env(OldMasked).findings} == {"old interface", "unread mask"}
+
     def test_is_in_the_observation(self):
         assert not check_env(lambda context: self.InObservation(self.Masked())).findings
