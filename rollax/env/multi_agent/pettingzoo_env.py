@@ -64,9 +64,13 @@ class PettingZooEnv(MultiAgentEnv):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec.id}, possible_agents={self.possible_agents})"
 
+    @property
+    def render_mode(self) -> Any:
+        """That of the environment of PettingZoo."""
+        return getattr(self.env, "render_mode", None)
+
     def render(self) -> Any:
-        # Without a render mode, render() warns.
-        return None if getattr(self.env, "render_mode", None) is None else self.env.render()
+        return None if self.render_mode is None else self.env.render()  # without a render mode, it warns
 
     def close(self) -> None:
         self.env.close()

@@ -17,6 +17,7 @@ from rollax.env.remote import remote_base_env
 from rollax.env.remote.env_host import EnvFacts, EnvHost
 from rollax.env.remote.remote_base_env import RemoteBaseEnv
 from rollax.processes.actors import LocalActors
+from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue
 from tests.env.old_worlds import OldClock
 from tests.env.refused import FORM
 from tests.env.remote.fragile import RAISE, EventLog, Fragile
@@ -43,6 +44,19 @@ def test_facts():
     assert old.look_up("seed") == (True, None)
     assert old.call("seed", (5,), {}) is None
     assert old.look_up("seed_to_come") == (False, 5)
+
+
+@pytest.mark.parametrize("cls", [Dance, Queue])
+@pytest.mark.parametrize(("render_mode", "drawn"), [(None, None), ("rgb_array", "picture")])
+def test_frames_of_environments_of_pettingzoo(cls, render_mode, drawn):
+    class Drawn(cls):
+        def render(self):
+            return "picture"
+
+    Drawn.render_mode = render_mode
+    host = EnvHost(0, lambda index: Drawn())
+    host.make()
+    assert host.render() == drawn
 
 
 class Unspaced(Clock):
