@@ -111,6 +111,7 @@ class Keywords(gym.Env):
         (lambda size=5: None, "keywords"),
         (lambda goal=None: None, "keywords"),
         (lambda settings_of_mine={}: None, "context"),
+        (lambda rllib_config=None: None, "context"),
         (lambda render_mode=None: None, "keywords"),
         (lambda **settings: None, "keywords"),
         (lambda *, size=5: None, "keywords"),
