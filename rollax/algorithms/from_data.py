@@ -42,12 +42,12 @@ def optimizer_class_of(trainer_class: type[Trainer], config: TrainerConfig) -> t
     from rollax.optimizers.sync_replay import SyncReplayOptimizer
 
     # Not a subclass, which may draw in another way.
-    if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not config.steps_the_env):
+    if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not steps_the_env(config)):
         return BatchReplayOptimizer
     raise ConfigError(
         f"{trainer_class.name} cannot learn from recorded data with these settings.",
         where="config key 'input'",
-        got=f"{own.__name__}, with {'fresh experience beside the data' if config.steps_the_env else 'data alone'}",
+        got=f"{own.__name__}, with {'fresh experience beside the data' if steps_the_env(config) else 'data alone'}",
         expected="an algorithm with one replay buffer, such as DQN, SAC or TD3; data alone for Ape-X; or an optimizer "
         "that is a BatchReplayOptimizer",
         fix="use DQN in place of Ape-X, or learn from the data alone (without 'sampler' in input, then_online=False)",
