@@ -180,6 +180,17 @@ class TestRLlibJson:
             *(("0:7", 0, 3), ("1:7", 0, 2), ("1:7", 2, 1))
         ]
 
+    def test_an_agent_that_begins_again_in_a_later_file_begins_another_episode(self, tmp_path):
+        # Agent 1 ends in the first file and agent 0 in the second one, where agent 2 has joined before.
+        first = self.rows(0, 3), self.rows(0, 2, agent=1, ends=True)
+        end = self.rows(1, 2, agent=2, ends=True), self.rows(3, 2, ends=True)
+        again = [self.rows(0, 2, agent=agent, ends=True) for agent in (0, 1, 2)]
+        found = read(self.files(tmp_path / "again", (0, *first), (0, *end, *again)))
+        assert sorted((one.episode_id, one.agent_id, len(one)) for one in found) == [
+            *(("0:7", 0, 5), ("0:7", 1, 2), ("0:7", 2, 2)),
+            *(("1:7", 0, 2), ("1:7", 1, 2), ("1:7", 2, 2)),
+        ]
+
     @pytest.mark.parametrize("agent", [0, 1])
     @pytest.mark.parametrize("with_t", [True, False])
     def test_steps_with_a_gap_are_not_joined(self, tmp_path, agent, with_t):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,6 +164,7 @@ class _Worker:
         self._not_in_this_file: set[Ids] = set()
         self._begun: Counter[Ids] = Counter()  # trajectories of this file
         self._going_on: dict[str, str] = {}  # `eps_id` -> the episode that goes on from an earlier file
+        self._agents: defaultdict[str, set[Ids]] = defaultdict(set)  # episode -> the keys of its trajectories
         self._after_skipped = False
         self._file = 0
 
@@ -171,6 +172,8 @@ class _Worker:
         """Begins the file with this number."""
         self._file, self._not_in_this_file = number, set(self._unfinished)
         self._going_on = {key[0]: found.episode for key, found in self._unfinished.items()}
+        for episode in self._agents.keys() - self._going_on.values():
+            del self._agents[episode]
         self._begun.clear()
 
     def add(self, pieces: Sequence[_Piece]) -> Iterator[RecordedTrajectory]:
@@ -220,9 +223,9 @@ class _Worker:
                 yield from self._assembler.finish((before.episode, agent, policy))
             if another:  # another episode with the same eps_id
                 before = None
-                self._going_on.pop(piece.key[0], None)
         self._not_in_this_file.discard(piece.key)
         episode = self._new_episode(piece.key) if before is None else before.episode
+        self._agents[episode].add(piece.key)
         if not any(piece.ends):
             self._unfinished[piece.key] = _Unfinished(episode, None if t is None else int(t[-1]) + 1)
         continues = before is not None or self._begins_late(first_t, agent)
@@ -230,9 +233,11 @@ class _Worker:
 
     def _new_episode(self, key: Ids) -> str:
         """The id of the episode of a starting trajectory; without `eps_id` in the file, many share one `eps_id`."""
+        going_on = self._going_on.get(key[0])
+        if going_on is not None and key not in self._agents[going_on]:  # an agent that joins in this file
+            return going_on
+        self._going_on.pop(key[0], None)  # an agent begins again, so another episode has begun
         earlier, self._begun[key] = self._begun[key], self._begun[key] + 1
-        if not earlier and key[0] in self._going_on:  # an agent that joins in this file
-            return self._going_on[key[0]]
         return f"{self._file}:{key[0]}" + (f"#{earlier}" if earlier else "")
 
     def _begins_late(self, first_t: int | None, agent: Hashable) -> bool:
