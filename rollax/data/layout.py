@@ -225,7 +225,7 @@ def info_to_json(info: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):  # of NumPy, JAX or PyTorch
+    if hasattr(value, "tolist") and not isinstance(value, type):  # of NumPy, JAX or PyTorch
         value = value.tolist()
     if isinstance(value, Mapping):
         parts = ((str(key), _plain(part)) for key, part in value.items())

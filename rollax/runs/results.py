@@ -141,7 +141,7 @@ def _is_deep(value: Any, levels: int = 100) -> bool:
 
 
 def _finite(value: Any) -> float | None:
-    if getattr(value, "ndim", None) == 0:  # of NumPy, JAX or PyTorch
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "tolist"):  # of NumPy, JAX or PyTorch
         value = value.tolist()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

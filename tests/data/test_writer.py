@@ -94,7 +94,9 @@ def test_arrays_of_jax(tmp_path):
 
 def test_infos_with_arrays_of_other_libraries(tmp_path):
     (one,) = some(1)
-    one.columns["infos"] = np.array([{"x": jnp.float32(i), "y": (jnp.arange(2), {1, 2})} for i in range(len(one) + 1)])
+    one.columns["infos"] = np.array(
+        [{"x": jnp.float32(i), "y": (jnp.arange(2), {1, 2}), "type": np.float32} for i in range(len(one) + 1)]
+    )
     written(tmp_path, [one])
     (found,) = open_dataset(tmp_path).trajectories()
     assert found.columns["infos"].tolist() == [{"x": i, "y": [[0, 1], None]} for i in range(len(one) + 1)]

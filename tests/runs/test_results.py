@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -55,6 +56,7 @@ def test_flat_scalars():
     assert dict(flat_scalars(nested)) == {"a": 1.0, "b/c": 2.0}
     of_jax = {"a": jnp.array(3), "b": jnp.bfloat16(0.5), "h": jnp.zeros(1), "g": jnp.array(True)}
     assert dict(flat_scalars(of_jax)) == {"a": 3.0, "b": 0.5}
+    assert dict(flat_scalars({"of another library": SimpleNamespace(ndim=0)})) == {}
 
 
 def test_number_in():
