@@ -39,32 +39,34 @@ _MOST_VALIDATED = 8192  # rows
 def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -> np.ndarray:
     """[N] log μ̂(a_t | s_t) of models of the behaviour policy: maximum likelihood of the logged actions.
 
-    The episodes are divided into five parts. Each part gets the probabilities of a model that was fitted to three other
-    parts, until the likelihood of the remaining part no longer rose: a model of the same rows would give their actions
-    probabilities near 1. A model is a network of the observation alone, so a behaviour policy with memory is only
-    approximated.
+    The episodes, each with all of its agents, are divided into five parts. Each part gets the probabilities of a model
+    that was fitted to three other parts, until the likelihood of the remaining part no longer rose: a model of the same
+    rows would give their actions probabilities near 1. A model is a network of the observation alone, so a behaviour
+    policy with memory is only approximated.
 
     Source: Hanna, Niekum and Stone (2019), "Importance sampling policy evaluation with an estimated behavior policy",
         arXiv:1806.01347; Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the parts.
     Raises:
         DatasetError: fewer than three episodes.
     """
-    if len(episodes) < _FEWEST:
+    groups = episodes.groups
+    count = int(groups.max()) + 1
+    if count < _FEWEST:
         raise DatasetError(
             "Too few episodes to fit a model of the behaviour policy.",
             where=episodes.where,
-            got=len(episodes),
+            got=count,
             expected=f"{_FEWEST} episodes or more",
             fix="read more data, or use 'dm', which needs no probabilities",
         )
     runtime.configure_jax()
     rng = np.random.default_rng(seed)
     fitting = _Fitting(episodes, target, seed)
-    parts = np.array_split(rng.permutation(len(episodes)), min(_FOLDS, len(episodes)))
-    part_of = np.empty(len(episodes), np.int64)
+    parts = np.array_split(rng.permutation(count), min(_FOLDS, count))
+    part_of = np.empty(count, np.int64)
     for number, part in enumerate(parts):
         part_of[part] = number
-    part_of_row = np.repeat(part_of, episodes.lengths)
+    part_of_row = np.repeat(part_of[groups], episodes.lengths)
     logp = np.empty(len(episodes.rewards))
     for number in range(len(parts)):
         log.info("Behaviour policy: model %d of %d", number + 1, len(parts))

@@ -95,6 +95,29 @@ def test_too_few_episodes(target) -> None:
         estimate(target, sample_episodes(target, 2), ["wis"], behaviour="fitted")
 
 
+def test_models_are_fitted_to_other_episodes(target, monkeypatch) -> None:
+    """Agents of an episode may act together: the actions of one would be known from those of another."""
+    used: list[np.ndarray] = []
+
+    class Fitting:
+        def __init__(self, *_) -> None:
+            pass
+
+        def logp_of(self, fitted, held_out, _):
+            used.append(np.concatenate([fitted, held_out]))
+            return np.full(20 * STEPS, len(used) - 1)
+
+    monkeypatch.setattr(behaviour, "_Fitting", Fitting)
+    groups = np.arange(20) % 10
+    logged = replace(sample_episodes(target, 20), episode_numbers=groups)
+    model_of, group_of_row = behaviour.fitted_logp(logged, target), np.repeat(groups, STEPS)
+    assert len(used) == 5
+    for model, rows in enumerate(used):
+        assert set(group_of_row[rows]) == set(range(10)) - set(group_of_row[model_of == model])
+    with pytest.raises(DatasetError, match=r"Too few episodes(.|\n)*got: +2"):
+        behaviour.fitted_logp(replace(logged, episode_numbers=groups % 2), target)
+
+
 @pytest.mark.long
 def test_masked_actions_have_no_probability() -> None:
     """With a single valid action, its probability is 1."""
