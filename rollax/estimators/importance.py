@@ -48,17 +48,20 @@ class Terms:
         """The estimates with episode i counted `counts[b, i]` times, whole numbers; NaN where undefined."""
         return sum((_means(counts, *block).sum(axis=1) for block in self._blocks(len(counts))), np.zeros(len(counts)))
 
-    def without_each(self) -> Float[ndarray, "n"]:
-        """The n estimates without one episode each; NaN where undefined."""
-        estimates = np.zeros(len(self))
+    def without_each(self, groups: Int[ndarray, "n"]) -> Float[ndarray, "G"]:
+        """The estimates without the episodes of one group each; NaN where undefined. `groups` are numbers from 0 on."""
+        order = np.argsort(groups, kind="stable")
+        starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+        estimates = np.zeros(len(starts))
         for values, logs in self._blocks(1):
-            top, steps = logs.argmax(axis=0), np.arange(logs.shape[1])
+            top, steps = groups[logs.argmax(axis=0)], np.arange(logs.shape[1])
             weights = _weights(logs, logs.max(axis=0))
-            above, below = (weights * values).sum(axis=0) - weights * values, weights.sum(axis=0) - weights
+            above, below = (
+                parts.sum(axis=0) - np.add.reduceat(parts[order], starts) for parts in (weights * values, weights)
+            )
             means = np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
             # Without the largest weight the difference may have no digits left.
-            others = logs.copy()
-            others[top, steps] = -np.inf
+            others = np.where(groups[:, None] == top, -np.inf, logs)
             means[top, steps] = _means(np.ones((1, len(self))), values, others)[0]
             estimates += means.sum(axis=1)
         return estimates

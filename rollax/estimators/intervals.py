@@ -70,7 +70,7 @@ def bootstrap(
     # Ties count half, and the share stays within (0, 1), where the normal quantile is finite.
     below = (np.count_nonzero(values < estimate) + 0.5 * np.count_nonzero(values == estimate)) / len(values)
     bias = _NORMAL.inv_cdf(min(max(below, 0.5 / resamples), 1 - 0.5 / resamples))
-    left_out = _defined(_without_each(terms, groups, at_once))
+    left_out = _defined(terms.without_each(groups))
     deviations = left_out.mean() - left_out
     deviations /= np.abs(deviations).max(initial=0.0) or 1.0
     squares = float((deviations**2).sum())
@@ -81,15 +81,6 @@ def bootstrap(
         for share in (tail, 1 - tail)
     )
     return Interval(low, high, std)
-
-
-def _without_each(terms: Terms, groups: np.ndarray, at_once: int) -> np.ndarray:
-    """The estimates without one group each."""
-    count = int(groups.max()) + 1
-    if count == len(terms):
-        return terms.without_each()
-    parts = (np.arange(first, min(first + at_once, count)) for first in range(0, count, at_once))
-    return np.concatenate([terms.weighted((groups != part[:, None]).astype(np.float64)) for part in parts])
 
 
 def _defined(values: np.ndarray) -> np.ndarray:

@@ -90,7 +90,7 @@ def test_leaving_out_and_weighting_episodes() -> None:
     terms = Terms(np.array([1.0, 1.0, 0.75]), np.log([1.0, 2.0, 4.0]), LENGTHS)
     assert terms.value == pytest.approx(4 / 5 + 2 / 6)
     # Without episode 0: 3/4 + 0/4; without episode 1: 1/1 + 2/2. Episode 1 twice: 7/9 + 2/10.
-    np.testing.assert_allclose(terms.without_each(), [0.75, 2.0])
+    np.testing.assert_allclose(terms.without_each(np.arange(2)), [0.75, 2.0])
     np.testing.assert_allclose(terms.weighted(np.array([[1.0, 2.0], [1.0, 0.0]])), [7 / 9 + 0.2, 2.0])
 
 
@@ -118,7 +118,9 @@ def test_weights_that_differ_beyond_float64(gap: float) -> None:
     e2, e = np.exp(2.0), np.exp(1.0)
     without = -(500 * e2 + 550 * e + 580) / (e2 + e + 1)
     terms = importance.weighted(returns, logs, np.ones(4, np.int64), 1.0)
-    np.testing.assert_allclose(terms.without_each(), [without, -600, -600, -600])
+    np.testing.assert_allclose(terms.without_each(np.arange(4)), [without, -600, -600, -600])
+    pairs = terms.without_each(np.array([0, 1, 0, 1]))
+    np.testing.assert_allclose(pairs, [-(500 * e2 + 580) / (e2 + 1), -600])
     twice = -(2 * 500 * e2 + 550 * e + 580) / (2 * e2 + e + 1)
     counts = np.array([[1.0, 1, 1, 1], [0, 2, 1, 1], [0, 0, 0, 4]])
     np.testing.assert_allclose(terms.weighted(counts), [-600, twice, -580])
