@@ -98,7 +98,7 @@ def refuse_first_values_in_specs(policies: Mapping[str, Policy], stored: Mapping
     for policy_id, policy in policies.items():
         description = stored.get(policy_id)
         if description and isinstance(policy.config, TrainerConfig) and description["class"] == path_of(type(policy)):
-            given = inherited(type(policy.config), "first_values")
+            given = policy.config.model_fields_set
             refuse_first_values(policy.config, given, description["config"], f"policy {policy_id!r} of {path}")
 
 

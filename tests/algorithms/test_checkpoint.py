@@ -12,8 +12,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import PGTrainer, PPOTrainer, Trainer, load_policy
+from rollax import PGTrainer, PPOTrainer, SACPolicy, Trainer, load_policy
 from rollax.algorithms import checkpoint
+from rollax.algorithms.stored_config import refuse_first_values_in_specs
 from rollax.errors import CheckpointError, ConfigError, PolicyError
 from rollax.storage import from_json_bytes, to_json_bytes
 from tests.algorithms.checkpoints import CONFIG, PPO, TWO, to_plain
@@ -113,6 +114,17 @@ class TestRestoring:
             Trainer.from_checkpoint(path, multiagent=multiagent(kl_coeff=0.5))
         with Trainer.from_checkpoint(path, multiagent=multiagent(kl_target=0.5)) as trainer:
             assert trainer.get_policy().config.kl_target == 0.5
+
+    def test_an_initial_value_may_be_left_out_of_a_spec(self):
+        policy = SACPolicy(gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2), {"model": {"fcnet_hiddens": [4]}})
+        saved = {
+            "class": "rollax.algorithms.sac:SACPolicy",
+            "config": policy.config.changed(initial_alpha=0.5).to_json(),
+        }
+        refuse_first_values_in_specs({"a": policy}, {"a": saved}, "here")
+        policy.config = policy.config.changed(initial_alpha=0.25)
+        with pytest.raises(ConfigError, match=r"initial_alpha has no effect(.|\n)*'a' of here"):
+            refuse_first_values_in_specs({"a": policy}, {"a": saved}, "here")
 
     @pytest.mark.parametrize("file", ["manifest.json", "about.json", "state.json", "arrays.safetensors"])
     @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
