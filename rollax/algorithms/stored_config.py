@@ -1,4 +1,4 @@
-"""The config of a checkpoint, which another version of rollax may have saved, and the changes of it."""
+"""The config of a checkpoint, which another version of rollax may have saved, and changes to it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _MAX_NODES = 100_000
 class Experiment:
     """One training run; `run` and `env` are None if the config or a checkpoint has them.
 
-    `given` are the fields that were set in a config that has all keys, as `config.json` of a run; None for another one.
+    `given` are the fields that were set in a config with all keys, such as `config.json` of a run; None for others.
     """
 
     run: str | None = None

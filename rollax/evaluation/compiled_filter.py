@@ -54,8 +54,8 @@ class CompiledFilter:
             before = moments[path]
             weight = counted.astype(jnp.float32).reshape(-1, *[1] * (leaf.ndim - 1))
             new = weight.sum()
-            # Sums of distances from the mean before, because those of a large number would be rounded: an element that
-            # never changes would differ from its own mean.
+            # Sums of distances from the earlier mean, because sums of large numbers are rounded: an element that never
+            # changes would differ from its own mean.
             leaf = leaf - before.mean
             apart = (leaf * weight).sum(axis=0) / jnp.maximum(new, 1)
             squares = ((leaf - apart) ** 2 * weight).sum(axis=0)

@@ -174,7 +174,8 @@ class CompiledSampler(Sampler):
                 self.episodes.end(those)
                 self._begin_episodes(those)
         ids = np.take_along_axis(ids, number, axis=1)
-        # By time, in which windows of metrics drop them: in the order of the loop, short ones come last.
+        # In the order of their ends, in which windows of metrics drop them. The loop added the first episodes of all
+        # sub-environments, then the second ones, ..., so short ones came last.
         self.episodes.sort_ended(ids.T[over.T])
         trajectories = np.take_along_axis(trajectories, number[:, None], axis=2)
         return Played(rows.rewards, rows.terminateds, rows.truncateds, ids, trajectories, t)

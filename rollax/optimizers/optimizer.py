@@ -135,7 +135,7 @@ class Optimizer(ABC):
     """Whether policies learn from sampled fragments, not from draws of a replay buffer."""
 
     needs_recorded_data: ClassVar[bool] = False
-    """Whether it cannot do without recorded data (`input`)."""
+    """Whether it requires recorded data (`input`)."""
 
     rests_between_steps: ClassVar[bool] = True
     """Whether remote workers sample only during a step. Otherwise runs with them depend on timing."""
