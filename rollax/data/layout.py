@@ -11,7 +11,7 @@ such as `walker:obs`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, cast
@@ -215,24 +215,30 @@ def schema_of(policies: Mapping[str, Columns]) -> pa.Schema:
 
 
 def plain_infos(infos: np.ndarray) -> np.ndarray:
-    """[K] deep copies of info dicts, of what JSON can store: environments may reuse the arrays and lists in them."""
-    return np.fromiter(map(_plain, infos), object, len(infos))
+    """[K] deep copies of info dicts, of what JSON can store: environments may reuse the arrays and lists in them.
+
+    Arrays remain arrays, because lists of their numbers would need several times their memory.
+    """
+    return np.fromiter((_plain(info, np.ndarray.copy) for info in infos), object, len(infos))
 
 
 def info_to_json(info: Any) -> str:
     """An info dict as JSON: arrays as lists, keys as strings, without values that JSON cannot store."""
-    return json.dumps(_plain(info))
+    return json.dumps(_plain(info, np.ndarray.tolist))
 
 
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist") and not isinstance(value, type):  # of NumPy, JAX or PyTorch
+def _plain(value: Any, of_numbers: Callable[[np.ndarray], Any]) -> Any:
+    """What JSON can store of a value; `of_numbers` converts or copies the arrays of numbers of NumPy in it."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = of_numbers(value)
+    elif hasattr(value, "tolist") and not isinstance(value, type):  # of NumPy, JAX or PyTorch
         value = value.tolist()
     if isinstance(value, Mapping):
-        parts = ((str(key), _plain(part)) for key, part in value.items())
+        parts = ((str(key), _plain(part, of_numbers)) for key, part in value.items())
         return {key: part for key, part in parts if part is not _NOTHING}
     if isinstance(value, list | tuple):
-        return [None if part is _NOTHING else part for part in map(_plain, value)]
-    return value if value is None or isinstance(value, bool | int | float | str) else _NOTHING
+        return [None if part is _NOTHING else part for part in (_plain(part, of_numbers) for part in value)]
+    return value if value is None or isinstance(value, bool | int | float | str | np.ndarray) else _NOTHING
 
 
 _NOTHING: Any = object()

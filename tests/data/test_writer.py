@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rollax import ConfigError, DatasetError, DatasetWriter, open_dataset
+from rollax.data.layout import plain_infos
 from tests.data.test_describe import BOX, SPACES, TWO, some, written
 
 
@@ -100,6 +101,14 @@ def test_infos_with_arrays_of_other_libraries(tmp_path):
     written(tmp_path, [one])
     (found,) = open_dataset(tmp_path).trajectories()
     assert found.columns["infos"].tolist() == [{"x": i, "y": [[0, 1], None]} for i in range(len(one) + 1)]
+
+
+def test_copies_of_infos_have_arrays_and_not_lists_of_their_numbers():
+    pixels = np.zeros(2, np.uint8)
+    (copied,) = plain_infos(np.array([{"pixels": pixels, "objects": np.array([{1}, 2], object)}]))
+    pixels += 1
+    np.testing.assert_array_equal(copied.pop("pixels"), np.zeros(2, np.uint8), strict=True)
+    assert copied == {"objects": [None, 2]}
 
 
 def test_arrays_that_the_caller_reuses(tmp_path):
