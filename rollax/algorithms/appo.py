@@ -53,7 +53,11 @@ class APPOConfig(IMPALAConfig):
     target_update_frequency: int = Field(
         default=1, ge=1, description="updates after which the target network becomes a copy of the online network"
     )
-    use_kl_loss: bool = Field(default=False, description="whether a KL penalty is added to the loss")
+    use_kl_loss: bool = Field(
+        default=False,
+        description="whether a KL penalty is added to the loss; with vtrace it is 0 unless num_sgd_iter or "
+        "target_update_frequency is above 1, because the target network is otherwise a copy at each gradient step",
+    )
     kl_coeff: float = Field(default=1.0, gt=0, description="initial weight of the KL penalty; it adapts to kl_target")
     kl_target: float = Field(default=0.01, gt=0, description="KL divergence that kl_coeff adapts to")
 
