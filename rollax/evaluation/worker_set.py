@@ -85,7 +85,8 @@ class WorkerSet:
         self.local.set_state({name: state[name] for name in ("policies", "filters")})
         states = {index: (values,) for index, values in enumerate(state["sampling"], start=1) if values is not None}
         starts = max(self._starts, self.remote.most_starts, state.get("starts", 1))
-        new = {index: (starts,) for index in range(1, max(self._num_remote, 1) + 1) if index not in states}
+        samplers = self._num_remote or int(self.local.samples)
+        new = {index: (starts,) for index in range(1, samplers + 1) if index not in states}
         self._starts = starts + bool(new)
         if self._num_remote:
             self.remote.count_starts_from(self._starts)
@@ -94,11 +95,11 @@ class WorkerSet:
             self.remote.call_all("set_filters", self.local.get_filters())
             self.remote.call_each("set_restarts", new)
             self.remote.call_each("set_sampling_state", states)
-        elif self.local.samples and 1 in states:
+        elif new:
+            self.local.set_restarts(*new[1])
+        elif self.local.samples:
             self.local.restart_episodes()
             self.local.set_sampling_state(*states[1])
-        elif self.local.samples:
-            self.local.set_restarts(*new[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
         """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised.

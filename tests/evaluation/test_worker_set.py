@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from rollax import EnvContext, IMPALATrainer, PPOTrainer, RolloutWorker, TrainerConfig
+from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import EnvError
 from rollax.evaluation import worker_set
 from rollax.evaluation.filters import MeanStdFilter
+from rollax.evaluation.worker_set import WorkerSet
 from rollax.processes.actors import LocalActors
 
 
@@ -228,6 +230,13 @@ def test_workers_that_a_checkpoint_lacks_play_other_episodes_than_they_played_be
     assert [state["episodes_begun"].tolist() for state in states] == [[2, 2], [1 << 32, 1 << 32]]
     assert [state["next_episode_id"] for state in states] == [(1 << 48) + 4, (2 << 48) + (1 << 32)]
     assert more.get_state()["workers"]["starts"] == 2
+
+
+def test_workers_that_do_not_sample_count_no_starts():
+    workers = WorkerSet(PPOTrainer.config_class(env=Drifting), PPOPolicy, samples=False)
+    state = workers.get_state()
+    workers.set_state(state)
+    assert workers.get_state()["starts"] == state["starts"] == 1
 
 
 def test_a_single_worker_that_is_restarted_between_two_broadcasts_loses_no_statistics(monkeypatch):
