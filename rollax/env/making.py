@@ -24,6 +24,7 @@ _NAMES_OF_CONTEXT = {"", "config", "env_config", "environment_config", "cfg", "e
 _NAMES_OF_CONTEXT |= {"context", "env_context", "ctx", "env_args", "args", "params", "settings", "options"}
 _ENDS_OF_CONTEXT = ("config", "cfg", "conf", "context", "ctx")
 _NAMES_OF_SETTINGS = {"render_mode", "max_steps", "max_episode_steps", "size", "seed"}
+_ANY = (inspect.Parameter.empty, Any, "Any")  # a string with postponed annotations
 _DICT = re.compile(r"\b(EnvContext|dict|Dict|Mapping)\b")
 
 
@@ -107,10 +108,10 @@ def way_of(creator: Callable[..., Any], env_config: Mapping[str, Any] = MappingP
     """How a creator accepts `env_config`.
 
     A first parameter without a default, or with a name such as `config`, gets the `EnvContext`. So does one whose
-    default is None or an empty dict, if it is annotated as a dict, or is the only parameter and has no annotation; with
-    an empty `env_config` a default of None stays, unless the name ends with a word such as `config`. Other parameters,
-    as in most Gymnasium environments, get the keys of `env_config` as keywords. So does a first one that is such a key,
-    if the others are parameters too.
+    default is None or an empty dict, if it is annotated as a dict, or is the only parameter and has no annotation. In
+    the last case a default of None stays where the creator accepts the keys of `env_config`, or there are none, unless
+    the name ends with a word such as `config`. Other parameters, as in most Gymnasium environments, get the keys of
+    `env_config` as keywords. So does a first one that is such a key, if the others are parameters too.
     """
     try:
         signature = signature_of(creator)
@@ -133,11 +134,12 @@ def way_of(creator: Callable[..., Any], env_config: Mapping[str, Any] = MappingP
         return "context" if all(p.default is not p.empty for p in others) else "nothing"
     if in_context:
         return "context"
-    fits = takes_dict or (not others and first.annotation is first.empty)
+    fits = takes_dict or (not others and first.annotation in _ANY)
     if not fits or first.name in _NAMES_OF_SETTINGS:
         return "keywords"
     if first.default is None:
-        return "context" if takes_dict or env_config or first.name.endswith(_ENDS_OF_CONTEXT) else "keywords"
+        is_dict = takes_dict or first.name.endswith(_ENDS_OF_CONTEXT)
+        return "context" if is_dict or not _accepts(signature, env_config) else "keywords"
     return "context" if isinstance(first.default, Mapping) and not first.default else "keywords"
 
 

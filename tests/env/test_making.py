@@ -1,6 +1,7 @@
 """From a creator to the environment of a worker: settings, errors, and missing packages."""
 
 import sys
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -131,6 +132,9 @@ def of_context(world: EnvContext) -> gym.Env:
         (lambda size: None, ["size"], "keywords"),
         (lambda goal=None: None, ["goal"], "keywords"),
         (lambda settings_of_mine=None: None, ["size"], "context"),
+        (lambda goal=None, *, size=3: None, ["size"], "keywords"),
+        (lambda goal=None, **settings: None, ["size"], "keywords"),
+        (lambda rllib_config=None, **settings: None, ["size"], "context"),
         (lambda size, render_mode=None: None, ["size"], "keywords"),
         (lambda size, goal: None, ["size", "goal"], "keywords"),
         (lambda context, size=3: None, ["context", "size"], "context"),
@@ -155,7 +159,9 @@ def test_an_annotation_decides_too():
 
     def fourth(goal: int | None = None) -> None: ...
 
-    assert way_of(creator) == "context"
+    def fifth(settings_of_mine: Any = None) -> None: ...
+
+    assert way_of(creator) == way_of(fifth, {"size": 5}) == "context"
     assert way_of(other) == way_of(third) == way_of(fourth, {"size": 5}) == "keywords"
 
 
