@@ -151,30 +151,29 @@ class _Check:
                 )
 
     def compare_seeds(self) -> None:
-        """Checks that random episodes depend on the seed."""
+        """Checks that random episodes of two copies, which have different seeds, differ."""
         if not self._comparable or self._creator is None:
             return
-        other = self._first_moments(1, 0)
-        if any(map(_first_difference, other, self._first_moments(0, 0))):
-            return
-        episodes = self._first_moments(1, _COMPARED_RESETS)
-        distinct = [one for i, one in enumerate(episodes) if all(_first_difference(one, old) for old in episodes[:i])]
-        again = self._first_moments(0, _COMPARED_RESETS)
-        if len(distinct) >= _LEAST_DISTINCT and not any(map(_first_difference, episodes, again)):
+        distinct: list[list[Moment]] = []
+        with self._made(2) as base:
+            if base.num_envs < 2:
+                return
+            player = RandomPlayer(base, self._seed, self._spaces_of)
+            for seeds in (self._seeds(base), *[None] * _COMPARED_RESETS):
+                rows = player.begin(seeds)
+                one, other = moments_of(rows, 0), moments_of(rows, 1)
+                if _first_difference(one, other):
+                    return
+                if all(_first_difference(one, old) for old in distinct):
+                    distinct.append(one)
+        if len(distinct) >= _LEAST_DISTINCT:
             self._find(
                 "warning",
                 "ignored seed",
-                f"sub-environment 0, seeds {self._seed} and {self._seed + 1}: the episodes begin differently, but for "
-                "both seeds alike, so all copies play the same episodes. Draw random numbers from self.np_random, "
+                f"sub-environments 0 and 1, seeds {self._seed} and {self._seed + 1}: the episodes begin differently, "
+                "but alike in both, so all copies play the same episodes. Draw random numbers from self.np_random, "
                 "which reset(seed=seed) seeds.",
             )
-
-    def _first_moments(self, offset: int, resets: int) -> list[list[Moment]]:
-        """The first moments of an episode with another seed, and those after some resets without a seed."""
-        with self._made(1) as base:
-            player = RandomPlayer(base, self._seed, self._spaces_of)
-            seeds = [seed + offset for seed in self._seeds(base)]
-            return [moments_of(player.begin(each), 0) for each in (seeds, *[None] * resets)]
 
     def look(self) -> None:
         """Checks that the environment renders in the modes of its metadata."""

@@ -314,6 +314,19 @@ class TestFindings:
 
         assert names(check_env(Fixed)) == [("warning", "ignored seed")]
 
+    def test_a_seed_that_depends_on_the_number_of_the_copy(self):
+        class Numbered(Clock):
+            """As in RLlib, where resets have no seed."""
+
+            def __init__(self, config):
+                super().__init__()
+                self.own = np.random.default_rng(config.vector_index)
+
+            def reset(self, *, seed=None, options=None):
+                return super().reset(seed=int(self.own.integers(1000)))
+
+        assert names(check_env(Numbered)) == []
+
     def test_episodes_that_are_not_random_may_ignore_the_seed(self):
         class InTurn(Endless):
             """The players begin in turn."""
