@@ -45,6 +45,6 @@ def trajectory_starts(batch: SampleBatch) -> np.ndarray:
     if batch.T in batch:
         grows = batch[batch.T][1:] > batch[batch.T][:-1]
         if batch.BOOTSTRAP in batch:
-            grows |= batch[batch.BOOTSTRAP][1:].astype(bool)  # of bootstrap rows it is 0
+            grows |= batch[batch.BOOTSTRAP][1:].astype(bool)  # t is 0 in bootstrap rows
         starts[1:] |= ~grows
     return starts

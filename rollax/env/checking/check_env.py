@@ -28,7 +28,7 @@ from rollax.spaces import Path, leaves, path_text
 _COMPARED_POLLS = 50
 _COMPARED_RESETS = 6
 _LEAST_DISTINCT = 5
-"""Fewer distinct first observations may be of an environment that is not random, as where the players begin in turn."""
+"""An environment that is not random may have fewer distinct first observations: its players may begin in turn."""
 _RGB = "rgb_array"
 
 
@@ -209,7 +209,7 @@ class _Check:
                 )
 
     def _trace(self, num_envs: int) -> tuple[list[Moment], list[Moment], int]:
-        """The history of the first sub-environment, its begin after a reset without a seed, and their number."""
+        """History of sub-environment 0, its first moments after a reset without a seed, and the number of copies."""
         with self._made(num_envs) as base:
             player = RandomPlayer(base, self._seed, self._spaces_of)
             trace = moments_of(player.begin(self._seeds(base)), 0)
