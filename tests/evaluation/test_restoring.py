@@ -32,6 +32,7 @@ def digest(trainer: PPOTrainer) -> str:
     return found.hexdigest()
 
 
+@pytest.mark.long
 def test_one_worker_equals_none(small_ray):
     found = set()
     for num_workers in (0, 1):
