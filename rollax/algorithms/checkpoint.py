@@ -292,8 +292,14 @@ def refuse_untrusted(
         raise untrusted(path, missing[0], f"pass {arguments_for(missing)}")
     if values.get("ray_address") is not None and "ray_address" not in given and not trust_code:
         # Ray's processes exchange pickles: a process at this address can run code here.
-        code = StoredCode("ray_address", str(values["ray_address"]))
-        raise untrusted(path, code, "pass ray_address=...")
+        raise CheckpointError(
+            "The checkpoint names a Ray cluster, which is not joined without trust in the file.",
+            where=f"{path}: config key 'ray_address'",
+            got=values["ray_address"],
+            expected="the address from the caller, or trust_code=True",
+            fix="pass ray_address=..., None for no such cluster; or trust_code=True (--trust-code) if you trust where "
+            "the checkpoint comes from",
+        )
 
 
 def untrusted(path: str | Path, code: StoredCode, fix: str) -> CheckpointError:

@@ -188,6 +188,13 @@ def test_code_is_refused_before_a_trainer_is_made(forge, at, code):
         Trainer.from_checkpoint(path)
 
 
+def test_the_error_for_a_ray_cluster_is_not_that_for_code(forge):
+    path = write(forge.with_value(("about.json", ("config", "ray_address")), "ray://evil:10001"), forge.folder)
+    with pytest.raises(CheckpointError, match=r"names a Ray cluster(.|\n)*got: +ray://evil:10001\n"):
+        Trainer.from_checkpoint(path)
+    Trainer.from_checkpoint(path, ray_address=None).stop()
+
+
 POLICIES = ["rollax.storage:os.system", "rollax.policy.policy:Policy", "rollax.policy.jax_policy:Policy", "x", ""]
 
 
