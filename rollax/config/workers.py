@@ -16,7 +16,8 @@ _RESTARTS = (
 class WorkerFields(FieldGroup):
     """Processes that sample: their number, their resources, and how failures are handled.
 
-    With `num_workers=0` they are without effect and not refused, so that a run moves into one process by one key.
+    With `num_workers=0` they are without effect and not refused, so that a run moves into one process by one key. Only
+    `ray_address` then still applies, to remote sub-environments.
     """
 
     requires = {_RESTARTS: {"recreate_failed_workers": True}}

@@ -30,7 +30,10 @@ _DICT = re.compile(r"\b(EnvContext|dict|Dict|Mapping)\b")
 
 @dataclass(frozen=True, slots=True)
 class EnvSettings:
-    """How the sub-environments of a worker run: arguments of `to_base_env`, which describes them."""
+    """How the sub-environments of a worker run: arguments of `to_base_env`, which describes them, and `ray_address`.
+
+    The last is the Ray cluster of remote ones, if this process is not connected to one; see `started_ray`.
+    """
 
     remote_envs: bool = False
     remote_env_batch_wait_ms: float = 0.0
@@ -38,6 +41,7 @@ class EnvSettings:
     restart_failed_sub_environments: bool = False
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
+    ray_address: str | None = None
 
 
 DEFAULT_SETTINGS = EnvSettings()
@@ -252,7 +256,7 @@ def _from_instance(env: Any, make_env: Callable[[int], Any] | None, num_envs: in
 
         copies = EnvCopies(() if env is None else (env,), make_env, *copied)
         wait_ms, timeout_s = settings.remote_env_batch_wait_ms, settings.remote_env_timeout_s
-        return RemoteBaseEnv(copies, batch_wait_ms=wait_ms, timeout_s=timeout_s)
+        return RemoteBaseEnv(copies, batch_wait_ms=wait_ms, timeout_s=timeout_s, ray_address=settings.ray_address)
     first = adapted(env)
     make_adapted = None if make_env is None else lambda index: adapted(make_env(index), f"sub-environment {index}")
     return adapter_of(first)(EnvCopies((first,), make_adapted, *copied))

@@ -39,6 +39,7 @@ def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: 
         restart_failed_sub_environments=config.restart_failed_sub_environments,
         observation_space=config.observation_space,
         action_space=config.action_space,
+        ray_address=config.ray_address,
     )
     return make_base_env(creator, context, config.num_envs_per_worker, settings)
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rollax import PGTrainer
 from rollax.errors import ConfigError
 from rollax.processes import cluster
 
@@ -82,6 +83,15 @@ def test_closed_ports_and_invalid_addresses(ray, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", free)
     with pytest.raises(ConfigError, match=f"No Ray cluster answers(.|\\n)*{free}"):
         cluster.started_ray("num_workers")
+    assert ray.asked == []
+
+
+def test_remote_sub_environments_use_the_address_of_the_config(ray):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = f"127.0.0.1:{server.getsockname()[1]}"
+    config = {"remote_worker_envs": True, "ray_address": free}
+    with pytest.raises(ConfigError, match=f"No Ray cluster answers(.|\\n)*{free}"):
+        PGTrainer(env="CartPole-v1", config=config)
     assert ray.asked == []
 
 

@@ -42,10 +42,18 @@ class RemoteBaseEnv(BaseEnv):
         EnvError, SpaceError: a sub-environment that cannot be made, or whose spaces differ from the others'.
     """
 
-    def __init__(self, copies: EnvCopies, *, batch_wait_ms: float = 0.0, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        copies: EnvCopies,
+        *,
+        batch_wait_ms: float = 0.0,
+        timeout_s: float | None = None,
+        ray_address: str | None = None,
+    ) -> None:
         self._failures = EnvFailures(restart_failed=copies.restart_failed, timeout_s=timeout_s)
         self.num_envs = copies.num_envs
-        self._envs = RemoteEnvs(ray_envs(copies, self._failures.rules.timeout_s), self.num_envs, self._failures)
+        actors = ray_envs(copies, self._failures.rules.timeout_s, ray_address)
+        self._envs = RemoteEnvs(actors, self.num_envs, self._failures)
         facts = self._envs.facts
         self.name = facts.name
         self.observation_space, self.action_space = facts.observation_space, facts.action_space
@@ -238,13 +246,13 @@ class RemoteSubEnvironment:
         return lambda *arguments, **keywords: self._envs.result_of(self._index, "call", name, arguments, keywords)
 
 
-def ray_envs(copies: EnvCopies, timeout_s: float) -> RayActors:
-    """The actors of remote sub-environments, with the time limit of their calls.
+def ray_envs(copies: EnvCopies, timeout_s: float, ray_address: str | None = None) -> RayActors:
+    """The actors of remote sub-environments, with the time limit of their calls, in the cluster of `started_ray`.
 
     Raises:
         ConfigError: the environment or its creator cannot be pickled.
     """
-    ray = started_ray("remote_worker_envs")
+    ray = started_ray("remote_worker_envs", ray_address)
     # The processes are small and mostly wait, so Ray may start them all on a few cores.
     host, folder = ray.remote(num_cpus=0)(writing_stacks(EnvHost)), StackFolder()
     existing, others = next(iter(copies.existing), None), replace(copies, existing=())
