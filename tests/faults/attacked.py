@@ -284,6 +284,6 @@ class PicklingHost(EnvHost):
             raise checks.failed(error, doing, self._where) from error
 
 
-def envs_here(copies, timeout_s) -> LocalActors:
+def envs_here(copies: Any, *_: Any) -> LocalActors:
     """Replaces `ray_envs`: the hosts are in this process."""
     return LocalActors(lambda index, restarts: PicklingHost(index, copies.make_one, declared=copies.declared))

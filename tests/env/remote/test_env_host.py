@@ -165,7 +165,7 @@ class Lingering(MultiAgentEnv):
 
 
 def test_an_end_without_agents_is_not_lost_beside_a_reset(monkeypatch):
-    local = lambda copies, timeout_s: LocalActors(lambda index, restarts: EnvHost(index, copies.make_one))  # noqa: E731
+    local = lambda copies, *_: LocalActors(lambda index, restarts: EnvHost(index, copies.make_one))  # noqa: E731
     monkeypatch.setattr(remote_base_env, "ray_envs", local)
     env = RemoteBaseEnv(EnvCopies((), Lingering, 2))
     assert env.reset_rows(np.arange(2)) is None
