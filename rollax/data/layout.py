@@ -11,7 +11,7 @@ such as `walker:obs`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, cast
@@ -214,7 +214,7 @@ def schema_of(policies: Mapping[str, Columns]) -> pa.Schema:
     return pa.schema([*fields, *(pa.field(name, leaf.arrow_type()) for name, leaf in leaves.items())])
 
 
-def plain_infos(infos: np.ndarray) -> np.ndarray:
+def plain_infos(infos: Sequence[Any] | np.ndarray) -> np.ndarray:
     """[K] deep copies of info dicts, of what JSON can store: environments may reuse the arrays and lists in them.
 
     Arrays remain arrays, because lists of their numbers would need several times their memory.

@@ -101,7 +101,8 @@ class Recorder:
         if observed and self._infos:
             from rollax.data.layout import plain_infos  # which imports PyArrow
 
-            seen["infos"] = plain_infos(rows.infos_of(selection))
+            infos = rows.info_list()
+            seen["infos"] = plain_infos(infos if selection is None else [infos[row] for row in selection.tolist()])
         if outcomes is None or len(outcomes):
             trajectories = self._trajectories[policy_id]
             trajectories.record_rows(rows, selection, {SampleBatch.OBS: seen}, complete, outcomes, ended)
