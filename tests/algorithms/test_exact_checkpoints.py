@@ -98,7 +98,10 @@ def test_exact_save_of_an_external_environment_is_refused(tmp_path):
             trainer.save(tmp_path, exact=True)
 
 
-@pytest.mark.parametrize(("num_envs", "wait_ms"), [(2, 0.0), (2, 1e9), (1, 0.0)])
+@pytest.mark.parametrize(
+    ("num_envs", "wait_ms"),
+    [(2, 0.0), pytest.param(2, 1e9, marks=pytest.mark.long), pytest.param(1, 0.0, marks=pytest.mark.long)],
+)
 def test_exact_save_of_remote_environments_requires_lockstep(small_ray, tmp_path, num_envs, wait_ms):
     remote = {"remote_worker_envs": True, "remote_env_batch_wait_ms": wait_ms, "num_envs_per_worker": num_envs}
     with PGTrainer("CartPole-v1", {**CONFIG, **remote}) as trainer:

@@ -10,7 +10,7 @@ from examples import hierarchical_maze, multi_agent_cartpole, rock_paper_scissor
 from examples.hierarchical_maze import TOP_LEVEL, Maze
 from examples.multi_agent_cartpole import MultiAgentCartPole
 from examples.rock_paper_scissors import RockPaperScissors
-from rollax import APPOTrainer, IMPALATrainer, PPOTrainer
+from rollax import APPOTrainer, IMPALATrainer, PPOTrainer, SACTrainer
 from tests.algorithms.envs import MultiAgentPendulum
 from tests.algorithms.test_learning_runs import PENDULUM
 
@@ -38,6 +38,13 @@ def test_ppo_multi_agent_pendulum(reaches):
     policies = {"even": None, "odd": None}
     config = {**PENDULUM, "multiagent": {"policies": policies, "policy_mapping_fn": multi_agent_cartpole.even_or_odd}}
     reaches(PPOTrainer, MultiAgentPendulum, -600, 150_000, config)
+
+
+def test_sac_multi_agent_pendulum(reaches):
+    policies = {"even": None, "odd": None}
+    config = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}
+    config["multiagent"] = {"policies": policies, "policy_mapping_fn": multi_agent_cartpole.even_or_odd}
+    reaches(SACTrainer, MultiAgentPendulum, -400, 10_000, config)
 
 
 def weaker_policys_reward(evaluation: dict[str, Any]) -> float:

@@ -175,7 +175,12 @@ def test_compiles_for_few_sizes_only(algorithm):
         pytest.param("DDPG", Echo, {"env_config": {"space": BOX}}, marks=pytest.mark.long),
         pytest.param("TD3", Echo, {"env_config": {"space": BOX}}, marks=pytest.mark.long),
         ("SAC", Echo, {"env_config": {"space": BOX}}),
-        ("SAC", Echo, {"env_config": {"space": spaces.Discrete(4, start=-1)}, "target_entropy": 0.2}),
+        pytest.param(
+            "SAC",
+            Echo,
+            {"env_config": {"space": spaces.Discrete(4, start=-1)}, "target_entropy": 0.2},
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "SAC",
             Level,
