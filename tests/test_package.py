@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import re
 import subprocess
@@ -81,6 +82,17 @@ for name in left_out:
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no_such_name"):
         rollax.no_such_name  # noqa: B018
+
+
+def test_a_package_in_an_unsuitable_version_is_named(monkeypatch):
+    monkeypatch.setitem(rollax._MODULE_OF, "Newer", "tests.newer")
+
+    def import_module(name):
+        raise AttributeError(f"module 'pydantic' has no attribute 'Newest', read by {name}")
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    with pytest.raises(ImportError, match=r"rollax\.Newer .*'pydantic' has no attribute 'Newest'"):
+        from rollax import Newer  # noqa: F401
 
 
 def test_type_checkers_find_an_editable_install():
