@@ -62,6 +62,11 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return tree_map(lambda *parts: np.stack(parts), *trees)
 
 
+def rows(columns: Tree) -> list[Any]:
+    """Returns a list of the rows, each with the structure of the tree."""
+    return list(columns) if isinstance(columns, np.ndarray) else [index(columns, i) for i in range(length(columns))]
+
+
 def unstack(columns: Tree) -> list[Any]:
     """Returns single actions from columns: Python ints for integers, arrays for other leaves, in dicts and tuples."""
     if isinstance(columns, dict):

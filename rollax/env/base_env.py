@@ -239,7 +239,7 @@ def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, E
     obs, rewards, terminateds, truncateds, infos, given = ({} for _ in range(6))
     info_list = rows.info_list()
     # Copies: a native environment may write its next observations into the same arrays.
-    values = rows.obs if isinstance(rows.obs, list) else row_values(trees.tree_map(np.array, rows.obs))
+    values = rows.obs if isinstance(rows.obs, list) else trees.rows(trees.tree_map(np.array, rows.obs))
     for row, env_id in enumerate(rows.env_index.tolist()):
         agent = rows.agent_of(row)
         for part in (obs, rewards, terminateds, truncateds, infos):
@@ -265,11 +265,6 @@ def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, E
 def in_order(agents: Any) -> Any:
     """Agent ids in an order that is the same in every process, unlike that of a set."""
     return sorted(agents, key=str) if isinstance(agents, Set) else agents
-
-
-def row_values(columns: trees.Tree) -> list[Any]:
-    """Columns as a list of single values of the same structure."""
-    return [trees.index(columns, row) for row in range(trees.length(columns))]
 
 
 def _one_row(action: Any, space: Space | None) -> trees.Tree:

@@ -255,4 +255,4 @@ def _marked(count: int, rows: Iterable[int] | None) -> np.ndarray:
 
 def _values(obs: trees.Tree) -> list[Any]:
     """Observations as a list of single ones."""
-    return obs if isinstance(obs, list) else [trees.index(obs, row) for row in range(trees.length(obs))]
+    return obs if isinstance(obs, list) else trees.rows(obs)

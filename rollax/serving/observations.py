@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from rollax.env.base_env import row_values
-from rollax.trees import Tree
+from rollax import trees
 
 
 class Observations(Mapping[str, Any]):
@@ -21,13 +18,13 @@ class Observations(Mapping[str, Any]):
 
     __slots__ = ("_rows", "columns", "ids")
 
-    def __init__(self, ids: Sequence[str], columns: Tree) -> None:
+    def __init__(self, ids: Sequence[str], columns: trees.Tree) -> None:
         self.ids, self.columns = ids, columns
         self._rows: dict[str, Any] | None = None
 
     def __getitem__(self, episode_id: str) -> Any:
         if self._rows is None:
-            self._rows = dict(zip(self.ids, rows_of(self.columns), strict=True))
+            self._rows = dict(zip(self.ids, trees.rows(self.columns), strict=True))
         return self._rows[episode_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -35,8 +32,3 @@ class Observations(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-def rows_of(columns: Tree) -> list[Any]:
-    """Single observations from columns."""
-    return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from rollax import trees
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import RequestError
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
-from rollax.serving.observations import Observations, rows_of
+from rollax.serving.observations import Observations
 from rollax.serving.protocol import Episode, Hello, Trajectory
 from rollax.serving.request_checks import AllowedActions, check_finite_number, read_plain
 from rollax.serving.sessions import Session
 from rollax.serving.values import SpaceValues, Where
 from rollax.spaces import ACTION_MASK, choices, leaves
-from rollax.trees import Tree, index
 
 ONE_AGENT = frozenset({""})
 """The agents of an episode with a single agent."""
@@ -83,7 +83,7 @@ class Readers:
                 values.append(value)
         read: dict[str, dict[str, Any]] = {session.id: dict.fromkeys(observations[session.id]) for session in sessions}
         for reader, (places, values) in groups.items():
-            rows = rows_of(reader.columns(values, _where(places)))
+            rows = trees.rows(reader.columns(values, _where(places)))
             for (episode_id, agent), row in zip(places, rows, strict=True):
                 read[episode_id][agent] = row
         return read
@@ -91,7 +91,7 @@ class Readers:
     def logged(self, session: Session, obs: Any, action: Any) -> tuple[Any, Any, Any]:
         """`(observation, action, agents)` of an action that the policy has not chosen."""
         if self._only is not None:
-            value = index(self._only.columns([obs], lambda _: f"observation of {session.id!r}"), 0)
+            value = trees.index(self._only.columns([obs], lambda _: f"observation of {session.id!r}"), 0)
             return value, self._only.action(value, action, f"action of {session.id!r}"), ONE_AGENT
         self._check_agents(obs, "observations", session)
         self._check_agents(action, "actions", session)
@@ -170,7 +170,7 @@ class Readers:
     def last(self, session: Session, obs: Any) -> Any:
         """The last observation of an episode."""
         if self._only is not None:
-            return index(self._only.columns([obs], lambda _: f"observation of {session.id!r}", masks=False), 0)
+            return trees.index(self._only.columns([obs], lambda _: f"observation of {session.id!r}", masks=False), 0)
         self._check_agents(obs, "observations", session)
         return self._last_of_agents(session, {agent: value for agent, value in obs.items() if value is not None})
 
@@ -180,7 +180,9 @@ class Readers:
             where = f"observation of {session.id!r}, agent {agent!r}"
             reader = self._reader(session.id, agent)
             last[agent] = (
-                None if value is None else index(reader.columns([value], lambda _, where=where: where, masks=False), 0)
+                None
+                if value is None
+                else trees.index(reader.columns([value], lambda _, where=where: where, masks=False), 0)
             )
         return last
 
@@ -250,7 +252,7 @@ class AgentReader:
             choices(action_space)
         )
 
-    def columns(self, values: Sequence[Any], where: Where, *, masks: bool = True) -> Tree:
+    def columns(self, values: Sequence[Any], where: Where, *, masks: bool = True) -> trees.Tree:
         """Columns of observations; masks without a valid action are allowed if no action follows."""
         columns = self._observations.columns(values, where)
         if masks:
@@ -262,7 +264,7 @@ class AgentReader:
         column = self._actions.columns([action], lambda _: where)
         if self._masks.masked:
             self._masks.check_actions({ACTION_MASK: obs[ACTION_MASK][None]}, column, lambda _: where)
-        return index(column, 0)
+        return trees.index(column, 0)
 
     def trajectory(self, trajectory: Trajectory, where: str) -> None:
         """Checks a trajectory and turns its columns into arrays."""
@@ -299,7 +301,7 @@ class AgentReader:
                 "The times do not increase.", status=422, where=f"{where}.t", expected="increasing integers from 0"
             )
 
-    def _check_masks(self, obs: Tree, actions: Tree, where: str) -> None:
+    def _check_masks(self, obs: trees.Tree, actions: trees.Tree, where: str) -> None:
         if self._masks.masked:
             acting = {ACTION_MASK: obs[ACTION_MASK][:-1]}
             self._masks.check(acting, lambda row: f"{where}.obs[{row}]")

@@ -7,7 +7,6 @@ from gymnasium import spaces
 
 from rollax import spaces as columns
 from rollax import trees
-from rollax.env.base_env import row_values
 from tests.env.wraps import WRAPS
 
 NESTED = spaces.Dict(
@@ -75,7 +74,7 @@ class TestNested:
             sent = columns.stack(space, [space.sample() for _ in envs])
             base.send_rows(rows, None, sent)
             rows = base.poll_rows()
-            for env, wanted in zip(envs, row_values(sent), strict=True):
+            for env, wanted in zip(envs, trees.rows(sent), strict=True):
                 assert_same(
                     columns.stack(space, [env.got[-1]]), trees.tree_map(lambda leaf: np.asarray(leaf)[None], wanted)
                 )

@@ -11,9 +11,8 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict
 
-from rollax import spaces
+from rollax import spaces, trees
 from rollax.env import checks
-from rollax.env.base_env import row_values
 from rollax.env.checks import Where
 from rollax.env.observations import as_columns, check_observation, not_finite, stacked
 from rollax.errors import EnvError
@@ -83,7 +82,7 @@ class AgentValues:
         if space is None:
             return copy.deepcopy(action)
         try:
-            checked = row_values(spaces.stack(space, [action]))[0]
+            checked = trees.rows(spaces.stack(space, [action]))[0]
             whole = space.dtype is None or space.dtype.kind == "f" or np.asarray(action).dtype.kind in "iub"
             if whole and space.contains(checked):
                 return checked
@@ -127,7 +126,7 @@ class _Spaces:
                 _check_finite(part, path, spaces.at(columns, path), where)
             if awaited and self._first_choices is not None:
                 _check_masks(columns[spaces.ACTION_MASK], self._first_choices, where)
-        return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
+        return trees.rows(columns)
 
 
 def _check_masks(masks: np.ndarray, first_choices: np.ndarray, where: Where) -> None:
