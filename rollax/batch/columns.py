@@ -19,6 +19,8 @@ Columns = Mapping[str, Any]
 
 INFOS = "infos"
 STATES = ("state_in", "state_out")
+PER_SEQUENCE = ("state_in", "seq_lens")
+"""The columns of a padded batch with one row per sequence."""
 
 
 class MissingColumnError(BatchError, KeyError):

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch.columns import (
+    PER_SEQUENCE,
     MissingColumnError,
     as_column,
     check_alike,
@@ -336,7 +337,7 @@ class SampleBatch(MutableMapping[str, Any]):
             return self.rows(positions)
         rows = (positions[:, None] * self.max_seq_len + np.arange(self.max_seq_len)).ravel()
         columns = self._columns.items()
-        return SampleBatch({name: trees.index(c, positions if _per_sequence(name) else rows) for name, c in columns})
+        return SampleBatch({name: trees.index(c, positions if name in PER_SEQUENCE else rows) for name, c in columns})
 
     def _refuse_bootstrap(self, what: str) -> None:
         if self.seq_lens is None and np.any(self.get(self.BOOTSTRAP, False)):
@@ -362,7 +363,7 @@ class SampleBatch(MutableMapping[str, Any]):
         padded = self.seq_lens
         if name == self.SEQ_LENS:
             return
-        if padded is not None and _per_sequence(name):
+        if padded is not None and name in PER_SEQUENCE:
             if length != len(padded):
                 raise length_error(name, length, f"{len(padded)} rows, one per sequence")
         elif self._count is None:
@@ -375,10 +376,6 @@ class SampleBatch(MutableMapping[str, Any]):
             self._count = length
         elif length != self._count:
             raise length_error(name, length, f"{self._count} rows, as in {list(self._columns)}")
-
-
-def _per_sequence(name: str) -> bool:
-    return name in (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
 
 
 def concatenated(batches: Sequence[SampleBatch], where: str) -> SampleBatch:

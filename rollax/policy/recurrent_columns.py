@@ -11,6 +11,7 @@ from gymnasium import Space
 
 from rollax import trees
 from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.batch.columns import PER_SEQUENCE
 from rollax.errors import PolicyError
 from rollax.models.outputs import initial_state_of, is_recurrent
 from rollax.spaces import zeros
@@ -29,7 +30,6 @@ _TRAJECTORY = (
     SampleBatch.TERMINATEDS,
     SampleBatch.TRUNCATEDS,
 )
-_PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
 
 
 class RecurrentColumns:
@@ -127,7 +127,7 @@ class RecurrentColumns:
         padded = rows.sequences(self.max_seq_len)
         cut = partial(_by_sequence, length=self.max_seq_len)
         sequences = {
-            name: column if name in _PER_SEQUENCE else trees.tree_map(cut, column)
+            name: column if name in PER_SEQUENCE else trees.tree_map(cut, column)
             for name, column in padded.items()
             if name in columns or name in memory or name == SampleBatch.SEQ_LENS
         }
@@ -151,7 +151,7 @@ def as_rows(sequences: Columns, mask: Any, arange: Callable[[int], Any] = np.ara
     `arange` makes an array that can be compared with the sequences' lengths.
     """
     lengths = sequences[SampleBatch.SEQ_LENS]
-    rows = {name: column for name, column in sequences.items() if name not in _PER_SEQUENCE}
+    rows = {name: column for name, column in sequences.items() if name not in PER_SEQUENCE}
     width = next(trees.leaves(rows)).shape[1]
     rows = trees.tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
     real = mask[:, None] * (arange(width) < lengths[:, None])

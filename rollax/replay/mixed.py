@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.batch.columns import PER_SEQUENCE
 from rollax.errors import BatchError
 from rollax.replay.replay import Replay
-
-_PER_SEQUENCE = (SampleBatch.SEQ_LENS, SampleBatch.STATE_IN)
 
 
 @dataclass
@@ -115,5 +114,5 @@ def _in_order(batches: Sequence[SampleBatch], order: NDArray[np.int64]) -> Sampl
     for name in batches[0]:
         if all(name in batch for batch in batches):
             column = trees.concat([batch[name] for batch in batches])
-            columns[name] = trees.index(column, order if name in _PER_SEQUENCE and length > 1 else rows)
+            columns[name] = trees.index(column, order if name in PER_SEQUENCE else rows)
     return SampleBatch(columns)
