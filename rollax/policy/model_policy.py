@@ -20,7 +20,7 @@ from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, has_critic
 from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.column_shapes import ColumnShapes
-from rollax.policy.exploration.exploration import Exploration, FromDistribution
+from rollax.policy.exploration.exploration import Exploration, FromDistribution, greedy
 from rollax.policy.finite import check_finite
 from rollax.policy.learned_columns import LearnedColumns, naming_missing_columns
 from rollax.policy.minibatches import Minibatches, acting_bucket
@@ -251,7 +251,7 @@ class ModelPolicy(Policy):
         outputs, _ = self._model_outputs({SampleBatch.OBS: obs_batch})
         check_finite(outputs, self.name, self.timestep)
         if not explore:
-            return (np.arange(outputs.shape[1]) == outputs.argmax(axis=1)[:, None]).astype(np.float64)
+            return greedy(outputs)
         probabilities = self.exploration.probabilities(outputs, self.timestep)
         return super().action_probabilities(obs_batch) if probabilities is None else probabilities
 

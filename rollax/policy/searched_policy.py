@@ -20,7 +20,7 @@ from rollax.models.linear import LinearPolicy
 from rollax.models.outputs import Outputs
 from rollax.policy.acting_device import SMALL_CALL, cpu_beside_gpu
 from rollax.policy.exploration.action_noise import Deterministic
-from rollax.policy.exploration.exploration import Exploration, FromDistribution
+from rollax.policy.exploration.exploration import Exploration, FromDistribution, greedy
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.size_checks import check_fits, check_layers
 from rollax.policy.stacked_acting import BLOCK, StackedActing, vector_parts
@@ -39,7 +39,7 @@ class GreedyActions(FromDistribution):
         return {}  # the actions are not drawn from the distribution
 
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
-        return (np.arange(outputs.shape[1]) == outputs.argmax(axis=1)[:, None]).astype(np.float64)
+        return greedy(outputs)
 
 
 class SearchedPolicy(JaxPolicy):

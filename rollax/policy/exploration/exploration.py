@@ -192,6 +192,11 @@ def uniform_choice(outputs: Any, uniform: Any) -> Any:
     return xp.argmax(xp.cumsum(valid, axis=-1) > k[:, None], axis=-1).astype(np.int32)
 
 
+def greedy(outputs: np.ndarray) -> np.ndarray:
+    """[N, n] probabilities of the greedy choices, in float64: 1 for the first largest output of each row."""
+    return (np.arange(outputs.shape[1]) == outputs.argmax(axis=1)[:, None]).astype(np.float64)
+
+
 def softmax(preferences: np.ndarray) -> np.ndarray:
     """[N, n] probabilities proportional to exp, in float64."""
     shifted = preferences.astype(np.float64) - preferences.max(axis=-1, keepdims=True)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.exploration import Exploration, log_softmax, softmax, uniform_choice
+from rollax.policy.exploration.exploration import Exploration, greedy, log_softmax, softmax, uniform_choice
 from rollax.trees import namespace
 
 CHOICE = "choice"
@@ -70,8 +70,7 @@ class EpsilonGreedy(ValueExploration):
 
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray:
         valid, epsilon = outputs > MASKED_LOGIT, self.epsilon(timestep)
-        best = np.arange(outputs.shape[1]) == outputs.argmax(axis=1)[:, None]
-        return (1 - epsilon) * best + epsilon * valid / valid.sum(axis=1, keepdims=True)
+        return (1 - epsilon) * greedy(outputs) + epsilon * valid / valid.sum(axis=1, keepdims=True)
 
 
 class SoftQ(ValueExploration):
