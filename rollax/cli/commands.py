@@ -74,8 +74,8 @@ def evaluate(
     with readable_errors(traceback):
         import_first(imports)
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
-        trainer = open_trainer(newest_checkpoint(checkpoint), run=run, trust_code=trust_code, learn=False, **changes)
-        try:
+        path = newest_checkpoint(checkpoint)
+        with open_trainer(path, run=run, trust_code=trust_code, learn=False, **changes) as trainer:
             results = trainer.evaluate(episodes, record_dir=None if video is None else str(video))
             if not quiet:
                 print(title_of(trainer.name, trainer.config.env))
@@ -84,8 +84,6 @@ def evaluate(
             print(evaluation_line(results))
             if not quiet:
                 print(*(f"video {shown_path(Path(path))}\n" for path in results.get("videos", ())), sep="", end="")
-        finally:
-            trainer.stop()
 
 
 def list_known(

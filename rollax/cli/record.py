@@ -36,10 +36,8 @@ def record(
     with readable_errors(traceback):
         import_first(imports)
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
-        trainer = open_trainer(newest_checkpoint(checkpoint), run=run, trust_code=trust_code, learn=False, **changes)
-        try:
+        path = newest_checkpoint(checkpoint)
+        with open_trainer(path, run=run, trust_code=trust_code, learn=False, **changes) as trainer:
             results = trainer.record(episodes, out, explore=not greedy, infos=infos)
             print(evaluation_line(results))
             print(*(f"data {shown_path(Path(path))}\n" for path in results["files"]), sep="", end="")
-        finally:
-            trainer.stop()

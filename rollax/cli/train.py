@@ -134,11 +134,8 @@ def train(
         }
         if out is not None:
             check_empty(out, "--out", f"--resume={out}")
-        trainer = make_trainer(experiment, resume, trust_code)
-        try:
+        with make_trainer(experiment, resume, trust_code) as trainer:
             fitted = run_experiment(trainer, experiment, out, imports or (), fit)
-        finally:
-            trainer.stop()
     if fitted.signal is not None:
         raise typer.Exit(SIGNALLED + fitted.signal)
     raise typer.Exit(MISSED_GOAL if must_reach and fitted.missed_goal else 0)

@@ -48,6 +48,12 @@ class FakeTrainer:
         self.recorded_in: tuple[Path, int] | None = None
         self._interval = self.config.evaluation_interval
 
+    def __enter__(self) -> FakeTrainer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
     @property
     def optimizer(self) -> SimpleNamespace:
         return SimpleNamespace(steps=100 * self.iteration)
