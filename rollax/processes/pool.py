@@ -12,6 +12,7 @@ from typing import Any
 from rollax.errors import WorkerError
 from rollax.processes.actors import Actors, ProcessLostError
 from rollax.processes.failures import Failures, log
+from rollax.undoing import undone_on_failure
 
 _FOREVER = float("inf")
 _STOP_S = 5.0  # how long actors may take to stop before their processes are killed
@@ -199,11 +200,9 @@ class ActorPool:
         """
         self._making_all = True
         try:
-            while self._restarts or self.healthy < len(self._live):
-                self._take(_FOREVER)
-        except BaseException:
-            self.stop()
-            raise
+            with undone_on_failure(self.stop):
+                while self._restarts or self.healthy < len(self._live):
+                    self._take(_FOREVER)
         finally:
             self._making_all = False
         return {index: actor.made for index, actor in sorted(self._live.items())}

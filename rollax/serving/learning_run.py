@@ -17,6 +17,7 @@ from rollax.runs.interrupts import StopRequest
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX, RunFolder
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
 from rollax.storage import newest
+from rollax.undoing import undone_on_failure
 
 log = logging.getLogger("rollax.serving")
 
@@ -46,13 +47,10 @@ def make_learning_trainer(
     }
     settings = {**env_config, "run_folder": str(folder), **config.get("env_config", {})}
     trainer = trainer_class(config={**defaults, **config, "env_config": settings})
-    try:
+    with undone_on_failure(trainer.stop):
         found = newest(folder / CHECKPOINTS, PREFIX)
         if found is not None:
             trainer.restore(found)
-    except BaseException:
-        trainer.stop()
-        raise
     return trainer
 
 

@@ -24,6 +24,7 @@ from rollax.processes.cluster import started_ray
 from rollax.processes.pool import ActorPool, Call
 from rollax.processes.ray_actors import RayActors, stored
 from rollax.processes.stacks import StackFolder, writing_stacks
+from rollax.undoing import undone_on_failure
 
 _START_S = 60.0  # added to the time limit, for a new process and its environment
 
@@ -208,13 +209,10 @@ class RemoteEnvs(ActorPool):
         super().__init__(actors, range(num_envs), failures, makes=True, remakes=True, stop="close")
         made: dict[int, EnvFacts] = self.make_all()
         self.facts = made[0]
-        try:
+        with undone_on_failure(self.stop):
             for index, facts in made.items():
                 where = f"{facts.name}, sub-environment {index}"
                 check_spaces(facts, self.facts, where, may_lack_spaces=facts.several_agents)
-        except BaseException:
-            self.stop()
-            raise
         self.make_arguments = (self.facts,)
         # At first there is no limit, because many processes take long to start.
         failures.rules = replace(failures.rules, start_timeout_s=failures.rules.timeout_s + _START_S)
