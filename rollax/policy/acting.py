@@ -87,7 +87,7 @@ class Acting:
     def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> tuple[trees.Tree, bool]:
         """`(greedy actions of the first rows, whether the model's outputs allow to choose them)`; without memory."""
         actions, finite = self._modes(params, extra, {SampleBatch.OBS: obs})
-        actions = np.asarray(actions)[:rows] if hasattr(actions, "shape") else trees.tree_map(_first(rows), actions)
+        actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
         return actions, bool(np.asarray(finite)[:rows].all())
 
     def traced_actions(
@@ -154,7 +154,3 @@ class Acting:
 def _precise(output: jax.Array) -> jax.Array:
     """Arrays of half precision as float32, because log-probabilities and errors would be inexact."""
     return output.astype(jnp.float32) if output.dtype.itemsize < 4 else output
-
-
-def _first(rows: int) -> Any:
-    return lambda leaf: np.asarray(leaf)[:rows]

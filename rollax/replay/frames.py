@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.errors import ConfigError
 from rollax.replay.links import Addition, Links
+from rollax.spaces import at
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class StackedFrames:
     def array(self, obs: trees.Tree) -> NDArray:
         """The array of an observation column that holds the stacks; raises ConfigError if there is none."""
         try:
-            found = self._leaf(obs)
+            found = at(obs, self.path)
         except (KeyError, IndexError, TypeError) as error:
             raise self._mismatch(obs) from error
         if not isinstance(found, np.ndarray) or not -found.ndim < self._axis < found.ndim:
@@ -83,7 +82,7 @@ class StackedFrames:
 
     def put(self, stored: trees.Tree, links: Links, added: Addition) -> None:
         """Writes the observations of a fragment: the newest image of each stack to its slot, further ones before it."""
-        frames = self._leaf(stored)
+        frames = at(stored, self.path)
 
         def put_leaf(array: NDArray, leaf: NDArray) -> None:
             if array is frames:
@@ -108,7 +107,7 @@ class StackedFrames:
 
     def read(self, stored: trees.Tree, links: Links, slots: NDArray[np.integer]) -> trees.Tree:
         """The added observations at [K] slots."""
-        frames = self._leaf(stored)
+        frames = at(stored, self.path)
         return trees.tree_map(
             lambda array: self._read_stacks(array, links, slots) if array is frames else np.take(array, slots, axis=0),
             stored,
@@ -125,10 +124,6 @@ class StackedFrames:
         for image in range(self.count):
             by_image[:, image] = np.take(frames, image_slots[:, image], axis=0)
         return whole
-
-    def _leaf(self, obs: trees.Tree) -> trees.Tree:
-        """The part of an observation column that `path` leads to."""
-        return reduce(getitem, self.path, obs)
 
     @property
     def _axis(self) -> int:
