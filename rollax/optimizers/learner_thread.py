@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rollax.optimizers.optimizer import Timings
+from rollax.optimizers.timings import Timings
 
 log = logging.getLogger("rollax.optimizers")
 

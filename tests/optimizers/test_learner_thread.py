@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rollax.optimizers.learner_thread import LearnerThread
-from rollax.optimizers.optimizer import Timings
+from rollax.optimizers.timings import Timings
 from tests.optimizers.stand_ins import LONG, learner_threads, wait_until
 
 
