@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -24,7 +25,7 @@ from rollax.config.rules import SET
 from rollax.errors import ConfigError
 from rollax.evaluation.messages import Candidates
 from rollax.ops.evolution import Shaping, es_weights
-from rollax.optimizers.search import SearchOptimizer, adds_to_actions
+from rollax.optimizers.search import SearchOptimizer
 from rollax.policy.searched_policy import SearchedPolicy
 from rollax.spaces import space_text
 
@@ -62,7 +63,7 @@ class ESPolicy(SearchedPolicy):
     def check_spaces(self) -> None:
         super().check_spaces()
         noise = self.config.action_noise_std
-        if noise not in (0.0, ESConfig.model_fields["action_noise_std"].default) and not adds_to_actions(self):
+        if noise not in (0.0, ESConfig.model_fields["action_noise_std"].default) and not _takes_noise(self):
             raise ConfigError(
                 "The actions are not continuous, so no noise can be added to them.",
                 where="config key 'action_noise_std'",
@@ -79,7 +80,7 @@ class ESOptimizer(SearchOptimizer):
 
     def _set_up(self) -> None:
         super()._set_up()
-        if not (self.config.explore or adds_to_actions(self._policy)):
+        if not (self.config.explore or _takes_noise(self._policy)):
             raise ConfigError(
                 "explore has no effect: all actions are greedy, and noise is added to continuous ones only.",
                 where="config key 'explore'",
@@ -98,9 +99,14 @@ class ESOptimizer(SearchOptimizer):
         config = self.config
         return replace(
             super().request(indices),
-            action_noise=config.action_noise_std if config.explore and adds_to_actions(self._policy) else 0.0,
+            action_noise=config.action_noise_std if config.explore and _takes_noise(self._policy) else 0.0,
             sign_rewards="sign" in config.shaping,
         )
+
+
+def _takes_noise(policy: SearchedPolicy) -> bool:
+    """Whether actions of this policy are numbers that noise can be added to."""
+    return isinstance(policy.action_space, Box)
 
 
 class ESTrainer(Trainer):

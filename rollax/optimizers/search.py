@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.config.groups import SearchFields
@@ -201,11 +200,6 @@ class SearchOptimizer(Optimizer):
         if self.config.seed is None and "search_seed" in state:
             seed = count(state, "search_seed", "optimizer")
         self.generation, self._seed = generation, seed
-
-
-def adds_to_actions(policy: SearchedPolicy) -> bool:
-    """Whether actions of this policy are numbers that noise can be added to."""
-    return isinstance(policy.action_space, spaces.Box)
 
 
 def _prepared(worker: RolloutWorker) -> int:
