@@ -210,7 +210,7 @@ class Rows:
             obs = trees.concat((first.obs, second.obs))
         given = {len(first) + row: action for row, action in (second.given_actions or {}).items()}
         logps = {len(first) + row: logp for row, logp in (second.given_logps or {}).items()}
-        serves = first.trains is not None or second.trains is not None
+        all_train = first.trains is None and second.trains is None
         return cls(
             both((first.env_index, second.env_index)),
             both((first.slots, second.slots)),
@@ -224,7 +224,7 @@ class Rows:
             None if first.agents is None else [*first.agents, *(second.agents or ())],
             lambda: [*first.info_list(), *second.info_list()],
             {**(first.given_actions or {}), **given} or None,
-            both((first.training(), second.training())) if serves else None,
+            None if all_train else both((first.training(), second.training())),
             both((first.dropped_envs, second.dropped_envs)) if len(second.dropped_envs) else first.dropped_envs,
             first.name,
             given_logps={**(first.given_logps or {}), **logps} or None,
