@@ -20,6 +20,7 @@ from rollax.errors import CheckpointError, ConfigError, RollaxError, not_install
 from rollax.processes.cluster import refuse_lacking, started_here
 from rollax.processes.settings import process_settings
 from rollax.runs.results import to_json
+from rollax.runs.run_folder import PREFIX
 
 try:
     import ray
@@ -31,7 +32,6 @@ except ImportError as error:
         "Ray Tune is not installed.", error, where="import rollax.tune", package=package, extra="tune"
     ) from error
 
-_CHECKPOINT_PREFIX = "checkpoint_"
 _EVALUATION = "evaluation.json"
 """The last evaluation, which is repeated in the results until the next one."""
 _LEAST = {"CPU": 0.001}
@@ -144,12 +144,12 @@ def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:
 
 def checkpoint_in(folder: str | Path) -> Path:
     """Returns the trainer's checkpoint in the folder of a Tune checkpoint, such as `result.checkpoint.path`."""
-    found = storage.newest(folder, _CHECKPOINT_PREFIX)
+    found = storage.newest(folder, PREFIX)
     if found is None:
         raise CheckpointError(
             "The folder contains no checkpoint of a trainer.",
             where=str(folder),
-            expected=f"a folder {_CHECKPOINT_PREFIX}… in it",
+            expected=f"a folder {PREFIX}… in it",
             fix="pass the folder of a checkpoint that Tune saved for a trial of rollax.tune.trainable(...)",
         )
     return found

@@ -156,9 +156,9 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
     found, more = "is not empty" if path.is_dir() else "is a file", ""
     if (path / RESULTS_NAME).exists():
         found = "contains another run"
-        if storage.newest(path / CHECKPOINTS, "checkpoint_") is not None:
+        if storage.newest(path / CHECKPOINTS, PREFIX) is not None:
             more = f"; {go_on} continues that run"
-        elif (best := storage.newest(path / BEST, "checkpoint_")) is not None:
+        elif (best := storage.newest(path / BEST, PREFIX)) is not None:
             more = f"; its best model is in {best}"
         else:
             found, more = "contains a run that has saved nothing", ", or remove it"
