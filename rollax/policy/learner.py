@@ -17,7 +17,7 @@ from rollax.policy.finite import not_finite
 from rollax.policy.gradient_steps import Devices, GradientSteps, Packed, Variables
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
-from rollax.policy.update_plan import Update
+from rollax.policy.update_plan import UpdateResult
 from rollax.sharing import shared
 
 
@@ -70,7 +70,7 @@ class Learner:
         return self.variables.params if self.variables.targets is None else self.variables.targets
 
     @np.errstate(over="ignore")  # a step size beyond float32 makes the new parameters infinite
-    def learn(self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str) -> Update:
+    def learn(self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str) -> UpdateResult:
         """Runs the plan until `stops` ends it, or a loss, gradient or new parameter is not finite."""
         columns, plan = self._placed(batch, plan)
         before, per_epoch = self._everywhere(), plan.steps - plan.last_epoch
@@ -86,7 +86,7 @@ class Learner:
         last = min(taken, plan.steps - 1)
         if finite:
             counted = last % per_epoch + 1
-            update = Update({name: float(total) / counted for name, total in sums.items()}, rows, None)
+            update = UpdateResult({name: float(total) / counted for name, total in sums.items()}, rows, None)
         else:
             # Once more, up to the failed step: keeping the variables before each one would make every update slower.
             after = before
@@ -94,7 +94,7 @@ class Learner:
                 after, results = run(taken)
                 if not results.fetched()[-1]:  # on a GPU, sums may differ by rounding
                     after, taken, last = before, 0, 0
-            update = Update({}, {}, self._diagnose(after, columns, plan.rows[last], coefficients, where))
+            update = UpdateResult({}, {}, self._diagnose(after, columns, plan.rows[last], coefficients, where))
         self._take_over(after, self.num_updates + taken)
         return update
 

@@ -1,4 +1,4 @@
-"""`UpdatePlan`: how a batch becomes gradient steps, and updates of target parameters; `Update`. It imports no JAX."""
+"""`UpdatePlan`: how a batch becomes gradient steps and updates of target parameters; `UpdateResult`. Without JAX."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UpdatePlan:
                 _check_whole(value, f"UpdatePlan, {name}")
 
 
-class Update(NamedTuple):
+class UpdateResult(NamedTuple):
     """The result of an update."""
 
     statistics: dict[str, float]  # means over the last epoch that began, with the minibatch that ended the update

@@ -18,7 +18,7 @@ from rollax.errors import NonFiniteError, PolicyError
 from rollax.importing import path_of
 from rollax.policy.finite import not_finite
 from rollax.policy.minibatches import Minibatches
-from rollax.policy.update_plan import StopsUpdate, Update, UpdatedTargets
+from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, UpdateResult
 from rollax.policy.weights import check_gradients, check_weights
 from rollax.torch.epoch import Epoch
 from rollax.torch.model_tensors import ModelTensors
@@ -74,7 +74,7 @@ class Learner:
         self._loss, self._stops = loss, stops
         self._grad_clip, self._device, self._compiled, self._count_rows = grad_clip, device, compiled, count_rows
 
-    def learn(self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str) -> Update:
+    def learn(self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str) -> UpdateResult:
         """Runs the plan until `stops` ends it, or until a step is not finite; the weights are then those before it."""
         self.tensors.check_complete(where)
         batch = to_tensors(dict(columns), self._device)
@@ -146,7 +146,7 @@ class Learner:
 
     def _run(
         self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str, *, careful: bool
-    ) -> Update | None:
+    ) -> UpdateResult | None:
         """Runs the plan; None if something is not finite, unless it is `careful`: it then names the tensor."""
         per_epoch = plan.steps - plan.last_epoch
         found: list[dict[str, Tensor]] = []
@@ -168,7 +168,7 @@ class Learner:
                     error = self._error(stats, loss, batch, where)
                     assert before is not None
                     self._restore(before)
-                    return Update({}, {}, error)
+                    return UpdateResult({}, {}, error)
                 if not finite:
                     return None
                 found.append({name: value for name, value in stats.items() if value.ndim == 0})
@@ -184,7 +184,7 @@ class Learner:
         for name, value in (item for stats in found for item in stats.items()):
             columns.setdefault(name, []).append(value)  # some minibatches may have further statistics
         means = {name: torch.stack(values).mean().item() for name, values in columns.items()}
-        return Update(means, {name: to_numpy(column) for name, column in by_row.items()}, None)
+        return UpdateResult(means, {name: to_numpy(column) for name, column in by_row.items()}, None)
 
     def _backward(self, epoch: Epoch, step: int, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss and statistics of a minibatch, those by row without padding; its gradients are in the parameters.
