@@ -37,8 +37,8 @@ class PendingActions:
         self._multi_agent = multi_agent
         self.count = 0
         self._by_client: Counter[Hashable] = Counter()
-        self._calls: set[Call] = set()
-        self._finished: deque[tuple[Call, Any]] = deque()
+        self._requests: set[PendingRequest] = set()
+        self._finished: deque[tuple[PendingRequest, Any]] = deque()
         self._resolving = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = -1
@@ -55,7 +55,7 @@ class PendingActions:
         *,
         single: bool,
         key: Key | None,
-    ) -> Call:
+    ) -> PendingRequest:
         """Adds a request, for agents by episode id, which the caller passes to the backend.
 
         Args:
@@ -73,37 +73,37 @@ class PendingActions:
                 "Too many observations of this client are waiting for an action.", mine, "max_pending_per_client"
             )
         self.count, self._by_client[client] = count, mine
-        call = Call(client, sessions, agents, single, key)
+        request = PendingRequest(client, sessions, agents, single, key)
         self._sessions.begin_waiting(agents)
-        self._calls.add(call)
+        self._requests.add(request)
         if key is not None:
-            sessions[0].remember(key, call)
-        return call
+            sessions[0].remember(key, request)
+        return request
 
-    def release(self, call: Call) -> None:
+    def release(self, request: PendingRequest) -> None:
         """Removes a request, and undoes `begin`."""
-        self._calls.discard(call)
-        count = len(call.sessions)
+        self._requests.discard(request)
+        count = len(request.sessions)
         self.count -= count
-        self._by_client[call.client] -= count
-        if not self._by_client[call.client]:
-            del self._by_client[call.client]
-        self._sessions.end_waiting(call.agents)
-        first = call.sessions[0]
-        if call.key is not None and first.responses is not None:
-            first.responses.pop(call.key, None)
+        self._by_client[request.client] -= count
+        if not self._by_client[request.client]:
+            del self._by_client[request.client]
+        self._sessions.end_waiting(request.agents)
+        first = request.sessions[0]
+        if request.key is not None and first.responses is not None:
+            first.responses.pop(request.key, None)
 
     def fail(self, error: RequestError) -> None:
         """Fails all requests."""
-        for call in list(self._calls):
-            self._resolve(call, error)
+        for request in list(self._requests):
+            self._resolve(request, error)
 
-    def finish(self, call: Call, result: messages.Actions | BaseException) -> None:
+    def finish(self, request: PendingRequest, result: messages.Actions | BaseException) -> None:
         """Accepts the actions of a request, or its error, in any thread."""
         if threading.get_ident() == self._thread:
-            self._resolve(call, result)
+            self._resolve(request, result)
             return
-        self._finished.append((call, result))
+        self._finished.append((request, result))
         if not self._resolving:
             self._resolving = True
             assert self._loop is not None
@@ -117,29 +117,29 @@ class PendingActions:
         while self._finished:
             self._resolve(*self._finished.popleft())
 
-    def _resolve(self, call: Call, result: messages.Actions | BaseException) -> None:
-        if call.done:
+    def _resolve(self, request: PendingRequest, result: messages.Actions | BaseException) -> None:
+        if request.done:
             return
-        self.release(call)
+        self.release(request)
         if isinstance(result, BaseException):
-            call.fail(as_request_error(result, 500) if isinstance(result, RollaxError) else result)
+            request.fail(as_request_error(result, 500) if isinstance(result, RollaxError) else result)
             return
         now = self._clock()
-        for session in call.sessions:
+        for session in request.sessions:
             session.acted, session.last_response = True, now
         if self._multi_agent:
-            for session in call.sessions:
-                session.agents.update(call.agents[session.id])
+            for session in request.sessions:
+                session.agents.update(request.agents[session.id])
         actions = plain(result.actions)
         response: Response = messages.Actions(actions, result.version)
-        if call.single:
-            response = messages.Action(actions[call.sessions[0].id], result.version)
-        if call.key is not None:
-            call.sessions[0].remember(call.key, response)
-        call.succeed(response)
+        if request.single:
+            response = messages.Action(actions[request.sessions[0].id], result.version)
+        if request.key is not None:
+            request.sessions[0].remember(request.key, response)
+        request.succeed(response)
 
 
-class Call:
+class PendingRequest:
     """A request for actions that the backend executes.
 
     Attributes:

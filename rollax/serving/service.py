@@ -16,7 +16,7 @@ from rollax.errors import ConfigError, RequestError, RollaxError
 from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
-from rollax.serving.pending import Call, PendingActions, Response, as_request_error, shutting_down
+from rollax.serving.pending import PendingActions, PendingRequest, Response, as_request_error, shutting_down
 from rollax.serving.readers import Readers
 from rollax.serving.sessions import DROPPED, EXPIRED, NOBODY, Key, Session, Sessions
 
@@ -212,16 +212,16 @@ class Service:
         if key is not None:
             known = self.sessions.response_to(next(iter(observations)), key)
             if known is not None:
-                return known.future() if isinstance(known, Call) else known
+                return known.future() if isinstance(known, PendingRequest) else known
         sessions = self.sessions.all_running(observations)
         values, agents = self._readers.observations(sessions, observations)
-        call = self._pending.begin(client, sessions, agents, single=single, key=key)
+        request = self._pending.begin(client, sessions, agents, single=single, key=key)
         try:
-            self.backend.request_actions(values, partial(self._pending.finish, call))
+            self.backend.request_actions(values, partial(self._pending.finish, request))
         except BaseException:
-            self._pending.release(call)
+            self._pending.release(request)
             raise
-        return call.result() if call.done else call.future()
+        return request.result() if request.done else request.future()
 
     def _log_action(self, request: messages.LogAction, client: Hashable) -> Response:
         def log(session: Session) -> None:

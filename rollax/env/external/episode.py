@@ -18,7 +18,7 @@ _MOST_INFOS = 100_000
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ActionRequest:
     """A pending request for actions, of a thread that waits or with a callback."""
 
     episodes: int
@@ -26,7 +26,7 @@ class Call:
     stopped: bool = False
     left: bool = False  # the thread was interrupted while waiting, and its actions are not read
     lock: Any = field(default_factory=threading.Lock)
-    on_done: Callable[[Call], None] | None = None  # called instead of waking a thread
+    on_done: Callable[[ActionRequest], None] | None = None  # called instead of waking a thread
     trajectories: list[Trajectory] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)  # for `on_done`
 
@@ -47,7 +47,7 @@ class Trajectory:
 
     agent: Hashable
     reward: float = 0.0  # received since the last event
-    call: Call | None = None  # the request for its action, until its thread has read it
+    request: ActionRequest | None = None  # the request for its action, until its thread has read it
     answer: Any = None
     slot: int = -1  # its slot in the sampler, or -1; used only by the sampler's thread
 
@@ -130,7 +130,7 @@ class ExternalEpisode:
         self.refuse_over()
         for agent in agents:
             trajectory = self.trajectories.get(agent)
-            asking = trajectory is not None and trajectory.call is not None
+            asking = trajectory is not None and trajectory.request is not None
             if asking or agent in self.logging:
                 raise EnvError(
                     "The episode still waits for an action." if asking else "Two threads play one episode.",

@@ -13,7 +13,7 @@ from gymnasium import Space
 
 from rollax.env import checks
 from rollax.env.external.agent_values import AgentValues
-from rollax.env.external.episode import ByAgent, Call, Event, ExternalEpisode, not_running
+from rollax.env.external.episode import ActionRequest, ByAgent, Event, ExternalEpisode, not_running
 from rollax.env.external.queue import EventQueue
 from rollax.errors import EnvError, MultiAgentError
 
@@ -74,14 +74,14 @@ class ExternalEpisodes:
         """Returns actions by episode id and agent, given observations; blocks until they are available."""
         if not observations:
             return {}
-        call = self._request(observations, None)
+        request = self._request(observations, None)
         try:
-            self.queue.wait(call)
+            self.queue.wait(request)
         finally:
-            answers = [trajectory.answer for trajectory in call.trajectories]
-            for trajectory in call.trajectories:
+            answers = [trajectory.answer for trajectory in request.trajectories]
+            for trajectory in request.trajectories:
                 if trajectory.answer is not None:
-                    trajectory.call = None  # from here on another thread may request actions
+                    trajectory.request = None  # from here on another thread may request actions
         return _by_episode(observations, answers)
 
     def request(self, observations: Mapping[Hashable, ByAgent], on_actions: OnActions) -> None:
@@ -98,18 +98,20 @@ class ExternalEpisodes:
                 fix="call it only if an episode has an observation",
             )
 
-        def on_done(call: Call) -> None:
+        def on_done(request: ActionRequest) -> None:
             try:
-                if call.stopped:
+                if request.stopped:
                     self.queue.refuse_if_stopped()
-                result = _by_episode(observations, call.answers)
+                result = _by_episode(observations, request.answers)
             except EnvError as error:
                 result = error
             on_actions(result)
 
         self._request(observations, on_done)
 
-    def _request(self, observations: Mapping[Hashable, ByAgent], on_done: Callable[[Call], None] | None) -> Call:
+    def _request(
+        self, observations: Mapping[Hashable, ByAgent], on_done: Callable[[ActionRequest], None] | None
+    ) -> ActionRequest:
         """Queues a request, either completely or not at all."""
         found = [self._find(episode_id) for episode_id in observations]
         by_agents = list(observations.values())
@@ -120,16 +122,16 @@ class ExternalEpisodes:
             queue.refuse_if_stopped()
             for episode, by_agent in zip(found, by_agents, strict=True):
                 episode.refuse_waiting(by_agent)
-            call = Call(len(found), sum(map(len, by_agents)), on_done=on_done)
-            queue.waiting.add(call)
+            request = ActionRequest(len(found), sum(map(len, by_agents)), on_done=on_done)
+            queue.waiting.add(request)
             for episode, by_agent in zip(found, by_agents, strict=True):
                 event = episode.event(episode.acting(by_agent), [next(values) for _ in by_agent])
                 for trajectory in event.trajectories:
-                    trajectory.call, trajectory.answer = call, None
-                call.trajectories.extend(event.trajectories)
+                    trajectory.request, trajectory.answer = request, None
+                request.trajectories.extend(event.trajectories)
                 queue.put(event)
             queue.wake_sampler()
-        return call
+        return request
 
     def log(
         self,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from rollax.env.external.episode import Call, Event, ExternalEpisode, Trajectory
+from rollax.env.external.episode import ActionRequest, Event, ExternalEpisode, Trajectory
 from rollax.errors import EnvError
 
 MOST_QUEUED = 1000
@@ -38,7 +38,7 @@ class EventQueue:
         self.name, self.patience = name, patience
         self.lock = threading.Lock()
         self.stopped = False
-        self.waiting: set[Call] = set()
+        self.waiting: set[ActionRequest] = set()
         self._arrived = threading.Condition(self.lock)
         self._room = threading.Condition(self.lock)
         self._ready: list[ExternalEpisode] = []
@@ -96,16 +96,16 @@ class EventQueue:
 
     # Without the lock.
 
-    def wait(self, call: Call) -> None:
+    def wait(self, request: ActionRequest) -> None:
         """Blocks until all actions of a request are available."""
         try:
-            call.lock.acquire()
+            request.lock.acquire()
         except BaseException:  # Ctrl-C
             with self.lock:
-                self.waiting.discard(call)
-                call.left = True
+                self.waiting.discard(request)
+                request.left = True
             raise
-        if call.stopped:
+        if request.stopped:
             self.refuse_if_stopped()
 
     # For the sampler.
@@ -169,20 +169,20 @@ class EventQueue:
 
     def answer(self, trajectories: Iterable[Trajectory], actions: Iterable[Any]) -> None:
         """Assigns an action to each trajectory and wakes the threads whose requests are complete."""
-        answered: list[Call] = []
+        answered: list[ActionRequest] = []
         with self.lock:
             for trajectory, action in zip(trajectories, actions, strict=True):
-                call, trajectory.answer = trajectory.call, action
-                assert call is not None
-                if call.left:
-                    trajectory.call = None
-                call.missing -= 1
-                if not call.missing and not call.stopped:
-                    answered.append(call)
-                    if call.on_done is not None:
-                        call.answers = _released(call)
+                request, trajectory.answer = trajectory.request, action
+                assert request is not None
+                if request.left:
+                    trajectory.request = None
+                request.missing -= 1
+                if not request.missing and not request.stopped:
+                    answered.append(request)
+                    if request.on_done is not None:
+                        request.answers = _released(request)
             self.waiting.difference_update(answered)
-            episodes = sum(call.episodes for call in answered)
+            episodes = sum(request.episodes for request in answered)
             self._expected = max(self._expected, len(self._ready)) + episodes
         self._end(answered)
 
@@ -214,19 +214,19 @@ class EventQueue:
         """Ends all pending and later calls."""
         with self.lock:
             self.stopped = True
-            calls, self.waiting = self.waiting, set()
-            for call in calls:
-                call.stopped = True
+            requests, self.waiting = self.waiting, set()
+            for request in requests:
+                request.stopped = True
             self._arrived.notify_all()
             self._room.notify_all()
-        self._end(calls)
+        self._end(requests)
 
-    def _end(self, calls: Iterable[Call]) -> None:
+    def _end(self, requests: Iterable[ActionRequest]) -> None:
         """Wakes the threads of all calls, and calls the callbacks; `EnvError` at the end if one of these raised."""
         failure: Exception | None = None
-        for call in calls:
+        for request in requests:
             try:
-                call.done()
+                request.done()
             except Exception as error:
                 failure = failure or error
         if failure is not None:
@@ -239,9 +239,9 @@ class EventQueue:
             ) from failure
 
 
-def _released(call: Call) -> list[Any]:
+def _released(request: ActionRequest) -> list[Any]:
     """The actions of a request; from here on its agents may make the next request."""
-    answers = [trajectory.answer for trajectory in call.trajectories]
-    for trajectory in call.trajectories:
-        trajectory.call = trajectory.answer = None
+    answers = [trajectory.answer for trajectory in request.trajectories]
+    for trajectory in request.trajectories:
+        trajectory.request = trajectory.answer = None
     return answers

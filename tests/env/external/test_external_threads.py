@@ -75,11 +75,11 @@ class TestStopping:
 
     def test_an_answer_to_a_call_that_has_not_noticed_the_stop_is_dropped(self):
         queue = external_queue.EventQueue("env", 5.0)
-        call = external_queue.Call(1, 1)
-        queue.waiting.add(call)
+        request = external_queue.ActionRequest(1, 1)
+        queue.waiting.add(request)
         queue.stop()
-        queue.answer([external_queue.Trajectory("agent0", call=call)], [0])
-        refused(EnvStoppedError, queue.wait, call, says="was stopped")
+        queue.answer([external_queue.Trajectory("agent0", request=request)], [0])
+        refused(EnvStoppedError, queue.wait, request, says="was stopped")
 
     def test_before_the_first_poll(self):
         base = to_base_env(Scripted(lambda env: None))
@@ -280,14 +280,14 @@ def test_an_interrupted_player_does_not_affect_others():
 
     released: list = []
     queue = external_queue.EventQueue("env", 5.0)
-    calls = [external_queue.Call(1, 1) for _ in range(2)]
-    for call in calls:
-        call.lock = Interrupted()
-        queue.waiting.add(call)
+    requests = [external_queue.ActionRequest(1, 1) for _ in range(2)]
+    for request in requests:
+        request.lock = Interrupted()
+        queue.waiting.add(request)
         with pytest.raises(KeyboardInterrupt):
-            queue.wait(call)
+            queue.wait(request)
     assert not queue.waiting
-    queue.answer([external_queue.Trajectory("agent0", call=calls[0])], [0])
+    queue.answer([external_queue.Trajectory("agent0", request=requests[0])], [0])
     assert len(released) == 1
     queue.stop()
     assert len(released) == 1
