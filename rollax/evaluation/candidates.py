@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax import trees
+from rollax.env.base_env import BaseEnv
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, NonFiniteError, PolicyError
 from rollax.evaluation.filters import SlotMoments
@@ -295,7 +296,7 @@ class _ActionNoise:
         return numbers
 
 
-def _check(env: object, runner: PolicyRunner) -> None:
+def _check(env: BaseEnv, runner: PolicyRunner) -> None:
     if not isinstance(runner.policy, SearchedPolicy):
         raise PolicyError(
             "The policy does not support parameter search.",
@@ -304,9 +305,9 @@ def _check(env: object, runner: PolicyRunner) -> None:
             expected="a SearchedPolicy, as in ES and ARS",
             fix="leave the class out of the policy's spec, or derive it from SearchedPolicy",
         )
-    if getattr(env, "possible_agents", None) is not None or getattr(env, "action_space", None) is None:
+    if env.possible_agents is not None or env.action_space is None:
         raise _several_agents(env)
-    if not getattr(env, "seeds_every_episode", True):
+    if not env.seeds_every_episode:
         raise EnvError(
             "The environment cannot start each episode from a given seed.",
             where=getattr(env, "name", type(env).__name__),
@@ -317,7 +318,7 @@ def _check(env: object, runner: PolicyRunner) -> None:
         )
 
 
-def _several_agents(env: object) -> EnvError:
+def _several_agents(env: BaseEnv) -> EnvError:
     return EnvError(
         "The algorithm supports only one agent, but the environment has several.",
         where=getattr(env, "name", type(env).__name__),
