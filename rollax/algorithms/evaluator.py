@@ -90,7 +90,7 @@ class Evaluator:
         config = config.changed(num_envs_per_worker=envs, output=str(out), output_infos=infos)
         worker = self._make_worker(config)
         try:
-            self._hand_over(worker)
+            self._copy_policies_to(worker)
             result = evaluation_result(worker.write_episodes(num_episodes))
             recorder = worker.sampler.recorder
         finally:
@@ -109,10 +109,10 @@ class Evaluator:
         return self._trainer.config.evaluation_num_episodes if num_episodes is None else num_episodes
 
     def _result(self, worker: RolloutWorker, count: int) -> EvaluationResult:
-        self._hand_over(worker)
+        self._copy_policies_to(worker)
         return evaluation_result(worker.evaluate(count), {} if self._estimates is None else self._estimates())
 
-    def _hand_over(self, worker: RolloutWorker) -> None:
+    def _copy_policies_to(self, worker: RolloutWorker) -> None:
         trained, there = self._trainer.worker, worker.policies  # `evaluation_config` may have other policies
         worker.set_weights({name: part for name, part in trained.get_weights().items() if name in there})
         worker.set_filters({name: part for name, part in trained.get_filters().items() if name in there})
@@ -127,7 +127,7 @@ class Evaluator:
             spaces = {kind: getattr(trained[name], kind) for kind in ("observation_space", "action_space")}
             specs[name] = specs[name]._replace(**spaces)
         try:
-            self._hand_over(RolloutWorker(**arguments, samples=False))
+            self._copy_policies_to(RolloutWorker(**arguments, samples=False))
         except PolicyError as error:
             raise ConfigError(f"evaluation_config is invalid. {error}") from None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollax.errors import ConfigError, PolicyError
 
-_TIMES_ASKED = 100
+_REPEATED_CALLS = 100
 
 
 def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> PolicyMapping | None:
@@ -64,7 +64,7 @@ class PolicyMapping:
 
     def returned(self, agent_id: Hashable) -> list[str]:
         """What repeated calls without an episode return: more than one policy id if the function is random."""
-        return [self(agent_id, None) for _ in range(_TIMES_ASKED)]
+        return [self(agent_id, None) for _ in range(_REPEATED_CALLS)]
 
     def of_recorded(self, agent_id: Hashable, recorded: str) -> str:
         """The policy that learns from recorded trajectories of an agent; `recorded` is the policy that acted.

@@ -75,7 +75,7 @@ class WorkerPolicies(dict[str, Policy]):
 
     def get_weights(self) -> dict[str, Weights]:
         """Policy id -> weights; shared ones are stored once."""
-        self._shared.hand_over()
+        self._shared.synchronize()
         return self._shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.items()})
 
     def set_weights(self, weights: Mapping[str, Weights]) -> None:
@@ -92,7 +92,7 @@ class WorkerPolicies(dict[str, Policy]):
 
     def get_state(self) -> dict[str, dict[str, Any]]:
         """Policy id -> state; shared weights are stored once."""
-        self._shared.hand_over()
+        self._shared.synchronize()
         states = {policy_id: policy.get_state() for policy_id, policy in self.items()}
         sharing = {policy_id: states[policy_id]["weights"] for policy_id in self._shared.policy_ids}
         for policy_id, weights in self._shared.stored_once(sharing).items():

@@ -158,7 +158,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     def _serial_step(self) -> Stats:
         """Samples, stores, and makes the updates that are due."""
         self.local_worker.set_timestep(self.steps)
-        self._count_asked()
+        self._recount_requested()
         rollout = self._awaited(self.local_worker.sample_fragment)
         self._store([Reply(self.local_worker.worker_index, (rollout, rollout.batch))])
         self._take_draws()
@@ -175,12 +175,12 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             self._broadcast()
             self._synced_steps = self.steps
             self._begun = True
-        self._count_asked()
+        self._recount_requested()
         self._paused = self.remote.short_of(self.config.max_requests_in_flight_per_worker)
         self._request_fragments()
         self._learner.resume()
 
-    def _count_asked(self) -> None:
+    def _recount_requested(self) -> None:
         """Recounts the updates drawn for: an interrupted step may have dropped draws, or not counted them."""
         self.shards.take_lost_draws()
         draws = self.shards.draws_in_flight + len(self._waiting) + len(self._learner)

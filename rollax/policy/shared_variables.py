@@ -37,10 +37,10 @@ class SharedVariables:
         self._holders = {id_: _holder(policies[id_], id_) for group in self._groups for id_ in group.policy_ids}
         self._unfinished: str | None = None  # the source of an assignment that an interrupt has stopped
         for group in self._groups:
-            self._hand_over(group.policy_ids[0])
-        self._handed = self._held()  # the arrays of each policy after the last assignment
+            self._assign_from(group.policy_ids[0])
+        self._assigned = self._held()  # the arrays of each policy after the last assignment
         for holder in self._holders.values():
-            holder.on_new_variables = self.hand_over
+            holder.on_new_variables = self.synchronize
 
     @property
     def policy_ids(self) -> Sequence[str]:
@@ -65,29 +65,28 @@ class SharedVariables:
                 for one, other in pairwise(having):
                     _refuse_conflict(name, one, weights[one][name], other, weights[other][name])
 
-    def hand_over(self) -> None:
+    def synchronize(self) -> None:
         """Assigns the new arrays of a policy to the others; repeats an assignment that an interrupt has stopped."""
         source = self._unfinished
         if source is None:
-            source = next((id_ for id_, held in self._held().items() if not _same(held, self._handed[id_])), None)
+            source = next((id_ for id_, held in self._held().items() if not _same(held, self._assigned[id_])), None)
         if source is not None:
             self._unfinished = source
-            self._hand_over(source)
-            self._handed = self._held()
+            self._assign_from(source)
+            self._assigned = self._held()
             self._unfinished = None
 
     def _held(self) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
         return {policy_id: (holder.params, holder.extra) for policy_id, holder in self._holders.items()}
 
-    def _hand_over(self, policy_id: str) -> None:
+    def _assign_from(self, policy_id: str) -> None:
         source = self._holders[policy_id]
+        newer = {**source.params, **source.extra}  # what one policy trains may be fixed in another
         for group in self._groups:
             if policy_id in group.policy_ids:
                 for other_id in group.policy_ids:
                     other = self._holders[other_id]
                     if other is not source:
-                        # What one policy trains may be fixed in another.
-                        newer = {**source.params, **source.extra}
                         other.params = _with(other.params, newer, group.names)
                         other.extra = _with(other.extra, newer, group.names)
 

@@ -107,7 +107,7 @@ def test_a_part_that_only_one_policy_trains_is_shared():
     learns, uses = (make(seed=seed, model=model) for seed, model in enumerate(models))
     shared = SharedVariables({"s": SharedParts(parts=("policy",))}, {"learns": learns, "uses": uses})
     learns.learn_on_batch(experience(learns))
-    shared.hand_over()
+    shared.synchronize()
     for name in ("policy.weight", "policy.bias"):
         np.testing.assert_array_equal(uses.get_weights()[name], learns.get_weights()[name])
 
