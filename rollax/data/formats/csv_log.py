@@ -123,47 +123,17 @@ class CsvReader(FormatReader):
         try:
             with open(path, encoding="utf-8-sig", newline="") as file:
                 table = csv.DictReader(file, delimiter=self._delimiter)
-                missing = [name for name in names if name not in (table.fieldnames or ())]
-                if missing:
-                    self.skip(
-                        DatasetError(
-                            "The CSV file lacks a column.",
-                            where=path,
-                            got=", ".join(table.fieldnames or ()),
-                            expected=", ".join(missing),
-                            fix="name the file's columns in the settings, and their separator in the setting delimiter",
-                        )
-                    )
-                    return
-                twice = [name for name in names if (table.fieldnames or []).count(name) > 1]
-                if twice:
-                    self.skip(
-                        DatasetError(
-                            "The CSV header has a name twice.",
-                            where=path,
-                            got=", ".join(table.fieldnames or ()),
-                            expected=f"one column {twice[0]!r}",
-                            fix="rename one of them",
-                        )
-                    )
+                if (error := _header_error(list(table.fieldnames or ()), names, path)) is not None:
+                    self.skip(error)
                     return
                 for row in table:
                     beyond: Any = row.pop(None, ())  # type: ignore[call-overload]  the values beyond the header
                     extra = [value for value in beyond if value.strip()]  # some programs end lines with a delimiter
                     if extra or any(row[name] is None for name in names):
-                        given = [value for value in (*row.values(), *extra) if value is not None]
-                        self.skip(
-                            DatasetError(
-                                "A line has more values than the header." if extra else "A line is truncated.",
-                                where=f"{path}, line {table.line_num}",
-                                got=self._delimiter.join(given),
-                                expected=f"{len(row)} values, separated by {self._delimiter!r}",
-                                fix="correct the line (decimal comma, newline), or skip broken lines with max_broken",
-                            )
-                        )
+                        self.skip(_line_error(row, extra, self._delimiter, f"{path}, line {table.line_num}"))
                         yield table.line_num, None
-                        continue
-                    yield table.line_num, row
+                    else:
+                        yield table.line_num, row
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             fix = "write the file again in UTF-8, or skip some with max_broken"
             self.skip(
@@ -291,6 +261,38 @@ def _integer_or_float(text: str) -> float:
         return int(text)
     except ValueError:
         return float(text)
+
+
+def _header_error(header: list[str], names: list[str], path: Path) -> DatasetError | None:
+    """The error of a header that lacks one of the names, or has it twice."""
+    if missing := [name for name in names if name not in header]:
+        return DatasetError(
+            "The CSV file lacks a column.",
+            where=path,
+            got=", ".join(header),
+            expected=", ".join(missing),
+            fix="name the file's columns in the settings, and their separator in the setting delimiter",
+        )
+    if twice := [name for name in names if header.count(name) > 1]:
+        return DatasetError(
+            "The CSV header has a name twice.",
+            where=path,
+            got=", ".join(header),
+            expected=f"one column {twice[0]!r}",
+            fix="rename one of them",
+        )
+    return None
+
+
+def _line_error(row: Mapping[str, str | None], extra: list[str], delimiter: str, where: str) -> DatasetError:
+    given = [value for value in (*row.values(), *extra) if value is not None]
+    return DatasetError(
+        "A line has more values than the header." if extra else "A line is truncated.",
+        where=where,
+        got=delimiter.join(given),
+        expected=f"{len(row)} values, separated by {delimiter!r}",
+        fix="correct the line (decimal comma, newline), or skip broken lines with max_broken",
+    )
 
 
 def _are_integers(numbers: np.ndarray) -> bool:
