@@ -20,6 +20,21 @@ _LONGEST_S = 1_000_000
 """Eleven days; the time limits of sockets are milliseconds in 32 bits."""
 
 _UPDATE_INTERVAL_S = 10.0
+_LOCAL_DEFAULTS = {"update_interval": _UPDATE_INTERVAL_S, "episodes_per_message": 1, "explore": None, "seed": None}
+"""The settings of local inference, and their defaults."""
+
+_VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "inference_mode": (lambda value: value in ("remote", "local"), "'remote' or 'local'"),
+    "update_interval": (lambda value: is_number(value) and value >= 0, "seconds, a number of at least 0"),
+    "policy_mapping_fn": (
+        lambda value: value is None or callable(value),
+        "a function of an agent id that returns a policy id, such as `table.get` of a dict",
+    ),
+    "episodes_per_message": (lambda value: is_whole(value) and value >= 1, "a whole number of at least 1"),
+    "explore": (lambda value: value is None or isinstance(value, bool), "True, False or None"),
+    "seed": (lambda value: value is None or (is_whole(value) and value >= 0), "a whole number of at least 0, or None"),
+}
+"""Setting -> whether a value is valid, and what is."""
 
 
 class PolicyClient:
@@ -66,52 +81,16 @@ class PolicyClient:
         explore: bool | None = None,
         seed: int | None = None,
     ) -> None:
-        for name, value, is_valid, expected in (
-            ("inference_mode", inference_mode, inference_mode in ("remote", "local"), "'remote' or 'local'"),
-            (
-                "update_interval",
-                update_interval,
-                is_number(update_interval) and update_interval >= 0,
-                "seconds, a number of at least 0",
-            ),
-            (
-                "policy_mapping_fn",
-                policy_mapping_fn,
-                policy_mapping_fn is None or callable(policy_mapping_fn),
-                "a function of an agent id that returns a policy id, such as `table.get` of a dict",
-            ),
-            (
-                "episodes_per_message",
-                episodes_per_message,
-                is_whole(episodes_per_message) and episodes_per_message >= 1,
-                "a whole number of at least 1",
-            ),
-            ("explore", explore, explore is None or isinstance(explore, bool), "True, False or None"),
-            ("seed", seed, seed is None or (is_whole(seed) and seed >= 0), "a whole number of at least 0, or None"),
-        ):
-            if not is_valid:
-                raise ConfigError(
-                    f"The value of {name} is invalid.",
-                    where=f"{name} of PolicyClient",
-                    got=value,
-                    expected=expected,
-                    fix=f"pass a valid value, or leave {name} out",
-                )
-        for name, value, default in (
-            ("update_interval", update_interval, _UPDATE_INTERVAL_S),
-            ("episodes_per_message", episodes_per_message, 1),
-            ("explore", explore, None),
-            ("seed", seed, None),
-        ):
-            if value != default and inference_mode == "remote":
-                raise ConfigError(
-                    "The setting is for local inference; with remote inference the server decides.",
-                    where=f"{name} of PolicyClient",
-                    got=value,
-                    expected=f"{default!r}, or inference_mode='local'",
-                    fix=f"leave {name} out"
-                    + ("; PolicyBackend and `rollax serve` take explore" if name == "explore" else ""),
-                )
+        _check_settings(
+            {
+                "inference_mode": inference_mode,
+                "update_interval": update_interval,
+                "policy_mapping_fn": policy_mapping_fn,
+                "episodes_per_message": episodes_per_message,
+                "explore": explore,
+                "seed": seed,
+            }
+        )
         self.address, self.inference_mode = address, inference_mode
         self._calls = _make_calls(address, token, timeout, ca_file)
         self._inference: RemoteInference | LocalInference
@@ -262,6 +241,29 @@ class ClientEpisode:
         """Ends the episode with its last observation."""
         self.client.end_episode(self.id, obs, truncated)
         self.ended = True
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an invalid value, or a setting without effect."""
+    for name, (is_valid, expected) in _VALID.items():
+        if not is_valid(settings[name]):
+            raise ConfigError(
+                f"The value of {name} is invalid.",
+                where=f"{name} of PolicyClient",
+                got=settings[name],
+                expected=expected,
+                fix=f"pass a valid value, or leave {name} out",
+            )
+    for name, default in _LOCAL_DEFAULTS.items() if settings["inference_mode"] == "remote" else ():
+        if settings[name] != default:
+            raise ConfigError(
+                "The setting is for local inference; with remote inference the server decides.",
+                where=f"{name} of PolicyClient",
+                got=settings[name],
+                expected=f"{default!r}, or inference_mode='local'",
+                fix=f"leave {name} out"
+                + ("; PolicyBackend and `rollax serve` take explore" if name == "explore" else ""),
+            )
 
 
 def _check_flag(name: str, flag: Any, where: str) -> None:
