@@ -84,41 +84,8 @@ class DatasetWriter:
         self.paths: list[Path] = []
         """The completed files."""
         self._header, self._actions_of = header or {}, actions_of
-        seen, acted = (
-            {DEFAULT_POLICY: given} if isinstance(given, Space) else given
-            for given in (observation_spaces, action_spaces)
-        )
-        if seen.keys() != acted.keys():
-            raise ConfigError(
-                "The observation and action spaces are of different policies.",
-                where="observation_spaces, action_spaces of DatasetWriter",
-                got=f"{sorted(seen)} and {sorted(acted)}",
-                expected="both spaces of each policy",
-                fix="pass the same policy ids in observation_spaces and action_spaces",
-            )
-        for name, value, known in (("compression", compression, Compression), ("actions_of", actions_of, ActionsOf)):
-            if value not in get_args(known):
-                raise ConfigError(
-                    f"Unknown {name}.",
-                    where=f"{name} of DatasetWriter",
-                    got=value,
-                    fix=nearest(str(value), get_args(known)),
-                )
-        if not (isinstance(prefix, str) and _PREFIX.fullmatch(prefix)):
-            raise ConfigError(
-                "The prefix cannot begin the names of data files.",
-                where="prefix of DatasetWriter",
-                got=repr(prefix),
-                expected="a string that begins with a letter, a digit or _, followed by these, '.', '-' and spaces",
-                fix="choose another prefix: files with hidden names are not read, and folders belong into `folder`",
-            )
-        self._spaces = {
-            policy_id: {
-                "observation_space": space_to_json(seen[policy_id]),
-                "action_space": space_to_json(acted[policy_id]),
-            }
-            for policy_id in seen
-        }
+        self._spaces = _spaces_by_policy(observation_spaces, action_spaces)
+        _check_settings(compression, actions_of, prefix)
         # PyArrow loads pandas, if it is installed, for its first array, which is impossible while a program ends.
         pa.array(np.empty(0, object), pa.string())
         self._prefix, self._compression, self._max_file_size = prefix, compression, max_file_size
@@ -364,3 +331,46 @@ def _add(columns: dict[str, pa.Array], tree: Tree, values: Tree, rows: np.ndarra
         return
     for key in tree if isinstance(tree, dict) else range(len(tree)):
         _add(columns, tree[key], values[key], rows)
+
+
+def _spaces_by_policy(
+    observation_spaces: Mapping[str, Space] | Space, action_spaces: Mapping[str, Space] | Space
+) -> dict[str, dict[str, Any]]:
+    """Policy id -> its spaces as JSON."""
+    seen, acted = (
+        {DEFAULT_POLICY: given} if isinstance(given, Space) else given for given in (observation_spaces, action_spaces)
+    )
+    if seen.keys() != acted.keys():
+        raise ConfigError(
+            "The observation and action spaces are of different policies.",
+            where="observation_spaces, action_spaces of DatasetWriter",
+            got=f"{sorted(seen)} and {sorted(acted)}",
+            expected="both spaces of each policy",
+            fix="pass the same policy ids in observation_spaces and action_spaces",
+        )
+    return {
+        policy_id: {
+            "observation_space": space_to_json(seen[policy_id]),
+            "action_space": space_to_json(acted[policy_id]),
+        }
+        for policy_id in seen
+    }
+
+
+def _check_settings(compression: Any, actions_of: Any, prefix: Any) -> None:
+    for name, value, known in (("compression", compression, Compression), ("actions_of", actions_of, ActionsOf)):
+        if value not in get_args(known):
+            raise ConfigError(
+                f"Unknown {name}.",
+                where=f"{name} of DatasetWriter",
+                got=value,
+                fix=nearest(str(value), get_args(known)),
+            )
+    if not (isinstance(prefix, str) and _PREFIX.fullmatch(prefix)):
+        raise ConfigError(
+            "The prefix cannot begin the names of data files.",
+            where="prefix of DatasetWriter",
+            got=repr(prefix),
+            expected="a string that begins with a letter, a digit or _, followed by these, '.', '-' and spaces",
+            fix="choose another prefix: files with hidden names are not read, and folders belong into `folder`",
+        )
