@@ -84,6 +84,12 @@ def positions_of(index: Any, length: int) -> np.ndarray:
     )
 
 
+def positions_in(array: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """[K] the position of each of K values in an array [N], in any order, that contains them."""
+    order = np.argsort(array)
+    return order[np.searchsorted(array, values, sorter=order)]
+
+
 def codes(ids: np.ndarray) -> np.ndarray:
     """[N] int64: equal numbers for equal ids."""
     if ids.dtype != object:

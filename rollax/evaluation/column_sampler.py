@@ -10,6 +10,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.batch.columns import positions_in
 from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.evaluation.long_episodes import LongEpisodes
@@ -360,7 +361,5 @@ class ColumnSampler(Sampler):
         assert self._rows is not None
         turn = next(turn for turn in self._turns if turn.policy_id == policy_id)
         slots = picked(self._rows.slots, turn.selection)
-        waiting = self._slots["trajectory"][slots]
-        order = np.argsort(waiting)
-        places = order[np.searchsorted(waiting, trajectories, sorter=order)]
+        places = positions_in(self._slots["trajectory"][slots], trajectories)
         return {SampleBatch.OBS: trees.index(turn.obs, places), **self._memories[policy_id].inputs(slots[places])}

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict
 
+from rollax.batch.columns import positions_in
+
 _KEPT_POLLS = 100_000
 _Columns = tuple[np.ndarray, ...]
 
@@ -82,9 +84,7 @@ class FinishedEpisodes:
             latest.appendleft(self._episodes.pop())
         if latest:
             columns = _joined(columns for columns, _ in latest)
-            by_id = np.argsort(ids)
-            places = by_id[np.searchsorted(ids, columns[0], sorter=by_id)]
-            order = np.argsort(places)
+            order = np.argsort(positions_in(ids, columns[0]))
             custom = {id_: metrics for _, of_poll in latest for id_, metrics in of_poll.items()}
             self._episodes.append((tuple(column[order] for column in columns), custom))
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from rollax import spaces, trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.batch.columns import positions_in
 from rollax.config import TrainerConfig
 from rollax.data.dataset import ENV_ACTIONS, RecordedTrajectory
 from rollax.env.rows import NO_ENVS, Rows
@@ -217,9 +218,7 @@ class Recorder:
 
     def _waiting(self, policy_id: str, numbers: np.ndarray) -> dict[str, trees.Tree]:
         """What these trajectories are about to act on."""
-        held = self._slots[_TRAJECTORY]
-        order = np.argsort(held)
-        slots = order[np.searchsorted(held, numbers, sorter=order)]
+        slots = positions_in(self._slots[_TRAJECTORY], numbers)
         return {SampleBatch.OBS: trees.index(self._slots[_SEEN, policy_id], slots)}
 
     def _recorded(self, policy_id: str, fragment: Fragment) -> list[tuple[int, RecordedTrajectory]]:

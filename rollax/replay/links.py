@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.batch.columns import positions_in
 from rollax.batch.n_step import Windows, n_step_windows
 from rollax.state import array, count, entry, wrong
 
@@ -97,8 +98,7 @@ class Links:
 
     def trajectories_at(self, open_slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """[K] the trajectories that may continue from these slots."""
-        order = np.argsort(self._open_slots)
-        return self._open_trajectories[order[np.searchsorted(self._open_slots[order], open_slots)]]
+        return self._open_trajectories[positions_in(self._open_slots, open_slots)]
 
     def is_open(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[K] whether a trajectory may continue from these slots."""
