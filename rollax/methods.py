@@ -1,4 +1,4 @@
-"""What is known of a user's methods before they are called: whether they are overridden, and what they accept.
+"""What is known of a user's class: which methods it overrides, what they accept, and which names its bases add.
 
 Whether a method is overridden selects a path: the method of the base class does nothing and is skipped, or compiled
 code would bypass the override.
@@ -13,6 +13,11 @@ from typing import Any
 def overrides(kind: type, base: type, *methods: str) -> bool:
     """Whether a class overrides all of these methods of `base`, itself or in a class between them."""
     return all(getattr(kind, method) is not getattr(base, method) for method in methods)
+
+
+def names_of_bases(kind: type, attribute: str) -> frozenset[str]:
+    """The union of a class attribute, a set of names, over a class and its bases."""
+    return frozenset[str]().union(*(vars(base).get(attribute, ()) for base in kind.__mro__))
 
 
 def accepted(function: Any) -> frozenset[str] | None:

@@ -9,6 +9,7 @@ import jax
 
 from rollax.batch import Columns
 from rollax.config import TrainerConfig
+from rollax.methods import names_of_bases
 from rollax.models.distributions.base import ActionDistribution
 from rollax.policy.gradient_steps import Devices, GradientSteps
 from rollax.policy.loss_result import td_error_of
@@ -59,7 +60,7 @@ def constants_of(policy: Any) -> dict[str, Any]:
     decides what acting returns: the others are not constants of a loss, and many of them, such as `seed`, differ
     between policies of one kind.
     """
-    own = frozenset[str]().union(*(vars(base).get("per_policy", ()) for base in type(policy).__mro__))
+    own = names_of_bases(type(policy), "per_policy")
     constants = {name: value for name, value in vars(policy).items() if name not in own}
     return {**constants, "config": _cut(policy.config), "exploration": policy.exploration.traced}
 

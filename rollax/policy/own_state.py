@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 
 from rollax.errors import CheckpointError
+from rollax.methods import names_of_bases
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 """Attribute -> path in it -> array."""
@@ -29,7 +30,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     another object that contains such arrays.
     """
     found = {}
-    apart = _NEVER.union(*(vars(base).get("stored_apart", ()) for base in type(policy).__mro__))
+    apart = _NEVER | names_of_bases(type(policy), "stored_apart")
     for name, value in vars(policy).items():
         if name in apart:
             continue

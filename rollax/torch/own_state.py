@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rollax.errors import CheckpointError
+from rollax.methods import names_of_bases
 from rollax.state import array
 from rollax.torch.optimizers import optimizer_arrays, set_optimizer_arrays
 from rollax.torch.policy_model import refuse_extra_state
@@ -95,7 +96,7 @@ def generator_state(state: Mapping[str, Any], where: str) -> Tensor:
 
 
 def _attributes(policy: Any) -> Iterator[tuple[str, Any]]:
-    apart = frozenset().union(*(vars(base).get("stored_apart", ()) for base in type(policy).__mro__))
+    apart = names_of_bases(type(policy), "stored_apart")
     return ((name, value) for name, value in vars(policy).items() if name not in apart)
 
 
