@@ -63,6 +63,7 @@ class ExternalEpisode:
     trajectories: dict[Hashable, Trajectory] = field(default_factory=dict)
     logging: set[Hashable] = field(default_factory=set)  # agents whose logged action waits for room in the queue
     infos: dict[Hashable, dict] = field(default_factory=dict)  # since each agent's last event
+    ends: list[Event] = field(default_factory=list)  # ends of agents since the last event
     decided: bool = False
     over: bool = False
     events: deque[Event] = field(default_factory=deque)
@@ -87,7 +88,15 @@ class ExternalEpisode:
         return [trajectories[agent] for agent in agents]
 
     def event(self, trajectories: list[Trajectory], values: list[Any], **what: Any) -> Event:
-        """Returns an event with the rewards and infos received since the last one."""
+        """Returns the next event: with the rewards and infos since the last one, and the ends of agents since then."""
+        ends, self.ends = self.ends, []
+        return self._event(trajectories, values, ends_before=ends, **what)
+
+    def end_agents(self, trajectories: list[Trajectory], values: list[Any], truncated: bool) -> None:
+        """Ends trajectories. It is no event of its own, because it is a part of the environment step that follows."""
+        self.ends.append(self._event(trajectories, values, ends=True, truncated=truncated))
+
+    def _event(self, trajectories: list[Trajectory], values: list[Any], **what: Any) -> Event:
         rewards = [trajectory.reward for trajectory in trajectories]
         for trajectory in trajectories:
             trajectory.reward = 0.0
@@ -164,10 +173,16 @@ class Event:
     infos: dict[Hashable, dict]
     actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
     logps: list[float | None] | None = None  # K log-probabilities of logged actions of an earlier version, or None
+    ends_before: list[Event] = field(default_factory=list)  # other trajectories that end in the same environment step
     ends: bool = False  # the trajectories end
     truncated: bool = False  # they are truncated instead of terminated
     closes: bool = False  # the episode ends
     drops: bool = False  # the episode ends, and its rows that are in no fragment yet are dropped
+
+    def restarts_agents(self) -> bool:
+        """Whether an agent acts again whose trajectory ends in the same environment step."""
+        ended = {trajectory.agent for end in self.ends_before for trajectory in end.trajectories}
+        return not ended.isdisjoint(trajectory.agent for trajectory in self.trajectories)
 
 
 def not_running(name: str, episode_id: Hashable, *, ended: bool) -> EnvError:

@@ -206,7 +206,7 @@ class ExternalEpisodes:
                 )
             trajectories = [episode.trajectories.pop(agent) for agent in values]
             seen = [observed.get(agent) for agent in values]
-            self._put(episode.event(trajectories, seen, ends=True, truncated=bool(truncated)))
+            episode.end_agents(trajectories, seen, bool(truncated))
 
     def end(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
         """Ends an episode and all trajectories in it."""
@@ -247,7 +247,7 @@ class ExternalEpisodes:
             self._ended.append(episode.id)
             episode.over = True
             if episode.decided:
-                self._put(Event(episode, [], [], [], {}, drops=True))
+                self._put(episode.event([], [], drops=True))
 
     def _last_observations(self, episode: ExternalEpisode, values: ByAgent) -> dict[Hashable, Any]:
         return dict(zip(values, self._observations([episode], [values], awaited=False), strict=True))

@@ -121,9 +121,15 @@ class ExternalBaseEnv(BaseEnv):
         builder, trains, dropped = RowBuilder(self.name), [], []
         for event in events:
             if event.drops:
-                dropped += self._drop(event.episode)
+                dropped += self._drop(event)
                 continue
-            self._add(builder, event)
+            for end in event.ends_before:
+                self._add(builder, end)
+            restarts, event.ends_before = event.restarts_agents(), []
+            if restarts:  # in the next step, so that an agent has one row in each poll
+                self._queue.put_again([event])
+            else:
+                self._add(builder, event)
             trains += [event.episode.trains] * (len(builder.agents) - len(trains))
         rows = builder.rows()
         if not all(trains):
@@ -170,9 +176,11 @@ class ExternalBaseEnv(BaseEnv):
                 known = zip(given, event.logps, strict=True)
                 builder.given_logps.update((row, logp) for row, logp in known if logp is not None)
 
-    def _drop(self, episode: ExternalEpisode) -> list[int]:
+    def _drop(self, event: Event) -> list[int]:
         """Frees the numbers of a lost episode; returns that of its sub-environment, if it has one."""
-        for trajectory in episode.trajectories.values():
+        episode = event.episode
+        ended = [trajectory for end in event.ends_before for trajectory in end.trajectories]
+        for trajectory in (*episode.trajectories.values(), *ended):
             if trajectory.slot >= 0:
                 del self._alive[trajectory.slot]
                 self._waiting.pop(trajectory.slot, None)

@@ -60,16 +60,19 @@ def test_turns_rewards_and_ends():
         env.end_episode(episode, {"b": seen(8), "z": seen(9)})
 
     with playing(script, ScriptedAgents) as base:
-        first, second, third, cut, again, gone, last = polled(base, 7)
+        first, second, third, cut, again, last = polled(base, 6)
         no, yes = False, True
         assert columns_of(first) == [("a", 1, 0, yes, yes, no, no), ("b", 2, 0, yes, yes, no, no)]
         assert columns_of(second) == [("a", 3, 1, no, yes, no, no)]
         assert columns_of(third) == [("b", 4, 70, no, yes, no, no), ("c", 5, 0, yes, yes, no, no)]
         assert columns_of(cut) == [("b", 6, 80, no, no, no, yes)]
         assert columns_of(again) == [("b", 7, 0, yes, yes, no, no)]
-        assert columns_of(gone) == [("c", None, 5, no, no, yes, no)]
-        assert columns_of(last) == [("a", None, 2, no, no, yes, no), ("b", 8, 1, no, no, yes, no)]
-        assert [rows.ended_envs.tolist() for rows in (cut, gone, last)] == [[], [], [0]]
+        assert columns_of(last) == [
+            ("c", None, 5, no, no, yes, no),
+            ("a", None, 2, no, no, yes, no),
+            ("b", 8, 1, no, no, yes, no),
+        ]
+        assert [rows.ended_envs.tolist() for rows in (cut, again, last)] == [[], [], [0]]
         assert base.env.actions == [{"a": 1, "b": 2}, {"a": 3}, {"b": 4, "c": 0}, {"b": 2}]
         assert second.info_list() == [{"n": 1}]
         assert first.info_list() == [{}, {}]
@@ -89,10 +92,10 @@ def test_an_episode_whose_agents_have_all_ended():
         env.end_episode(episode, {})
 
     with playing(script, ScriptedAgents) as base:
-        rows = polled(base, 3)
-        assert [len(polled) for polled in rows] == [1, 1, 0]
-        assert [polled.ended_envs.tolist() for polled in rows] == [[], [], [0]]
-        assert dicts_of(rows[2])[2:4] == ({0: {"__all__": True}}, {0: {"__all__": False}})
+        rows = polled(base, 2)
+        assert columns_of(rows[1]) == [("a", 2, 0, False, False, True, False)]
+        assert [polled.ended_envs.tolist() for polled in rows] == [[], [0]]
+        assert dicts_of(rows[1])[2:4] == ({0: {"a": True, "__all__": True}}, {0: {"a": False, "__all__": False}})
 
 
 def test_each_agent_can_have_its_own_thread():

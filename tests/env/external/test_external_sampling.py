@@ -24,6 +24,12 @@ class NumberedPolicy(Policy):
         return np.array([action_for(obs) for obs in obs_batch]), [], {}
 
 
+class Steps(NumberedPolicy):
+    """As `NumberedPolicy`, with the step of each row."""
+
+    batch_columns = frozenset({"agent_id", "t"})
+
+
 class RecordedPlay:
     """Plays random episodes, and records the decisions that the sampler should return.
 
@@ -297,4 +303,32 @@ def test_values_are_checked_in_the_calling_thread_where_policies_define_the_spac
     )
     assert worker.sample()["y"]["obs"].shape == (6, sizes[1])
     assert checked.is_set()
+    worker.stop()
+
+
+def test_the_end_of_an_agent_is_a_part_of_the_step_that_follows():
+    """Agents act three times in each episode: it has three steps, as in a `MultiAgentEnv`."""
+
+    def script(env):
+        while True:
+            episode = env.start_episode()
+            env.get_action(episode, {"x": np.zeros(3), "y": np.zeros(3)})
+            env.end_agents(episode, {"y": np.ones(3)})
+            env.get_action(episode, {"x": np.zeros(3)})
+            env.get_action(episode, {"x": np.zeros(3), "z": np.zeros(3)})
+            env.end_agents(episode, {"x": None})
+            env.end_agents(episode, {"z": np.ones(3)}, truncated=True)
+            env.end_episode(episode, {})
+
+    worker = RolloutWorker(
+        lambda context: ScriptedAgents(script),
+        {"p": Steps},
+        policy_mapping_fn=lambda agent: "p",
+        config={"rollout_fragment_length": 9},
+    )
+    batch = worker.sample()
+    rows = sorted(zip(batch["eps_id"].tolist(), batch["agent_id"].tolist(), batch["t"].tolist(), strict=True))
+    assert rows == [(e, *row) for e in range(3) for row in (("x", 0), ("x", 1), ("x", 2), ("y", 0), ("z", 2))]
+    assert batch.env_steps == 9
+    assert [episode.length for episode in worker.get_metrics()] == [3, 3, 3]
     worker.stop()
