@@ -146,6 +146,7 @@ class EpisodeTable(Table):
     def _note_infos(self, rows: Rows, noted: np.ndarray) -> None:
         """Stores the infos of the rows in a mask in `last_infos` of their episodes."""
         chosen = noted.nonzero()[0]
+        chosen = chosen[np.argsort(~rows.starts[chosen], kind="stable")]  # an end precedes a new start of its agent
         for row, info in zip(chosen.tolist(), rows.infos_of(chosen), strict=True):
             self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = info
 

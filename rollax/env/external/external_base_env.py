@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollax import spaces, trees
-from rollax.env.base_env import BaseEnv, in_order
+from rollax.env.base_env import BaseEnv, EnvDict, in_order
 from rollax.env.copies import EnvCopies
 from rollax.env.dict_rows import RowBuilder
 from rollax.env.external.episode import Event, ExternalEpisode, Trajectory
@@ -61,6 +61,11 @@ class ExternalBaseEnv(BaseEnv):
         self._waiting: dict[int, Event] = {}  # by slot: the pending requests
         self._just_ended: frozenset[int] = frozenset()
         self._thread: threading.Thread | None = None
+        self._by_dicts = False  # an agent that acts again right after its end does so in the next poll
+
+    def poll(self) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:
+        self._by_dicts = True  # which have one entry for each agent
+        return super().poll()
 
     def poll_rows(self) -> Rows:
         self._play()
@@ -125,8 +130,8 @@ class ExternalBaseEnv(BaseEnv):
                 continue
             for end in event.ends_before:
                 self._add(builder, end)
-            restarts, event.ends_before = event.restarts_agents(), []
-            if restarts:  # in the next step, so that an agent has one row in each poll
+            is_later, event.ends_before = self._by_dicts and event.restarts_agents(), []
+            if is_later:
                 self._queue.put_again([event])
             else:
                 self._add(builder, event)

@@ -60,19 +60,18 @@ def test_turns_rewards_and_ends():
         env.end_episode(episode, {"b": seen(8), "z": seen(9)})
 
     with playing(script, ScriptedAgents) as base:
-        first, second, third, cut, again, last = polled(base, 6)
+        first, second, third, again, last = polled(base, 5)
         no, yes = False, True
         assert columns_of(first) == [("a", 1, 0, yes, yes, no, no), ("b", 2, 0, yes, yes, no, no)]
         assert columns_of(second) == [("a", 3, 1, no, yes, no, no)]
         assert columns_of(third) == [("b", 4, 70, no, yes, no, no), ("c", 5, 0, yes, yes, no, no)]
-        assert columns_of(cut) == [("b", 6, 80, no, no, no, yes)]
-        assert columns_of(again) == [("b", 7, 0, yes, yes, no, no)]
+        assert columns_of(again) == [("b", 6, 80, no, no, no, yes), ("b", 7, 0, yes, yes, no, no)]
         assert columns_of(last) == [
             ("c", None, 5, no, no, yes, no),
             ("a", None, 2, no, no, yes, no),
             ("b", 8, 1, no, no, yes, no),
         ]
-        assert [rows.ended_envs.tolist() for rows in (cut, again, last)] == [[], [], [0]]
+        assert [rows.ended_envs.tolist() for rows in (again, last)] == [[], [0]]
         assert base.env.actions == [{"a": 1, "b": 2}, {"a": 3}, {"b": 4, "c": 0}, {"b": 2}]
         assert second.info_list() == [{"n": 1}]
         assert first.info_list() == [{}, {}]
@@ -80,7 +79,7 @@ def test_turns_rewards_and_ends():
         assert sorted(slots.values()) == [0, 1]
         assert second.slots.tolist() == [slots["a"]]
         assert third.slots.tolist() == [slots["b"], 2]
-        assert again.slots.tolist() == [slots["b"]]  # the lowest that is free
+        assert again.slots.tolist() == [slots["b"], 3]
         assert len({rows.env_index[0] for rows in (first, last)}) == 1
 
 
@@ -96,6 +95,26 @@ def test_an_episode_whose_agents_have_all_ended():
         assert columns_of(rows[1]) == [("a", 2, 0, False, False, True, False)]
         assert [polled.ended_envs.tolist() for polled in rows] == [[], [0]]
         assert dicts_of(rows[1])[2:4] == ({0: {"a": True, "__all__": True}}, {0: {"a": False, "__all__": False}})
+
+
+def test_dicts_have_the_end_of_an_agent_before_its_return():
+    def script(env):
+        episode = env.start_episode()
+        env.get_action(episode, {"a": seen(1), "b": seen(2)})
+        env.log_returns(episode, {"a": 3.0})
+        env.end_agents(episode, {"a": seen(3)})
+        env.get_action(episode, {"a": seen(4)})
+        env.end_episode(episode, {})
+
+    with playing(script, ScriptedAgents) as base:
+        base.poll()
+        base.send_actions({0: {"a": 0, "b": 0}})
+        obs, rewards, terminateds, *_ = base.poll()
+        assert (obs[0]["a"][0], rewards, terminateds) == (3, {0: {"a": 3.0}}, {0: {"a": True, "__all__": False}})
+        obs, rewards, terminateds, *_ = base.poll()
+        assert (obs[0]["a"][0], rewards, terminateds) == (4, {0: {"a": None}}, {0: {"a": False, "__all__": False}})
+        base.send_actions({0: {"a": 0}})
+        assert base.poll()[2] == {0: {"a": True, "b": True, "__all__": True}}
 
 
 def test_each_agent_can_have_its_own_thread():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import EnvError, ExternalEnv, Policy, PolicyError, PPOTrainer, RolloutWorker, SampleBatch
+from rollax import Callbacks, EnvError, ExternalEnv, Policy, PolicyError, PPOTrainer, RolloutWorker, SampleBatch
 from tests.env.external.worlds import Scripted, ScriptedAgents, in_threads, until
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, action_for
@@ -315,6 +315,7 @@ def test_the_end_of_an_agent_is_a_part_of_the_step_that_follows():
             env.get_action(episode, {"x": np.zeros(3), "y": np.zeros(3)})
             env.end_agents(episode, {"y": np.ones(3)})
             env.get_action(episode, {"x": np.zeros(3)})
+            env.end_agents(episode, {"x": np.ones(3)})
             env.get_action(episode, {"x": np.zeros(3), "z": np.zeros(3)})
             env.end_agents(episode, {"x": None})
             env.end_agents(episode, {"z": np.ones(3)}, truncated=True)
@@ -332,3 +333,26 @@ def test_the_end_of_an_agent_is_a_part_of_the_step_that_follows():
     assert batch.env_steps == 9
     assert [episode.length for episode in worker.get_metrics()] == [3, 3, 3]
     worker.stop()
+
+
+def test_the_info_of_an_agents_end_is_not_replaced_by_its_return_in_the_same_step():
+    def script(env):
+        while True:
+            episode = env.start_episode()
+            env.get_action(episode, {"x": np.zeros(3)})
+            env.log_returns(episode, {"x": 1.0}, {"x": {"score": 7}})
+            env.end_agents(episode, {"x": None})
+            env.get_action(episode, {"x": np.zeros(3)})
+            env.end_episode(episode, {})
+
+    infos = []
+
+    class Keep(Callbacks):
+        def on_episode_step(self, *, worker, base_env, episode):
+            infos.append(dict(episode.last_infos))
+
+    config = {"rollout_fragment_length": 2, "callbacks": Keep}
+    worker = RolloutWorker(lambda context: ScriptedAgents(script), NumberedPolicy, config=config)
+    worker.sample()
+    worker.stop()
+    assert infos == [{"x": {"score": 7}}, {"x": {}}]
