@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -50,7 +50,7 @@ class TrainingBackend(Backend):
         self._episodes, self._several = episodes, multi_agent
         self._only = next(iter(worker.runners.values())) if len(worker.runners) == 1 else None
         self._of_agents: dict[str, PolicyRunner] = {}
-        self._returned: dict[str, frozenset[str]] = {}  # for each agent what repeated calls of the mapping returned
+        self._returned: dict[Hashable, frozenset[str]] = {}  # by agent, what repeated calls of the mapping returned
         self._running: dict[str, _Running] = {}
         self._lock = threading.Lock()  # for counts and curve, which `submit` changes in another thread
         self._counts = {"episodes_submitted": 0, "episodes_too_old": 0, "episodes_dropped": 0}
@@ -89,9 +89,9 @@ class TrainingBackend(Backend):
 
     def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
         running, values = self._running[episode_id], self._by_agent(obs)
-        if running.trains:
+        if running.trains and self._on_policy(self.worker.runners):
             for agent in values:
-                self._check_off_policy(agent)
+                self._check_off_policy(self._policies_of(agent))
         try:
             self._episodes.log(episode_id, values, self._by_agent(action), blocking=False)
         except QueueFullError as error:
@@ -127,12 +127,14 @@ class TrainingBackend(Backend):
 
     def submit(self, episodes: list[Episode]) -> Submitted:
         # All checks come first, because the episodes of a refused submission may be sent again, one by one.
+        too_old, taken = [], []
         for number, episode in enumerate(episodes):
             self._episodes.check_declared(episode.agents, f"episodes[{number}]")
+            learning = {agent: self._policies_of(agent) for agent in episode.agents}
             for agent, trajectory in episode.agents.items():
-                self._check_policy(agent, trajectory.policy_id, f"episodes[{number}].agents.{agent}.policy_id")
-        too_old = list(map(self._is_too_old, episodes))
-        taken = []
+                where = f"episodes[{number}].agents.{agent}.policy_id"
+                self._check_policy(trajectory.policy_id, learning[agent], where)
+            too_old.append(self._is_too_old(episode, learning))
         for episode, is_too_old in zip(episodes, too_old, strict=True):
             if is_too_old:
                 steps = max(len(trajectory.rewards) for trajectory in episode.agents.values())
@@ -198,20 +200,9 @@ class TrainingBackend(Backend):
     def _by_agent(self, value: Any) -> ByAgent:
         return value if self._several else {DEFAULT_AGENT: value}
 
-    def _check_policy(self, agent: str, policy_id: str | None, where: str) -> None:
+    def _check_policy(self, policy_id: str | None, learning: frozenset[str], where: str) -> None:
         """Refuses a trajectory of another policy than the one that would learn from it."""
-        if policy_id is None:
-            return
-        mapping, learning = self.worker.policy_of, {self._runner(agent).policy.name}
-        if mapping is not None:
-            if agent not in self._returned:
-                if len(self._returned) >= _MOST_AGENTS:
-                    self._returned.clear()
-                self._returned[agent] = frozenset(mapping.returned(agent))
-            # A mapping may change, as that of a league; whether it is random is found out once.
-            random = len(self._returned[agent]) > 1
-            learning = self._returned[agent] if random else {mapping(agent, None)}
-        if {policy_id} != learning:
+        if policy_id is not None and {policy_id} != learning:
             raise RequestError(
                 "The server maps the agent to another policy than the one that acted.",
                 status=422,
@@ -221,30 +212,47 @@ class TrainingBackend(Backend):
                 fix="pass the server's mapping to the client; use remote inference if the mapping is random",
             )
 
-    def _check_off_policy(self, agent: Hashable) -> None:
-        try:
-            self._runner(agent).check_off_policy()
-        except PolicyError as error:
+    def _policies_of(self, agent: Hashable) -> frozenset[str]:
+        """The policies that may learn from an agent: several if the mapping is random."""
+        mapping, runner = self.worker.policy_of, self._runner(agent)  # refuses an agent without a policy
+        if mapping is None or self._only is not None:
+            return frozenset({runner.policy.name})
+        if agent not in self._returned:
+            if len(self._returned) >= _MOST_AGENTS:
+                self._returned.clear()
+            self._returned[agent] = frozenset(mapping.returned(agent))
+        # A mapping may change, as that of a league; whether it is random is found out once.
+        random = len(self._returned[agent]) > 1
+        return self._returned[agent] if random else frozenset({mapping(agent, None)})
+
+    def _on_policy(self, policies: Iterable[str]) -> list[str]:
+        """Those of the policies that do not learn from logged actions."""
+        return [policy_id for policy_id in sorted(policies) if not self.worker.runners[policy_id].accepts_off_policy]
+
+    def _check_off_policy(self, policies: Iterable[str]) -> None:
+        for policy_id in self._on_policy(policies):
             raise RequestError(
                 "The policy learns only from its own actions, but got a logged one.",
                 status=422,
-                where=f"policy {self._runner(agent).policy.name!r}",
+                where=f"policy {policy_id!r}",
                 got="an action that the policy has not chosen, or without action_logp and policy_version",
                 expected="actions of this policy",
                 fix="use get_action, start the episode with training_enabled false, or serve an off-policy algorithm "
                 "such as DQN",
-            ) from error
+            )
 
     # Episodes played elsewhere.
 
-    def _is_too_old(self, episode: Episode) -> bool:
-        """Whether an on-policy algorithm drops it as too old; status 422 if it cannot learn from such episodes."""
-        runners = [self._runner(agent) for agent in episode.agents]
-        if not episode.training_enabled or all(runner.accepts_off_policy for runner in runners):
+    def _is_too_old(self, episode: Episode, learning: Mapping[str, frozenset[str]]) -> bool:
+        """Whether an on-policy algorithm drops it as too old; status 422 if it cannot learn from such episodes.
+
+        `learning` is agent id -> the policies that may learn from it.
+        """
+        if not episode.training_enabled or not any(map(self._on_policy, learning.values())):
             return False
         for agent, trajectory in episode.agents.items():
             if trajectory.action_logp is None or episode.policy_version is None:
-                self._check_off_policy(agent)
+                self._check_off_policy(learning[agent])
         if episode.policy_version is None:
             return False
         # A version newer than this server's is from before a restart with an earlier checkpoint.

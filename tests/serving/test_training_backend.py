@@ -312,6 +312,27 @@ class TestSeveralAgents:
             run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
         assert refusal.value.status == 422
 
+    @pytest.mark.parametrize("answers", ["yx", "yyy"], ids=["random", "changed"])
+    def test_an_action_that_may_be_of_a_policy_that_learns_is_refused(self, run, monkeypatch, answers):
+        """Also where the mapping has returned one that does not learn: the run would end when it is sampled."""
+        mapping = itertools.cycle(answers)
+        backend, policy_of = run.backend, run.backend.worker.policy_of
+        monkeypatch.setattr(backend.worker.runners["y"], "accepts_off_policy", True)
+        for known in (backend._returned, backend._of_agents):
+            known.clear()
+        monkeypatch.setattr(policy_of, "_function", lambda agent: next(mapping))
+        backend.start_episode("logged", True)
+        if answers == "yyy":
+            backend.log_action("logged", {"x": OBS}, {"x": 1})
+            monkeypatch.setattr(policy_of, "_function", lambda agent: "x")
+        with pytest.raises(RequestError, match="learns only from its own(.|\n)*policy 'x'"):
+            backend.log_action("logged", {"x": OBS}, {"x": 1})
+        with pytest.raises(RequestError, match="learns only from its own(.|\n)*policy 'x'"):
+            backend.submit([Episode(agents={"x": trajectory(2)})])
+        backend.drop_episode("logged")
+        for known in (backend._returned, backend._of_agents):
+            known.clear()
+
     def test_the_mapping_is_called_once_for_each_further_trajectory(self, run, monkeypatch):
         run.backend._returned.clear()
         calls = []
