@@ -27,7 +27,8 @@ class Rows:
     """N rows, one per agent that is ready or has received a reward or flag since the last poll.
 
     A *slot* is a small integer that identifies one agent of one sub-environment during one trajectory; afterwards
-    another agent may get the number. Within one `Rows`, ends come before starts.
+    another agent may get the number. Within one `Rows`, ends come before starts; an agent that acts again right after
+    its end may have a row of each.
 
     Args:
         env_index: [N] the sub-environment of each row.
