@@ -215,6 +215,7 @@ class ColumnSampler(Sampler):
 
     def _drop(self, env_index: np.ndarray) -> None:
         """Drops the running episodes of these sub-environments."""
+        self._steps -= self.episodes.steps_since_cut(env_index)
         episodes = self.episodes.drop(env_index)
         for trajectories in self._trajectories.values():
             trajectories.drop(episodes)
@@ -346,6 +347,7 @@ class ColumnSampler(Sampler):
         finished, finished_steps = self.episodes.take_finished()
         steps = finished_steps if self.complete_episodes else self._steps
         self._steps = 0
+        self.episodes["cut"][:] = self.episodes["length"]
         fragments = {}
         for policy_id, trajectories in self._trajectories.items():
             next_inputs_of = partial(self._waiting_inputs, policy_id)

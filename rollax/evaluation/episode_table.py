@@ -17,8 +17,8 @@ from rollax.evaluation.table import Index, Table
 class EpisodeTable(Table):
     """One row per sub-environment.
 
-    The columns are `id` of the running episode, or -1; its `reward` and `length` so far; `trains`, false if it is not
-    trained on; and `begun`, the number of episodes that have begun.
+    The columns are `id` of the running episode, or -1; its `reward` and `length` so far; `cut`, its length when the
+    last fragment was cut; `trains`, false if it is not trained on; and `begun`, the number of episodes that have begun.
 
     Args:
         num_envs: number of sub-environments; the table grows if an environment uses larger numbers.
@@ -45,7 +45,7 @@ class EpisodeTable(Table):
         only_policy: str | None = None,
         keeps_past: bool = False,
     ) -> None:
-        super().__init__(num_envs, id=-1, reward=0.0, length=0, trains=True, begun=first_episode)
+        super().__init__(num_envs, id=-1, reward=0.0, length=0, cut=0, trains=True, begun=first_episode)
         self.num_envs = num_envs
         self.next_id = first_id
         self.finished_steps = 0
@@ -104,7 +104,7 @@ class EpisodeTable(Table):
         self.next_id += len(new)
         self["begun"][new] += 1
         self["reward"][new] = 0.0
-        self["length"][new] = 0
+        self["length"][new] = self["cut"][new] = 0
         if self._on_start:
             for index in new[self.counting(new)].tolist():
                 self._on_start(self.episode(index))
@@ -210,6 +210,11 @@ class EpisodeTable(Table):
         """The ids of the running episodes of these sub-environments; -1 for those that are not trained on."""
         ids = self["id"][env_index]
         return ids if self._all_train else np.where(self["trains"][env_index], ids, -1)
+
+    def steps_since_cut(self, env_index: np.ndarray) -> int:
+        """The steps of the running episodes of these sub-environments that are trained on and in no fragment yet."""
+        counted = env_index[(self["id"][env_index] >= 0) & self["trains"][env_index]]
+        return int((self["length"] - self["cut"])[counted].sum())
 
     def drop(self, env_index: np.ndarray) -> np.ndarray:
         """Drops the running episodes of these sub-environments; returns their ids."""

@@ -227,10 +227,12 @@ class TestLostEpisodes:
         worker = make_worker(env, rollout_fragment_length=6)
         first, second = worker.sample(), worker.sample()
         assert len(episode_rows(first, 1)) == 3
-        assert second["obs"][episode_rows(second, 1)].tolist() == [[2, 2, 1, 1]]  # no row of the first episode
-        assert second["obs"][episode_rows(second, 0), 3].tolist() == [4, 5, 6, 7]
+        assert second["obs"][episode_rows(second, 1)].tolist() == [[2, 2, 1, 1], [2, 2, 1, 2]]  # no row of the first
+        assert second["obs"][episode_rows(second, 0), 3].tolist() == [4, 5, 6, 7, 8]
+        assert (first.env_steps, second.env_steps) == (6, 7)  # 3 of the first episode are in the first fragment
 
     def test_the_only_episode_is_lost(self):
         env = Slots(1, lost={2: (0,)})
         batch = make_worker(env, rollout_fragment_length=9).sample()
-        assert batch["obs"][:, 3].tolist() == [1, 2, 3, 4] * 2
+        assert batch["obs"][:, 3].tolist() == [1, 2, 3, 4, 1, 2, 3, 4, 1]
+        assert batch.env_steps == 9

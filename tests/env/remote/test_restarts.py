@@ -203,9 +203,8 @@ def test_a_vector_env_can_report_lost_sub_environments():
     assert rows.rewards.tolist() == [2]
 
 
-@BOTH
-def test_workers_continue_sampling(cls, event_log):
-    """Lost episodes are in no batch: each episode lasts 4 steps, or is lost in its second."""
+def sampling_unlucky(cls, event_log, **settings):
+    """A worker with environments whose episodes last 4 steps, or are lost in their second."""
 
     class Unlucky(cls):
         def step(self, actions):
@@ -216,16 +215,30 @@ def test_workers_continue_sampling(cls, event_log):
     config = TrainerConfig(
         env_config={"event_log": event_log},
         num_envs_per_worker=3,
-        rollout_fragment_length=20,
-        batch_mode="complete_episodes",
         restart_failed_sub_environments=True,
         seed=0,
+        **settings,
     )
-    worker = RolloutWorker(Unlucky, AlwaysZero, config=config)
+    return RolloutWorker(Unlucky, AlwaysZero, config=config)
+
+
+@BOTH
+def test_workers_continue_sampling(cls, event_log):
+    worker = sampling_unlucky(cls, event_log, rollout_fragment_length=20, batch_mode="complete_episodes")
     batch = worker.sample()
     lengths = np.unique(batch["eps_id"], return_counts=True)[1]
     assert {*lengths.tolist()} == {4 if cls is Fragile else 8}
     assert {episode.length for episode in worker.get_metrics()} == {4}
+    assert event_log.count("made") > 6
+    worker.stop()
+
+
+@BOTH
+def test_steps_of_lost_episodes_are_not_counted(cls, event_log):
+    worker = sampling_unlucky(cls, event_log, rollout_fragment_length=6)
+    for _ in range(5):
+        batch = worker.sample()
+        assert batch.env_steps == len(batch) / (1 if cls is Fragile else 2) == 18
     assert event_log.count("made") > 6
     worker.stop()
 
