@@ -13,7 +13,7 @@ from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, EnvError
 from rollax.evaluation.callbacks import after_sample, make_callbacks
 from rollax.evaluation.make_sampler import first_numbers, make_env, make_sampler, make_sampling
 from rollax.evaluation.messages import CandidateReturns, Candidates, Rollout, Update
@@ -341,8 +341,16 @@ class RolloutWorker:
         return function(self)
 
     def foreach_env(self, function: Callable[[Any], Any]) -> list[Any]:
-        """Calls a function with each sub-environment; returns the results."""
-        return [function(env) for env in self.env.get_sub_environments()]
+        """Calls a function with each sub-environment; returns the results. EnvError if there are none."""
+        envs = self.env.get_sub_environments()
+        if not envs:
+            raise EnvError(
+                "The environment has no single sub-environments: a function would be called with none.",
+                where=f"{self!r}, {getattr(self.env, 'name', type(self.env).__name__)}",
+                got="get_sub_environments() == []",
+                fix="implement get_sub_environments() there, or use worker.env, of a vector environment worker.env.env",
+            )
+        return [function(env) for env in envs]
 
     def foreach_policy(self, function: Callable[[Policy, str], Any]) -> list[Any]:
         """Calls a function with each policy and its id; returns the results."""

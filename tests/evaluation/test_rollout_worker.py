@@ -8,6 +8,7 @@ from gymnasium import spaces
 from rollax import (
     ConfigError,
     EnvContext,
+    EnvError,
     Policy,
     PolicyError,
     PPOConfig,
@@ -18,6 +19,7 @@ from rollax import (
     register_env,
 )
 from rollax.evaluation.messages import Update
+from tests.env.worlds import ArrayVector
 from tests.evaluation.worlds import ACTION_SPACE, OBS_SPACE, Encode, Line, Weighted
 
 
@@ -47,6 +49,15 @@ class TestEnvironments:
         worker = RolloutWorker(creator, Encode, config=config, worker_index=2, num_workers=4)
         assert seen == [({"length": 7}, index, 2, 4) for index in range(3)]
         assert worker.foreach_env(lambda env: env.index) == [0, 1, 2]
+
+    def test_functions_need_single_environments(self):
+        class Arrays(ArrayVector):
+            get_sub_environments = VectorEnv.get_sub_environments
+
+        worker = RolloutWorker(lambda context: Arrays(2), Encode)
+        with pytest.raises(EnvError, match=r"no single sub-environments(?s:.)*worker\.env\.env"):
+            worker.foreach_env(print)
+        assert worker.env.env.num_envs == 2  # pyright: ignore[reportAttributeAccessIssue]
 
     def test_a_class_without_arguments(self):
         class Plain(Line):
