@@ -74,6 +74,24 @@ RUNNER: dict[str, str] = {
 }
 """Attribute of another library's loaded policy -> its replacement."""
 
+_ROWS = "the columns of the samples in on_sample_end"
+
+EPISODE: dict[str, str] = {
+    **each("hist_data media", "results have means of custom_metrics; a callback can collect all values"),
+    **each("last_info_for _last_infos", "last_infos[agent_id]"),
+    **each("agent_rewards get_rewards", f"total_reward, 'policy_reward_mean' of the results, or {_ROWS}"),
+    **each("get_return", "total_reward"),
+    **each("last_observation_for last_raw_obs_for last_action_for prev_action_for last_reward_for", _ROWS),
+    **each("prev_reward_for last_extra_action_outs_for rnn_state_for get_observations get_actions", _ROWS),
+    **each("total_env_steps active_env_steps env_steps total_agent_steps agent_steps", "length, in environment steps"),
+    **each("get_agents agent_ids", "policies, a dict by agent id, if there are several policies"),
+    **each("id_ env_id", "episode_id and env_index"),
+    **each("batch_builder add_extra_batch", "on_sample_end, which may change the samples in place"),
+    "policy_mapping_fn": "policy_for(agent_id)",
+    "worker": "the argument worker of the callback",
+}
+"""Attribute of RLlib's episode -> its replacement."""
+
 PUBLIC: dict[str, str] = {
     # Stable-Baselines3
     "RecurrentPPO": "PPOTrainer with {'model': {'use_lstm': True}}",
@@ -151,6 +169,12 @@ class OtherNamesOfRunner(_OtherNames):
     """Base of `PolicyRunner`, which `load_policy` returns, with `RUNNER`."""
 
     _other_names = RUNNER
+
+
+class OtherNamesOfEpisode(_OtherNames):
+    """Base of `Episode`, with `EPISODE`."""
+
+    _other_names = EPISODE
 
 
 def public_name(name: str, known: Iterable[str]) -> str | None:

@@ -11,7 +11,8 @@ import pytest
 
 import rollax
 from rollax import ConfigError, DQNTrainer, PPOConfig, PPOTrainer
-from rollax.other_names import CONFIG, PUBLIC, RUNNER, TRAINER
+from rollax.evaluation.episode_table import Episode
+from rollax.other_names import CONFIG, EPISODE, PUBLIC, RUNNER, TRAINER
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,13 @@ def test_methods_of_configs():
     with pytest.raises(AttributeError, match="'PPOConfig' object has no attribute 'no_such_name'$"):
         config.no_such_name  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config  # noqa: S301
+
+
+def test_attributes_of_episodes():
+    episode = Episode(7, 0, {"reward": [2.0], "length": [3]})
+    with pytest.raises(AttributeError, match=r"no attribute 'last_info_for'; in rollax: last_infos\[agent_id"):
+        episode.last_info_for  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+    assert [name for name in EPISODE if hasattr(episode, name)] == []
 
 
 @pytest.mark.parametrize(

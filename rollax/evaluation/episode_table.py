@@ -12,6 +12,7 @@ from rollax.env.rows import NO_ENVS, Rows
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, FinishedEpisodes
 from rollax.evaluation.table import Index, Table
+from rollax.other_names import OtherNamesOfEpisode
 
 
 class EpisodeTable(Table):
@@ -258,7 +259,7 @@ class EpisodeTable(Table):
             self.drop_running()
 
 
-class Episode:
+class Episode(OtherNamesOfEpisode):
     """A running episode of one sub-environment, for callbacks and policies.
 
     Args:
