@@ -317,12 +317,12 @@ class JaxPolicy(ModelPolicy):
         self._share()
 
     def _count_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
-        return (as_rows(batch, mask)[1] if self.memory.present else mask).sum()
+        return (as_rows(batch, mask)[1] if self._in_sequences else mask).sum()
 
     def _loss_of_arrays(
         self, params: Columns, targets: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, tuple[dict, Columns]]:
-        if self.memory.present:
+        if self._in_sequences:
             batch, mask = as_rows(batch, mask)
         if self.plan.targets is not None:
             # Separate random streams make the targets of a noisy model independent of its outputs.

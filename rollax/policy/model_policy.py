@@ -102,6 +102,16 @@ class ModelPolicy(Policy):
         return seed
 
     @property
+    def _in_sequences(self) -> bool:
+        """Whether it learns from padded sequences, not from single rows."""
+        return self.memory.present or self.replayed is not None
+
+    @property
+    def _sequence_length(self) -> int:
+        """Rows of a sequence that a gradient step counts; 1 for single rows."""
+        return self.memory.max_seq_len if self.replayed is None else self.replayed.length
+
+    @property
     def sampled_columns(self) -> frozenset[str] | None:
         if self.batch_columns is None:
             return None
@@ -327,17 +337,17 @@ class ModelPolicy(Policy):
         return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self.reported_lr()}
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
-        """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""
+        """The padded columns to train on, and the rows (or the sequences) of each gradient step."""
         columns, count = self._checked_columns(batch), len(batch)
-        if self.memory.present:
-            columns, count = self.memory.sequences(columns, batch)
+        if self._in_sequences:
+            columns, count = self.memory.sequences(columns, batch, self._sequence_length)
         plan = Minibatches.draw(
             self.learning_rng,
             count,
             self._units(size),
             epochs,
             microbatch_size=self._units(self.plan.microbatch_size),
-            few_sizes=self.memory.present,
+            few_sizes=self._in_sequences,
             in_order=SampleBatch.INDICES in batch,
         )
         return trees.pad(columns, plan.capacity), plan
@@ -348,7 +358,7 @@ class ModelPolicy(Policy):
         BatchError for another class, no rows, padding without a memory, or columns that misfit the spaces.
         """
         check_batch(batch, SampleBatch, self.described)
-        if batch.seq_lens is not None and not self.memory.present and self.replayed is None:
+        if batch.seq_lens is not None and not self._in_sequences:
             raise BatchError(
                 "The batch is padded for a model with memory, and this model has none: padding would count as rows.",
                 where=self.described,
@@ -369,8 +379,8 @@ class ModelPolicy(Policy):
         return columns
 
     def _units(self, rows: int | None) -> int | None:
-        """Converts a number of rows to one of sequences for a policy with memory."""
-        return None if rows is None else max(rows // self.memory.max_seq_len, 1)
+        """Converts a number of rows to one of sequences for a policy that learns from sequences."""
+        return None if rows is None else max(rows // self._sequence_length, 1)
 
     def _rows_of_units(self, batch: SampleBatch, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Statistics by row without those of padding: one for each row, or for each sequence of a padded batch."""

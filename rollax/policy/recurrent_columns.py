@@ -113,19 +113,19 @@ class RecurrentColumns:
                 fix="pass the memory too: compute_values(fragment.after['obs'], fragment.after)",
             )
 
-    def sequences(self, columns: Columns, batch: SampleBatch) -> tuple[dict[str, Any], int]:
-        """The columns [N, ...] that the loss reads as [S, max_seq_len, ...], with `seq_lens` and `state_in`; and S.
+    def sequences(self, columns: Columns, batch: SampleBatch, length: int) -> tuple[dict[str, Any], int]:
+        """The columns [N, ...] that the loss reads as [S, length, ...], with `seq_lens` and `state_in`; and S.
 
         The sequences of a padded batch are kept, by default with the initial state.
         """
         if batch.seq_lens is not None:
             return self._as_padded(columns, batch), len(batch.seq_lens)
-        memory = self.of(batch)
+        memory = {SampleBatch.STATE_IN: (), **self.of(batch)}
         bounds = {name: batch[name] for name in _TRAJECTORY if name in batch}
         read = {**columns, **memory, **bounds}
         rows = Fragment(read, batch.ends, {}) if isinstance(batch, Fragment) else SampleBatch(read)
-        padded = rows.sequences(self.max_seq_len)
-        cut = partial(_by_sequence, length=self.max_seq_len)
+        padded = rows.sequences(length)
+        cut = partial(_by_sequence, length=length)
         sequences = {
             name: column if name in PER_SEQUENCE else trees.tree_map(cut, column)
             for name, column in padded.items()

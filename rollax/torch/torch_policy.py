@@ -287,8 +287,8 @@ class TorchPolicy(ModelPolicy):
         return self._as_rows(batch, mask)[1].sum()
 
     def _as_rows(self, batch: Columns, mask: Tensor) -> tuple[Columns, Tensor]:
-        """Sequences as rows, for a model with memory."""
-        if not self.memory.present:
+        """Sequences as rows, for a policy that learns from sequences."""
+        if not self._in_sequences:
             return batch, mask
         return as_rows(batch, mask, partial(torch.arange, device=self.device))
 

@@ -131,7 +131,7 @@ def test_outputs_of_sequences_equal_those_of_acting(options):
     policy: Any = worker.get_policy()
     for _ in range(2):
         batch = batches_of(worker)["default_policy"]
-    sequences, count = policy.memory.sequences(policy.train_columns(batch), batch)
+    sequences, count = policy.memory.sequences(policy.train_columns(batch), batch, policy.memory.max_seq_len)
     rows, mask = as_rows(jax.tree.map(jnp.asarray, sequences), jnp.ones(count))
     assert mask.min() == 0  # some sequences are shorter than others
     dist_inputs, values, *_ = policy.forward(policy.split.merge(policy.params, policy.extra), rows)

@@ -12,13 +12,17 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import RolloutWorker, SampleBatch
+from rollax.algorithms.dqn import DQNPolicy
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.batch import Fragment
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
+from rollax.ops.masked import masked_mean
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise
 from rollax.policy.recurrent_columns import RecurrentColumns
+from rollax.policy.replayed import ReplayedSequences
+from rollax.policy.update_plan import UpdatePlan
 from tests.models.test_recurrent import Recurrent
 
 SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
@@ -57,7 +61,7 @@ def experience(policy: Any, trajectories: list[int], seed: int = 0, episodes: li
 
 
 def sequences_of(policy: Any, batch: SampleBatch) -> tuple[dict, int]:
-    return policy.memory.sequences(policy.train_columns(batch), batch)
+    return policy.memory.sequences(policy.train_columns(batch), batch, policy.memory.max_seq_len)
 
 
 def assert_close(left: dict, right: dict) -> None:
@@ -269,6 +273,53 @@ class TestSequences:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cleared_cache")
+class OverSequences(DQNPolicy):
+    """Learns from replayed sequences; the model may have no memory."""
+
+    replayed = ReplayedSequences(4)
+    statistics = ("rows", "sum_of_rewards")
+
+    def make_model(self, rngs):
+        model = self.config.model.custom_model
+        if model is None:
+            return super().make_model(rngs)
+        return model(self.observation_space, self.exploration.num_inputs, rngs=rngs)
+
+    def make_plan(self):
+        return UpdatePlan(self.config.train_batch_size)
+
+    def train_columns(self, batch):
+        return {name: batch[name] for name in ("obs", "rewards")}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        sequences = (batch["rewards"] * mask).reshape(-1, 4)  # raises unless whole sequences
+        statistics = {"rows": mask.sum(), "sum_of_rewards": sequences.sum()}
+        return masked_mean(out.policy.mean(axis=-1), mask), {**statistics, "td_error": sequences.sum(axis=1)}
+
+
+@pytest.mark.parametrize("model", [None, Recurrent], ids=["without memory", "with memory"])
+@pytest.mark.parametrize("padded", [True, False])
+def test_replayed_sequences_are_the_units_of_learning(model, padded):
+    # Two trajectories of 5 and 2 rows: sequences of 4, 1 and 2 rows. Rewards are digits: 1111, 1 and 22.
+    config = {"model": {"custom_model": model, "max_seq_len": 20}, "train_batch_size": 8, "seed": 0}
+    policy = OverSequences(SEEN, CHOICES, config)
+    rewards = np.array([1e3, 1e2, 1e1, 1, 1, 2e1, 2], np.float32)
+    columns = {"obs": np.ones((7, 3), np.float32), "rewards": rewards, "eps_id": np.array([0] * 5 + [1] * 2)}
+    if model is not None:
+        columns["prev_rewards"] = np.zeros(7, np.float32)
+        columns["state_in"] = tuple(np.repeat(part[None], 7, axis=0) for part in policy.memory.initial_state)
+    batch = SampleBatch(columns)
+    if padded:
+        batch = batch.sequences(4)
+        batch["rewards"][~batch.mask()] = 9e6
+    stats = policy.learn_on_batch(batch)
+    assert policy.learner.num_updates == 2  # of two sequences, then of one
+    assert stats["rows"] == 7 / 2
+    assert stats["sum_of_rewards"] == rewards.sum() / 2
+    if padded:
+        assert sorted(stats["td_error"]) == [1, 22, 1111]
+
+
 def test_compilations_are_bounded_for_all_episode_lengths():
     policy = make()
     random = np.random.default_rng(0)
