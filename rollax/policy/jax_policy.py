@@ -199,6 +199,14 @@ class JaxPolicy(ModelPolicy):
         """
         return self._acting.forward(model, columns)
 
+    def current_model(self) -> Any:
+        """The model with the current weights, in evaluation mode, for outputs outside of the loss.
+
+        It is a new object: changes of it do not change the policy. `forward(current_model(), fragment)` returns the
+        outputs for the rows of a fragment, and with `fragment.after` those for what came next.
+        """
+        return self.split.merge(self.params, self.extra)
+
     def compute_actions(  # type: ignore[override]  the library passes what is accepted
         self,
         obs_batch: Any,

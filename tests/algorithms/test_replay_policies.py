@@ -37,6 +37,49 @@ class Counting(Policy):
         return {}
 
 
+class Counter(gym.Env):
+    """Observes its number of steps; every third one terminates."""
+
+    observation_space, action_space = gym.spaces.Box(0, 3, (1,), np.float32), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.array([self.steps], np.float32), 1.0, self.steps == 3, False, {}
+
+
+class KnowingWhatCameNext(DQNPolicy):
+    """Stores the next observation in a column of its own, and its own priorities, which learning does not change."""
+
+    replayed_columns = ("next_obs", "priorities")
+
+    def postprocess_rows(self, fragment):
+        fragment["next_obs"] = fragment.following("obs")
+        fragment["priorities"] = 1.0 * (fragment["obs"][:, 0] == 2)
+        return super().postprocess_rows(fragment)
+
+    def loss(self, *args):
+        loss, statistics = super().loss(*args)
+        return loss, {name: value for name, value in statistics.items() if name != "td_error"}
+
+
+class KnowingTrainer(DQNTrainer):
+    policy_class = KnowingWhatCameNext
+
+
+def test_own_columns_and_priorities_of_a_buffer():
+    config = {**SMALL, "prioritized_replay": True, "prioritized_replay_alpha": 1.0, "prioritized_replay_eps": 0.25}
+    with KnowingTrainer(Counter, config) as trainer:
+        trainer.train()
+        drawn = trainer.optimizer.buffers["default_policy"].sample(4000, np.random.default_rng(0))
+    np.testing.assert_array_equal(drawn["next_obs"], drawn["obs"] + 1)  # also after the last action
+    # Priorities 0.25, 0.25 and 1.25: the last step of an episode is drawn with a probability of about 1.25 / 1.75.
+    assert (drawn["obs"] == 2).mean() == pytest.approx(1.25 / 1.75, abs=0.05)
+
+
 class TestPolicies:
     def test_a_user_defined_policy_is_called_for_each_update(self):
         with DQNTrainer(TwoAgents, two(Counting)) as trainer:

@@ -26,6 +26,15 @@ from rollax.policy.minibatches import Minibatches
 from tests.policy.small_ppo import CHOICES, SEEN, SMALL, Stateful, experience, make, seen
 
 
+class Dropping(PGPolicy):
+    """Its model has dropout."""
+
+    def make_model(self, rngs):
+        model = super().make_model(rngs)
+        model.dropout = nnx.Dropout(0.5, rngs=rngs)
+        return model
+
+
 class TestActing:
     @pytest.mark.long
     def test_columns(self):
@@ -53,6 +62,16 @@ class TestActing:
         together = np.concatenate([f["action_dist_inputs"] for _, _, f in one])
         np.testing.assert_allclose(fetches["action_dist_inputs"], together, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(actions, fetches["action_dist_inputs"].argmax(1) + 2)
+
+    def test_the_current_model_has_the_weights_of_now_in_evaluation_mode(self):
+        policy = make()
+        before = policy.current_model()
+        policy.learn_on_batch(experience(policy, 16))
+        columns = {"obs": seen(7)}
+        values = policy.forward(policy.current_model(), columns).value
+        np.testing.assert_allclose(values, policy.compute_values(seen(7)), rtol=1e-5, atol=1e-6)
+        assert not np.allclose(policy.forward(before, columns).value, values)
+        assert Dropping(SEEN, CHOICES, {"seed": 0}).current_model().dropout.deterministic
 
     def test_same_seed_gives_the_same_stream(self):
         first, second, other = make(), make(), make(seed=4)
