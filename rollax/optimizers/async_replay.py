@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
-from rollax.replay.shard import BufferOfSize, Errors, ReplayShard, ShardSettings
+from rollax.replay.shard import Errors, ReplayShard, ShardSettings
 from rollax.state import count, section
 
 _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
@@ -59,7 +60,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         actors = shard_actors(self._shard_settings(capacities), remote=bool(self.remote))
         self.shards = ReplayShards(actors, len(capacities), FailureRules.of(own), own.seed)
 
-    def buffers_of(self, policy: Policy, *columns: str) -> BufferOfSize:
+    def buffers_of(self, policy: Policy, *columns: str) -> partial[Any]:
         if self.config.prioritized_replay:
             columns = (*columns, SampleBatch.PRIORITIES)
         return super().buffers_of(policy, *columns)

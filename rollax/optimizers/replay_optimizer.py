@@ -16,7 +16,6 @@ from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
-from rollax.replay.shard import BufferOfSize
 from rollax.replay.uniform import UniformReplay
 from rollax.state import generator_state
 
@@ -36,8 +35,10 @@ class ReplayOptimizer(Optimizer):
         self.num_updates = 0
         self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
 
-    def buffers_of(self, policy: Policy, *columns: str) -> BufferOfSize:
-        """Returns a factory of the buffers of a policy, with `columns` beside those that the policy requires.
+    def buffers_of(self, policy: Policy, *columns: str) -> partial[Any]:
+        """Returns a function of the capacity that creates the buffers of a policy: a class with its other arguments.
+
+        `columns` are stored beside those that the policy requires. An override may return another class.
 
         Raises:
             PolicyError: the policy's config has no `n_step`, or its model has memory and it learns from single rows.
