@@ -93,7 +93,10 @@ SYNONYMS: dict[str, str] = {
     **each("stats_window_size metrics_smoothing_episodes", "metrics_num_episodes_for_smoothing"),
     # Replay
     "replay_buffer_config": "buffer_size prioritized_replay: keys of the config itself",
-    "replay_buffer_class": "prioritized_replay: for hindsight replay (HER) see examples/hindsight_replay.py",
+    **each(
+        "replay_buffer_class replay_buffer_kwargs",
+        "prioritized_replay: for hindsight replay (HER) see examples/hindsight_replay.py",
+    ),
     **each("replay_buffer_size replay_size max_replay_size replay_capacity memory_size", "buffer_size"),
     "num_replay_buffer_shards": "num_replay_shards",
     "optimize_memory_usage": "frame_stack_axis: observations are stored once; with this key also each image of a stack",
@@ -165,6 +168,7 @@ SYNONYMS: dict[str, str] = {
     **each("features_extractor_class features_extractor", "model.custom_model"),
     "share_features_extractor": "model.vf_share_layers",
     "lstm_hidden_size": "model.lstm_cell_size",
+    "log_std_init": "model.free_log_std: true trains one vector of log standard deviations, which begins at 0",
 }
 _UNNORMALIZED = (
     "rewards are not normalized: clip_rewards bounds them, and gymnasium.wrappers.NormalizeReward around the "
@@ -182,6 +186,8 @@ _INPUT = (
     "leave it out: this algorithm learns from its own experience; DQN, SAC or TD3 learn from recorded data; a policy "
     "server is env=PolicyServerEnv"
 )
+_NO_SDE = "leave it out: rollax has no state-dependent exploration"
+_OPTIMIZER = "leave it out: the optimizer is Adam, unless the method make_optimizer of a policy of your own returns another"
 _WRAPPED = "leave it out: env is a function that wraps the environment, env=lambda context: Wrapper(Env())"
 ADVICE: dict[str, str] = {
     **each("input input_config", _INPUT),
@@ -227,7 +233,9 @@ ADVICE: dict[str, str] = {
     "stop": "use fit(stop=...) or `rollax train --stop-timesteps`; in an experiment file it is a key beside config",
     "log_level": "leave it out: use logging.getLogger('rollax').setLevel(...)",
     "disable_env_checking": "leave it out: the values of environments are always checked, at little cost",
-    "use_sde": "leave it out: rollax has no state-dependent exploration",
+    **each("use_sde sde_sample_freq use_sde_at_warmup full_std use_expln", _NO_SDE),
+    **each("optimizer_class optimizer_kwargs use_rms_prop", _OPTIMIZER),
+    "ortho_init": "leave it out: the layers of the built-in models begin orthogonal",
     "zero_policy": "leave it out: the weights of ARS's linear policy begin at 0, those of other networks do not",
     "use_attention": "leave it out: a model.custom_model may have attention",
     "target_kl": "leave it out: only PPO's updates stop early",

@@ -24,7 +24,7 @@ _MOST_LISTED = 30
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
-    """The first error in full, and the keys of the others."""
+    """The first error in full, and the keys of the others, with those that replace unknown ones."""
     mistakes: dict[str, list[_Mistake]] = {}
     for details in error.errors():
         mistake = _located(config_class, details)
@@ -32,7 +32,8 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
     # An unknown key is often the cause of the others.
     keys = sorted(mistakes, key=lambda key: mistakes[key][0].field is not None)
     first = mistakes[keys[0]]
-    also = f"; also wrong: {', '.join(keys[1:])}" if len(keys) > 1 else ""
+    others = [_with_counterpart(mistakes[key][0]) for key in keys[1:]]
+    also = f"; also wrong: {', '.join(others)}" if others else ""
     where = f"config key '{keys[0]}' ({config_class.__name__})"
     if first[0].field is None:
         return _unknown_key(config_class, first[0], where, also)
@@ -106,6 +107,14 @@ def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> 
     field = _field(owner, ours.keys[0])[1] if len(ours.keys) == 1 else None
     about = ours.note or (field.description if field is not None else "")
     return f"in rollax it is {named}: {about}" if about else f"in rollax it is {named}"
+
+
+def _with_counterpart(mistake: _Mistake) -> str:
+    """The wrong key, and in brackets the ones that replace an unknown key."""
+    ours = None
+    if mistake.field is None:
+        ours = counterpart(mistake.name, _with_parts(mistake.owner), getattr(mistake.owner, "part", ""))
+    return mistake.key if ours is None else f"{mistake.key} (here {' and '.join(ours.keys)})"
 
 
 def _belongs(config_class: type[BaseModel], name: str) -> str:

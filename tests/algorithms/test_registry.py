@@ -88,6 +88,13 @@ HINTS = [
     ("PPO", "tensorboard_log", "fit(out=...)"),
     ("PPO", "total_timesteps", "fit(stop={'timesteps_total': ...})"),
     ("SAC", "replay_buffer_class", "examples/hindsight_replay.py"),
+    ("DQN", "replay_buffer_kwargs", "examples/hindsight_replay.py"),
+    ("PPO", "replay_buffer_kwargs", "this algorithm has no replay buffer"),
+    ("PPO", "model.log_std_init", "in rollax it is 'free_log_std'"),
+    ("PPO", "sde_sample_freq", "no state-dependent exploration"),
+    ("A2C", "use_rms_prop", "make_optimizer of a policy of your own returns another; 'opt_type' is a key of"),
+    ("IMPALA", "use_rms_prop", "in rollax it is 'opt_type'"),
+    ("PPO", "model.optimizer_kwargs", "the optimizer is Adam"),
     ("PPO", "wrapper_class", "env=lambda context: Wrapper(Env())"),
     # RLlib
     ("DQN", "exploration_config", "'exploration' and 'initial_epsilon' and 'final_epsilon' and 'epsilon_timesteps'"),

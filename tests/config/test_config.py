@@ -199,6 +199,10 @@ class TestRefuses:
         message = refusal({"gamma": 2, "horizn": 3, "lr": -1})
         assert "Unknown config key 'horizn'" in message
         assert "also wrong: gamma, lr" in message
+        keys = {"learning_rate": 1e-3, "max_grad_norm": 1.0, "clip_range": 0.1, "horizn": 3}
+        assert "also wrong: max_grad_norm (here grad_clip), clip_range (here clip_param), horizn" in refusal(keys)
+        message = refusal(model={"net_arch": [8], "activation_fn": "relu"})
+        assert "also wrong: model.activation_fn (here fcnet_activation)" in message
 
     def test_3_incompatible_sizes(self):
         message = refusal({"sgd_minibatch_size": 5000})
