@@ -187,7 +187,7 @@ _INPUT = (
     "server is env=PolicyServerEnv"
 )
 _NO_SDE = "leave it out: rollax has no state-dependent exploration"
-_OPTIMIZER = "leave it out: the optimizer is Adam, unless the method make_optimizer of a policy of your own returns another"
+_OPTIMIZER = "leave it out: the optimizer is Adam, unless make_optimizer of a policy of your own returns another"
 _WRAPPED = "leave it out: env is a function that wraps the environment, env=lambda context: Wrapper(Env())"
 ADVICE: dict[str, str] = {
     **each("input input_config", _INPUT),

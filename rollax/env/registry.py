@@ -6,6 +6,7 @@ import difflib
 import inspect
 import logging
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from rollax.importing import JAX_ENV, REGISTERED, import_module, import_object
 
 log = logging.getLogger("rollax.env")
 _REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
+_OLD_ATARI = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)-v[04]")
 _CREATORS_BY_PREFIX = {
     "ALE/": "rollax.env.atari:AtariCreator",
     JAX_ENV: "rollax.jaxenv.names:JaxCreator",
@@ -199,6 +201,8 @@ def _from_id(env_id: str) -> EnvCreator:
 
 
 def _fix_of_unknown(env_id: str) -> str:
+    if game := _OLD_ATARI.fullmatch(env_id):
+        return f"write 'ALE/{game[1]}-v5', which is preprocessed; see docs/atari-and-video.md"
     module, dot, name = env_id.rpartition(".")
     if dot and all(part.isidentifier() for part in env_id.split(".")):
         return f"write '{module}:{name}' for a class in a module, or correct the name"

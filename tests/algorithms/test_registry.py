@@ -92,7 +92,7 @@ HINTS = [
     ("PPO", "replay_buffer_kwargs", "this algorithm has no replay buffer"),
     ("PPO", "model.log_std_init", "in rollax it is 'free_log_std'"),
     ("PPO", "sde_sample_freq", "no state-dependent exploration"),
-    ("A2C", "use_rms_prop", "make_optimizer of a policy of your own returns another; 'opt_type' is a key of"),
+    ("A2C", "use_rms_prop", "unless make_optimizer of a policy of your own returns another; 'opt_type' is a key of"),
     ("IMPALA", "use_rms_prop", "in rollax it is 'opt_type'"),
     ("PPO", "model.optimizer_kwargs", "the optimizer is Adam"),
     ("PPO", "wrapper_class", "env=lambda context: Wrapper(Env())"),

@@ -77,6 +77,8 @@ def test_unknown_id():
     refused(ConfigError, env_creator, "my-coridor", says="'my-coridor'...'my-corridor'...register_env")
     refused(ConfigError, env_creator, "Zxqw", says="a Gymnasium id or a registered name")
     refused(ConfigError, env_creator, "my_package.envs.Corridor", says="write 'my_package.envs:Corridor' for a class")
+    for old in ("BreakoutNoFrameskip-v4", "BreakoutDeterministic-v0"):
+        refused(ConfigError, env_creator, old, says="write 'ALE/Breakout-v5'")
 
 
 def test_names_of_pettingzoo():
