@@ -274,6 +274,7 @@ _SAID: dict[str, tuple[Severity, str]] = {
     "bounds": ("warning", "out of bounds"),
     "first reward": ("warning", "first reward"),
     "unread mask": ("warning", "unread mask"),
+    "own statistics": ("warning", "own statistics"),
     "dtype": ("note", "cast"),
     "legacy": ("note", "old interface"),
     "autoreset": ("note", "autoreset"),

@@ -17,6 +17,7 @@ from rollax.env.copies import EnvCopies
 from rollax.env.observations import ObservationChecks, as_columns, stacked
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_base_env import Answers
+from rollax.env.vector.vector_env import warn_of_own_statistics
 from rollax.errors import EnvError
 from rollax.spaces import Path, check_space, walk
 
@@ -42,6 +43,7 @@ class NativeVectorEnv(BaseEnv):
         self.observation_space = env.single_observation_space
         self.action_space = env.single_action_space
         self.mode = _autoreset_mode(env, self.name)
+        warn_of_own_statistics(env, self.name)
         own_seeds = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self.seeds_every_episode = own_seeds and self.mode is AutoresetMode.DISABLED
         self._everyone = np.arange(self.num_envs)

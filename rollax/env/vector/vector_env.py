@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from typing import Any
 
 import gymnasium as gym
 
 from rollax.env import checks
+from rollax.env.adapters import has_base
 from rollax.env.checks import env_name
 from rollax.env.copies import EnvCopies, Spaces, close_all, space_of
 from rollax.env.restarting import Restarts
 from rollax.errors import EnvError
 from rollax.spaces import ACTION_MASK
+
+_SB3 = "stable_baselines3.common.vec_env"
 
 
 class VectorEnv:
@@ -112,6 +115,7 @@ class SteppedInTurn(VectorEnv):
         observation_space, action_space = (space_of(self.envs[0], kind, copies.declared) for kind in Spaces._fields)
         super().__init__(observation_space, action_space, len(self.envs))
         _warn_of_unread_masks(self.envs[0], self.name, observation_space)
+        warn_of_own_statistics(self.envs[0], self.name)
         self._steps = [env.step for env in self.envs]
         self._restarts = Restarts(copies, self.envs)
         self.resting: frozenset[int] = frozenset()
@@ -222,3 +226,38 @@ def _warn_of_unread_masks(env: Any, name: str, observation_space: gym.Space) -> 
             f"Return the mask in the observation, as the entry {ACTION_MASK!r} of a Dict; "
             "docs/policies-and-models.md#action-masks has an example.",
         )
+
+
+def warn_of_own_statistics(env: Any, name: str) -> None:
+    """Logs once that a wrapper normalizes observations by running statistics, which only this environment has."""
+    for layer in _layers(env):
+        if has_base(layer, "gymnasium.wrappers.NormalizeObservation"):
+            updated = layer.update_running_mean
+        elif has_base(layer, f"{_SB3}.VecNormalize"):
+            updated = layer.norm_obs and layer.training
+        else:
+            continue
+        if updated:
+            wrapper = type(layer).__name__
+            checks.warn_once(
+                "own statistics",
+                name,
+                f"{name} has the wrapper {wrapper}, whose statistics are only in this copy of the environment: other "
+                "copies, evaluations and restored runs begin new ones, and a loaded policy has none, so the policy "
+                "sees other observations there. Set the config key observation_filter='MeanStdFilter' instead.",
+            )
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """An environment, what it wraps, and the first of its sub-environments, from the outside in."""
+    env = getattr(env, "as_written", env)
+    while env is not None:
+        yield env
+        if isinstance(env, gym.Wrapper | gym.vector.VectorWrapper):
+            env = env.env
+        elif has_base(env, f"{_SB3}.VecEnvWrapper"):
+            env = env.venv
+        elif isinstance(env, gym.vector.SyncVectorEnv) or has_base(env, f"{_SB3}.DummyVecEnv"):
+            env = env.envs[0]
+        else:
+            return
