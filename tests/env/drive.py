@@ -234,4 +234,5 @@ def _trace(env: Any, seed: int, moments: int) -> Trace:
 
 def plain(info: dict) -> dict:
     """An info without NumPy's types, and without the key that the old interface needs."""
-    return {key: float(value) for key, value in info.items() if key != "TimeLimit.truncated"}
+    numbers = {key: value for key, value in info.items() if key != "TimeLimit.truncated"}
+    return {key: value if isinstance(value, dict) else float(value) for key, value in numbers.items()}

@@ -23,6 +23,7 @@ from rollax.spaces import Path, check_space, walk
 
 _FINAL_OBS = ("final_obs", "final_observation")
 _FINAL = (*_FINAL_OBS, "final_info")
+_EPISODE = "episode"  # the entry that RecordEpisodeStatistics adds, beside "final_info" if it wraps a vector environment
 
 
 class NativeVectorEnv(BaseEnv):
@@ -276,7 +277,9 @@ def info_list(infos: Any, num_envs: int, ended: Iterable[int] = NO_ENVS) -> list
     """
     result = list(infos) if isinstance(infos, list | tuple) else _split(infos, num_envs)
     for index in ended:
-        result[index] = result[index].get("final_info") or {}
+        info = result[index]
+        added = {_EPISODE: info[_EPISODE]} if _is_of_end(_EPISODE, info.get(_EPISODE)) else {}
+        result[index] = {**added, **(info.get("final_info") or {})}
     return result
 
 
@@ -284,7 +287,12 @@ def without_final(infos: Any) -> Any:
     """The same infos without the entries of steps that ended episodes."""
     if isinstance(infos, list | tuple):
         return [without_final(info) for info in infos]
-    return {key: value for key, value in infos.items() if key not in _FINAL and key not in map("_{}".format, _FINAL)}
+    of_end = {key for key, value in infos.items() if _is_of_end(key, value)}
+    return {key: value for key, value in infos.items() if key not in of_end and key not in map("_{}".format, of_end)}
+
+
+def _is_of_end(key: str, value: Any) -> bool:
+    return key in _FINAL or (key == _EPISODE and isinstance(value, dict) and value.keys() >= {"r", "l", "t"})
 
 
 def final_observations(infos: Any, ended: np.ndarray) -> trees.Tree | None:

@@ -142,8 +142,6 @@ def test_wrappers(name):
         return SyncVectorEnv([Clock] * 2, autoreset_mode=mode)
 
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
-        if name == "RecordEpisodeStatistics" and mode is AutoresetMode.SAME_STEP:
-            continue  # Gymnasium's wrapper does not support it
         plain, wrapped = to_base_env(make(mode)), to_base_env(getattr(gym.wrappers.vector, name)(make(mode)))
         assert [type(part) for part in wrapped.get_sub_environments()] == [Clock, Clock]
         histories = [drive_without_statistics(env) for env in (plain, wrapped)]
@@ -162,6 +160,25 @@ def without_statistics(result):
     if isinstance(infos, dict):
         infos = {key: value for key, value in infos.items() if "episode" not in key}
     return *parts, infos
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_recorded_statistics_belong_to_the_end_of_an_episode(mode, inside):
+    single = gym.wrappers.RecordEpisodeStatistics if inside else lambda env: env
+    env = SyncVectorEnv([lambda: single(Clock())] * 2, autoreset_mode=mode)
+    base = to_base_env(env if inside else gym.wrappers.vector.RecordEpisodeStatistics(env))
+    for trace in drive(base, "rows", 30, [3, 4]):
+        rewards, ended = [], 0
+        for moment in trace:
+            for event in moment.events:  # an end, or the beginning of an episode
+                rewards = [] if event.reward is None else [*rewards, event.reward]
+                if event.terminated or event.truncated:
+                    statistics, ended = event.info["episode"], ended + 1
+                    assert (statistics["l"], statistics["r"]) == (len(rewards), pytest.approx(sum(rewards)))
+                else:
+                    assert "episode" not in event.info
+        assert ended >= 5
 
 
 def test_infos_from_a_dict_of_arrays():
