@@ -23,7 +23,7 @@ from rollax.spaces import Path, check_space, walk
 
 _FINAL_OBS = ("final_obs", "final_observation")
 _FINAL = (*_FINAL_OBS, "final_info")
-_EPISODE = "episode"  # the entry that RecordEpisodeStatistics adds, beside "final_info" if it wraps a vector environment
+_EPISODE = "episode"  # what RecordEpisodeStatistics adds: around a vector environment it is beside "final_info"
 
 
 class NativeVectorEnv(BaseEnv):
