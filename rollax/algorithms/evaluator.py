@@ -14,7 +14,7 @@ from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.metrics import EpisodeMetrics, EvaluationResult, summarize
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.whole_episodes import check_count
+from rollax.evaluation.whole_episodes import OR_DEFAULT, check_count
 from rollax.evaluation.worker_policies import specs_of
 from rollax.evaluation.worker_set import worker_arguments
 from rollax.optimizers.evaluation_only import EvaluationOnly
@@ -59,7 +59,7 @@ class Evaluator:
             self._worker = self._make_worker(self._config())
         return self._result(self._worker, self._count(num_episodes))
 
-    def evaluate_recorded(self, num_episodes: int | None, folder: Path) -> EvaluationResult:
+    def evaluate_recorded(self, num_episodes: int | None, folder: str | Path) -> EvaluationResult:
         """Like `evaluate`, and writes a video of each episode into a folder."""
         from rollax.env.recording import RecordedEnv, RecordingCreator
 
@@ -69,7 +69,7 @@ class Evaluator:
             return episode * num_envs + env_id < total  # each sub-environment's share of an evaluation
 
         config = self._config()
-        recorded = RecordingCreator(config.env, folder, counts)
+        recorded = RecordingCreator(config.env, Path(folder), counts)
         worker = self._make_worker(config.changed(num_envs_per_worker=1, env=recorded))
         try:
             result = self._result(worker, total)
@@ -106,7 +106,10 @@ class Evaluator:
             worker.stop()
 
     def _count(self, num_episodes: int | None) -> int:
-        return self._trainer.config.evaluation_num_episodes if num_episodes is None else num_episodes
+        if num_episodes is None:
+            return self._trainer.config.evaluation_num_episodes
+        check_count(num_episodes, "evaluate(num_episodes=...)", OR_DEFAULT)
+        return num_episodes
 
     def _result(self, worker: RolloutWorker, count: int) -> EvaluationResult:
         self._copy_policies_to(worker)

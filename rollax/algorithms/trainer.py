@@ -254,7 +254,7 @@ class Trainer(OtherNamesOfTrainer):
         """
         runtime.refuse_forked()
         if record_dir is not None:
-            return self._evaluator.evaluate_recorded(num_episodes, Path(record_dir))
+            return self._evaluator.evaluate_recorded(num_episodes, record_dir)
         return self._evaluator.evaluate(num_episodes)
 
     @property

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rollax.evaluation.recorder import Recorder
 
 
+OR_DEFAULT = ", or leave it out to use evaluation_num_episodes"
+"""The end of the fix for a wrong number of episodes to evaluate."""
+
+
 def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None = None) -> list[EpisodeMetrics]:
     """Plays whole episodes, and returns their metrics; running episodes are dropped, before and after.
 
@@ -30,7 +34,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     Raises:
         ConfigError: `num_episodes` is not a positive whole number.
     """
-    check_count(num_episodes, "evaluate(num_episodes=...)", ", or leave it out to use evaluation_num_episodes")
+    check_count(num_episodes, "evaluate(num_episodes=...)", OR_DEFAULT)
     sampler.restart()
     kept = sampler.record, sampler.recorder
     sampler.record, sampler.recorder = False, recorder

@@ -102,3 +102,9 @@ def test_without_the_extra(monkeypatch, tmp_path):
     with PPOTrainer(Film, CONFIG) as trainer:
         with pytest.raises(ConfigError, match=r"Videos cannot be written(.|\n)*imageio-ffmpeg(.|\n)*rollax\[video\]"):
             trainer.evaluate(1, record_dir=tmp_path)
+
+
+def test_an_environment_in_place_of_the_number_is_refused():
+    with PPOTrainer(Film, CONFIG) as trainer:
+        with pytest.raises(ConfigError, match=r"evaluate\(num_episodes=...\)\n +got: .*Film"):
+            trainer.evaluate(Film(), 10)  # type: ignore[arg-type]  # as evaluate_policy(model, env, 10) of Stable-Baselines3
