@@ -186,7 +186,7 @@ class GradientSteps:
             loss, gradients, stats, extra = self._traced_once(before, batch, rows, coefficients)
             after, fits = self._one_step(before, gradients, coefficients["lr"])
             after = after._replace(extra=extra)
-            finite = jnp.isfinite(loss) & jnp.isfinite(_squared_norm(gradients)) & fits
+            finite = jnp.isfinite(loss) & fits
             takes_step = finite
             if self._stops is not None:
                 takes_step &= ~self._stops(stats)
@@ -229,7 +229,10 @@ class GradientSteps:
         return *means, jax.tree.map(_like, extra, variables.extra)
 
     def _one_step(self, variables: Variables, gradients: Any, lr: Any) -> tuple[Variables, jax.Array]:
-        """The variables after a step, and whether the new parameters are finite."""
+        """The variables after a step, and whether the norms of the gradient and of the new parameters are finite.
+
+        A larger gradient would leave an infinite second moment in Adam, by which it divides from then on.
+        """
         params, extra, targets, optimizer_state, num_updates = variables
         direction: Any
         direction, optimizer_state = self._optimizer.update(gradients, optimizer_state, params)
@@ -238,7 +241,7 @@ class GradientSteps:
             assert targets is not None  # `_everywhere` has filled them in
             targets = self._updated_targets(targets, params, num_updates + 1)
         after = Variables(params, extra, targets, optimizer_state, num_updates + 1)
-        return after, jnp.isfinite(_squared_norm(params))
+        return after, jnp.isfinite(_squared_norm(gradients)) & jnp.isfinite(_squared_norm(params))
 
 
 def _like(new: Any, old: Any) -> Any:

@@ -117,7 +117,7 @@ class Learner:
     def apply(self, gradients: Columns, lr: Any, where: str) -> None:
         """One step with the arrays of `gradients`.
 
-        Raises NonFiniteError, without a change, if one of them or a new parameter is not finite.
+        Raises NonFiniteError, without a change, if one of them, their norm or a new parameter is not finite.
         """
         arrays = {name: value if hasattr(value, "dtype") else np.asarray(value) for name, value in gradients.items()}
         before, given = self._everywhere(), self.devices.everywhere(arrays)
@@ -130,7 +130,7 @@ class Learner:
             if finite:  # waits too
                 self._take_over(after, self.num_updates + 1)
                 return
-            bad = _too_large(after.params)
+            bad = _too_large(given, after.params)
         raise not_finite(where, self.num_updates, bad[0])
 
     def set_targets(self, targets: Columns) -> None:
@@ -162,7 +162,7 @@ class Learner:
         if not np.isfinite(loss):
             terms = [name for name, value in stats.items() if name != "total_loss" and not np.isfinite(value).all()]
             bad = [f"the loss ({', '.join(terms) or 'total_loss'})", *bad]
-        bad = bad or _too_large(self._steps.apply(variables, gradients, coefficients["lr"])[0].params)
+        bad = bad or _too_large(gradients, self._steps.apply(variables, gradients, coefficients["lr"])[0].params)
         columns = [
             name
             for name, column in batch.items()
@@ -196,8 +196,10 @@ class Learner:
             self.set_targets(targets)
 
 
-def _too_large(params: Columns) -> list[str]:
-    """Names the largest parameter."""
+def _too_large(gradients: Columns, params: Columns) -> list[str]:
+    """Names the norm of the gradient if it is infinite, else the largest parameter."""
+    if not np.isfinite(sum(np.vdot(value, value) for value in gradients.values())):
+        return ["the norm of the gradient"]
     norms = {name: float(np.linalg.norm(np.asarray(value, np.float64))) for name, value in params.items()}
     largest = max(norms, key=lambda name: np.inf if np.isnan(norms[name]) else norms[name])
     return [f"the new value of {largest}"]

@@ -114,8 +114,8 @@ class Learner:
     def apply(self, gradients: Mapping[str, Any], lr: Rates, where: str) -> None:
         """One step with the arrays of `gradients`.
 
-        Raises NonFiniteError, without a change, if one of them or a new parameter is not finite; PolicyError for arrays
-        of another model.
+        Raises NonFiniteError, without a change, if one of them, their norm or a new parameter is not finite;
+        PolicyError for arrays of another model.
         """
         check_gradients(gradients, where)
         extra = {name: tensor for name, tensor in self.tensors.extra.items() if name in gradients}
@@ -136,7 +136,8 @@ class Learner:
                 if parameter.requires_grad:
                     gradient = np.asarray(gradients[name])
                     parameter.grad = torch.tensor(gradient, device=self._device, dtype=parameter.dtype)
-            self._clipped_norm()
+            if not math.isfinite(self._clipped_norm()):
+                raise not_finite(where, step, "the norm of the gradient")
             self._step(lr)
             if bad := self.tensors.not_finite():
                 raise not_finite(where, step, bad[0])

@@ -279,7 +279,7 @@ class TorchPolicy(ModelPolicy):
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """One optimizer step with the arrays of `compute_gradients`, from this or another process.
 
-        Raises NonFiniteError, without a change, if one of them or a new weight is not finite.
+        Raises NonFiniteError, without a change, if one of them, their norm or a new weight is not finite.
         """
         self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rollax import MultiAgentBatch, Outputs, SampleBatch
-from rollax.errors import BatchError, EnvError, PolicyError, ShapeError
+from rollax.errors import BatchError, EnvError, NonFiniteError, PolicyError, ShapeError
 from rollax.policy.column_shapes import ColumnShapes
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
@@ -114,6 +114,19 @@ def test_gradients_of_an_own_optimizer_are_clipped(kind, parts):
     steps = {name: ((value - before[name]) ** 2).sum() for name, value in policy.get_weights().items()}
     norms = [np.sqrt(sum(s for n, s in steps.items() if n.startswith(part))) for part in (heads if parts else [""])]
     np.testing.assert_allclose(norms, 0.5, rtol=1e-5)
+
+
+@both_kinds
+@pytest.mark.parametrize("grad_clip", [None, 0.5])
+def test_gradients_whose_norm_overflows_are_refused(kind, grad_clip):
+    """Adam would divide by an infinite second moment from then on, and a bound would make the gradient 0."""
+    policy = made(kind, config={"grad_clip": grad_clip})
+    gradients, _ = policy.compute_gradients(batch())
+    before = policy.get_weights()
+    with pytest.raises(NonFiniteError, match="gradient step 0: the norm of the gradient"):
+        policy.apply_gradients({name: np.full_like(value, 1e30) for name, value in gradients.items()})
+    policy.apply_gradients(gradients)
+    assert any(not np.array_equal(value, before[name]) for name, value in policy.get_weights().items())
 
 
 class OnlyActorInJax(nnx.Module):
