@@ -271,8 +271,8 @@ class Learner:
         gradients = ((name, parameter.grad) for name, parameter in self.tensors.params.items())
         bad += [f"the gradient of {name}" for name, g in gradients if g is not None and not g.isfinite().all()]
         step = self.num_updates
-        if not bad:
-            bad, step = self.tensors.not_finite(), step - 1
+        if not bad and (bad := self.tensors.not_finite()):
+            step -= 1  # the step that led to them is counted
         columns = [
             name
             for name, column in batch.items()

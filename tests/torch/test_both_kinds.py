@@ -129,6 +129,13 @@ def test_gradients_whose_norm_overflows_are_refused(kind, grad_clip):
     assert any(not np.array_equal(value, before[name]) for name, value in policy.get_weights().items())
 
 
+@both_kinds
+def test_a_norm_of_the_gradient_that_overflows_is_named_in_learning(kind):
+    policy = made(kind, loss=lambda out: (1e30 * out.policy.mean(), {}))
+    with pytest.raises(NonFiniteError, match="gradient step 0: the norm of the gradient"):
+        policy.learn_on_batch(batch())
+
+
 class OnlyActorInJax(nnx.Module):
     def __init__(self, rngs):
         self.layer = nnx.Linear(3, 4, rngs=rngs)
