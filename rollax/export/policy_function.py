@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ from rollax.spaces import Path, leaves, walk, zeros
 OBS, ACTION, PREV_ACTION, PREV_REWARD = "obs", "action", "prev_action", "prev_reward"
 STATE_IN, STATE_OUT = "state_in", "state_out"
 _ONE_TRACE = threading.Lock()  # around a setting of the whole process
+_MODULE: Any = jax.errors  # jax.core before JAX 0.10.1
+if not hasattr(_MODULE, "InconclusiveDimensionOperation"):
+    _MODULE = importlib.import_module("jax.core")
+_InconclusiveDimension: type[Exception] = _MODULE.InconclusiveDimensionOperation
 
 
 @dataclass(frozen=True)
@@ -182,7 +187,7 @@ class PolicyFunction:
         try:
             with plain_convolutions(), _unchecked_shapes():
                 return jax.make_jaxpr(acted)(params, extra, columns)
-        except (TypeError, jax.errors.JAXTypeError, jax.errors.InconclusiveDimensionOperation) as error:
+        except (TypeError, jax.errors.JAXTypeError, _InconclusiveDimension) as error:
             raise _fixed_rows(policy, error) from error
 
     def _columns(self, given: Sequence[Any]) -> list[Any]:
