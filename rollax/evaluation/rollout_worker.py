@@ -345,10 +345,11 @@ class RolloutWorker:
         envs = self.env.get_sub_environments()
         if not envs:
             raise EnvError(
-                "The environment has no single sub-environments: a function would be called with none.",
+                "The environment has no single sub-environments, so the function would never be called.",
                 where=f"{self!r}, {getattr(self.env, 'name', type(self.env).__name__)}",
                 got="get_sub_environments() == []",
-                fix="implement get_sub_environments() there, or use worker.env, of a vector environment worker.env.env",
+                expected="the single environments",
+                fix="implement get_sub_environments(), or change worker.env itself (worker.env.env for a VectorEnv)",
             )
         return [function(env) for env in envs]
 
