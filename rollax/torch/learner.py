@@ -234,7 +234,7 @@ class Learner:
             norm = torch.nn.utils.get_total_norm(gradients).item()
             if self._grad_clip is not None and norm > self._grad_clip:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._grad_clip, torch.tensor(norm))
-            total += norm * norm
+            total += torch.tensor(norm).square().item()  # infinite where Adam's second moments are
         return total
 
     def _step(self, lr: Rates) -> None:

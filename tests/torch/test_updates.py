@@ -12,7 +12,7 @@ import torch
 from examples.torch_dqn import TorchDQNPolicy
 from examples.torch_ppo import TorchPPOPolicy
 from examples.torch_sac import TorchSACPolicy
-from rollax.errors import PolicyError, ShapeError
+from rollax.errors import NonFiniteError, PolicyError, ShapeError
 from tests.torch.made import BOX, CHOICES, KINDS, PPO, REPLAY, SEEN, experience, make, same
 
 
@@ -149,6 +149,21 @@ def test_gradients_of_parameters_outside_the_optimizer_do_not_accumulate():
     batch = experience(policy)
     first, second = (policy.compute_gradients(batch)[0] for _ in range(2))
     same(first, second)
+
+
+def test_the_norm_of_a_part_with_a_single_number_can_overflow_too():
+    """Adam's second moment of it would be infinite, and the temperature constant from then on."""
+
+    class InParts(TorchSACPolicy):
+        def learning_rates(self):
+            return dict.fromkeys(("actor", "critics", "log_alpha"), 1e-3)
+
+    policy = InParts(SEEN, BOX, REPLAY)
+    gradients, _ = policy.compute_gradients(experience(policy))
+    large = np.full_like(gradients["log_alpha"], 1e30)
+    with pytest.raises(NonFiniteError, match="the norm of the gradient"):
+        policy.apply_gradients({**gradients, "log_alpha": large})
+    policy.apply_gradients(gradients)
 
 
 def test_microbatches_give_the_same_step():
