@@ -197,7 +197,7 @@ class JaxPolicy(ModelPolicy):
 
         Other columns are as for `run_model`.
         """
-        return self._acting.forward(model, columns)
+        return self._acting.forward(model, self.memory.without_noise(columns))
 
     def current_model(self) -> Any:
         """The model with the current weights, in evaluation mode, for outputs outside of the loss.
@@ -306,7 +306,7 @@ class JaxPolicy(ModelPolicy):
 
         The policy's own weights do not change.
         """
-        columns, plan = self._planned(batch, None, 1)
+        columns, _, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(columns, plan, self.coefficients())
         arrays = {name: np.array(value) for name, value in gradients.items()}
         return arrays, {**stats, "cur_lr": self.reported_lr()}

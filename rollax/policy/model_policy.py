@@ -329,15 +329,16 @@ class ModelPolicy(Policy):
         Raises NonFiniteError if a loss, gradient or new weight is not finite; earlier gradient steps are kept.
         """
         self._share()  # completes what an interrupt may have left undone
-        columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
+        columns, count, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
         update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
         self._share()
         if update.error is not None:
             raise update.error
-        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self.reported_lr()}
+        by_row = {name: column[:count] for name, column in update.rows.items()}
+        return {**update.statistics, **by_row, "cur_lr": self.reported_lr()}
 
-    def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
-        """The padded columns to train on, and the rows (or the sequences) of each gradient step."""
+    def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], int, Minibatches]:
+        """The padded columns to train on, the number of their rows (or sequences), and those of each gradient step."""
         columns, count = self._checked_columns(batch), len(batch)
         if self._in_sequences:
             columns, count = self.memory.sequences(columns, batch, self._sequence_length)
@@ -350,7 +351,7 @@ class ModelPolicy(Policy):
             few_sizes=self._in_sequences,
             in_order=SampleBatch.INDICES in batch,
         )
-        return trees.pad(columns, plan.capacity), plan
+        return trees.pad(columns, plan.capacity), count, plan
 
     def _checked_columns(self, batch: SampleBatch) -> dict[str, Any]:
         """The columns that the loss reads.
@@ -381,11 +382,6 @@ class ModelPolicy(Policy):
     def _units(self, rows: int | None) -> int | None:
         """Converts a number of rows to one of sequences for a policy that learns from sequences."""
         return None if rows is None else max(rows // self._sequence_length, 1)
-
-    def _rows_of_units(self, batch: SampleBatch, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Statistics by row without those of padding: one for each row, or for each sequence of a padded batch."""
-        units = len(batch) // batch.max_seq_len
-        return {name: column[:units] for name, column in rows.items()}
 
     def _share(self) -> None:
         if self.on_new_variables is not None:

@@ -94,12 +94,15 @@ class RecurrentColumns:
                     fix="pass those of the previous step, or nothing at the start of a trajectory",
                 )
 
-    def of(self, stored: Columns) -> dict[str, Any]:
-        """The columns that are inputs of the model: in `state_in`, an exploration state may follow the model's."""
-        columns = {name: stored[name] for name in self.columns}
-        if self.present:
-            columns[SampleBatch.STATE_IN] = columns[SampleBatch.STATE_IN][: len(self.initial_state)]
-        return columns
+    def of(self, stored: Columns) -> Columns:
+        """The columns that are inputs of the model."""
+        return self.without_noise({name: stored[name] for name in self.columns})
+
+    def without_noise(self, columns: Columns) -> Columns:
+        """The columns with only the model's state in `state_in`; the policy's may have that of its noise after it."""
+        if not self.present:
+            return columns
+        return {**columns, SampleBatch.STATE_IN: columns[SampleBatch.STATE_IN][: len(self.initial_state)]}
 
     def check(self, memory: Columns, where: str) -> None:
         """Raises PolicyError if the model has memory and its columns are missing."""

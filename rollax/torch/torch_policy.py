@@ -161,7 +161,7 @@ class TorchPolicy(ModelPolicy):
 
         Other columns are as for `run_model`.
         """
-        out = run_model(model, columns)
+        out = run_model(model, self.memory.without_noise(columns))
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
@@ -272,7 +272,7 @@ class TorchPolicy(ModelPolicy):
 
         The policy's own weights do not change.
         """
-        columns, plan = self._planned(batch, None, 1)
+        columns, _, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
         return dict(gradients), {**stats, "cur_lr": self.reported_lr()}
 
