@@ -139,12 +139,12 @@ class ExternalEpisode:
         self.refuse_over()
         for agent in agents:
             trajectory = self.trajectories.get(agent)
-            asking = trajectory is not None and trajectory.request is not None
-            if asking or agent in self.logging:
+            waits = trajectory is not None and trajectory.request is not None
+            if waits or agent in self.logging:
                 raise EnvError(
-                    "The episode still waits for an action." if asking else "Two threads play one episode.",
+                    "The episode still waits for an action." if waits else "Two threads play one episode.",
                     where=self.where_of(agent),
-                    got=f"a second call before the first {'get_action' if asking else 'log_action'} has returned",
+                    got=f"a second call before the first {'get_action' if waits else 'log_action'} has returned",
                     expected="one call at a time for each agent of an episode",
                     fix="play each episode from one thread, or wait for the action before the next call",
                 )

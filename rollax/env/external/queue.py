@@ -211,7 +211,7 @@ class EventQueue:
             self._arrived.notify()
 
     def stop(self) -> None:
-        """Ends all pending and later calls."""
+        """Ends all pending requests, and refuses later calls."""
         with self.lock:
             self.stopped = True
             requests, self.waiting = self.waiting, set()
@@ -222,7 +222,7 @@ class EventQueue:
         self._end(requests)
 
     def _end(self, requests: Iterable[ActionRequest]) -> None:
-        """Wakes the threads of all calls, and calls the callbacks; `EnvError` at the end if one of these raised."""
+        """Wakes the threads of the requests, and calls the callbacks; `EnvError` at the end if one of these raised."""
         failure: Exception | None = None
         for request in requests:
             try:
