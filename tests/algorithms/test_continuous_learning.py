@@ -57,12 +57,6 @@ def test_td3_inverted_pendulum(reaches):
     reaches(TD3Trainer, "InvertedPendulum-v5", 950, 50_000, config)
 
 
-def test_td3_lunar_lander(reaches):
-    # As in the zoo (one run: 207), with updates in groups of 32.
-    config = {**PENDULUM, "learning_starts": 10_000, "random_steps": 10_000, "rollout_fragment_length": 32}
-    reaches(TD3Trainer, "LunarLanderContinuous-v3", 200, 300_000, config)
-
-
 def test_ddpg_pendulum(reaches):
     reaches(DDPGTrainer, "Pendulum-v1", -200, 20_000, PENDULUM)
 

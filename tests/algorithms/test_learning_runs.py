@@ -63,21 +63,6 @@ def test_ppo_acrobot(reaches):
     reaches(PPOTrainer, "Acrobot-v1", -100, 300_000, config)
 
 
-def test_ppo_lunar_lander(reaches):
-    # As in the zoo, where one run reached 242 after 1,000,000 steps.
-    config = {
-        "num_envs_per_worker": 16,
-        "train_batch_size": 16384,
-        "sgd_minibatch_size": 64,
-        "num_sgd_iter": 4,
-        "lr": 3e-4,
-        "gamma": 0.999,
-        "lambda": 0.98,
-        "entropy_coeff": 0.01,
-    }
-    reaches(PPOTrainer, "LunarLander-v3", 200, 1_000_000, config)
-
-
 def test_pg_cartpole(reaches):
     reaches(PGTrainer, "CartPole-v1", 195, 100_000, {"num_envs_per_worker": 8})
 
