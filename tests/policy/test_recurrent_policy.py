@@ -177,8 +177,8 @@ class TestSequences:
         clean, clean_stats = policy.compute_gradients(batch)
         cut = RecurrentColumns.sequences
 
-        def fill_padding(self: RecurrentColumns, columns: Any, batch: SampleBatch) -> tuple[dict, int]:
-            columns, units = cut(self, columns, batch)
+        def fill_padding(self: RecurrentColumns, columns: Any, batch: SampleBatch, length: int) -> tuple[dict, int]:
+            columns, units = cut(self, columns, batch, length)
             padding = np.arange(4) >= columns["seq_lens"][:, None]
             assert padding.sum() == 4 * 4 - 9
 
