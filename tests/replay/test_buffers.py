@@ -225,8 +225,8 @@ def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], words: str
 def test_memory_is_as_reported_and_constant(kind: type[UniformReplay]):
     rng = np.random.default_rng(0)
     trajectories = TrajectoryStream(4, rng, ends=0.02)
-    batches = [batch_of(trajectories.fragment(8)) for _ in range(200)]
-    first, buffer = (kind(3300, n_step=3) for _ in range(2))
+    batches = [batch_of(trajectories.fragment(16)) for _ in range(200)]
+    first, buffer = (kind(6600, n_step=3) for _ in range(2))
     for batch in batches[:120]:  # so that imports and compilations do not count as the buffer's memory
         first.add(batch)
         first.update_priorities(first.sample(8, rng)["indices"], rng.random(8))
