@@ -28,6 +28,7 @@ class ARSConfig(SearchFields):
     """The fields of a search, with N for the number of directions, ν for `noise_stdev` and α for `lr`."""
 
     defaults = {"lr": 0.02, "observation_filter": "MeanStdFilter"}
+    requires = {"adam_epsilon": "a step is plain gradient ascent"}
     places = {"directions_used": ()}
 
     model: ModelConfig = Field(

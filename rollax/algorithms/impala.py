@@ -45,7 +45,7 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
         "lr": 5e-4,
         "grad_clip": 40.0,
     }
-    requires = {("decay", "epsilon"): {"opt_type": "rmsprop"}}
+    requires = {("decay", "epsilon"): {"opt_type": "rmsprop"}, "adam_epsilon": {"opt_type": "adam"}}
     places = {
         (
             *("num_sgd_iter", "opt_type", "decay", "epsilon"),

@@ -298,7 +298,7 @@ class QLearningFields(DataInputFields):
         "final_epsilon": {"epsilon_schedule": None},
         **_OWN_NETWORKS,
     }
-    places = {("adam_epsilon", "double_q", "target_network_update_freq"): ("policy",)}
+    places = {("double_q", "target_network_update_freq"): ("policy",)}
 
     initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
     final_epsilon: float = Field(
@@ -310,7 +310,6 @@ class QLearningFields(DataInputFields):
         description="[[timestep, ε], ...], linear in between; replaces initial_epsilon, final_epsilon and "
         "epsilon_timesteps",
     )
-    adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
     double_q: bool = Field(default=True, description="whether the online network chooses the next action in targets")
     target_network_update_freq: int = Field(
         default=500, ge=1, description="updates after which the target network becomes a copy of the online network"

@@ -61,7 +61,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
             "restart_failed_sub_environments",
         ): ("evaluation",),
         (
-            *("gamma", "lr", "lr_schedule", "grad_clip", "accept_off_policy_actions"),
+            *("gamma", "lr", "lr_schedule", "adam_epsilon", "grad_clip", "accept_off_policy_actions"),
             "observation_filter",  # policies act on the observations that they were trained on
         ): ("policy",),
         (
@@ -182,6 +182,9 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
     lr: float = Field(default=1e-3, ge=0, description="α, step size of the optimizer")
     lr_schedule: SchedulePoints | None = Field(
         default=None, description="[[timestep, lr], ...], linear in between, constant outside; replaces lr"
+    )
+    adam_epsilon: float = Field(
+        default=1e-8, gt=0, description="ε of Adam, added to the root of the mean squared gradient"
     )
     grad_clip: float | None = Field(
         default=None,

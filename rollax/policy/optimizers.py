@@ -16,9 +16,9 @@ _FIRST_STEPS = 8  # the first ones may be 0: a warm-up, or gradients that are ac
 
 
 def adam(config: Any) -> optax.GradientTransformation:
-    """Adam without learning rate, with the config's `adam_epsilon` if there is one."""
+    """Adam without learning rate, with the config's `adam_epsilon`."""
     # The first part has no state: in checkpoints, Adam's has the name of the second one.
-    return optax.chain(optax.identity(), optax.scale_by_adam(eps=getattr(config, "adam_epsilon", 1e-8)))
+    return optax.chain(optax.identity(), optax.scale_by_adam(eps=config.adam_epsilon))
 
 
 def by_part(optimizers: Mapping[Hashable, optax.GradientTransformation]) -> optax.GradientTransformation:

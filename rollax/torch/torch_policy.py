@@ -153,8 +153,7 @@ class TorchPolicy(ModelPolicy):
         Args:
             params: parameters, or groups of them, as PyTorch's optimizers take them.
         """
-        epsilon = getattr(self.config, "adam_epsilon", 1e-8)
-        return torch.optim.Adam(params, lr=0.0, eps=epsilon, fused=self.device.type != "mps")
+        return torch.optim.Adam(params, lr=0.0, eps=self.config.adam_epsilon, fused=self.device.type != "mps")
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.

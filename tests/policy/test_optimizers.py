@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from gymnasium import spaces
 
-from rollax import DDPGPolicy, SampleBatch
+from examples.torch_ppo import TorchPPOPolicy
+from rollax import ARSConfig, DDPGPolicy, ESPolicy, SampleBatch
 from rollax.algorithms.pg import PGPolicy
-from rollax.errors import PolicyError
+from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from rollax.errors import ConfigError, PolicyError
 from rollax.policy.optimizers import by_part
 
 OBS, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
@@ -71,3 +74,41 @@ def test_a_step_is_the_learning_rate_times_that_of_the_optimizer():
     for name, gradient in gradients.items():
         np.testing.assert_allclose(policy.get_weights()[name], before[name] - 0.5 * gradient, rtol=1e-5, atol=1e-7)
     assert any(np.abs(gradient).max() > 1e-3 for gradient in gradients.values())
+
+
+def of_each_algorithm():
+    pair = [spaces.Tuple([space] * 2) for space in (OBS, CHOICES)]
+    for name in ALGORITHMS:
+        policy_class = get_trainer_class(name).policy_class
+        if name not in ("ARS", "ES"):  # their steps are taken elsewhere
+            kinds = {"QMIX": pair, "VDN": pair}.get(name, [OBS, CHOICES])
+            continuous = name in ("APEX_DDPG", "CQL", "DDPG", "IQL", "SAC", "TD3", "TD3BC")
+            yield pytest.param(policy_class, [OBS, BOX] if continuous else kinds, id=name)
+
+
+# The first step of Adam is g / (|g| + ε) for each gradient g, whatever its decay rates: 1/2 where g = ε.
+@pytest.mark.parametrize(
+    ("policy_class", "kinds"), [*of_each_algorithm(), pytest.param(TorchPPOPolicy, [OBS, CHOICES])]
+)
+def test_the_epsilon_of_adam_is_a_key_of_every_algorithm(policy_class, kinds):
+    policy = policy_class(*kinds, {"adam_epsilon": 0.25, "grad_clip": None, "seed": 0})
+    before, rates = policy.get_weights(), policy.learning_rates()
+    policy.apply_gradients(
+        {name: np.full_like(value, 0.25) for name, value in before.items() if value.dtype.kind == "f"}
+    )
+    # Matrices only: numbers may be bounded, or no parameters.
+    steps = {name: before[name] - value for name, value in policy.get_weights().items() if value.ndim == 2}
+    assert steps
+    waits = {"actor"} if getattr(policy.config, "policy_delay", 1) > 1 else set()
+    for name, step in steps.items():
+        part = name.split(".")[0]
+        rate = rates[part] if isinstance(rates, dict) else rates
+        np.testing.assert_allclose(step / rate, 0.0 if part in waits else 0.5, rtol=0.01)  # rounded near weights of 1
+
+
+def test_a_search_takes_steps_of_adam_with_its_epsilon():
+    optimizer = ESPolicy(OBS, BOX, {"adam_epsilon": 0.25, "seed": 0}).make_optimizer()
+    step, _ = optimizer.update({"w": jnp.full(2, 0.25)}, optimizer.init({"w": jnp.zeros(2)}))
+    np.testing.assert_allclose(step["w"], 0.5, rtol=1e-4)
+    with pytest.raises(ConfigError, match="adam_epsilon"):
+        ARSConfig(adam_epsilon=0.25)
