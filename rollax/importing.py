@@ -1,4 +1,8 @@
-"""Import of objects by path, "module:Class", and the decision which paths from files are imported."""
+"""Import of objects by path, "module:Class", and the decision which paths are imported.
+
+All imports by a name that is not a constant go through `import_object` and `import_module`. They refuse a plain string:
+files, requests and text made from them have plain strings.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,20 @@ REGISTERED: set[str] = set()
 """The names of `register_env`, which are not paths, even with a colon."""
 JAX_ENV = "jax:"
 """The prefix of rollax's environments in JAX, which is not a module."""
+
+
+class ImportPath(str):
+    """A path "module:Name" that the caller wrote, in code or on the command line.
+
+    Only such a path is imported. Operations on strings return plain ones, and so does reading what was stored.
+    """
+
+    __slots__ = ()
+
+
+def named_by_caller(value: Any) -> Any:
+    """Returns a string with a module as an `ImportPath`, for an argument of the caller; other values unchanged."""
+    return ImportPath(value) if isinstance(value, str) and ":" in value else value
 
 
 @dataclass(frozen=True)
@@ -65,7 +83,7 @@ def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> An
         trusted: the caller trusts the file; a path that cannot be imported then raises ConfigError.
     """
     if trusted:
-        return import_object(path, f"config key '{key}'")
+        return import_object(ImportPath(path), f"config key '{key}'")
     own = None if base is None else _own_class(path, base)
     return StoredCode(key, path) if own is None else own
 
@@ -92,11 +110,11 @@ def import_object(path: str, where: str) -> Any:
     """Returns the object at "module:Class" or "module:Outer.Inner"; modules of the current folder are found too.
 
     Raises:
-        ConfigError: the module cannot be imported, or has no such name; `where` is the origin of the path.
+        ConfigError: the path is a plain string, no `ImportPath`; or the module cannot be imported, or has no such name.
+            `where` is the origin of the path.
     """
+    found: Any = import_module(path, where)
     module_name, _, qualname = path.partition(":")
-    module = import_module(module_name, path, where)
-    found: Any = module
     for name in qualname.split("."):
         try:
             found = getattr(found, name)
@@ -106,9 +124,21 @@ def import_object(path: str, where: str) -> Any:
     return found
 
 
-def import_module(name: str, path: str, where: str) -> ModuleType:
-    """Returns the module of a path; any exception while it is imported becomes a ConfigError."""
+def import_module(path: str, where: str) -> ModuleType:
+    """Returns the module of a path "module:Name"; raises as `import_object`."""
+    if not isinstance(path, ImportPath):
+        raise ConfigError(
+            "The name of code is not one that the caller wrote, so its module is not imported.",
+            where=where,
+            got=path,
+            expected="a name from the caller's code or the command line; this one is from a file or a request",
+            fix="pass the class, the function or its name yourself, or import its module before; or, if you trust the "
+            "file, pass trust_code=True (--trust-code)",
+        )
+    name, colon, _ = path.partition(":")
     try:
+        if not colon:
+            raise ValueError("a path without a colon")
         if name.partition(".")[0] not in sys.modules and os.getcwd() not in sys.path:
             # Appended, so that no file of the current folder shadows an installed package.
             sys.path.append(os.getcwd())

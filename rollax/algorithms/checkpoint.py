@@ -26,7 +26,14 @@ from rollax.algorithms.stored_config import (
 from rollax.config import TrainerConfig
 from rollax.config.replaced_keys import with_current_keys
 from rollax.config.rules import refuse_first_values
-from rollax.config.stored import decode_config, import_path, missing_code, space_from_json, space_to_json
+from rollax.config.stored import (
+    decode_config,
+    import_path,
+    missing_code,
+    space_from_json,
+    space_to_json,
+    written_by_caller,
+)
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.numbers import all_finite
@@ -223,7 +230,7 @@ def opened(
     fix = "open it with its own class: YourTrainer.from_checkpoint(path) (--run=module:YourTrainer)"
     own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code, fix=fix)
     check_same("algorithm", stored["algorithm"], own.name, path, "use Trainer.from_checkpoint, for any algorithm")
-    changes = in_sections(changes, stored["config"], trust_code=trust_code)
+    changes = in_sections(written_by_caller(changes), stored["config"], trust_code=trust_code)
     refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
     if not learn:
         refuse_of_learning(own.config_class, stored, path, changes, trust_code=trust_code)

@@ -41,7 +41,7 @@ def config_of(
         CheckpointError: this version refuses the config that was saved. ConfigError: it refuses only the changes.
     """
     try:
-        return config_class.from_json(data, trust_code=trust_code, **changes)
+        return config_class.of_stored(data, changes, trust_code=trust_code)
     except ConfigError:
         decode_config(data, trust="everything" if trust_code else "nothing")  # raises again if it is about code
         refused = _refused(config_class, data, trust_code)

@@ -16,6 +16,7 @@ import typer
 from rollax.cli.checkpoints import newest_checkpoint, open_trainer
 from rollax.cli.console import (
     ImportOption,
+    RunOption,
     TracebackOption,
     TrustOption,
     evaluation_line,
@@ -64,7 +65,7 @@ def evaluate(
     ] = None,
     env: Annotated[str | None, typer.Option(help="Another environment with the same spaces.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments.")] = None,
-    run: Annotated[str | None, typer.Option(help="module:Class of the trainer, if it is one of your own.")] = None,
+    run: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the last line.")] = False,

@@ -21,6 +21,7 @@ import typer.core
 
 import rollax
 from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError, corrected
+from rollax.importing import named_by_caller
 from rollax.runs.display import shown_path
 from rollax.runs.interrupts import Interrupted
 from rollax.runs.results import number_in
@@ -50,7 +51,12 @@ ImportOption = Annotated[
 
 
 TrustOption = Annotated[
-    bool, typer.Option("--trust-code", help="Import the classes and functions that the checkpoint names.")
+    bool, typer.Option("--trust-code", help="Import the classes and functions that the checkpoint or file names.")
+]
+
+RunOption = Annotated[
+    str | None,
+    typer.Option(parser=named_by_caller, metavar="TEXT", help="module:Class of the trainer, if it is one of your own."),
 ]
 
 

@@ -15,8 +15,9 @@ from yaml.constructor import ConstructorError
 
 from rollax.config import TrainerConfig
 from rollax.config.rules import refuse_two_envs
-from rollax.config.stored import GIVEN, decode_config, given_fields, missing_code
+from rollax.config.stored import GIVEN, Trust, decode_config, given_fields, missing_code
 from rollax.errors import ConfigError, corrected, nearest
+from rollax.importing import StoredCode, named_by_caller
 from rollax.runs.stopping import checked_stop
 from rollax.storage import unique_keys
 
@@ -37,14 +38,17 @@ class Experiment:
     """
 
     run: str | None = None
-    env: str | None = None
+    env: str | StoredCode | None = None
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stop: Mapping[str, float] = dataclasses.field(default_factory=dict)
     given: Collection[str] | None = None
 
 
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
-    """Returns the experiment of a YAML or JSON file; without `trust_code`, only the fields for code may import it."""
+    """Returns the experiment of a YAML or JSON file; without `trust_code`, it imports nothing.
+
+    Code that the file names is then `StoredCode`, or a plain string, which is not imported either.
+    """
     try:
         content = _read_yaml(path)
     except OSError as error:
@@ -75,11 +79,12 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
                 fix=f"write its keys below `{key}:`, indented" if kind is dict else f"write one name after `{key}:`",
             )
     refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
-    config = content.get("config") or {}
+    config, run = content.get("config") or {}, content.get("run")
+    trust: Trust = "everything" if trust_code else "nothing"
     return Experiment(
-        run=content.get("run"),
-        env=content.get("env"),
-        config=decode_config(config, trust="everything" if trust_code else "code fields"),
+        run=named_by_caller(run) if trust_code else run,
+        env=decode_config({"env": content.get("env")}, trust=trust)["env"],
+        config=decode_config(config, trust=trust),
         stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
         given=given_fields(config, TrainerConfig) if GIVEN in config else None,
     )
@@ -149,15 +154,21 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def override(
-    base: Experiment, *, run: str | None, env: str | None, config: Mapping[str, Any], stop: Mapping[str, float]
+    base: Experiment,
+    *,
+    run: str | None,
+    env: str | StoredCode | None,
+    config: Mapping[str, Any],
+    stop: Mapping[str, float],
 ) -> Experiment:
     """Returns `base` updated by the command line; nested config sections are merged key by key."""
     whole = merged(base.config, config)
-    for code in missing_code(whole):
+    env = base.env if env is None else env
+    for code in missing_code([env, whole]):
         raise code.error()
     return Experiment(
         run=base.run if run is None else run,
-        env=base.env if env is None else env,
+        env=env,
         config=whole,
         stop={**base.stop, **stop},
         given=None if base.given is None else [*base.given, *config],

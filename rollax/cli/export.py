@@ -9,7 +9,7 @@ import typer
 
 from rollax.batch import DEFAULT_POLICY
 from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
-from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
+from rollax.cli.console import ImportOption, RunOption, TracebackOption, TrustOption, import_first, readable_errors
 from rollax.runs.display import shown_path
 
 
@@ -18,7 +18,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write.")],
     to: Annotated[str, typer.Option(help="The format: onnx or stablehlo.")] = "onnx",
     policy_id: Annotated[str, typer.Option(help="The policy, in a run with several.")] = DEFAULT_POLICY,
-    run: Annotated[str | None, typer.Option(help="module:Class of the trainer, if it is one of your own.")] = None,
+    run: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
     traceback: TracebackOption = False,

@@ -10,6 +10,7 @@ import typer
 from rollax.cli.checkpoints import newest_checkpoint, open_trainer
 from rollax.cli.console import (
     ImportOption,
+    RunOption,
     TracebackOption,
     TrustOption,
     evaluation_line,
@@ -27,7 +28,7 @@ def record(
     infos: Annotated[bool, typer.Option("--infos", help="Write the info dicts too.")] = False,
     env: Annotated[str | None, typer.Option(help="Another environment with the same spaces.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments and actions.")] = None,
-    run: Annotated[str | None, typer.Option(help="module:Class of the trainer, if it is one of your own.")] = None,
+    run: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
     traceback: TracebackOption = False,

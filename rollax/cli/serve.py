@@ -12,7 +12,7 @@ import typer
 from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
 from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, import_first, readable_errors
 from rollax.errors import ConfigError
-from rollax.importing import import_object
+from rollax.importing import ImportPath, import_object, named_by_caller
 from rollax.serving.security import read_token
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ def serve(
     run: Annotated[
         str | None,
         typer.Option(
+            parser=named_by_caller,
+            metavar="TEXT",
             help="Without a checkpoint: the algorithm that learns from the clients' episodes. With one: module:Class "
-            "of the trainer, if it is one of your own."
+            "of the trainer, if it is one of your own.",
         ),
     ] = None,
     config: Annotated[
@@ -150,7 +152,7 @@ _QUOTED = """write --policy-mapping='{"agent0": "first", "agent1": "second"}', q
 def _mapping(text: str) -> Any:
     """The policy mapping of an option: a dict, or a function."""
     if not text.lstrip().startswith("{"):
-        return import_object(text, "--policy-mapping")
+        return import_object(ImportPath(text), "--policy-mapping")
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:

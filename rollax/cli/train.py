@@ -30,6 +30,7 @@ from rollax.cli.experiment import Experiment, merged, override, parse_config, pa
 from rollax.config.stored import decode_config
 from rollax.config.trainer import config_of_values
 from rollax.errors import ConfigError
+from rollax.importing import named_by_caller
 from rollax.runs.display import cells, shown_path
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
@@ -46,9 +47,19 @@ MISSED_GOAL = 3
 
 def train(
     run: Annotated[
-        str | None, typer.Option(help="The algorithm, as `rollax list` shows it, or module:Class of your own.")
+        str | None,
+        typer.Option(
+            parser=named_by_caller,
+            metavar="TEXT",
+            help="The algorithm, as `rollax list` shows it, or module:Class of your own.",
+        ),
     ] = None,
-    env: Annotated[str | None, typer.Option(help="A Gymnasium id, a registered name, or module:Class.")] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            parser=named_by_caller, metavar="TEXT", help="A Gymnasium id, a registered name, or module:Class."
+        ),
+    ] = None,
     config: Annotated[
         str | None, typer.Option(metavar="JSON", help="Settings of the algorithm, as a JSON object.")
     ] = None,
@@ -196,9 +207,7 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
             expected="a Gymnasium id, a registered name, or module:Class",
             fix="as in --env=CartPole-v1; with recorded data (--input) it may be left out",
         )
-    if experiment.given is not None:
-        return trainer_class(config=config_of_values(trainer_class.config_class, config, experiment.given))
-    return trainer_class(config=config)
+    return trainer_class(config=config_of_values(trainer_class.config_class, config, experiment.given))
 
 
 def _within_stored_sections(config: dict[str, Any], checkpoint: Path, trust_code: bool) -> dict[str, Any]:

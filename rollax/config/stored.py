@@ -2,8 +2,11 @@
 
 A value that JSON lacks is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
 {"$tuple": [...]}. {"$code": null} is code without an import path, or another object. The fields that hold a class or
-function (`env`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn` and the policies of
-`multiagent.policies`) also accept its path as a plain string.
+function (`env`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn`, the policies of
+`multiagent.policies`, and further `_NAMES_IN_SECTIONS`) also accept its path as a plain string.
+
+Paths in those fields become `ImportPath` where a caller wrote them or a file is trusted, and `StoredCode` elsewhere.
+Strings in all other fields stay plain, which no import accepts.
 """
 
 from __future__ import annotations
@@ -22,7 +25,16 @@ from pydantic import BaseModel
 
 from rollax.errors import ConfigError, SpaceError
 from rollax.frozen import fields_by_key
-from rollax.importing import JAX_ENV, REGISTERED, StoredCode, import_object, named_by_file, path_of
+from rollax.importing import (
+    JAX_ENV,
+    REGISTERED,
+    ImportPath,
+    StoredCode,
+    import_object,
+    named_by_caller,
+    named_by_file,
+    path_of,
+)
 from rollax.spaces import DTYPES, SUPPORTED, check_space
 
 GIVEN = "given"
@@ -30,7 +42,13 @@ POLICY = "rollax.policy.policy:Policy"
 Trust = Literal["nothing", "code fields", "everything"]
 Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
-_IMPORTED_WHERE_USED = ("env", "custom_model")
+_NAMES_IN_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "model": ("custom_model",),
+    "env_config": ("spaces_of",),
+    "input_config": ("format", "env"),
+}
+"""Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings."""
+_IMPORTED_WHERE_USED = ("env", "custom_model", "spaces_of", "format")
 _ARRAY_KINDS = "biufU"
 _MAX_DEPTH = 100  # as in a file of JSON
 _SPACE_ATTRIBUTES = {
@@ -73,6 +91,35 @@ def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[
     return {key: _decode(value, (key,), trust) for key, value in data.items() if key != GIVEN}
 
 
+def written_by_caller(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys and values of a config that the caller wrote; the paths in its fields for code become `ImportPath`."""
+    return {key: _written_by_caller(key, value) for key, value in values.items()}
+
+
+def _written_by_caller(key: str, value: Any) -> Any:
+    if key == "env":
+        return named_by_caller(value)
+    if key in _NAMES_IN_SECTIONS and isinstance(value, Mapping | BaseModel):
+        held = value if isinstance(value, Mapping) else vars(value)
+        paths = {name: held[name] for name in _NAMES_IN_SECTIONS[key] if isinstance(held.get(name), str)}
+        named = {name: named_by_caller(path) for name, path in paths.items()}
+        if not named:
+            return value
+        return value.model_copy(update=named) if isinstance(value, BaseModel) else {**value, **named}
+    if key == "evaluation_config" and isinstance(value, Mapping):
+        return written_by_caller(value)
+    if key == "multiagent" and isinstance(value, Mapping) and isinstance(value.get("policies"), Mapping):
+        return {**value, "policies": {name: _written_spec(spec) for name, spec in value["policies"].items()}}
+    return value
+
+
+def _written_spec(spec: Any) -> Any:
+    if not (isinstance(spec, tuple) and len(spec) == 4 and isinstance(spec[3], Mapping)):
+        return spec
+    parts = (*spec[:3], written_by_caller(spec[3]))
+    return type(spec)(*parts) if hasattr(spec, "_fields") else parts
+
+
 def missing_code(value: Any) -> Iterator[StoredCode]:
     """All code in a decoded config that was not imported."""
     if isinstance(value, StoredCode):
@@ -88,7 +135,7 @@ def import_path(value: Any) -> str | None:
         return None
     path = path_of(value)
     try:
-        return path if import_object(path, "") is value else None
+        return path if import_object(ImportPath(path), "") is value else None
     except ConfigError:
         return None
 
@@ -158,6 +205,8 @@ def _encode_fields(model: BaseModel) -> dict[str, Any]:
 def _encode(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": str(value)}
+    if isinstance(value, ImportPath):
+        return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, BaseModel):
@@ -241,7 +290,7 @@ def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
         case {"$tuple": list(parts)}, 1:
             return tuple(_decode(parts, place, trust))
         case {"$path": str(text)}, 1:
-            return Path(text)
+            return _code(text, place, trust) if _is_code(text, place) else Path(text)
         case {"$set": list(parts)}, 1:
             return set(_decode(parts, place, trust))
         case {"$frozenset": list(parts)}, 1:
@@ -259,7 +308,7 @@ def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
 def _code(path: str | None, place: Place, trust: Trust) -> Any:
     trusted = trust == "everything" or (trust == "code fields" and _holds_code(place))
     if path is None or (trusted and place[-1] in _IMPORTED_WHERE_USED):
-        return StoredCode(_key(place), None) if path is None else path
+        return StoredCode(_key(place), None) if path is None else ImportPath(path)
     return named_by_file(path, _key(place), base=POLICY if _holds_policy(place) else None, trusted=trusted)
 
 
@@ -272,7 +321,9 @@ def _is_code(text: str, place: Place) -> bool:
 def _holds_code(place: Place) -> bool:
     """Whether the field at `place` of a config holds a class or function."""
     match place:
-        case ("env",) | ("sampler",) | ("model", "custom_model") | ("multiagent", "policy_mapping_fn"):
+        case ("env",) | ("sampler",) | ("multiagent", "policy_mapping_fn"):
+            return True
+        case (str(section), name) if name in _NAMES_IN_SECTIONS.get(section, ()):
             return True
         case ("callbacks",) | ("callbacks", int()):
             return True

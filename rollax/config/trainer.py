@@ -216,9 +216,14 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
     if not TYPE_CHECKING:
 
         def __init__(self, **values: Any) -> None:
-            self._fill(values)
-            refuse_without_effect(self, self.model_fields_set, {})
-            self._refuse_out_of_place(self.model_fields_set)
+            from rollax.config.stored import written_by_caller
+
+            self._set(written_by_caller(values))
+
+    def _set(self, values: Mapping[str, Any]) -> None:
+        self._fill(values)
+        refuse_without_effect(self, self.model_fields_set, {})
+        self._refuse_out_of_place(self.model_fields_set)
 
     def _fill(self, values: Mapping[str, Any]) -> None:
         try:
@@ -319,13 +324,17 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
         """The same config with some keys replaced; it is checked again."""
         return resolve_config(type(self), self, **changes)
 
+    def _with(self, changes: Mapping[str, Any]) -> Self:
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return self._derived(values, self.model_fields_set, changes)
+
     def for_policy(self, config_class: type[TrainerConfig] | None, **changes: Any) -> TrainerConfig:
         """The config of one policy, with some keys changed.
 
         A policy with another config class takes over only the keys that all algorithms have and that were set here.
         """
         if config_class is None or isinstance(self, config_class):
-            return self.changed(**changes) if changes else self
+            return self._with(changes) if changes else self
         # The size of an update belongs to the trainer, and bounds fields of its own algorithm only; `evaluation_config`
         # may have keys of its algorithm.
         others = {"train_batch_size", "evaluation_config"}
@@ -364,6 +373,13 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
         Raises:
             ConfigError: unknown keys, wrong values, a change without effect, or code that does not import.
         """
+        from rollax.config.stored import written_by_caller
+
+        return cls.of_stored(data, written_by_caller(changes), trust_code=trust_code)
+
+    @classmethod
+    def of_stored(cls, data: Mapping[str, Any], changes: Mapping[str, Any], *, trust_code: bool) -> Self:
+        """As `from_json`, with changes that may be parts of a stored config: strings among them are not imported."""
         from rollax.config.stored import decode_config, given_fields
 
         values = decode_config(data, trust="everything" if trust_code else "nothing")
@@ -386,8 +402,9 @@ def resolve_config(
             (of a config, only the overrides are checked for that).
     """
     if isinstance(config, config_class):
-        values = {name: getattr(config, name) for name in type(config).model_fields}
-        return type(config)._derived(values, config.model_fields_set, overrides) if overrides else config
+        from rollax.config.stored import written_by_caller
+
+        return config._with(written_by_caller(overrides)) if overrides else config
     if config is None or (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
         values = dict(config or {})
     else:
@@ -400,12 +417,19 @@ def resolve_config(
     return config_class(**{**by_name(config_class, values), **by_name(config_class, overrides)})
 
 
-def config_of_values(config_class: type[Config], values: Mapping[str, Any], given: Collection[str]) -> Config:
-    """A checked config of all `values`; keys that are neither `given` nor differ from their default count as left out.
+def config_of_values(
+    config_class: type[Config], values: Mapping[str, Any], given: Collection[str] | None = None
+) -> Config:
+    """A checked config of `values`, some of which may be from a file: strings among them are not imported.
 
-    Policies of another algorithm do not take over what was left out; see `TrainerConfig.for_policy`.
+    Keys that are neither `given` nor differ from their default count as left out; None: all values are given. Policies
+    of another algorithm do not take over what was left out; see `TrainerConfig.for_policy`.
     """
-    config, given = resolve_config(config_class, values), by_name(config_class, dict.fromkeys(given))
+    config = config_class.__new__(config_class)
+    config._set(by_name(config_class, values))
+    if given is None:
+        return config
+    given = by_name(config_class, dict.fromkeys(given))
     defaults = {name: field.default for name, field in config_class.model_fields.items() if name not in given}
     config.model_fields_set.difference_update(name for name in defaults if getattr(config, name) == defaults[name])
     return config

@@ -14,7 +14,7 @@ from typing import Any
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, check_same_spaces, common_header
 from rollax.data.new_file import unfinished_in
 from rollax.errors import ConfigError, DatasetError, nearest, not_installed
-from rollax.importing import import_object
+from rollax.importing import ImportPath, import_object, named_by_caller
 
 log = logging.getLogger("rollax.data")
 
@@ -62,8 +62,9 @@ def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", 
     """
     sources = list(_each(source))
     _refuse_without_effect(sources, format, settings)
+    settings = {name: named_by_caller(value) if name == "env" else value for name, value in settings.items()}
     with ExitStack() as opened:
-        reader = _opened(sources, format, settings, opened)
+        reader = _opened(sources, named_by_caller(format), settings, opened)
         opened.pop_all()
     return reader
 
@@ -324,7 +325,7 @@ def _parquet_format(path: Path) -> str | None:
 def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetReader:
     if isinstance(kind, str):
         try:
-            kind = import_object(FORMATS.get(kind, kind), "format")
+            kind = import_object(ImportPath(FORMATS[kind]) if kind in FORMATS else kind, "format")
         except ConfigError as error:
             if isinstance(error.__cause__, ImportError) and error.__cause__.name in ("pyarrow", "h5py", "minari"):
                 package = error.__cause__.name

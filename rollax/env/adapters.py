@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.errors import ConfigError, EnvError
-from rollax.importing import import_object
+from rollax.importing import ImportPath, import_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EnvAdapter:
     def __call__(self, env: Any) -> Any:
         """The adapted environment."""
         if isinstance(self.adapter, str):
-            return import_object(self.adapter, f"the adapter of {self.kind}")(env)
+            return import_object(ImportPath(self.adapter), f"the adapter of {self.kind}")(env)
         return self.adapter(env)
 
 

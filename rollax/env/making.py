@@ -17,6 +17,7 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import EnvContext, env_creator
 from rollax.errors import ConfigError, RollaxError
+from rollax.importing import named_by_caller
 from rollax.undoing import undone_on_failure
 
 Way = Literal["context", "keywords", "nothing"]
@@ -244,7 +245,7 @@ def to_base_env(
             expected="make_env only beside an environment that exists, or None",
             fix="leave make_env out: env makes all environments",
         )
-    return make_base_env(env_creator(env), EnvContext(), num_envs, settings)
+    return make_base_env(env_creator(named_by_caller(env)), EnvContext(), num_envs, settings)
 
 
 def _from_instance(env: Any, make_env: Callable[[int], Any] | None, num_envs: int, settings: EnvSettings) -> BaseEnv:

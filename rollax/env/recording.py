@@ -23,6 +23,7 @@ from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, make_base_env, sign
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, RollaxError, WorkerError, not_installed
+from rollax.importing import named_by_caller
 
 Chosen = Callable[[int, int, int], bool]
 """`(episode, sub-environment, number of sub-environments)` -> whether it is recorded; episodes count from 0."""
@@ -68,7 +69,7 @@ def record_env(
         return (sub_envs is None or env_id in sub_envs) and episodes(episode)
 
     if isinstance(env, str) or callable(env):
-        return RecordingCreator(env, Path(folder), chosen)
+        return RecordingCreator(named_by_caller(env), Path(folder), chosen)
     return RecordedEnv(to_base_env(env), Path(folder), chosen)
 
 

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import load_env_creator
 from rollax.env.adapters import register_env_adapter, registered_adapters
 from rollax.errors import ConfigError
 from rollax.frozen import thawed
-from rollax.importing import JAX_ENV, REGISTERED, import_module, import_object
+from rollax.importing import JAX_ENV, REGISTERED, ImportPath, StoredCode, import_module, import_object
 
 log = logging.getLogger("rollax.env")
 _REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
@@ -155,15 +155,16 @@ def env_creator(env: Any) -> EnvCreator:
     """The creator of an environment given as an id, a registered name, `module:Class`, a class, or a function.
 
     Raises:
-        ConfigError: an unknown id (the error suggests the nearest ones), or a `module:Class` that does not import.
+        ConfigError: an unknown id (the error suggests the nearest ones), a `module:Class` that does not import, or one
+            in a plain string, no `ImportPath`: `named_by_caller` makes one from an argument of the caller.
     """
     if isinstance(env, str):
         if env in _creators:
             return _creators[env]
-        module, colon, name = env.partition(":")
+        _, colon, name = env.partition(":")
         if colon and not env.startswith(tuple(_CREATORS_BY_PREFIX)):
             # Gymnasium's form "module:id": importing the module registers the id.
-            import_module(module, env, f"env={env!r}")
+            import_module(env, f"env={env!r}")
             return _from_id(name) if name in gym.registry else env_creator(import_object(env, f"env={env!r}"))
         return _from_id(env)
     if inspect.isclass(env) or callable(env):
@@ -184,7 +185,8 @@ def _from_id(env_id: str) -> EnvCreator:
     import_atari_if_named(env_id)
     for prefix, creator in _CREATORS_BY_PREFIX.items():
         if env_id.startswith(prefix) and (prefix != "ALE/" or env_id in gym.registry):
-            return import_object(creator, f"env={env_id!r}")(env_id)
+            return import_object(ImportPath(creator), f"env={env_id!r}")(env_id)
+    env_id = id_without_module(env_id, f"env={env_id!r}")
     try:
         gym.spec(env_id)
     except gym.error.Error as error:
@@ -198,6 +200,20 @@ def _from_id(env_id: str) -> EnvCreator:
             fix=_fix_of_unknown(env_id),
         ) from error
     return _IdCreator(env_id)
+
+
+def id_without_module(env_id: Any, where: str) -> str:
+    """The id in Gymnasium's registry of an id or "module:id", whose module is imported here, if the caller wrote it.
+
+    Gymnasium itself would import any module: `gymnasium.make` and `gymnasium.spec` only get what this function returns.
+    """
+    if isinstance(env_id, StoredCode):
+        raise env_id.error()
+    if not isinstance(env_id, str):
+        raise ConfigError("This is not the id of an environment.", where=where, got=env_id, expected="a Gymnasium id")
+    if ":" in env_id:
+        import_module(env_id, where)
+    return env_id.rpartition(":")[2]
 
 
 def _fix_of_unknown(env_id: str) -> str:
@@ -232,4 +248,4 @@ class _IdCreator:
 def import_atari_if_named(env_id: str) -> None:
     """Registers ale-py's ids, if `env_id` is one of them; `ConfigError` if ale-py is not installed."""
     if env_id.startswith("ALE/"):
-        import_object("rollax.env.atari:register_games", f"env={env_id!r}")()
+        import_object(ImportPath("rollax.env.atari:register_games"), f"env={env_id!r}")()

@@ -23,6 +23,7 @@ from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.whole_episodes import play_episodes, write_episodes
 from rollax.evaluation.worker_policies import env_with_spaces, make_policies, resolved_config, specs_of
+from rollax.importing import named_by_caller
 from rollax.policy.policy import Policy
 from rollax.undoing import undone_on_failure
 
@@ -74,7 +75,7 @@ class RolloutWorker:
         self.num_workers = num_workers
         self.restarts = restarts
         self.version = 0
-        creator = creator_of(env_creator)
+        creator = creator_of(named_by_caller(env_creator))
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
         with nullcontext() if self._env is None else undone_on_failure(self._env.stop):

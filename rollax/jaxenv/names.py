@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, nearest
-from rollax.importing import JAX_ENV, import_object
+from rollax.importing import JAX_ENV, ImportPath, import_object
 
 # Class and number of steps after which episodes are truncated.
 _OWN = {
@@ -34,12 +34,12 @@ class JaxCreator:
         self.env_id, name = env_id, env_id.removeprefix(JAX_ENV)
         library, _, name_there = name.partition("/")
         if library in _LIBRARIES:
-            named = import_object(f"rollax.jaxenv.libraries:{library}", env_id)
+            named = import_object(ImportPath(f"rollax.jaxenv.libraries:{library}"), env_id)
             self._make, self.entry_point = named(name_there)
         elif name in _OWN:
             path, limit = _OWN[name]
-            self.entry_point = import_object(path, env_id)
-            self._make = import_object("rollax.jaxenv.jax_env:limited", env_id)(self.entry_point, limit)
+            self.entry_point = import_object(ImportPath(path), env_id)
+            self._make = import_object(ImportPath("rollax.jaxenv.jax_env:limited"), env_id)(self.entry_point, limit)
         else:
             families = ", ".join(f"{JAX_ENV}{known}/…" for known in _LIBRARIES)
             raise ConfigError(

@@ -129,7 +129,7 @@ def check_model(
 
 def _model_class(model: type | str | StoredCode) -> type[Any]:
     """The class itself, or the class at 'module:Class'."""
-    cls = import_object(model, "model.custom_model") if isinstance(model, str) else model
+    cls = import_object(model, "config key 'model.custom_model'") if isinstance(model, str) else model
     if isinstance(cls, StoredCode):
         raise cls.error()
     if not (isinstance(cls, type) and issubclass(cls, nnx.Module)):

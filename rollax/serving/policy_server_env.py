@@ -12,6 +12,7 @@ from gymnasium import Space
 
 from rollax.config.stored import space_from_json
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
+from rollax.env.registry import id_without_module
 from rollax.errors import ConfigError, RollaxError, nearest
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.runs.results import read_results
@@ -183,7 +184,7 @@ def _spaces(settings: Mapping[str, Any]) -> tuple[Space | None, Space | None]:
                     expected="observation_space and action_space, or spaces_of",
                     fix="leave one of them out",
                 )
-        env = gym.make(settings["spaces_of"])
+        env = gym.make(id_without_module(settings["spaces_of"], "env_config key 'spaces_of'"))
         try:
             return env.observation_space, env.action_space
         finally:

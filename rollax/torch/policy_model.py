@@ -129,7 +129,7 @@ def _run(model: nn.Module, columns: dict[str, Any], device: torch.device) -> tup
 
 def _module_class(model: type | str | StoredCode) -> type[nn.Module]:
     """The class itself, or the class at 'module:Class'; ConfigError if it is no module of PyTorch."""
-    cls = import_object(model, "model.custom_model") if isinstance(model, str) else model
+    cls = import_object(model, "config key 'model.custom_model'") if isinstance(model, str) else model
     if isinstance(cls, StoredCode):
         raise cls.error()
     if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):

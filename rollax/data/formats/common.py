@@ -16,6 +16,7 @@ from rollax import spaces
 from rollax.batch import DEFAULT_POLICY
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
+from rollax.env.registry import id_without_module
 from rollax.errors import ConfigError, DatasetError, SpaceError
 from rollax.numbers import is_number, is_whole
 from rollax.spaces import same_space, space_text
@@ -160,7 +161,7 @@ def _space(given: Any, name: str, env: str | None) -> Any:
         import gymnasium
 
         try:
-            made = gymnasium.make(env)
+            made = gymnasium.make(id_without_module(env, "setting 'env'"))
         except gymnasium.error.Error as error:
             raise ConfigError(
                 "Unknown environment.",

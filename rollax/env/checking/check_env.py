@@ -22,6 +22,7 @@ from rollax.env.making import make_base_env, to_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.vector.vector_env import SteppedInTurn
+from rollax.importing import named_by_caller
 from rollax.methods import overrides
 from rollax.spaces import Path, leaves, path_text
 
@@ -62,7 +63,7 @@ def check_env(
         EnvError, SpaceError, MultiAgentError: the environment is broken.
     """
     quiet_without_screen()
-    creator = env_creator(env) if isinstance(env, str) or callable(env) else None
+    creator = env_creator(named_by_caller(env)) if isinstance(env, str) or callable(env) else None
     check = _Check(env, creator, EnvContext(env_config), seed, spaces_of)
     with checks.collect_warnings() as logged:
         report = check.play(num_envs, episodes, max_steps)
