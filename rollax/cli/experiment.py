@@ -157,18 +157,18 @@ def override(
     base: Experiment,
     *,
     run: str | None,
-    env: str | StoredCode | None,
+    env: str | None,
     config: Mapping[str, Any],
     stop: Mapping[str, float],
 ) -> Experiment:
     """Returns `base` updated by the command line; nested config sections are merged key by key."""
     whole = merged(base.config, config)
-    env = base.env if env is None else env
-    for code in missing_code([env, whole]):
+    used_env = base.env if env is None else env  # instead of that in the config
+    for code in missing_code(whole if used_env is None else {**whole, "env": used_env}):
         raise code.error()
     return Experiment(
         run=base.run if run is None else run,
-        env=env,
+        env=used_env,
         config=whole,
         stop={**base.stop, **stop},
         given=None if base.given is None else [*base.given, *config],

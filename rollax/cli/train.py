@@ -207,7 +207,9 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
             expected="a Gymnasium id, a registered name, or module:Class",
             fix="as in --env=CartPole-v1; with recorded data (--input) it may be left out",
         )
-    return trainer_class(config=config_of_values(trainer_class.config_class, config, experiment.given))
+    if experiment.given is not None:
+        return trainer_class(config=config_of_values(trainer_class.config_class, config, experiment.given))
+    return trainer_class(config=config)
 
 
 def _within_stored_sections(config: dict[str, Any], checkpoint: Path, trust_code: bool) -> dict[str, Any]:

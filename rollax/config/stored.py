@@ -116,8 +116,8 @@ def _written_by_caller(key: str, value: Any) -> Any:
 def _written_spec(spec: Any) -> Any:
     if not (isinstance(spec, tuple) and len(spec) == 4 and isinstance(spec[3], Mapping)):
         return spec
-    parts = (*spec[:3], written_by_caller(spec[3]))
-    return type(spec)(*parts) if hasattr(spec, "_fields") else parts
+    make = getattr(type(spec), "_make", tuple)  # of a named tuple
+    return make((*spec[:3], written_by_caller(spec[3])))
 
 
 def missing_code(value: Any) -> Iterator[StoredCode]:

@@ -218,12 +218,9 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
         def __init__(self, **values: Any) -> None:
             from rollax.config.stored import written_by_caller
 
-            self._set(written_by_caller(values))
-
-    def _set(self, values: Mapping[str, Any]) -> None:
-        self._fill(values)
-        refuse_without_effect(self, self.model_fields_set, {})
-        self._refuse_out_of_place(self.model_fields_set)
+            self._fill(written_by_caller(values))
+            refuse_without_effect(self, self.model_fields_set, {})
+            self._refuse_out_of_place(self.model_fields_set)
 
     def _fill(self, values: Mapping[str, Any]) -> None:
         try:
@@ -417,19 +414,12 @@ def resolve_config(
     return config_class(**{**by_name(config_class, values), **by_name(config_class, overrides)})
 
 
-def config_of_values(
-    config_class: type[Config], values: Mapping[str, Any], given: Collection[str] | None = None
-) -> Config:
-    """A checked config of `values`, some of which may be from a file: strings among them are not imported.
+def config_of_values(config_class: type[Config], values: Mapping[str, Any], given: Collection[str]) -> Config:
+    """A checked config of all `values`; keys that are neither `given` nor differ from their default count as left out.
 
-    Keys that are neither `given` nor differ from their default count as left out; None: all values are given. Policies
-    of another algorithm do not take over what was left out; see `TrainerConfig.for_policy`.
+    Policies of another algorithm do not take over what was left out; see `TrainerConfig.for_policy`.
     """
-    config = config_class.__new__(config_class)
-    config._set(by_name(config_class, values))
-    if given is None:
-        return config
-    given = by_name(config_class, dict.fromkeys(given))
+    config, given = resolve_config(config_class, values), by_name(config_class, dict.fromkeys(given))
     defaults = {name: field.default for name, field in config_class.model_fields.items() if name not in given}
     config.model_fields_set.difference_update(name for name in defaults if getattr(config, name) == defaults[name])
     return config

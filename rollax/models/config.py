@@ -20,6 +20,10 @@ def _checked_model(value: Any) -> Any:
     raise ValueError("a class (not an instance of it), or 'module:Class'")
 
 
+# Not `str`, for which pydantic would make a plain string from an `ImportPath`.
+CustomModel = Annotated[type | InstanceOf[str] | InstanceOf[StoredCode] | None, BeforeValidator(_checked_model)]
+
+
 class ModelConfig(FrozenModel):
     """The network from observations to the inputs of the action distribution."""
 
@@ -64,14 +68,11 @@ class ModelConfig(FrozenModel):
         default=20,
         description="with memory, largest number of rows in a training sequence; longer trajectories are split",
     )
-    # Not `str`, for which pydantic would make a plain string from an `ImportPath`.
-    custom_model: Annotated[type | InstanceOf[str] | InstanceOf[StoredCode] | None, BeforeValidator(_checked_model)] = (
-        Field(
-            default=None,
-            description="an nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
-            "**custom_model_config) and called as model(obs) -> Outputs(policy=[B, num_outputs], value=[B], aux={...}). "
-            "It replaces all other keys of model except max_seq_len. A model with memory also has a method initial_state()",
-        )
+    custom_model: CustomModel = Field(
+        default=None,
+        description="an nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
+        "**custom_model_config) and called as model(obs) -> Outputs(policy=[B, num_outputs], value=[B], aux={...}). "
+        "It replaces all other keys of model except max_seq_len. A model with memory also has a method initial_state()",
     )
     custom_model_config: dict[str, Any] = Field(default={}, description="further keyword arguments of custom_model")
 

@@ -8,10 +8,11 @@ from collections import OrderedDict
 import pytest
 
 from rollax import A2CConfig, PPOConfig
-from rollax.cli.experiment import Experiment, merged, override, parse_config, read_experiment
+from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.cli.train import make_trainer
+from rollax.config.stored import missing_code
 from rollax.errors import ConfigError
-from rollax.importing import StoredCode
+from rollax.importing import ImportPath, StoredCode
 
 
 def read(tmp_path, text):
@@ -105,27 +106,59 @@ def test_stored_tuples_are_restored(tmp_path):
     assert read(tmp_path, 'config: {lr_schedule: {"$tuple": [0, 1]}}').config == {"lr_schedule": (0, 1)}
 
 
-def test_code_is_allowed_only_in_its_fields(tmp_path):
-    text = """
+FILE_WITH_CODE = """
+run: tests.cli.fake_algorithm:FakeTrainer
 config:
   callbacks: collections:OrderedDict
   env: my_envs:Maze
+  input_config: {format: my_data:Reader}
   multiagent: {policy_mapping_fn: json:dumps}
   env_config: {a: "json:dumps", b: {$code: "json:dumps"}}
 """
-    experiment = read(tmp_path, text)
-    assert experiment.config["callbacks"] is OrderedDict
-    assert experiment.config["env"] == "my_envs:Maze"
-    assert experiment.config["multiagent"] == {"policy_mapping_fn": json.dumps}
-    assert experiment.config["env_config"] == {"a": "json:dumps", "b": StoredCode("env_config.b", "json:dumps")}
+
+
+def test_a_file_imports_nothing_without_trust(tmp_path):
+    experiment = read(tmp_path, FILE_WITH_CODE)
+    assert list(missing_code(experiment.config)) == [
+        StoredCode("callbacks", "collections:OrderedDict"),
+        StoredCode("env", "my_envs:Maze"),
+        StoredCode("input_config.format", "my_data:Reader"),
+        StoredCode("multiagent.policy_mapping_fn", "json:dumps"),
+        StoredCode("env_config.b", "json:dumps"),
+    ]
+    assert experiment.config["env_config"]["a"] == "json:dumps"  # a string, which no field for code holds
+    given = {"callbacks": None, "input_config": {"format": "csv"}, "multiagent": {"policy_mapping_fn": None}}
     with pytest.raises(ConfigError, match=r"'env_config.b'\n.*json:dumps\n.*--trust-code"):
-        override(experiment, run=None, env=None, config={}, stop={})
-    given = override(experiment, run=None, env=None, config={"env_config": {"b": 1}}, stop={})
-    assert given.config["env_config"]["b"] == 1
-    trusted = read_experiment(tmp_path / "experiment.yaml", trust_code=True)
-    assert trusted.config["env_config"]["b"] is json.dumps
+        override(experiment, run=None, env="CartPole-v1", config=given, stop={})
+    given["env_config"] = {"b": 1}
+    with pytest.raises(ConfigError, match=r"'env'\n.*my_envs:Maze\n.*--trust-code"):
+        override(experiment, run=None, env=None, config=given, stop={})
+    experiment = override(experiment, run=None, env="CartPole-v1", config=given, stop={})
+    assert (experiment.env, experiment.config["env_config"]["b"]) == ("CartPole-v1", 1)
+    with pytest.raises(ConfigError, match=r"--run\n.*fake_algorithm:FakeTrainer\n(.|\n)*--trust-code"):
+        make_trainer(experiment, None, trust_code=False)
+
+
+def test_a_trusted_file_may_name_code(tmp_path):
+    (tmp_path / "experiment.yaml").write_text(FILE_WITH_CODE)
+    experiment = read_experiment(tmp_path / "experiment.yaml", trust_code=True)
+    assert experiment.config["callbacks"] is OrderedDict
+    assert experiment.config["multiagent"] == {"policy_mapping_fn": json.dumps}
+    assert experiment.config["env_config"] == {"a": "json:dumps", "b": json.dumps}
+    used_later = experiment.run, experiment.config["env"], experiment.config["input_config"]["format"]
+    assert all(isinstance(path, ImportPath) for path in used_later)
+
+
+def test_options_name_code_in_its_fields():
     assert parse_config('{"callbacks": "collections:OrderedDict"}') == {"callbacks": OrderedDict}
     assert parse_config('{"callbacks": ["collections:OrderedDict"]}') == {"callbacks": [OrderedDict]}
+    parsed = parse_settings(["model.custom_model=mine:Net", "env_config.a=mine:Net", "env_config.spaces_of=mine:Maze"])
+    assert isinstance(parsed["model"]["custom_model"], ImportPath)
+    assert isinstance(parsed["env_config"]["spaces_of"], ImportPath)
+    assert type(parsed["env_config"]["a"]) is str
+
+
+def test_options_of_many_levels_are_refused():
     for depth, message in ((200, "nested too deep"), (100_000, "The option is not valid JSON")):
         with pytest.raises(ConfigError, match=message):
             parse_config('{"a":' * depth + "1" + "}" * depth)
