@@ -25,10 +25,13 @@ import safetensors.numpy
 
 from rollax.atomic import final_name, make_parents, new_folder
 from rollax.errors import CheckpointError
+from rollax.memory import gib, memory_there
 
 MANIFEST = "manifest.json"
 
 _MAX_DEPTH = 100
+_MAX_JSON = 64 << 20  # bytes; its values take many times the memory
+_SMALL, _SPARSE = 64 << 20, 1000  # a file system that compresses may store a file in less, but not in so much less
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,199}")
 _DTYPES = frozenset(["bool", *(f"{kind}{8 * size}" for kind in ("int", "uint") for size in (1, 2, 4, 8))])
@@ -75,7 +78,7 @@ def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: i
 
     Raises:
         CheckpointError: the folder or its manifest is missing, it is of another kind or a newer format, or a file is
-            missing, truncated or changed. Older formats are accepted.
+            missing, truncated, changed, or too large to be read. Older formats are accepted.
     """
     folder = Path(path)
     manifest = read_manifest(folder)
@@ -96,6 +99,7 @@ def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: i
             fix="update rollax",
         )
     with _named_errors("The saved folder cannot be read.", folder):
+        _check_sizes(folder, manifest["files"])
         return {name: _read_file(folder / name, entry) for name, entry in manifest["files"].items()}
 
 
@@ -112,6 +116,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
             fix="check the path" if inside is None else f"pass a saved folder inside it: {inside}",
         )
     with _named_errors("The manifest cannot be read.", file):
+        _refuse_large_json(file, file.stat().st_size)
         data = file.read_bytes()
     manifest = from_json_bytes(data, where=str(file))
     if not _is_manifest(manifest):
@@ -180,11 +185,14 @@ def to_json_bytes(data: Any) -> bytes:
 
     Raises:
         CheckpointError: NaN or infinity, a key that is not a string, a value that JSON cannot store, or more than 100
-            levels.
+            levels or 64 MiB.
     """
     try:
         _check_keys(data, _MAX_DEPTH)
-        return (json.dumps(data, allow_nan=False, ensure_ascii=False, indent=2) + "\n").encode()
+        text = (json.dumps(data, allow_nan=False, ensure_ascii=False, indent=2) + "\n").encode()
+        if len(text) > _MAX_JSON:
+            raise ValueError(f"{len(text)} bytes of JSON, which are more than the {_MAX_JSON} that are read again")
+        return text
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             "The values cannot be stored as JSON.",
@@ -279,11 +287,37 @@ def _is_manifest(data: Any) -> bool:
     )
 
 
+def _check_sizes(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuses files that differ in size from the manifest, or that are too large, before any of them is read."""
+    for name, entry in files.items():
+        file = folder / name
+        if not file.is_file():
+            raise _damaged(file, "no such file", "the file that the manifest names")
+        found = file.stat()
+        if found.st_size != entry["size"]:
+            raise _damaged(file, f"{found.st_size} bytes", f"{entry['size']} bytes")
+        if file.suffix == ".json":
+            _refuse_large_json(file, found.st_size)
+        stored = found.st_blocks * 512  # 0 on file systems that do not count them
+        if stored and found.st_size > max(_SMALL, _SPARSE * stored):
+            raise _damaged(file, f"{found.st_size} bytes, of which {stored} are stored", "a file with all of its bytes")
+    total, there = sum(entry["size"] for entry in files.values()), memory_there()
+    if total > there:
+        raise CheckpointError(
+            "The saved folder needs more memory than this machine has.",
+            where=folder,
+            got=f"files of {gib(total)}",
+            expected=f"less than {gib(there)}, the memory of this machine for all processes",
+            fix="open it on a machine with more memory, or save without the replay buffer",
+        )
+
+
+def _refuse_large_json(file: Path, size: int) -> None:
+    if size > _MAX_JSON:
+        raise _damaged(file, f"{size} bytes", f"at most {_MAX_JSON} bytes of JSON")
+
+
 def _read_file(file: Path, entry: Mapping[str, Any]) -> bytes:
-    if not file.is_file():
-        raise _damaged(file, "no such file", "the file that the manifest names")
-    if (size := file.stat().st_size) != entry["size"]:
-        raise _damaged(file, f"{size} bytes", f"{entry['size']} bytes")
     content = file.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if digest != entry["sha256"]:

@@ -386,3 +386,50 @@ def test_the_newest_folder_loads_whenever_a_save_is_killed(tmp_path: Path):
     # Killed saves leave temporary folders with the number of the next save, which removes them once it is complete.
     save(tmp_path / f"c_{reached + 1}")
     assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == []
+
+
+@pytest.fixture
+def no_reading(monkeypatch: pytest.MonkeyPatch):
+    """Fails as soon as a large file is read."""
+
+    def read_bytes(file: Path) -> bytes:
+        assert file.stat().st_size < 1 << 20
+        with open(file, "rb") as opened:
+            return opened.read()
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+
+
+def with_size(path: Path, name: str, size: int) -> None:
+    """Makes a file of a saved folder sparse, with a manifest that matches its size."""
+    os.truncate(path / name, size)
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    manifest["files"][name]["size"] = size
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.usefixtures("no_reading")
+@pytest.mark.parametrize("name", ["state.json", "weights.safetensors", "manifest.json"])
+@pytest.mark.parametrize("size", [100 << 30, 1 << 30])
+def test_files_of_nothing_are_refused_before_they_are_read(tmp_path: Path, name: str, size: int):
+    path = save(tmp_path / "a")
+    if name == "manifest.json":
+        os.truncate(path / name, size)
+    else:
+        with_size(path, name, size)
+    with pytest.raises(CheckpointError):
+        load(path)
+
+
+@pytest.mark.usefixtures("no_reading")
+def test_files_beyond_the_memory_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = save(tmp_path / "a")
+    monkeypatch.setattr(storage, "memory_there", lambda: 5000)
+    with pytest.raises(CheckpointError, match="memory"):
+        load(path)
+
+
+def test_json_that_would_not_be_read_again_is_not_written():
+    storage.to_json_bytes("x" * (63 << 20))
+    with pytest.raises(CheckpointError, match="bytes"):
+        storage.to_json_bytes("x" * (65 << 20))

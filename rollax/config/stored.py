@@ -51,13 +51,14 @@ _NAMES_IN_SECTIONS: Mapping[str, tuple[str, ...]] = {
 _IMPORTED_WHERE_USED = ("env", "custom_model", "spaces_of", "format")
 _ARRAY_KINDS = "biufU"
 _MAX_DEPTH = 100  # as in a file of JSON
+_MOST_PADDING, _FEW = 256, 1024  # bytes of an array of strings for each character, and in any case
 _SPACE_ATTRIBUTES = {
     spaces.Box: ("shape", "dtype", "low", "high"),
     spaces.Discrete: ("n", "start", "dtype"),
     spaces.MultiDiscrete: ("shape", "dtype", "nvec", "start"),
     spaces.MultiBinary: ("shape",),
 }
-_MAX_SPACE_ELEMENTS = 1 << 24
+_MAX_SPACE_ELEMENTS, _MAX_CONFIG_ELEMENTS = 1 << 24, 1 << 25
 
 
 def encode_config(config: BaseModel) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[
     Raises:
         ConfigError, SpaceError: a tag is unknown or malformed, or trusted code does not import.
     """
+    _refuse_large(_elements_in(data), _MAX_CONFIG_ELEMENTS, "stored config")
     return {key: _decode(value, (key,), trust) for key, value in data.items() if key != GIVEN}
 
 
@@ -169,14 +171,7 @@ def key_from_json(key: Any) -> Any:
 def space_from_json(data: Any, where: str = "stored space") -> Space:
     """The space that `space_to_json` described; SpaceError if it is malformed, unsupported or too large."""
     try:
-        if (elements := _elements(data)) > _MAX_SPACE_ELEMENTS:
-            raise SpaceError(
-                "The stored space is too large.",
-                where=where,
-                got=f"{elements} elements",
-                expected=f"at most {_MAX_SPACE_ELEMENTS}",
-                fix="use another copy of the file",
-            )
+        _refuse_large(_elements(data), _MAX_SPACE_ELEMENTS, where)
         space = _described(data)
     except (ArithmeticError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpaceError(
@@ -238,9 +233,20 @@ def _encode_object(value: Any) -> dict[str, Any]:
         return {"$frozenset" if isinstance(value, frozenset) else "$set": sorted(parts, key=str)}
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, np.ndarray) and value.dtype.kind in _ARRAY_KINDS:
+    if isinstance(value, np.ndarray) and value.dtype.kind in _ARRAY_KINDS and not _padded(value, value.dtype):
         return {"$array": _encode(value.tolist()), "dtype": str(value.dtype)}
     return {"$code": value.path if isinstance(value, StoredCode) else import_path(value)}
+
+
+def _padded(strings: Any, dtype: np.dtype) -> bool:
+    """Whether an array of strings (of any shape) would take far more memory than they have characters.
+
+    A short file could then fill the memory: each string is padded to the width of the dtype.
+    """
+    if dtype.kind != "U":
+        return False
+    lengths = [len(text) if isinstance(text, str) else 1 for text in np.asarray(strings, object).flat]
+    return dtype.itemsize * len(lengths) > max(_MOST_PADDING * sum(length + 1 for length in lengths), _FEW)
 
 
 def _holds_anything(annotation: Any) -> bool:
@@ -298,7 +304,10 @@ def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
         case {"$bytes": str(text)}, 1:
             return base64.b64decode(text, validate=True)
         case {"$array": list(rows), "dtype": str(dtype)}, 2 if np.dtype(dtype).kind in _ARRAY_KINDS:
-            return np.array(_decode(rows, place, trust), dtype)
+            found = _decode(rows, place, trust)
+            if _padded(found, np.dtype(dtype)):
+                raise ValueError("strings that are mostly padding")
+            return np.array(found, dtype)
         case {"$dict": list(pairs)}, 1:
             named = [(_decode(name, place, trust), part) for name, part in pairs]
             return {name: _decode(part, (*place, str(name)), trust) for name, part in named}
@@ -393,11 +402,35 @@ def _array(data: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.broadcast_to(array.reshape(shape if isinstance(data, list) else ()), shape).copy()
 
 
+def _refuse_large(elements: int, most: int, where: str) -> None:
+    if elements > most:
+        raise SpaceError(
+            "Stored spaces are too large.",
+            where=where,
+            got=f"{elements} elements",
+            expected=f"at most {most}",
+            fix="use another copy of the file",
+        )
+
+
+def _elements_in(value: Any, levels: int = _MAX_DEPTH) -> int:
+    """The elements of all spaces in a stored config; malformed ones, which are refused as they are read, count 0."""
+    if not isinstance(value, list | dict) or not levels:
+        return 0
+    if isinstance(value, dict) and "$space" in value:
+        try:
+            return max(_elements(value["$space"]), 0)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
+            return 0
+    return sum(_elements_in(part, levels - 1) for part in (value.values() if isinstance(value, dict) else value))
+
+
 def _elements(data: Any) -> int:
     """The number of inputs for a policy, discrete values one-hot, as a Python int without overflow."""
     kind = data["type"]
     if kind in ("Dict", "Tuple"):
-        return sum(_elements(part[1] if kind == "Dict" else part) for part in data["spaces"])
+        parts = [_elements(part[1] if kind == "Dict" else part) for part in data["spaces"]]
+        return sum(max(size, 0) for size in parts)  # a negative size, which is refused later, makes room for no other
     if kind == "Discrete":
         return _whole(data["n"])
     size = math.prod(_whole(data["shape"])) if kind != "MultiDiscrete" or "shape" in data else len(data["nvec"])

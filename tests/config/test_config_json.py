@@ -272,3 +272,42 @@ def test_a_bound_that_the_dtype_cannot_hold_is_no_infinity():
     stored = space_to_json(spaces.Box(-1, 1, (2,), np.float32))
     with pytest.raises(SpaceError, match="overflow"):
         space_from_json({**stored, "high": [1e308, 1.0]})
+
+
+@pytest.mark.parametrize(
+    "rows", [["a"], [["a"], ["b"]], [[["", "a" * 50]]], [1, 2]], ids=["one", "two", "three axes", "no strings"]
+)
+def test_a_dtype_of_strings_takes_no_more_memory_than_a_file_explains(rows):
+    with pytest.raises(ConfigError):
+        decode_config({"env_config": {"x": {"$array": rows, "dtype": "U500000000"}}})
+
+
+def test_arrays_of_strings_come_back():
+    arrays = [np.array(["a", "b" * 40]), np.array([["", "x"]], "U20"), np.zeros((0, 3), "U9"), np.array("ab")]
+    for array in arrays[:3]:
+        found = stored(SomeConfig(env_config={"x": array}))["env_config"]
+        back = decode_config({"env_config": found})["env_config"]["x"]
+        assert back.dtype == array.dtype and back.tolist() == array.tolist()
+
+
+def test_an_array_that_could_not_be_read_again_is_not_stored():
+    assert stored(SomeConfig(env_config={"x": np.array(["a"], "U1000")}))["env_config"] == {"x": {"$code": None}}
+
+
+BOX_OF_16M = {"type": "Box", "shape": [1 << 24], "dtype": "float64", "low": 0, "high": 1}
+
+
+@pytest.mark.parametrize(
+    "spaces_of_config",
+    [
+        [{"$space": BOX_OF_16M}] * 3,
+        {"a": {"$tuple": [{"$space": BOX_OF_16M}]}, "b": [{"$space": BOX_OF_16M}], "c": {"$space": BOX_OF_16M}},
+        [{"$space": {"type": "Tuple", "spaces": [BOX_OF_16M] * 30 + [{"type": "Box", "shape": [-1, 1 << 30]}]}}],
+        [{"$space": {"type": "Tuple", "spaces": [BOX_OF_16M] * 9 + [{"type": "Discrete", "n": -(1 << 40)}]}}],
+    ],
+    ids=["many", "in many places", "a negative shape", "a negative number"],
+)
+def test_the_spaces_of_a_stored_config_are_bounded_together(spaces_of_config, monkeypatch):
+    monkeypatch.setattr(np, "broadcast_to", lambda *_: pytest.fail("memory is taken"))
+    with pytest.raises(SpaceError):
+        decode_config({"env_config": {"x": spaces_of_config}})
