@@ -217,7 +217,7 @@ def _encode(value: Any) -> Any:
         return {"$dict": [[_encode(name), _encode(part)] for name, part in value.items()]}
     if isinstance(value, list):
         return [_encode(part) for part in value]
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic | np.ndarray) and not value.ndim:
         return _encode(value.item())
     return _encode_object(value)
 
