@@ -37,6 +37,7 @@ from rollax.config.stored import (
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.numbers import all_finite
+from rollax.policy.model_size import models_as_large_as, weights_in
 from rollax.policy.policy import Policy
 from rollax.spaces import same_action_space, same_space
 from rollax.state import described, wrong
@@ -239,7 +240,8 @@ def opened(
     trainer = own.__new__(own)
     if not learn:
         trainer._evaluates_only, config = True, config.changed(num_workers=0)
-    trainer.__init__(config=config)
+    with models_as_large_as(map(weights_in, stored["state"]["workers"]["policies"].values())):
+        trainer.__init__(config=config)
     with undone_on_failure(trainer.stop):
         if "multiagent" in changes:
             refuse_first_values_in_specs(trainer.worker.policies, stored["policies"], path)

@@ -18,6 +18,7 @@ from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.frozen import fields_by_key
 from rollax.importing import StoredCode, named_by_file, path_of
+from rollax.policy.model_size import models_as_large_as, weights_in
 from rollax.policy.policy import Policy
 
 
@@ -96,12 +97,14 @@ def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> Poli
     config = _config(stored, description["config"], policy_class, code)
     observation_space = space_from_json(description["observation_space"], f"{path}: observation_space")
     action_space = space_from_json(description["action_space"], f"{path}: action_space")
+    state = stored["state"]["workers"]
     with checkpoint.taking_over(path):
-        policy = policy_class(observation_space, action_space, config)
+        with models_as_large_as([weights_in(state["policies"][policy_id])]):
+            policy = policy_class(observation_space, action_space, config)
         policy.name = policy_id
-        policy.set_state(stored["state"]["workers"]["policies"][policy_id])
+        policy.set_state(state["policies"][policy_id])
         observation_filter = make_filter(config.observation_filter, policy.observation_space)
-        observation_filter.set_state(stored["state"]["workers"]["filters"][policy_id])
+        observation_filter.set_state(state["filters"][policy_id])
     return PolicyRunner.of(policy, config, observation_filter)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from gymnasium import spaces
-from jax import lax
+from jax import core, lax
 from jaxtyping import Array, Float
 
 from rollax.errors import PolicyError
@@ -124,6 +124,12 @@ class OneOutput(nnx.Module):
         return jnp.squeeze(self.network(obs).policy, axis=-1)
 
 
+def _stacked(*leaves: Array) -> Array:
+    if isinstance(leaves[0], core.Tracer):
+        return jnp.stack(leaves)
+    return jax.device_put(np.stack(leaves))  # by NumPy, which compiles nothing
+
+
 class Ensemble(nnx.Module):
     """N modules that differ only in their weights, as one module whose weights have a leading axis.
 
@@ -132,8 +138,7 @@ class Ensemble(nnx.Module):
 
     def __init__(self, members: Sequence[nnx.Module]) -> None:
         graphs, states = zip(*map(nnx.split, members), strict=True)
-        # Stacked by NumPy, which compiles nothing.
-        weights = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *states)
+        weights = jax.tree.map(_stacked, *states)
         self.members: Any = nnx.merge(graphs[0], weights)
         self.count = len(members)
 

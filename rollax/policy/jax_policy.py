@@ -71,6 +71,7 @@ class JaxPolicy(ModelPolicy):
         runtime.configure_jax()
         super().__init__(observation_space, action_space, config)
         self.wide_integers = WideIntegers(observation_space)
+        self._check_model_size()
         model = self.make_model(nnx.Rngs(self._seed_of_model()))
         self._check_model(model)
         self._noisy = is_noisy(model)
@@ -87,6 +88,14 @@ class JaxPolicy(ModelPolicy):
         self._optimizer = clipped(optimizer, self.config.grad_clip, each_part=each_part)
         has_targets = self.plan.targets is not None
         self.learner = Learner(lambda: self._learning.steps, self._optimizer, params, extra, has_targets=has_targets)
+
+    def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        def arrays() -> Columns:
+            model = self.make_model(nnx.Rngs(0))
+            params, extra = SplitModel(model).arrays_of(model)
+            return {**params, **extra}
+
+        return {name: array.shape for name, array in jax.eval_shape(arrays).items()}
 
     def _check_model(self, model: Any) -> None:
         """PolicyError unless it is a module, with the right outputs if it is of an override of `make_model`."""

@@ -24,6 +24,7 @@ from rollax.policy.exploration.exploration import Exploration, FromDistribution,
 from rollax.policy.finite import check_finite
 from rollax.policy.learned_columns import LearnedColumns, naming_missing_columns
 from rollax.policy.minibatches import Minibatches, acting_bucket
+from rollax.policy.model_size import check_model_size
 from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.size_checks import check_sizes
@@ -54,6 +55,8 @@ class ModelPolicy(Policy):
     """The `Learner` of its library, which holds the variables that gradient steps change."""
     distribution: ActionDistribution
     """The action distribution whose inputs the model returns."""
+    make_model: Callable[..., Any]
+    """Returns the model; see `JaxPolicy` and `TorchPolicy`."""
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, resolve_config(self.config_class or TrainerConfig, config))
@@ -142,6 +145,15 @@ class ModelPolicy(Policy):
     def make_plan(self) -> UpdatePlan:
         """Returns how a batch becomes gradient steps: by default it is one step."""
         return UpdatePlan()
+
+    def _check_model_size(self) -> None:
+        """PolicyError for a model that is larger than the stored weights for it; not of a user's class of models."""
+        if self.config.model.custom_model is None and self.make_model.__module__.startswith("rollax."):
+            check_model_size(self._weight_shapes, self.described)
+
+    @abstractmethod
+    def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of the arrays that `make_model` would allocate; nothing is allocated."""
 
     @abstractmethod
     def loss(self, model: Any, out: Outputs, batch: Columns, mask: Any, coefficients: Columns) -> tuple[Any, dict]:

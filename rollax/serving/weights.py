@@ -20,6 +20,7 @@ from rollax.errors import CheckpointError, RequestError
 from rollax.evaluation.filters import FILTERS, make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.importing import StoredCode, named_by_file, path_of
+from rollax.policy.model_size import models_as_large_as
 from rollax.policy.policy import Policy
 
 FORMAT = "rollax-policy-1"
@@ -99,7 +100,8 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
             )
         observation_space = space_from_json(description["observation_space"], _WHERE)
         action_space = space_from_json(description["action_space"], _WHERE)
-        policy = policy_class(observation_space, action_space, config)
+        with models_as_large_as([_under(_WEIGHTS, storage.bytes_to_arrays(data, _WHERE))]):
+            policy = policy_class(observation_space, action_space, config)
         observation_filter = make_filter(description["observation_filter"], observation_space)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise _refused(

@@ -59,6 +59,7 @@ class TorchPolicy(ModelPolicy):
         self._check_exploration()
         self.device = chosen_device(getattr(self.config, "device", "auto"))
         self.generator = torch.Generator().manual_seed(self._seed_of_model())
+        self._check_model_size()
         with random_numbers_of(self.generator, self.device):
             self._model: Any = check_module(self.make_model(), type(self).__name__).to(self.device).eval()
             own_forward = overrides(type(self), TorchPolicy, "forward")
@@ -123,6 +124,10 @@ class TorchPolicy(ModelPolicy):
         """
         spaces = self.observation_space, self.action_space
         return make_policy_model(*spaces, self.exploration.num_inputs, self.config, type(self).__name__)
+
+    def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        with torch.device("meta"):
+            return {name: tuple(tensor.shape) for name, tensor in self.make_model().state_dict().items()}
 
     def _check_exploration(self) -> None:
         if overrides(type(self.exploration), Exploration, "acting_params"):
