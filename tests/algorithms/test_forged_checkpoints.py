@@ -13,9 +13,11 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from jax import core
 
 from rollax import DQNTrainer, PPOTrainer, Trainer, load_policy
-from rollax.errors import CheckpointError, RollaxError
+from rollax.errors import CheckpointError, PolicyError, RollaxError
+from rollax.models import layers
 from tests.algorithms.forging import (
     COMMAND,
     VALUES,
@@ -193,6 +195,39 @@ def test_the_error_for_a_ray_cluster_is_not_that_for_code(forge):
     with pytest.raises(CheckpointError, match=r"names a Ray cluster(.|\n)*got: +ray://evil:10001\n"):
         Trainer.from_checkpoint(path)
     Trainer.from_checkpoint(path, ray_address=None).stop()
+
+
+@pytest.fixture
+def no_large_weights(monkeypatch):
+    """Fails as soon as a large matrix is allocated for a model."""
+    initialize = layers._orthogonal
+
+    def initialize_small(key: Any, shape: Any, *args: Any, **kwargs: Any) -> Any:
+        assert isinstance(key, core.Tracer) or np.prod(shape) < 1 << 20
+        return initialize(key, shape, *args, **kwargs)
+
+    monkeypatch.setattr(layers, "_orthogonal", initialize_small)
+
+
+LARGE = {"fcnet_hiddens": [12_000, 12_000]}
+
+
+@pytest.mark.usefixtures("no_large_weights")
+def test_a_model_that_is_larger_than_the_weights_is_not_built(forge):
+    about = forge.documents["about.json"]
+    model = {**about["config"]["model"], **LARGE}
+    policy = about["policies"]["default_policy"]
+    policy = {**policy, "config": {**policy["config"], "model": model}}
+    of_trainer = {"about.json": json.dumps(replaced(about, ("config", "model"), model)).encode()}
+    of_policy = {"about.json": json.dumps(replaced(about, ("policies", "default_policy"), policy)).encode()}
+    of_evaluation = replaced(about, ("config", "evaluation_config"), {"model": model})
+    for files in (of_trainer, {"about.json": json.dumps(of_evaluation).encode()}):
+        path = write({**forge.files, **files}, forge.folder)
+        for learn in (True, False):
+            with pytest.raises(RollaxError, match="larger than the stored weights"):
+                Trainer.from_checkpoint(path, learn=learn)
+    with pytest.raises(PolicyError, match="larger than the stored weights"):
+        load_policy(write({**forge.files, **of_policy}, forge.folder))
 
 
 POLICIES = ["rollax.storage:os.system", "rollax.policy.policy:Policy", "rollax.policy.jax_policy:Policy", "x", ""]

@@ -47,6 +47,11 @@ class TestContract:
         np.testing.assert_allclose(together, np.concatenate(one_by_one), rtol=1e-5, atol=1e-6)
 
     @every_kind
+    def test_shapes_of_weights_are_known_without_them(self, kind):
+        policy = make(kind)
+        assert policy._weight_shapes() == {name: array.shape for name, array in policy.get_weights().items()}
+
+    @every_kind
     def test_no_rows(self, kind):
         policy = make(kind)
         states = [np.zeros((0, *part.shape), part.dtype) for part in policy.get_initial_state()]
