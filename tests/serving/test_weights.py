@@ -13,7 +13,7 @@ import safetensors.numpy
 from hypothesis import given
 
 from rollax import CheckpointError, PPOPolicy
-from rollax.errors import RequestError, RollaxError
+from rollax.errors import PolicyError, RequestError, RollaxError
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description, update_policy
 from tests.serving.served_policies import SingleEpisode, observations, runner
@@ -85,6 +85,14 @@ def test_foreign_classes_are_neither_sent_nor_imported(plain, tmp_path, monkeypa
     ):
         with pytest.raises(CheckpointError):
             policy_from_bytes(forged(plain, changes))
+
+
+def test_a_model_that_is_larger_than_the_weights_is_not_built(plain, monkeypatch):
+    config = read_description(policy_to_bytes(plain, 3))["config"]
+    large = forged(plain, {"config": {**config, "model": {**config["model"], "fcnet_hiddens": [12_000, 12_000]}}})
+    monkeypatch.setattr(PPOPolicy, "_describe", lambda *_: pytest.fail("the model is built"))
+    with pytest.raises(PolicyError, match="larger than the stored weights"):
+        policy_from_bytes(large)
 
 
 def test_damaged_bytes_are_refused(plain):
