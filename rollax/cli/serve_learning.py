@@ -10,6 +10,7 @@ from rollax.cli.checkpoints import trainer_class_named
 from rollax.cli.experiment import merged, parse_config, parse_settings
 from rollax.cli.train import new_folder
 from rollax.errors import ConfigError
+from rollax.runs.run_lock import RunLock
 
 DEFAULT_FREQUENCY_S = 60.0
 
@@ -43,10 +44,10 @@ def serve_and_learn(
     given = merged({} if config is None else parse_config(config), parse_settings(settings))
     trainer_class = trainer_class_named(run)
     folder = new_folder(f"{run.rpartition(':')[2]}-server") if out is None else out
-    with make_learning_trainer(trainer_class, given, env_config, folder) as trainer:
+    with RunLock(folder, "--out") as lock, make_learning_trainer(trainer_class, given, env_config, folder) as trainer:
         goes_on = f", from iteration {trainer.iteration}" if trainer.recorded_in else ""
 
         def announce() -> None:
             print(f"{trainer.name} learns at {', '.join(addresses_of(trainer))} ({folder}{goes_on})", flush=True)
 
-        return learn_until_signal(trainer, folder, checkpoint_frequency_s, announce)
+        return learn_until_signal(trainer, lock, checkpoint_frequency_s, announce)

@@ -34,6 +34,7 @@ from rollax.importing import named_by_caller
 from rollax.runs.display import cells, shown_path
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
+from rollax.runs.run_lock import refuse_used
 from rollax.runs.stopping import DONE, checked_stop
 from rollax.storage import newest
 
@@ -159,6 +160,7 @@ def run_experiment(
     if is_new := out is None:
         out = new_folder(f"{trainer.name}-{trainer.config.env or 'data'}")
     out = Path(os.path.abspath(out))  # environments may change the working directory
+    refuse_used(out, "--out")  # else the error below would name the files of another run
     to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
     to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,8 @@ from rollax.runs.results import (
     read_results,
     to_json,
 )
+from rollax.runs.run_lock import LOCK_NAME, RunLock, refuse_used
+from rollax.undoing import undone_on_failure
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -34,6 +35,7 @@ log = logging.getLogger("rollax.runs")
 
 CHECKPOINTS, BEST, CURVE = "checkpoints", "best", "curve.png"
 PREFIX = "checkpoint_"
+_WHERE = "fit(out=...)"
 LOOKS_AT_TRAINING = 10
 """Iterations between two comparisons of the training reward, which improves in most of them."""
 
@@ -44,7 +46,8 @@ class RunFolder:
     `experiment` is the content of `config.json`, with the keys run, env, config and stop; `best_by` the key of
     `WHERE_IN_RESULT` that determines the best model, None for none. With `continues_after`, an iteration, the run in
     the folder is continued after it, and later results are dropped; otherwise a folder that is not empty is a
-    ConfigError.
+    ConfigError. The folder is locked, by `lock` or a lock of its own, until the block ends; ConfigError if another run
+    holds it.
     """
 
     def __init__(
@@ -55,25 +58,21 @@ class RunFolder:
         keep_checkpoints: int | None,
         *,
         continues_after: int | None = None,
+        lock: RunLock | None = None,
     ) -> None:
         if continues_after is None:
-            check_empty(path, "fit(out=...)", "from_checkpoint(...).fit(..., out=another_folder)")
-        elif (path / RESULTS_NAME).exists():
-            _remove_results_after(path, continues_after)
-        # Environments may change the working directory.
-        self.path = path = Path(os.path.abspath(path))
+            check_empty(path, _WHERE, "from_checkpoint(...).fit(..., out=another_folder)")
+        self._lock = RunLock(path, _WHERE) if lock is None else lock
+        self.path = self._lock.folder
         self._checkpoint: Path | None = None
         self._best: Path | None = None
         self._best_score = -math.inf
         self._title = title_of(experiment["run"], experiment["env"])
         self._best_by, self._keep = best_by, keep_checkpoints
         self._events: EventLog | None = None
-        _make(path)
-        with _named_errors(path / "config.json"):
-            (path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
-        with _named_errors(path / RESULTS_NAME):  # opened last, because nothing would close it if the rest failed
-            self._results: IO[bytes] = (path / RESULTS_NAME).open("ab")
-            self._last_line = self._results.tell()
+        with undone_on_failure(self._lock.release):
+            self._results: IO[bytes] = self._begun(experiment, continues_after)
+        self._last_line = self._results.tell()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -84,6 +83,7 @@ class RunFolder:
                 if file is not None:
                     file.close()
         self._draw_curve()
+        self._lock.release()
 
     def inherit(self, run: Path, iteration: int) -> None:
         """Copies the result lines of another run up to an iteration, so that the curve is complete."""
@@ -138,6 +138,16 @@ class RunFolder:
         score = None if self._best is None else self._best_score
         return {"out": self.path, "checkpoint": self._checkpoint, "best_checkpoint": self._best, "best_score": score}
 
+    def _begun(self, experiment: Mapping[str, Any], continues_after: int | None) -> IO[bytes]:
+        """Writes the config, and returns the open file of results."""
+        results = self.path / RESULTS_NAME
+        if continues_after is not None and results.exists():
+            _remove_results_after(self.path, continues_after)
+        with _named_errors(self.path / "config.json"):
+            (self.path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
+        with _named_errors(results):  # opened last, because nothing would close it if the rest failed
+            return results.open("ab")
+
     def _draw_curve(self) -> None:
         """Draws the learning curve, if there are results; a failure is only logged, so that training ends normally."""
         try:
@@ -150,8 +160,12 @@ class RunFolder:
 
 
 def check_empty(path: Path, where: str, go_on: str) -> None:
-    """Refuses a file, or a folder that is not empty; `go_on` is the command that continues its run."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    """Refuses a file, a folder that another run uses, or one that is not empty.
+
+    `go_on` is the command that continues its run. A lock that a killed process left behind does not count.
+    """
+    refuse_used(path, where)
+    if not path.exists() or (path.is_dir() and all(inside.name == LOCK_NAME for inside in path.iterdir())):
         return
     found, more = "is not empty" if path.is_dir() else "is a file", ""
     if (path / RESULTS_NAME).exists():
@@ -178,14 +192,6 @@ def _remove_results_after(folder: Path, iteration: int) -> None:
     with _named_errors(temporary):
         temporary.write_bytes(b"".join(to_json(result).encode() + b"\n" for result in kept))
         temporary.replace(folder / RESULTS_NAME)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fix = "choose a folder that you may write to"
-        raise ConfigError("The run folder cannot be created.", where=str(folder), got=str(error), fix=fix) from error
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from rollax.errors import NonFiniteError
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.runs.interrupts import StopRequest
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX, RunFolder
+from rollax.runs.run_lock import RunLock
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
 from rollax.storage import newest
 from rollax.undoing import undone_on_failure
@@ -63,17 +64,17 @@ def addresses_of(trainer: Trainer) -> list[str]:
 
 
 def learn_until_signal(
-    trainer: Trainer, folder: Path, checkpoint_frequency_s: float, on_ready: Callable[[], Any] = lambda: None
+    trainer: Trainer, lock: RunLock, checkpoint_frequency_s: float, on_ready: Callable[[], Any] = lambda: None
 ) -> int:
     """Trains until SIGINT or SIGTERM arrives, saves a checkpoint, and returns the signal's number.
 
     A second signal raises `Interrupted`. `on_ready` is called once the signal handlers are set. The learner drops
-    updates that are not finite; only ten in a row end the run.
+    updates that are not finite; only ten in a row end the run. At the end the lock of the run's folder is released.
     """
     config = trainer.config.to_json()
     config.pop("env")
     experiment = {"run": run_name(type(trainer)), "env": None, "config": config, "stop": {}}
-    run = RunFolder(folder, experiment, None, KEPT_CHECKPOINTS, continues_after=trainer.iteration)
+    run = RunFolder(lock.folder, experiment, None, KEPT_CHECKPOINTS, continues_after=trainer.iteration, lock=lock)
     saved, failures = trainer.iteration, 0
     with run, StopRequest(trainer.stop_waiting) as request:
         last_save = time.monotonic()

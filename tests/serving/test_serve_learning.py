@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rollax.cli import app
+from rollax.runs.run_lock import RunLock
 from rollax.serving.client import PolicyClient
 from tests.serving.learning_runs import until
 
@@ -165,3 +166,12 @@ def test_errors(arguments, says, tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["serve", "--port=0", *arguments])
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+def test_a_folder_of_a_running_server_is_refused_before_the_server_starts(tmp_path):
+    arguments = ["--run=DQN", "--port=0", "--set=env_config.spaces_of=CartPole-v1", f"--out={tmp_path}"]
+    with RunLock(tmp_path, "here"):
+        result = CliRunner().invoke(app, ["serve", *arguments])
+    assert result.exit_code == 2
+    assert f"process {os.getpid()}" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,158 @@
+"""`RunLock`: only one process writes into a run folder.
+
+The lock is one of the operating system on a file in the folder (flock), which ends with its process, however that ends.
+Reading a run folder needs no lock. On a network file system it depends on the file system and its settings whether the
+processes of other machines see the lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import shlex
+import socket
+import sys
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rollax.errors import ConfigError
+from rollax.undoing import undone_on_failure
+
+log = logging.getLogger("rollax.runs")
+
+LOCK_NAME = "run.lock"
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+_MOST_BYTES = 10_000
+
+_held: set[int] = set()
+"""The descriptors of this process's locks."""
+
+
+class RunLock:
+    """The lock of a run folder, which is created if it is missing; held until `release`, or the end of the process.
+
+    A file system without locks is logged, and the folder is then not locked.
+
+    Args:
+        folder: the run folder.
+        where: the argument or option that names it, for errors.
+    Raises:
+        ConfigError: another run writes into the folder, or the folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path, where: str) -> None:
+        # Environments may change the working directory.
+        self.folder = Path(os.path.abspath(folder))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = _locked(self.folder / LOCK_NAME, where)
+            with suppress(OSError):  # such as a full disk: it is only for the message of others
+                _describe(self._descriptor)
+        except OSError as error:
+            raise ConfigError(
+                "The run folder cannot be created or written to.",
+                where=str(folder),
+                got=str(error),
+                fix="choose a folder that you may write to",
+            ) from error
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Removes the lock; a second call does nothing, nor does one in a forked process."""
+        if self._descriptor in _held:
+            with suppress(OSError):
+                os.unlink(self.folder / LOCK_NAME)
+            _close(self._descriptor)
+        self._descriptor = -1
+
+
+def refuse_used(folder: Path, where: str) -> None:
+    """Raises ConfigError if a run of any process writes into the folder."""
+    with suppress(OSError):  # no lock, or none that can be read
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            _lock(descriptor, fcntl.LOCK_SH, folder, where)
+        finally:
+            os.close(descriptor)
+
+
+def _locked(path: Path, where: str) -> int:
+    """Returns a descriptor of the locked file, which is created if it is missing."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        _held.add(descriptor)
+        with undone_on_failure(partial(_close, descriptor)):
+            _lock(descriptor, fcntl.LOCK_EX, path.parent, where)
+            if _is_named(descriptor, path):
+                return descriptor
+        _close(descriptor)  # another process removed the file before it was locked
+
+
+def _close(descriptor: int) -> None:
+    _held.discard(descriptor)
+    os.close(descriptor)
+
+
+def _lock(descriptor: int, kind: int, folder: Path, where: str) -> None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(
+            "Another run writes into the folder.",
+            where=where,
+            got=f"{folder}, used by {_owner(descriptor)}",
+            expected="a folder that no other process writes to",
+            fix="choose another folder, or wait until that process has ended",
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        log.warning("The file system of %s has no locks: let no other run write into it.", folder)
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _describe(descriptor: int) -> None:
+    """Writes who holds the lock."""
+    owner = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "command": shlex.join(sys.orig_argv),
+        "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+    }
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+
+
+def _owner(descriptor: int) -> str:
+    try:
+        owner: Any = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
+        return f"process {owner['pid']} on {owner['host']} since {owner['since']}: {owner['command']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return "a process that has not written its name yet"
+
+
+def _close_in_child() -> None:
+    """Closes the copies of a forked process, which would hold the locks after the end of this one."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
