@@ -46,8 +46,7 @@ def __getattr__(name: str) -> Any:
             raise
         from rollax.errors import not_installed
 
-        what, where = f"{name} requires a package that is not installed.", f"rollax.{name}"
-        raise not_installed(what, error, where=where, package=error.name or needs[0], extra=needs[1]) from error
+        raise not_installed(name, error, where=f"rollax.{name}", package=needs[0], extra=needs[1]) from error
     except AttributeError as error:  # of a package in an unsuitable version; `from rollax import` would not show it
         raise ImportError(f"rollax.{name} could not be imported: {error}") from error
     finally:

@@ -136,10 +136,37 @@ def _shown(value: Any, limit: int = 300) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
-def not_installed(what: str, error: Exception, *, where: str, package: str, extra: str) -> ConfigError:
-    """The error of a feature whose packages, an extra of rollax, are missing."""
-    fix = f"pip install 'rollax[{extra}]'"
-    return ConfigError(what, where=where, got=str(error), expected=f"the package {package}", fix=fix)
+def not_installed(
+    feature: str, error: Exception, *, where: str, package: str, extra: str = "", fix: str | None = None
+) -> ConfigError:
+    """The error of a feature whose packages are missing, or cannot be imported.
+
+    Args:
+        feature: what requires them, the subject of a sentence.
+        error: the one of the import; it names the missing package, which may be one that `package` requires.
+        where: as in `RollaxError`.
+        package: the package that the feature itself imports.
+        extra: the extra of rollax with these packages.
+        fix: how to install them, if they are in no extra.
+    """
+    missing = missing_package(error)
+    problem = "is not installed" if missing else "is missing or cannot be used"
+    if missing in (None, package.replace("-", "_")):
+        missing = package
+    return ConfigError(
+        f"{feature} requires a package that {problem}.",
+        where=where,
+        got=str(error),
+        expected=f"the package {missing}",
+        fix=fix or f"pip install 'rollax[{extra}]'",
+    )
+
+
+def missing_package(error: Exception) -> str | None:
+    """The package whose absence makes an import fail; None for other errors, such as one of a broken package."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    return error.name.partition(".")[0]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

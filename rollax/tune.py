@@ -28,9 +28,7 @@ try:
     from ray.tune import PlacementGroupFactory, Trainable
 except ImportError as error:
     package = "ray with its extra tune"
-    raise not_installed(
-        "Ray Tune is not installed.", error, where="import rollax.tune", package=package, extra="tune"
-    ) from error
+    raise not_installed("Ray Tune", error, where="import rollax.tune", package=package, extra="tune") from error
 
 _EVALUATION = "evaluation.json"
 """The last evaluation, which is repeated in the results until the next one."""

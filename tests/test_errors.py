@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollax.errors import ConfigError, corrected, nearest, typing_errors
+from rollax.errors import ConfigError, corrected, nearest, not_installed, typing_errors
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,17 @@ def test_a_value_whose_repr_fails_is_still_named():
             raise RuntimeError("no repr")
 
     assert "Broken object at" in ConfigError("Wrong.", got=Broken()).parts["got"]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ModuleNotFoundError("No module named 'brax'", name="brax"), "brax"),
+        (ModuleNotFoundError("No module named 'ml_collections.x'", name="ml_collections.x"), "ml_collections"),
+        (ImportError("cannot import name 'x' from 'jax'", name="jax"), "brax"),  # there, but unsuitable
+    ],
+)
+def test_the_package_that_is_missing_is_named(error, expected):
+    raised = not_installed("brax", error, where="env", package="brax", extra="jaxenvs")
+    assert raised.parts["expected"] == f"the package {expected}"
+    assert raised.parts["fix"] == "pip install 'rollax[jaxenvs]'"

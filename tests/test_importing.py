@@ -36,10 +36,12 @@ def test_module_that_fails_on_import(text, tmp_path, monkeypatch):
 
 
 def test_module_whose_extra_is_not_installed(tmp_path, monkeypatch):
-    raised = """not_installed("No PyTorch.", ImportError(), where="here", package="torch", extra="torch")"""
+    raised = (
+        """not_installed("PyTorch", ModuleNotFoundError(name="torch"), where="here", package="torch", extra="torch")"""
+    )
     (tmp_path / "without_extra.py").write_text(f"from rollax.errors import not_installed\nraise {raised}")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=r"without_extra:P \(ConfigError: No PyTorch\.\)") as error:
+    with pytest.raises(ConfigError, match=r"without_extra:P \(ConfigError: PyTorch requires a package") as error:
         import_object(ImportPath("without_extra:P"), "config key 'policy_class'")
     assert error.value.parts["fix"] == "pip install 'rollax[torch]'"
 

@@ -89,6 +89,8 @@ def serve(
     """Serve a trained policy over HTTP and WebSockets, or, with --run, a policy that learns from its clients."""
     with readable_errors(traceback):
         import_first(imports)
+        from rollax import PolicyServer  # first, because its error without the extra names the extra
+
         address: dict[str, Any] = {
             "host": host,
             "port": port,
@@ -119,7 +121,6 @@ def serve(
             **{"config": config, "set": settings, "out": out, "checkpoint-frequency-s": checkpoint_frequency_s},
         )
         from rollax.serving.limits import Limits
-        from rollax.serving.server import PolicyServer
 
         token = None if token_file is None else read_token(token_file)
         found = newest_checkpoint(checkpoint)

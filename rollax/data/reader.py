@@ -327,11 +327,9 @@ def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetRead
         try:
             kind = import_object(ImportPath(FORMATS[kind]) if kind in FORMATS else kind, "format")
         except ConfigError as error:
-            if isinstance(error.__cause__, ImportError) and error.__cause__.name in ("pyarrow", "h5py", "minari"):
-                package = error.__cause__.name
-                what = "Data sets require packages that are not installed."
+            if isinstance(error.__cause__, ImportError) and kind in FORMATS:
                 raise not_installed(
-                    what, error.__cause__, where="open_dataset", package=package, extra="offline"
+                    "The data set", error.__cause__, where="open_dataset", package="pyarrow", extra="offline"
                 ) from error
             raise
     return _called(kind, settings, paths)

@@ -159,7 +159,7 @@ def register_games() -> None:
         import ale_py
     except ImportError as error:
         where = "an env id that begins with ALE/"
-        raise not_installed("Atari is not installed.", error, where=where, package="ale-py", extra="atari") from error
+        raise not_installed("Atari", error, where=where, package="ale-py", extra="atari") from error
     gym.register_envs(ale_py)
 
 

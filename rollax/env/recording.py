@@ -323,6 +323,4 @@ def encoder() -> str:
         return get_ffmpeg_exe()
     except (ImportError, RuntimeError) as error:
         where = "recording an environment"
-        raise not_installed(
-            "Videos cannot be written.", error, where=where, package="imageio-ffmpeg", extra="video"
-        ) from error
+        raise not_installed("A video", error, where=where, package="imageio-ffmpeg", extra="video") from error

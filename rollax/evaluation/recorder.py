@@ -271,8 +271,9 @@ def make_recorder(config: TrainerConfig, sampler: Sampler, worker_index: int) ->
         from rollax.data.new_file import check_folder
         from rollax.data.writer import DatasetWriter
     except ImportError as error:
-        what = "Writing experience requires a package that is not installed."
-        raise not_installed(what, error, where="config key 'output'", package="pyarrow", extra="offline") from error
+        raise not_installed(
+            "Writing experience", error, where="config key 'output'", package="pyarrow", extra="offline"
+        ) from error
     assert config.output is not None
     runners = sampler.runners
 

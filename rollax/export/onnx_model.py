@@ -29,8 +29,7 @@ def policy_to_onnx(runner: PolicyRunner) -> bytes:
         from rollax.export.graph import ROWS, Graph, Value, dims_of
         from rollax.export.primitives.table import convert
     except ImportError as error:
-        what = "ONNX is not installed."
-        raise not_installed(what, error, where="export to ONNX", package="onnx", extra="export") from error
+        raise not_installed("ONNX", error, where="export to ONNX", package="onnx", extra="export") from error
     function = PolicyFunction(runner)
     (rows,) = jax.export.symbolic_shape(ROWS)
     jaxpr, names, weights = function.traced(rows)

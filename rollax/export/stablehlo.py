@@ -40,5 +40,6 @@ def policy_to_stablehlo(runner: PolicyRunner) -> bytes:
     try:
         return bytes(exported.serialize())
     except ImportError as error:
-        what = "The format of StableHLO files is not installed."
-        raise not_installed(what, error, where="export to StableHLO", package="flatbuffers", extra="export") from error
+        raise not_installed(
+            "StableHLO", error, where="export to StableHLO", package="flatbuffers", extra="export"
+        ) from error

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax.errors import ConfigError, EnvError, nearest, not_installed
+from rollax.errors import ConfigError, EnvError, missing_package, nearest, not_installed
 from rollax.importing import JAX_ENV
 from rollax.jaxenv.jax_env import JaxEnv, MultiAgentJaxEnv, Outcome, TimeLimit, limited
 from rollax.spaces import ACTION_MASK, Path, walk
@@ -25,6 +25,7 @@ _Named = tuple[Callable[..., JaxEnv], Callable[..., Any]]
 """Creator of an environment from the settings in `env_config`; callable with these settings, for errors."""
 
 _BRAX_STEPS = 1000
+_NEW_GYMNAX = "pip install 'gymnax>=1.0'"
 _JAXMARL_MPE = "jaxmarl.environments.mpe."  # its constructors take any keyword
 
 
@@ -77,7 +78,13 @@ class GymnaxEnv(JaxEnv):
 
     def __init__(self, env: Any, params: Any = None) -> None:
         if not hasattr(env, "is_truncated"):
-            raise _no_gymnax("an older one, which does not tell time limits from ends")
+            raise ConfigError(
+                "gymnax is too old.",
+                where="env",
+                got="a version that does not tell time limits from ends",
+                expected="gymnax 1.0 or newer",
+                fix=_NEW_GYMNAX,
+            )
         self.env, self.params = env, env.default_params if params is None else params
         convert = importlib.import_module("gymnax.environments.spaces").gymnax_space_to_gym_space
         obs, _ = jax.eval_shape(env.reset_env, jax.random.key(0), self.params)
@@ -212,10 +219,7 @@ def brax(name: str) -> _Named:
 
 def gymnax(name: str) -> _Named:
     """`jax:gymnax/CartPole-v1`; settings are fields of its parameters, and keywords of its class."""
-    try:
-        library = importlib.import_module("gymnax")
-    except ImportError as error:
-        raise _no_gymnax(str(error)) from error
+    library = _module_in_no_extra("gymnax", _NEW_GYMNAX)
     _check_name("gymnax", name, library.registered_envs)
 
     def make(**settings: Any) -> JaxEnv:
@@ -231,10 +235,7 @@ def gymnax(name: str) -> _Named:
 
 def jaxmarl(name: str) -> _Named:
     """`jax:jaxmarl/MPE_simple_spread_v3`; settings are those of the class."""
-    try:
-        library = importlib.import_module("jaxmarl")
-    except ImportError as error:
-        raise _not_in_extra("jaxmarl", "0.2", str(error), "pip install jaxmarl") from error
+    library = _module_in_no_extra("jaxmarl", "pip install jaxmarl")
     _check_name("jaxmarl", name, library.registered_envs)
 
     def make(**settings: Any) -> JaxEnv:
@@ -314,18 +315,18 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.partition(".")[0]
-        what = f"{package} is not installed."
-        raise not_installed(what, error, where="env", package=package, extra="jaxenvs") from error
+        raise not_installed(package, error, where="env", package=package, extra="jaxenvs") from error
 
 
-def _no_gymnax(got: str) -> ConfigError:
-    return _not_in_extra("gymnax", "1.0", got, "pip install 'gymnax>=1.0'")
-
-
-def _not_in_extra(package: str, version: str, got: str, fix: str) -> ConfigError:
-    """The error of a package that is in no extra, because it excludes the newest Gymnasium."""
-    expected = f"the package {package}, {version} or newer"
-    return ConfigError(f"{package} {version} is not installed.", where="env", got=got, expected=expected, fix=fix)
+def _module_in_no_extra(name: str, fix: str) -> Any:
+    """A library that is in no extra, because it excludes the newest Gymnasium."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        # Without its own requirements, as after `pip install --no-deps`, the library itself is there.
+        missing = missing_package(error) or name
+        fix = fix if missing == name else f"pip install {missing}"
+        raise not_installed(name, error, where="env", package=name, fix=fix) from error
 
 
 def _check_name(library: str, name: str, known: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, not_installed
 
 _ANSWERS_WITHIN_S = 15.0
 # The start of an HTTP/2 connection, as gRPC and Ray use it: the preface and an empty settings frame.
@@ -33,11 +33,11 @@ def started_ray(required_by: str, address: str | None = None) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ConfigError(
-            "Ray is not installed.",
+        raise not_installed(
+            "A run with other processes",
+            error,
             where=f"config key '{required_by}'",
-            got=str(error),
-            expected="the package ray, which runs the other processes",
+            package="ray",
             fix=f"pip install 'rollax[ray]', or leave {required_by} out",
         ) from error
     if ray.is_initialized():

@@ -304,7 +304,7 @@ def _make_calls(address: str, token: str | None, timeout: float, ca_file: str | 
         from rollax.serving.client_connections import Address
     except ImportError as error:
         raise not_installed(
-            "The packages of the policy client are missing.",
+            "PolicyClient",
             error,
             where="PolicyClient",
             package="msgspec",

@@ -229,7 +229,7 @@ class StreamConnection:
             from websockets.uri import parse_uri
         except ImportError as error:
             raise not_installed(
-                "The packages of the policy client are missing.",
+                "A policy client over WebSockets",
                 error,
                 where=address.text,
                 package="websockets",

@@ -267,7 +267,7 @@ def _uvicorn_config(service: Service, access: Access, pages: Mapping[str, Any] |
         from rollax.serving.stream import Stream
     except ImportError as error:
         raise not_installed(
-            "A policy server cannot be started.", error, where="rollax.serving", package="uvicorn", extra="serving"
+            "A policy server", error, where="rollax.serving", package="uvicorn", extra="serving"
         ) from error
     config = uvicorn.Config(
         HttpApp(service, access, pages),

@@ -8,5 +8,4 @@ from rollax.errors import not_installed
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    where = "import rollax.torch"
-    raise not_installed("PyTorch is not installed.", error, where=where, package="torch", extra="torch") from error
+    raise not_installed("rollax.torch", error, where="import rollax.torch", package="torch", extra="torch") from error

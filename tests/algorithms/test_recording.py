@@ -100,7 +100,7 @@ def test_an_env_without_frames(tmp_path):
 def test_without_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "imageio_ffmpeg", None)
     with PPOTrainer(Film, CONFIG) as trainer:
-        with pytest.raises(ConfigError, match=r"Videos cannot be written(.|\n)*imageio-ffmpeg(.|\n)*rollax\[video\]"):
+        with pytest.raises(ConfigError, match=r"requires a package(.|\n)*imageio-ffmpeg(.|\n)*rollax\[video\]"):
             trainer.evaluate(1, record_dir=tmp_path)
 
 

@@ -207,4 +207,4 @@ def test_unknown_game():
 
 def test_without_ale_py(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    refused(ConfigError, env_creator, PONG, says="Atari is not installed...ALE/...pip install 'rollax[atari]'")
+    refused(ConfigError, env_creator, PONG, says="Atari requires a package...ALE/...pip install 'rollax[atari]'")

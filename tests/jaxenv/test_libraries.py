@@ -252,7 +252,7 @@ class TestGymnax:
 
     def test_an_old_one_is_refused(self, monkeypatch):
         monkeypatch.delattr(Environment, "is_truncated")
-        with pytest.raises(ConfigError, match=r"gymnax 1\.0 is not installed[\s\S]*pip install 'gymnax>=1\.0'"):
+        with pytest.raises(ConfigError, match=r"gymnax is too old[\s\S]*pip install 'gymnax>=1\.0'"):
             the_env("jax:gymnax/Climb-v0")
 
     def test_an_unknown_name(self):
@@ -311,3 +311,15 @@ def test_a_library_that_is_not_installed(name, module, fix, monkeypatch):
     monkeypatch.delitem(sys.modules, "brax.envs", raising=False)
     with pytest.raises(ConfigError, match=rf"pip install '?{fix}"):
         env_creator(name)
+
+
+@pytest.mark.parametrize("library", ["brax", "gymnax", "jaxmarl", "pgx"])
+def test_a_library_whose_own_requirement_is_not_installed(library, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / f"{library}.py").write_text("import a_requirement_of_it")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        env_creator(f"jax:{library}/one")
+    assert raised.value.parts["expected"] == "the package a_requirement_of_it"
+    assert library not in raised.value.parts["fix"]

@@ -227,6 +227,5 @@ def _pettingzoo() -> Any:
     try:
         import pettingzoo
     except ImportError as error:
-        what = "PettingZoo is not installed."
-        raise not_installed(what, error, where="env", package="pettingzoo", extra="pettingzoo") from error
+        raise not_installed("PettingZoo", error, where="env", package="pettingzoo", extra="pettingzoo") from error
     return pettingzoo

@@ -17,8 +17,7 @@ from rollax.errors import EnvError, MultiAgentError, SpaceError, not_installed
 try:
     from pettingzoo import ParallelEnv
 except ImportError as error:
-    what = "PettingZoo is not installed."
-    raise not_installed(what, error, where="to_pettingzoo", package="pettingzoo", extra="pettingzoo") from error
+    raise not_installed("PettingZoo", error, where="to_pettingzoo", package="pettingzoo", extra="pettingzoo") from error
 
 
 def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:

@@ -315,7 +315,7 @@ class TestRefused:
 
     def test_without_the_extra(self, monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-        says = "Videos cannot be written...imageio-ffmpeg...pip install 'rollax[video]'"
+        says = "requires a package...imageio-ffmpeg...pip install 'rollax[video]'"
         refused(ConfigError, record_env, Film, tmp_path, says=says)
         refused(ConfigError, record_env, Film(DRAWS), tmp_path, says=says)
 

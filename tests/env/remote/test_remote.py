@@ -376,7 +376,7 @@ def test_bad_output_is_refused(trio, method, value, says, monkeypatch):
 
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    says = "Ray is not installed...pip install 'rollax[ray]'"
+    says = "requires a package that is not installed...ray...pip install 'rollax[ray]'"
     error = refused(ConfigError, lambda: started_ray("remote_worker_envs"), says=says)
     assert isinstance(error, ConfigError)
 
