@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from rollax.env.base_env import BaseEnv
+from rollax.env.checks import failed
 from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, make_base_env, signature_of, to_base_env, way_of
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
@@ -188,6 +189,10 @@ class RecordedEnv(EnvWrapper):
             frame: Any = self.env.try_render(env_id)
         except WorkerError:
             return None
+        except RollaxError:
+            raise
+        except Exception as error:
+            raise failed(error, "render()", f"sub-environment {env_id}") from error
         if is_frame(frame):
             return frame
         raise EnvError(

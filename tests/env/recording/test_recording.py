@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import BaseEnv, ConfigError, EnvContext, EnvError, RollaxError, record_env, to_base_env
@@ -293,6 +294,14 @@ class TestRefused:
                 return frame
 
         refused(EnvError, play, recorded(Odd, tmp_path), 1, says="does not return frames...[height, width, 3]")
+
+    def test_an_env_that_cannot_draw(self, tmp_path):
+        class WithoutPygame(Film):
+            def render(self):
+                raise DependencyNotInstalled("pygame is not installed")
+
+        base = recorded(WithoutPygame, tmp_path)
+        refused(EnvError, play, base, 1, says="pygame is not installed...sub-environment 0...render()...install")
 
     def test_a_frame_of_another_size(self, tmp_path):
         class Grows(Film):
