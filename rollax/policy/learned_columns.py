@@ -17,6 +17,13 @@ from rollax.policy.column_shapes import ColumnShapes, Misfit
 from rollax.spaces import path_text, space_text
 
 _NAMES = frozenset(value for key, value in vars(SampleBatch).items() if key.isupper())
+_OF_SEQUENCES = {
+    SampleBatch.STATE_IN: "leave state_in out of train_columns: the loss of a model with memory has it anyway, one row "
+    "for each sequence",
+    SampleBatch.SEQ_LENS: "leave seq_lens out of train_columns: the argument mask of the loss is 0 on the padding of "
+    "sequences",
+}
+"""The fix for a column with one row for each sequence among those with one for each step."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -43,7 +50,8 @@ class LearnedColumns:
                         where=f"policy class {type(policy).__name__}, train_columns, column {name!r}",
                         got=f"shape {np.shape(leaf)}",
                         expected=f"({rows}, ...)",
-                        fix="return one row for each row of the batch; return numbers that are equal for all rows from "
+                        fix=_OF_SEQUENCES.get(name)
+                        or "return one row for each row of the batch; return numbers that are equal for all rows from "
                         "coefficients()",
                     )
         changed = _may_be_changed(type(policy))
@@ -105,12 +113,12 @@ def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:
             expected=f"{name!r} among the returned columns",
             fix=f"return it: {{**super().train_columns(batch), {name!r}: batch[{name!r}]}}",
         )
+    fixes = _OF_SEQUENCES | {"dones": f"use {SampleBatch.TERMINATEDS} and {SampleBatch.TRUNCATEDS}, which are separate"}
+    filled = "pass a batch that postprocess_rows returned or a replay buffer returns, or fill the column"
     return MissingColumnError(
         "The batch lacks a column that the policy learns from.",
         where=f"{where}, column {name!r}",
         got=f"columns {list(batch)}",
         expected=f"the column {name!r} too",
-        fix=f"use {SampleBatch.TERMINATEDS} and {SampleBatch.TRUNCATEDS}, which are separate"
-        if name == "dones"
-        else "pass a batch that postprocess_rows returned or a replay buffer returns, or fill the column",
+        fix=fixes.get(name, filled),
     )

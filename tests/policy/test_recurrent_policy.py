@@ -16,7 +16,8 @@ from rollax.algorithms.dqn import DQNPolicy
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.batch import Fragment
-from rollax.errors import PolicyError
+from rollax.batch.columns import MissingColumnError
+from rollax.errors import BatchError, PolicyError
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise
@@ -430,3 +431,26 @@ def test_a_repeated_segment_is_not_one_trajectory_without_a_number_of_steps_eith
     sequences, count = sequences_of(policy, SampleBatch.concat_samples([segment, segment]))
     assert (count, sequences["seq_lens"].tolist()) == (4, [4, 2, 4, 2])
     np.testing.assert_array_equal(sequences["state_in"][0], segment["state_in"][0][[0, 4, 0, 4]])
+
+
+@pytest.mark.parametrize("name", ["state_in", "seq_lens"])
+def test_columns_of_sequences_among_those_of_steps_are_refused(name):
+    class Lists(PPOPolicy):
+        def train_columns(self, batch):
+            return {**super().train_columns(batch), name: batch[name]}
+
+    class Leaves(PPOPolicy):  # as the error says
+        def loss(self, model, out, batch, mask, coefficients):
+            assert name in batch or name == "seq_lens"
+            return super().loss(model, out, batch, mask, coefficients)
+
+    batch = experience(make(), [6, 2])
+    with pytest.raises(BatchError) as raised:
+        make(Lists).learn_on_batch(batch.sequences(4))
+    assert f"leave {name} out" in raised.value.parts["fix"]
+    if name == "seq_lens":
+        with pytest.raises(MissingColumnError) as raised:
+            make(Lists).learn_on_batch(batch)
+        assert f"leave {name} out" in raised.value.parts["fix"]
+    for rows in (batch, batch.sequences(4)):
+        make(Leaves).learn_on_batch(rows)
