@@ -211,7 +211,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
     if column is None or column.ndim != 1 or column.dtype.kind not in "fiub":
         if len(rewards) == 0:
             return np.empty(0)
-        row = next((i for i, value in enumerate(rewards) if not _is_real(value)), 0)
+        row = next((i for i, value in enumerate(rewards) if not is_real(value)), 0)
         raise EnvError(
             "The reward is not a real number.",
             where=where(row),
@@ -285,7 +285,8 @@ def outline(value: Any) -> str:
     return f"{type(value).__name__}: {value!r}"
 
 
-def _is_real(value: Any) -> bool:
+def is_real(value: Any) -> bool:
+    """Whether a value is a real number: a scalar, or an array without axes."""
     try:
         number = np.asarray(value)
     except ValueError:

@@ -196,11 +196,12 @@ class _Grouped(MultiAgentEnv):
 
 
 def _sum(rewards: list[Any]) -> Any:
-    """The sum, or the first value that is not a number, which is refused later."""
-    for reward in rewards:
-        if isinstance(reward, str) or np.ndim(reward) or reward is None:
-            return reward
-    return sum(rewards)
+    """The sum as a float, or the first value that is not a real number, which is refused later.
+
+    In the dtype of the rewards it could overflow: -100 twice is 56 in int8.
+    """
+    unreal = [reward for reward in rewards if not checks.is_real(reward)]
+    return unreal[0] if unreal else sum(map(float, rewards))
 
 
 def _check_groups(groups: Groups, possible_agents: Sequence[Hashable] | None) -> None:

@@ -105,6 +105,24 @@ class TestDicts:
         assert (terminateds, truncateds) == (NO, NO)
         assert infos == {"team": {"b": {"x": 1}}}
 
+    @pytest.mark.parametrize(
+        ("reward", "twice"),
+        [
+            (np.int8(-100), -200.0),
+            (np.array(-100, np.int8), -200.0),
+            (np.uint8(200), 400.0),
+            (np.bool_(True), 2.0),
+            (np.float16(60000), 120000.0),
+            (np.float32(2**24 + 2), 2.0**25 + 4),
+            (2**62, 2.0**63),
+        ],
+    )
+    def test_rewards_of_narrow_dtypes_are_summed_without_overflow(self, reward, twice):
+        obs = FixedSteps().first[0]
+        grouped = FixedSteps((obs, {"a": reward, "b": reward}, NO, NO, {})).with_agent_groups(GROUPS)
+        grouped.reset()
+        assert grouped.step({"team": (0, 0), "c": 0})[1] == {"team": twice}
+
     def test_members_keep_the_order_of_the_group(self):
         env = FixedSteps((FixedSteps().first[0], {}, NO, NO, {}))
         grouped = env.with_agent_groups({"team": ("c", "a"), "rest": ["b"]})
