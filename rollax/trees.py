@@ -81,6 +81,11 @@ def unstack(columns: Tree) -> list[Any]:
     return list(columns)
 
 
+def copied(tree: Tree) -> Tree:
+    """Returns the tree with a writable copy of each NumPy array; other leaves, such as ints, stay."""
+    return tree_map(lambda leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+
+
 def empty_like(tree: Tree, rows: int) -> Tree:
     """Returns uninitialized columns of `rows` rows with the row shapes and dtypes of `tree`."""
     return tree_map(lambda leaf: np.empty((rows, *leaf.shape[1:]), leaf.dtype), tree)

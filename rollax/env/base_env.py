@@ -143,7 +143,7 @@ class BaseEnv:
         Args:
             rows: the polled rows.
             selection: [K] indices of rows that wait for an action; None for all rows.
-            actions: columns of K actions.
+            actions: columns of K actions; the environment may keep them and write into them.
         """
         if self.__collected is None:
             self.__collected = {}

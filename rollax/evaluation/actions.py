@@ -18,9 +18,10 @@ from rollax.trees import Tree, namespace
 class ActionMap:
     """Maps columns of policy actions to columns that the environment accepts.
 
-    Only Box leaves are mapped, and integers whose dtype is narrower than int32 are cast. If the space has neither,
-    `identity` is true and the columns are returned unchanged. NaNs are kept: the caller refuses them, as it can name
-    the policy and the step.
+    Only Box leaves are mapped, and integers whose dtype is narrower than int32 are cast; if the space has neither,
+    `identity` is true. The result shares no memory with the policy's actions, which are learned from: an environment
+    may keep its actions and write into them. NaNs are kept: the caller refuses them, as it can name the policy and the
+    step.
 
     Args:
         action_space: the environment's action space, nested or not.
@@ -49,14 +50,17 @@ class ActionMap:
         return float(sum(np.log(width).sum() for width in widths))
 
     def __call__(self, columns: Tree) -> Tree:
-        """The environment's actions, in the dtypes of its space; of columns in JAX, traced or not, in float32."""
+        """The environment's actions, in the dtypes of its space; of columns in JAX, traced or not, in float32.
+
+        Arrays of NumPy are writable copies.
+        """
 
         def to_env(leaf: spaces.Space, path: Path, column: Any) -> Any:
             if path in self.boxes:
                 return self.boxes[path].to_env(column)
-            return column.astype(leaf.dtype) if path in self._narrow else column
+            return column.astype(leaf.dtype) if path in self._narrow else trees.copied(column)
 
-        return columns if self.identity else walk(to_env, self._space, columns)
+        return trees.copied(columns) if self.identity else walk(to_env, self._space, columns)
 
     def to_policy(self, columns: Tree) -> Tree:
         """The inverse, for logged actions; float32 in Box leaves. It is linear beyond the bounds."""
@@ -111,7 +115,7 @@ class BoxMap:
             actions = xp.rint(actions)
         if self.cuts:
             actions = xp.minimum(xp.maximum(actions, self.low), self.high)
-        return actions.astype(self.box.dtype, copy=False)
+        return actions.astype(self.box.dtype)
 
     def to_policy(self, actions: Any) -> NDArray[np.float32]:
         actions = self._checked(actions)

@@ -146,7 +146,6 @@ class Recorder:
         if runner.action_map.boxes:
             decided[ENV_ACTIONS] = runner.action_map(actions)
             if given is not None:
-                decided[ENV_ACTIONS] = trees.tree_map(np.array, decided[ENV_ACTIONS])
                 trees.put(decided[ENV_ACTIONS], given.rows, spaces.stack(runner.policy.action_space, given.values))
         row_bytes = sum(leaf[:1].nbytes for column in decided.values() for leaf in trees.leaves(column))
         self._row_bytes[policy_id] = row_bytes

@@ -77,7 +77,7 @@ class Acting:
         a noisy model that explores.
         """
         actions, packed, states = self._act(params, extra, columns, noise, noise_seed)
-        actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
+        actions = trees.tree_map(lambda leaf: np.array(leaf)[:rows], actions)  # writable, unlike arrays of JAX
         return actions, [np.asarray(part)[:rows] for part in states], self.fetches_of(np.asarray(packed)[:rows])
 
     def fetches_of(self, packed: np.ndarray) -> dict[str, np.ndarray]:

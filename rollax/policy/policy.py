@@ -155,6 +155,7 @@ class Policy(ABC):
         context = self.memory_of(1, states, prev_actions, prev_rewards)
         actions, state_outs, extra = call_accepted(self.compute_actions, columns, explore=explore, **context)
         action = actions[0] if isinstance(actions, list) else trees.index(trees.tree_map(np.asarray, actions), 0)
+        action = trees.copied(action)  # the caller may write into it
         if state is None and not context["state_batches"]:
             return action
         return action, [part[0] for part in state_outs], {key: value[0] for key, value in extra.items()}

@@ -10,6 +10,14 @@ def f32(rows) -> np.ndarray:
     return np.array(rows, np.float32)
 
 
+def check_copy(sent, chosen):
+    """The environment may write into what is sent: what the policy has chosen is learned from."""
+    np.testing.assert_array_equal(sent, chosen)
+    assert sent.dtype == chosen.dtype
+    assert sent.flags.writeable
+    assert not np.shares_memory(sent, chosen)
+
+
 # Bounds by element: both, both, above only, none.
 MIXED = spaces.Box(f32([-2, 0, -np.inf, -np.inf]), f32([2, 10, 3, np.inf]))
 
@@ -58,12 +66,14 @@ def test_integer_boxes_are_rounded_and_kept_in_range():
     np.testing.assert_array_equal(mapped(space, [[-1.0, 1.0]], normalize=True), [[0, 255]])
 
 
-def test_spaces_without_a_box_are_not_copied():
+def test_spaces_without_a_box_are_not_changed():
     space = spaces.Dict({"a": spaces.Discrete(3, start=1), "b": spaces.Tuple([spaces.MultiDiscrete([2, 3])])})
     action_map = ActionMap(space, clip_actions=True, normalize_actions=True)
     columns = {"a": np.array([1, 3]), "b": (np.zeros((2, 2), np.int64),)}
     assert action_map.identity
-    assert action_map(columns) is columns
+    sent = action_map(columns)
+    check_copy(sent["a"], columns["a"])
+    check_copy(sent["b"][0], columns["b"][0])
     assert action_map.to_policy(columns) is columns
 
 
@@ -73,8 +83,8 @@ def test_nested():
     action_map = ActionMap(space, clip_actions=False, normalize_actions=True)
     out = action_map(columns)
     np.testing.assert_array_equal(out[0]["x"], np.full((5, 2, 3), 2))
-    assert out[0]["n"] is columns[0]["n"]
-    assert out[1] is columns[1]
+    check_copy(out[0]["n"], columns[0]["n"])
+    check_copy(out[1], columns[1])
     np.testing.assert_array_equal(action_map.to_policy(out)[0]["x"], columns[0]["x"])
     assert not action_map.identity
 
@@ -118,4 +128,4 @@ def test_choices_of_a_narrow_dtype_are_in_the_space(dtype):
     assert not choices.contains(columns["a"][0])
     mapped = ActionMap(nested, clip_actions=True, normalize_actions=True)(columns)
     assert choices.contains(mapped["a"][0])
-    assert mapped["b"] is columns["b"]  # wider dtypes need no cast
+    check_copy(mapped["b"], columns["b"])  # wider dtypes need no cast

@@ -96,8 +96,8 @@ class ExternalBaseEnv(BaseEnv):
                     expected="one action for each row that acts",
                     fix="send one action for each row that acts",
                 )
-        # Copies, because a playing thread may write into the action while the sampler reads its arrays.
-        values = trees.unstack(trees.tree_map(np.array, actions))
+        # Copies, because a playing thread may write into the action while the caller reads its arrays.
+        values = trees.unstack(trees.copied(actions))
         self._queue.answer([self._alive[slot] for slot in slots], values)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> None:

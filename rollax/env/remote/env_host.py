@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from rollax import trees
 from rollax.env import checks
 from rollax.env.adapters import JAX_ENV_CLASS, adapted, has_base
 from rollax.env.base_env import BaseEnv
@@ -80,6 +81,7 @@ class EnvHost:
 
     def step(self, action: Any) -> Any:
         """Returns the result of the environment's step."""
+        action = trees.copied(action)  # Ray's arrays are read-only
         return self._attempt("step()", lambda: self._env.step(action), action)
 
     def render(self) -> Any:

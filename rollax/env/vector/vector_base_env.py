@@ -243,8 +243,5 @@ class Answers:
             )
         self._state = _OVER
         self._all_at_once = False
-        # A copy, because an environment may keep its action, or write into it.
-        is_own = self._columns is self._own
-        return trees.tree_map(
-            lambda leaf: np.array(leaf) if is_own or not leaf.flags.writeable else leaf, self._columns
-        )
+        # A copy of the arrays of the next step, because an environment may keep its action, or write into it.
+        return trees.copied(self._columns) if self._columns is self._own else self._columns

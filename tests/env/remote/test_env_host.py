@@ -175,3 +175,18 @@ def test_an_end_without_agents_is_not_lost_beside_a_reset(monkeypatch):
     assert env.reset_rows(np.array([1])) is None
     rows = env.poll_rows()
     assert (rows.env_index.tolist(), rows.starts.tolist(), rows.ended_envs.tolist()) == ([1], [True], [0])
+
+
+def test_an_environment_may_write_into_its_action_though_arrays_from_ray_are_read_only():
+    class Writes(Party):
+        def step(self, actions):
+            actions["a"] -= 1
+            self.written = actions
+            return {}, {}, {}, {}, {}
+
+    host, sent = EnvHost(0, lambda index: Writes()), np.array([2, 1])
+    host.make()
+    sent.flags.writeable = False
+    host.step({"a": sent, "b": 4})
+    written = host.look_up("written")[1]
+    assert (written["a"].tolist(), written["b"], sent.tolist()) == ([1, 0], 4, [2, 1])
