@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
-from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.models.distributions.discrete import masked
 from rollax.models.encoder import Encoder
 from rollax.models.group_view import GroupView
 from rollax.models.layers import MLP, dense
@@ -89,7 +89,7 @@ class GroupQNetwork(nnx.Module):
         return self._outputs({"obs": obs})
 
     def values(self, columns: Any) -> tuple[Float[Array, "B M N"], State]:
-        """Each member's values, `MASKED_LOGIT` for invalid actions, and the recurrent state; see `run_model`."""
+        """Each member's values, the lowest for invalid actions, and the recurrent state; see `run_model`."""
         view, obs = self.view, columns["obs"]
         inputs = {"obs": view.seen(obs)}
         if is_recurrent(self.network):
@@ -100,7 +100,7 @@ class GroupQNetwork(nnx.Module):
         out = run_model(self.network, inputs)
         values = jnp.swapaxes(_parted(out.policy, view.members), 0, 1)
         if view.masked:
-            values = jnp.where(view.valid(obs), values, MASKED_LOGIT)
+            values = masked(values, view.valid(obs))
         return values, tuple(jnp.swapaxes(_parted(part, view.members), 0, 1) for part in out.state)
 
     def joint(self, values: Float[Array, "B M"], obs: Any) -> Float[Array, "B K"]:

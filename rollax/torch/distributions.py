@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from rollax.models.distributions.base import (
+    LOG_ZERO,
+    LOWEST_LOGIT,
     MASKED_LOGIT,
     NOISE_MAX,
     NOISE_MIN,
@@ -81,7 +83,7 @@ class Categorical(OneChoice, TorchDistribution):
 
     def _mask(self, inputs: Tensor, action_mask: Tensor) -> Tensor:
         valid = as_tensor(action_mask, inputs.device) > 0
-        return _masked(inputs, valid | ~valid.any(dim=-1, keepdim=True))
+        return masked(inputs, valid | ~valid.any(dim=-1, keepdim=True))
 
 
 @dataclass(frozen=True)
@@ -108,14 +110,14 @@ class MultiCategorical(Choices, TorchDistribution):
         return _kl(self._padded(inputs), self._padded(other_inputs)).sum(-1)
 
     def _mask(self, inputs: Tensor, action_mask: Tensor) -> Tensor:
-        return _masked(inputs, action_mask)
+        return masked(inputs, as_tensor(action_mask, inputs.device) > 0)
 
     def _padded(self, inputs: Tensor) -> Tensor:
         """[B, D, K] the logits of each choice, padded to the largest."""
         width = max(self.nvec)
         if min(self.nvec) == width:
             return inputs.reshape(len(inputs), len(self.nvec), width)
-        parts = inputs.split(self.nvec, dim=1)
+        parts = inputs.clamp(min=MASKED_LOGIT).split(self.nvec, dim=1)
         return torch.stack([functional.pad(p, (0, width - p.shape[1]), value=PADDING_LOGIT) for p in parts], dim=1)
 
     def _actions(self, choices: Tensor) -> Tensor:
@@ -136,7 +138,7 @@ class Bernoulli(Bits, TorchDistribution):
         rows = len(inputs)
         self._check("actions", actions, (rows, *self.shape))
         bits = as_tensor(actions, inputs.device).reshape(rows, self.num_inputs)
-        off = torch.where(bits == 0, functional.logsigmoid(-inputs), MASKED_LOGIT)
+        off = torch.where(bits == 0, functional.logsigmoid(-inputs), LOG_ZERO)
         return torch.where(bits == 1, functional.logsigmoid(inputs), off).sum(-1)
 
     def _entropy(self, inputs: Tensor) -> Tensor:
@@ -240,22 +242,29 @@ class Joint(Composite, TorchDistribution):
 _KINDS = Kinds(Categorical, MultiCategorical, Bernoulli, DiagGaussian, SquashedGaussian, Joint)
 
 
-def _masked(logits: Tensor, action_mask: Any) -> Tensor:
-    return torch.where(as_tensor(action_mask, logits.device) > 0, logits, MASKED_LOGIT)
+def masked(logits: Tensor, valid: Tensor) -> Tensor:
+    """Logits or values of choices, those of invalid choices lower than all of valid ones; NaN stays NaN."""
+    return torch.where(valid, logits.clamp(min=LOWEST_LOGIT), MASKED_LOGIT)
+
+
+def _shifted(logits: Tensor) -> Tensor:
+    """Logits with a maximum of 0, and at least LOG_ZERO: products with probabilities of 0 stay finite."""
+    logits = logits.clamp(min=PADDING_LOGIT)  # minus infinity, by which a model may mask
+    return (logits - logits.detach().amax(dim=-1, keepdim=True)).clamp(min=LOG_ZERO)
 
 
 def _choice_logp(logits: Tensor, choices: Tensor) -> Tensor:
-    """Log-probability of each choice; MASKED_LOGIT if it is out of range."""
+    """Log-probability of each choice; LOG_ZERO if it is out of range."""
     size = logits.shape[-1]
     places = choices.to(torch.int64)
     inside = (places >= 0) & (places < size)
-    logp = logits.log_softmax(dim=-1).gather(-1, places.clamp(0, size - 1)[..., None])[..., 0]
-    return torch.where(inside, logp, MASKED_LOGIT)
+    logp = _log_probs(logits).gather(-1, places.clamp(0, size - 1)[..., None])[..., 0]
+    return torch.where(inside, logp, LOG_ZERO)
 
 
 def _inverse_cdf(logits: Tensor, noise: Tensor) -> Tensor:
     """The first choice of positive probability whose cumulative probability exceeds the noise, else the last one."""
-    weights = (logits - logits.amax(dim=-1, keepdim=True)).exp()
+    weights = _shifted(logits).exp()
     cumulative = weights.cumsum(dim=-1)
     possible = weights != 0  # NaN counts, so that the action is in range until the outputs are checked
     hits = possible & (cumulative > noise[..., None] * cumulative[..., -1:])
@@ -277,8 +286,7 @@ def _kl(logits: Tensor, other: Tensor) -> Tensor:
 
 
 def _log_probs(logits: Tensor) -> Tensor:
-    # Minus infinity, by which a model may mask, is replaced: 0 · ∞ is NaN.
-    return logits.clamp(min=PADDING_LOGIT).log_softmax(dim=-1)
+    return _shifted(logits).log_softmax(dim=-1)
 
 
 def _normal(noise: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax.batch import SampleBatch
-from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.models.distributions.base import LOWEST_LOGIT, MASKED_LOGIT
 from rollax.policy.exploration.exploration import Exploration, greedy, log_softmax, softmax, uniform_choice
 from rollax.trees import namespace
 
@@ -88,7 +88,7 @@ class SoftQ(ValueExploration):
         self.fetched = {**self.fetched, SampleBatch.ACTION_LOGP: 1}
 
     def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
-        logp = _chosen(log_softmax(outputs / self.temperature), actions - self._start)
+        logp = _chosen(log_softmax(self._preferences(outputs)), actions - self._start)
         return {**super().fetches(outputs, actions), SampleBatch.ACTION_LOGP: logp[:, None]}
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
@@ -98,10 +98,16 @@ class SoftQ(ValueExploration):
         return rng.gumbel(size=(rows, self.num_inputs)).astype(np.float32)
 
     def sample(self, outputs: Any, noise: Any) -> Any:
-        return self.mode(outputs / self.temperature + noise)
+        return self.mode(self._preferences(outputs) + noise)
 
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray:
-        return softmax(outputs / self.temperature)
+        return softmax(self._preferences(outputs))
+
+    def _preferences(self, outputs: Any) -> Any:
+        """Q / τ, for invalid actions minus infinity: below all valid ones, whatever τ and the noise are."""
+        xp, invalid = namespace(outputs), outputs <= MASKED_LOGIT  # false for NaN
+        scaled = xp.where(invalid, 0.0, outputs) / self.temperature
+        return xp.where(invalid, -np.inf, xp.maximum(scaled, LOWEST_LOGIT)).astype(outputs.dtype)
 
 
 class GroupExploration(Exploration):
