@@ -38,6 +38,16 @@ class TestMasks:
             assert (rights[1::3] == 0).all()
         assert set(lefts[2::3]) | set(rights[2::3]) <= {0, 1}
 
+    def test_low_values_of_valid_actions_are_above_those_of_invalid_ones(self):
+        low = np.array(TABLE, np.float32)
+        low[...] = -1e38
+        policy = with_table(QMIXPolicy(MASKED, TWO, {**self.config, "initial_epsilon": 0.5}), low, low)
+        obs = masked([0] * 64, [1] * 64, [[[1, 0], [0, 1]], [[0, 1], [1, 0]]] * 32)
+        for explore in (True, False):
+            (lefts, rights), _, _ = policy.compute_actions(obs, explore=explore)
+            assert lefts.tolist() == [0, 1] * 32
+            assert rights.tolist() == [1, 0] * 32
+
     @pytest.mark.long
     def test_targets_exclude_invalid_actions(self):
         policy = with_table(QMIXPolicy(MASKED, TWO, self.config), TABLE, TARGET_TABLE)

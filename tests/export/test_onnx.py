@@ -8,6 +8,7 @@ from gymnasium import spaces
 
 import rollax
 from tests.export.policies import check_without_memory, runner_of
+from tests.models.test_low_logits import Low
 
 VECTOR = spaces.Box(-2.0, 2.0, (3,), np.float32)
 NESTED = spaces.Dict(
@@ -37,6 +38,12 @@ CASES = {
         MASKED,
         spaces.MultiDiscrete([3, 2], start=[1, 5]),
         {},
+    ),
+    "PPO: masks, and low outputs for the valid choices": (
+        rollax.PPOPolicy,
+        MASKED,
+        spaces.MultiDiscrete([3, 2]),
+        {"model": {"custom_model": Low}},
     ),
     "PPO: an image, scaled actions": (rollax.PPOPolicy, IMAGE, BOUNDED, {"normalize_actions": True}),
     "DQN: atoms, dueling, noise, parametric actions": (

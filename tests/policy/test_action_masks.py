@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQNPolicy, EnvError, PPOPolicy, SampleBatch, SpaceError, check_env
+from rollax import DQNPolicy, EnvError, PPOPolicy, SACPolicy, SampleBatch, SpaceError, check_env
 from rollax.policy.action_masks import are_allowed, masks_choices
+from tests.models.test_low_logits import Low
 from tests.policy.small_ppo import CHOICES, SEEN, make, seen
 
 MASK = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
@@ -40,6 +41,16 @@ def test_actions_that_masks_allow() -> None:
     assert are_allowed(mask, actions, space).tolist() == [True, False, False, False]
     for other in (mask.astype(np.float32), mask * 1e9 - 1e9):  # 0 and 1; -1e9 and 0, as added to logits
         assert are_allowed(other, actions, space).tolist() == [(other > 0).any(), False, False, False]
+
+
+@pytest.mark.parametrize("policy_class", [PPOPolicy, DQNPolicy, SACPolicy])
+def test_policies_with_low_outputs_for_valid_actions_never_take_an_invalid_one(policy_class) -> None:
+    policy = policy_class(MASK, spaces.Discrete(3), {"model": {"custom_model": Low}, "seed": 0})
+    obs = {"action_mask": np.array([[0, 1, 1], [1, 0, 1]] * 32, np.int8)}
+    for explore in (True, False):
+        actions, _, fetches = policy.compute_actions(obs, explore=explore)
+        assert are_allowed(obs["action_mask"], actions, spaces.Discrete(3)).all()
+        assert all(np.isfinite(column).all() for column in fetches.values())
 
 
 class AdditiveMasks(gym.Env):

@@ -25,6 +25,7 @@ from rollax.models.outputs import run_model
 from rollax.models.q_network import QNetwork
 from rollax.ops import actor_critic, policy_gradient, q_learning, values
 from rollax.ops.masked import masked_mean
+from rollax.policy.action_masks import are_allowed
 from rollax.policy.split_model import SplitModel
 from rollax.torch import distributions, networks
 from tests.torch.torch_weights import copy_weights, torch_weights
@@ -111,6 +112,29 @@ class TestDistributions:
             expected = getattr(original, name)(*map(jnp.asarray, arguments))
             assert np.isfinite(expected).all()
             np.testing.assert_allclose(getattr(twin, name)(*map(torch.tensor, arguments)), expected, **NEAR)
+
+    @pytest.mark.parametrize("low", [-1e31, -3e38, -np.inf])
+    @pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.MultiDiscrete([2, 4])], ids=str)
+    def test_masked_choices_have_probability_zero(self, space, low):
+        original, twin = factory.make_distribution(space), distributions.make_distribution(space)
+        mask = np.array([[0, 1, 0, 1, 0, 1][: original.num_mask]] * 32)
+        logits = np.where(mask, low, 0.0).astype(np.float32)
+        kept = twin.mask(torch.tensor(logits), mask)
+        np.testing.assert_array_equal(original.mask(jnp.asarray(logits), jnp.asarray(mask)), kept)
+        noise = normal(32, twin.num_noise)
+        noise = np.abs(noise) % 1
+        noise[0], noise[1] = 0, 1
+        for actions in (twin.sample(kept, noise), twin.mode(kept)):
+            assert are_allowed(mask, np.asarray(actions), space).all()
+        invalid = np.zeros((32, *space.shape), np.int64)
+        for name, arguments in {"entropy": (), "kl": (np.zeros_like(logits),), "logp": (invalid,)}.items():
+            expected = getattr(original, name)(jnp.asarray(kept), *map(jnp.asarray, arguments))
+            assert np.isfinite(expected).all()
+            np.testing.assert_allclose(getattr(twin, name)(kept, *map(torch.tensor, arguments)), expected, **NEAR)
+        inputs = torch.tensor(logits, requires_grad=True)
+        (twin.entropy(twin.mask(inputs, mask)) + twin.logp(twin.mask(inputs, mask), invalid)).sum().backward()
+        assert inputs.grad is not None
+        assert inputs.grad.isfinite().all()
 
     def test_samples_at_the_limits_of_the_noise(self):
         """A masked choice is never drawn, not even with noise 0 or 1."""

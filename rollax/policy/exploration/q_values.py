@@ -106,8 +106,9 @@ class SoftQ(ValueExploration):
     def _preferences(self, outputs: Any) -> Any:
         """Q / τ, for invalid actions minus infinity: below all valid ones, whatever τ and the noise are."""
         xp, invalid = namespace(outputs), outputs <= MASKED_LOGIT  # false for NaN
-        scaled = xp.where(invalid, 0.0, outputs) / self.temperature
-        return xp.where(invalid, -np.inf, xp.maximum(scaled, LOWEST_LOGIT)).astype(outputs.dtype)
+        lowest = 0.5 * LOWEST_LOGIT * min(self.temperature, 1.0)  # divided by τ, it is finite
+        scaled = xp.maximum(xp.where(invalid, 0.0, outputs), lowest) / self.temperature
+        return xp.where(invalid, -np.inf, scaled).astype(outputs.dtype)
 
 
 class GroupExploration(Exploration):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from gymnasium.spaces import Discrete
 
 from rollax.models.distributions.base import MASKED_LOGIT
@@ -65,6 +66,26 @@ class TestSoftQ:
         exploration = SoftQ(Discrete(4), 1.0)
         masked = Categorical(4).mask(VALUES, jnp.array([[1, 0, 0, 1]]))
         assert set(drawn(exploration, masked, 500)) == {0, 3}
+
+
+@pytest.mark.parametrize("values", [[-1e31, 1e30, -3e38, 0], [-3.2e38, 0, 0, -3e38], [-3e38, 0, 0, -3e38]])
+@pytest.mark.parametrize(
+    "exploration",
+    [
+        EpsilonGreedy(Discrete(4), Schedule(0.5)),
+        SoftQ(Discrete(4), 1e-3),
+        SoftQ(Discrete(4), 1.0),
+        SoftQ(Discrete(4), 1e37),
+    ],
+    ids=["epsilon", "cold", "warm", "hot"],
+)
+def test_low_values_of_valid_actions_are_above_those_of_invalid_ones(exploration, values):
+    masked = Categorical(4).mask(jnp.array([values]), jnp.array([[1, 0, 0, 1]]))
+    assert set(drawn(exploration, masked, 500)) <= {0, 3}
+    assert exploration.mode(masked).tolist() == [3 if values[3] > values[0] else 0]
+    assert exploration.probabilities(np.asarray(masked), 0)[0, 1:3].tolist() == [0, 0]
+    fetched = exploration.fetches(jnp.repeat(masked, 2, 0), jnp.array([0, 3]))
+    assert np.isfinite(fetched["q_value"]).all()
 
 
 # three members with two actions each; the best are 1, 0, 1
