@@ -26,7 +26,7 @@ SPACES = {
 class Low(nnx.Module):
     """Outputs for observations with a mask: `low` for valid choices, 0 for invalid ones; gradients reach them."""
 
-    def __init__(self, observation_space, num_outputs, *, rngs, low=-3e38):
+    def __init__(self, observation_space, num_outputs, *, rngs, low=-1e35):
         self.low, self.shift = low, nnx.Param(jnp.zeros(num_outputs))
 
     def __call__(self, obs):
