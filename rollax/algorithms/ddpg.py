@@ -3,8 +3,9 @@
 Source: Lillicrap et al. (2016), arXiv:1509.02971: with y = r + γ Q⁻(s', π⁻(s')) the critic minimizes (Q(s, a) - y)² and
 the actor -Q(s, π(s)); the targets Q⁻ and π⁻ are Polyak averages with coefficient τ. The improvements of TD3 (Fujimoto
 et al. (2018), arXiv:1802.09477, Algorithm 1) are switches: the minimum of two critics, delayed updates of the actor,
-noise on target actions. Deviations: no batch normalization and no weight decay; Ornstein-Uhlenbeck noise is scaled by
-0.1 of half an action's range (RLlib: by 0.1 of the whole range); replay is uniform by default; time limits bootstrap.
+noise on target actions. Deviations: actor and critics take their step at once, from the same weights, where both papers
+update the critics first; no batch normalization and no weight decay; Ornstein-Uhlenbeck noise is scaled by 0.1 of half
+an action's range (RLlib: by 0.1 of the whole range); replay is uniform by default; time limits bootstrap.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Source: Haarnoja et al. (2018), arXiv:1801.01290, with the temperature learned as in arXiv:1812.05905: with
 y = r + γ (min_i Q⁻_i(s', a') - α log π(a'|s')) and a, a' sampled from π, the critics minimize ½ (Q_i(s, a) - y)², the
 actor α log π(a|s) - min_i Q_i(s, a), and the temperature -log α (log π(a|s) + H̄). Discrete actions: Christodoulou
-(2019), arXiv:1910.07207, with exact expectations over the actions. Deviations: time limits bootstrap; the
-target entropy of discrete actions is 0.98 of the maximum entropy over the valid actions.
+(2019), arXiv:1910.07207, with exact expectations over the actions. Deviations: actor, critics and temperature take
+their step at once, from the same weights, where Algorithm 1 of arXiv:1812.05905 updates the critics first; time limits
+bootstrap; the target entropy of discrete actions is 0.98 of the maximum entropy over the valid actions.
 """
 
 from __future__ import annotations
