@@ -83,7 +83,7 @@ class Categorical(OneChoice, TorchDistribution):
 
     def _mask(self, inputs: Tensor, action_mask: Tensor) -> Tensor:
         valid = as_tensor(action_mask, inputs.device) > 0
-        return masked(inputs, valid | ~valid.any(dim=-1, keepdim=True))
+        return _masked(inputs, valid | ~valid.any(dim=-1, keepdim=True))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class MultiCategorical(Choices, TorchDistribution):
         return _kl(self._padded(inputs), self._padded(other_inputs)).sum(-1)
 
     def _mask(self, inputs: Tensor, action_mask: Tensor) -> Tensor:
-        return masked(inputs, as_tensor(action_mask, inputs.device) > 0)
+        return _masked(inputs, as_tensor(action_mask, inputs.device) > 0)
 
     def _padded(self, inputs: Tensor) -> Tensor:
         """[B, D, K] the logits of each choice, padded to the largest."""
@@ -242,7 +242,7 @@ class Joint(Composite, TorchDistribution):
 _KINDS = Kinds(Categorical, MultiCategorical, Bernoulli, DiagGaussian, SquashedGaussian, Joint)
 
 
-def masked(logits: Tensor, valid: Tensor) -> Tensor:
+def _masked(logits: Tensor, valid: Tensor) -> Tensor:
     """Logits or values of choices, those of invalid choices lower than all of valid ones; NaN stays NaN."""
     return torch.where(valid, logits.clamp(min=LOWEST_LOGIT), MASKED_LOGIT)
 
