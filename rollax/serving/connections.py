@@ -60,6 +60,11 @@ class HttpConnection(HttpToolsProtocol):
         self._since = time.monotonic()
         self._in_head, self._size = True, 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Adds a header; the trailers after a chunked body are none."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Starts the execution of a request."""
         self._in_head = False

@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,7 @@ TOKEN_SUBPROTOCOL = "bearer."
 """Browsers cannot send headers with a WebSocket: they offer `rollax` and `bearer.<base64url of the token>`."""
 
 _LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
+_HOST = re.compile(rb"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._~-]+))(?::(?P<port>[0-9]{0,5}))?")
 _REMEMBERED_CLIENTS = 4096
 _MAX_TOKEN = 4096
 _CORS_ALLOWED = [
@@ -260,14 +262,10 @@ def _bearer(headers: Headers) -> bytes | None:
 
 def _host_name(host: bytes) -> str | None:
     """Returns the name or address in a Host header, in lower case, without port and brackets."""
-    try:
-        parts = urlsplit(f"//{host.decode('ascii')}")
-        _ = parts.port
-    except (UnicodeDecodeError, ValueError):
+    parts = _HOST.fullmatch(host)
+    if parts is None or int(parts["port"] or 0) >= 1 << 16:
         return None
-    if parts.path or parts.query or parts.fragment or parts.username is not None:
-        return None
-    return parts.hostname
+    return (parts["ipv6"] or parts["name"]).decode().lower()
 
 
 def _allowed_host(name: str) -> str:

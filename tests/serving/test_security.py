@@ -91,6 +91,16 @@ def test_unusable_tokens(token):
         (b"server.example, evil.example", False),
         (b"localhost/", False),
         (b"localhost:x", False),
+        (b"localhost:65536", False),
+        (b"[::1].evil", False),
+        (b"[::1].evil:80", False),
+        (b"[::1]evil", False),
+        (b"evil[::1]", False),
+        (b"[::1]:80:80", False),
+        (b"[localhost]", False),
+        (b"127.0.0.1[.evil]", False),
+        (b"localhost\x00.evil", False),
+        (b"localhost#.evil", False),
         (b"\xff", False),
         (b"", False),
     ],
@@ -231,6 +241,17 @@ def test_foreign_origins_and_hosts_are_refused():
         with connected(server) as connection:
             connection.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
             assert read_all(connection).startswith(b"HTTP/1.1 403")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_trailers_of_a_body_are_no_headers(together):
+    start = head(length="").replace(b"Content-Length: ", b"Transfer-Encoding: chunked")
+    body = b"%x\r\n%b\r\n0\r\n" % (len(ACTION), ACTION) + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
+    with serving(token=TOKEN) as server, connected(server) as connection:
+        for part in [start + body] if together else [start, body]:
+            connection.sendall(part)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+        assert server.service.calls == []
 
 
 def test_preflights_of_allowed_pages_are_answered_without_a_token():
