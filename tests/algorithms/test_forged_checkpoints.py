@@ -230,6 +230,30 @@ def test_a_model_that_is_larger_than_the_weights_is_not_built(forge):
         load_policy(write({**forge.files, **of_policy}, forge.folder))
 
 
+@pytest.mark.parametrize("key", ["output", "input_folder"])
+def test_no_folder_is_written_without_trust(forge, key, tmp_path):
+    if key not in forge.documents["about.json"]["config"]:
+        return
+    files = forge.with_value(("about.json", ("config", key)), str(tmp_path / "chosen" / "by the file"))
+    path = write(files, forge.folder)
+    with pytest.raises(CheckpointError, match=key):
+        Trainer.from_checkpoint(path)
+    with Trainer.from_checkpoint(path, learn=False) as trainer:
+        trainer.evaluate(1)
+    with Trainer.from_checkpoint(path, **{key: None}) as trainer:
+        trainer.train()
+    assert not (tmp_path / "chosen").exists()
+
+
+def test_a_folder_is_written_with_trust(forge, tmp_path):
+    path = write(forge.with_value(("about.json", ("config", "output")), str(tmp_path / "out")), forge.folder)
+    for arguments in ({"trust_code": True}, {"output": str(tmp_path / "out")}):
+        before = len(list(tmp_path.glob("out/*")))
+        with Trainer.from_checkpoint(path, **arguments) as trainer:
+            trainer.train()
+        assert len(list(tmp_path.glob("out/*"))) > before
+
+
 POLICIES = ["rollax.storage:os.system", "rollax.policy.policy:Policy", "rollax.policy.jax_policy:Policy", "x", ""]
 
 
