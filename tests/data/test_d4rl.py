@@ -175,6 +175,18 @@ class TestD4RL:
         with pytest.raises(DatasetError, match=r"(?s)contains itself.*b.hdf5"):
             read(path)
 
+    def test_groups_in_several_groups_are_refused(self, tmp_path):
+        path = self.write(tmp_path / "a.hdf5")
+        with h5py.File(path, "a") as file:
+            outer = file.create_group("infos")
+            for level in range(60):  # 2^60 paths lead to the innermost group
+                inner = file.create_group(f"infos{level}") if level else outer.create_group("x")
+                outer["again"] = inner
+                outer[f"more{level}"] = inner
+                outer = inner
+        with pytest.raises(DatasetError, match="several groups"):
+            read(path)
+
     def test_an_empty_file(self, tmp_path):
         names = ("observations", "actions", "rewards", "terminals", "timeouts")
         reader = open_dataset(self.write(tmp_path / "a.hdf5", **{name: np.zeros((0,)) for name in names}))
@@ -205,3 +217,21 @@ class TestD4RL:
         path.write_bytes(path.read_bytes()[:200])
         with pytest.raises(DatasetError, match=r"(?s)damaged.*a.hdf5"):
             read(path)
+
+    def test_a_file_with_any_damage_is_read_or_refused_or_skipped(self, tmp_path):
+        whole, path, rng = self.write(tmp_path / "a.hdf5").read_bytes(), tmp_path / "b.hdf5", np.random.default_rng(0)
+        other = len(read(tmp_path / "a.hdf5"))
+        refused = 0
+        for _ in range(150):
+            content, place = bytearray(whole), rng.integers(len(whole))
+            part = content[place : place + rng.integers(1, 9)]
+            content[place : place + len(part)] = rng.bytes(len(part)) if rng.random() < 0.5 else b"\xff" * len(part)
+            path.write_bytes(content)
+            try:
+                read(path)
+            except DatasetError:
+                refused += 1
+            reader = open_dataset([tmp_path / "a.hdf5", path], max_broken=2)
+            assert len(reader) >= 0
+            assert len(list(reader.trajectories())) >= other
+        assert refused > 20

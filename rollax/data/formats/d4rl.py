@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rollax.data.formats.common import (
 from rollax.data.formats.joining import same_rows, with_last_obs
 from rollax.data.limits import MAX_DECODED_GB, check_decoded
 from rollax.env.rows import DEFAULT_AGENT
-from rollax.errors import ConfigError, DatasetError
+from rollax.errors import ConfigError, DatasetError, RollaxError
 from rollax.numbers import is_whole
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
@@ -90,13 +91,13 @@ class D4RLReader(FormatReader):
     def _steps(self, path: Path) -> int:
         """The number of steps of a file without those left out; 0 for a damaged file that may be skipped."""
         try:
-            ends = self._ends(path)
+            with opened(path) as file:
+                ends = self._ends(file, path)
+                complete = _COLUMNS[SampleBatch.NEW_OBS] in file
         except DatasetError:
             if self._max_broken:
                 return 0
             raise
-        with h5py.File(path, "r") as file:
-            complete = _COLUMNS[SampleBatch.NEW_OBS] in file
         return sum(end - start - (not complete and not terminated) for start, end, terminated, _ in ends)
 
     def _read(self) -> Iterator[RecordedTrajectory]:
@@ -108,8 +109,8 @@ class D4RLReader(FormatReader):
 
     def _trajectories(self, number: int, path: Path) -> Iterator[RecordedTrajectory]:
         self.spaces_of(DEFAULT_POLICY, str(path))
-        ends = self._ends(path)
-        with h5py.File(path, "r") as file:
+        with opened(path) as file:
+            ends = self._ends(file, path)
             for start, terminated, truncated, columns in self._rows(file, ends, path):
                 last, ids = columns.pop(SampleBatch.NEW_OBS, None), (f"{number}:{start}", DEFAULT_AGENT, DEFAULT_POLICY)
                 found = with_last_obs(columns, last, (terminated, truncated), ids, f"{path}, row {start}")
@@ -138,39 +139,36 @@ class D4RLReader(FormatReader):
                     columns[SampleBatch.NEW_OBS] = columns[SampleBatch.NEW_OBS][-1]
                 yield start, terminated, truncated, columns
 
-    def _ends(self, path: Path) -> list[_End]:
-        with opened(path) as file:
-            missing = [name for name in _REQUIRED if name not in file]
-            if missing:
-                raise DatasetError(
-                    "The HDF5 file lacks arrays of D4RL.",
-                    where=path,
-                    got=sorted(file),
-                    expected=f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
-                )
-            names = [name for name in (*_REQUIRED, "timeouts", "next_observations") if name in file]
-            shapes: dict[str, tuple[int, ...]] = {name: getattr(file[name], "shape", ()) for name in names}
-            if () in shapes.values():
-                got = f"the shapes {shapes}"
-                raise DatasetError("The arrays have no steps.", where=path, got=got, expected="a row for each step")
-            lengths = {name: shape[0] for name, shape in shapes.items()}
-            if len(set(lengths.values())) > 1:
-                raise DatasetError(
-                    "The arrays have different lengths.", where=path, got=lengths, expected="equal lengths"
-                )
-            terminals = self._flags(file, "terminals", path)
-            timeouts, gaps = np.zeros_like(terminals), np.zeros_like(terminals)
-            if "timeouts" in file:
-                timeouts = self._flags(file, "timeouts", path)
-            elif self._time_limit is not None:
-                timeouts = _timeouts(terminals, gaps, self._time_limit)
-            else:
-                if "next_observations" in file:
-                    gaps = _gaps(file, path)
-                elif self._env_limit is None and len(terminals):
-                    raise _unknown_ends(path, self.header.get("env"))
-                if self._env_limit is not None:
-                    timeouts = _timeouts(terminals, gaps, self._env_limit)
+    def _ends(self, file: Any, path: Path) -> list[_End]:
+        missing = [name for name in _REQUIRED if name not in file]
+        if missing:
+            raise DatasetError(
+                "The HDF5 file lacks arrays of D4RL.",
+                where=path,
+                got=sorted(file),
+                expected=f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
+            )
+        names = [name for name in (*_REQUIRED, "timeouts", "next_observations") if name in file]
+        shapes: dict[str, tuple[int, ...]] = {name: getattr(file[name], "shape", ()) for name in names}
+        if () in shapes.values():
+            got = f"the shapes {shapes}"
+            raise DatasetError("The arrays have no steps.", where=path, got=got, expected="a row for each step")
+        lengths = {name: shape[0] for name, shape in shapes.items()}
+        if len(set(lengths.values())) > 1:
+            raise DatasetError("The arrays have different lengths.", where=path, got=lengths, expected="equal lengths")
+        terminals = self._flags(file, "terminals", path)
+        timeouts, gaps = np.zeros_like(terminals), np.zeros_like(terminals)
+        if "timeouts" in file:
+            timeouts = self._flags(file, "timeouts", path)
+        elif self._time_limit is not None:
+            timeouts = _timeouts(terminals, gaps, self._time_limit)
+        else:
+            if "next_observations" in file:
+                gaps = _gaps(file, path)
+            elif self._env_limit is None and len(terminals):
+                raise _unknown_ends(path, self.header.get("env"))
+            if self._env_limit is not None:
+                timeouts = _timeouts(terminals, gaps, self._env_limit)
         if not len(terminals):
             return []
         over = np.flatnonzero(terminals | timeouts | gaps)
@@ -261,36 +259,42 @@ def _has_timeouts(path: Path) -> bool:
         return False
 
 
-def opened(path: Path) -> Any:
-    """Opens an HDF5 file; DatasetError for one with links to other files or with objects."""
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """An open HDF5 file; every error in the block becomes a DatasetError.
+
+    It refuses files with links to other files or with objects. For a damaged file, h5py raises errors of many types,
+    some of them only when an array is read.
+    """
     try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise _damaged(path, error) from error
-    try:
-        _refuse(file, path)
-    except RecursionError as error:
-        file.close()
-        raise DatasetError(
-            "A group of the HDF5 file contains itself.", where=path, expected="a tree of groups"
-        ) from error
-    except BaseException:
-        file.close()
+        with h5py.File(path, "r") as file:
+            _refuse(file, path, set())
+            yield file
+    except RollaxError:
         raise
-    return file
+    except Exception as error:
+        raise _damaged(path, error) from error
 
 
-def _damaged(where: Any, error: OSError) -> DatasetError:
+def _damaged(where: Any, error: Exception) -> DatasetError:
     return DatasetError(
         "The file is damaged.",
         where=where,
-        got=str(error),
+        got=f"{type(error).__name__}: {error}",
         expected="an HDF5 file",
         fix="use another copy, or skip broken files with max_broken",
     )
 
 
-def _refuse(group: Any, path: Path) -> None:
+def _refuse(group: Any, path: Path, seen: set[Any]) -> None:
+    if group in seen:  # reading it would take for ever
+        raise DatasetError(
+            "A group of the HDF5 file contains itself, or is in several groups.",
+            where=f"{path}, {group.name}",
+            expected="a tree of groups",
+            fix="copy the data into a file with one name for each group",
+        )
+    seen.add(group)
     for name in group:
         link = group.get(name, getlink=True)
         where = f"{path}, {group.name.rstrip('/')}/{name}"
@@ -304,7 +308,7 @@ def _refuse(group: Any, path: Path) -> None:
             )
         found = group[name]
         if isinstance(found, h5py.Group):
-            _refuse(found, path)
+            _refuse(found, path, seen)
         elif isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
             raise DatasetError(
                 "The HDF5 file stores data in other files.", where=where, expected="data in the file itself"

@@ -31,7 +31,7 @@ from rollax.data.formats.minari_limits import check_episode
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.data.new_file import new_folder
 from rollax.env.rows import DEFAULT_AGENT
-from rollax.errors import DatasetError
+from rollax.errors import DatasetError, RollaxError
 from rollax.spaces import path_text, walk
 
 log = logging.getLogger("rollax.data")
@@ -130,7 +130,8 @@ def _opened(path: Path) -> _Set:
     if hdf5.exists():
         from rollax.data.formats.d4rl import opened
 
-        opened(hdf5).close()
+        with opened(hdf5):
+            pass
     try:
         storage = MinariStorage.read(folder)
         metadata = storage.metadata
@@ -138,7 +139,7 @@ def _opened(path: Path) -> _Set:
         behaviour = {"algorithm": metadata["algorithm_name"]} if "algorithm_name" in metadata else {}
         header = {"env": spec.get("id"), "behaviour": behaviour, "dataset_id": metadata.get("dataset_id")}
         return _Set(path, storage, int(storage.total_episodes), int(storage.total_steps), header)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, AssertionError, RecursionError) as error:
+    except Exception as error:  # of many types, from Minari and what it reads with
         expected = "metadata as Minari writes it"
         raise _damaged(f"{path}, {folder.name}/{METADATA}", error, expected) from error
 
@@ -160,7 +161,9 @@ def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedT
         ends = bool(data["terminations"][-1]), bool(data["truncations"][-1])
         (metadata,) = storage.get_episode_metadata([index])
         steps = int(metadata.get("total_steps", len(rewards)))
-    except (ValueError, KeyError, OSError, IndexError, AssertionError, RuntimeError) as error:
+    except RollaxError:
+        raise
+    except Exception as error:  # of many types, from Minari and what it reads with
         raise _damaged(where, error) from error
     if len(rewards) != steps:
         raise DatasetError(

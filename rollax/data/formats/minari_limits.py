@@ -17,7 +17,7 @@ from minari.dataset.minari_storage import is_image_space
 from PIL import Image
 
 from rollax.data.limits import check_decoded
-from rollax.errors import DatasetError
+from rollax.errors import DatasetError, RollaxError
 from rollax.spaces import leaves, walk
 
 
@@ -36,7 +36,9 @@ def check_episode(storage: Any, index: int, max_gb: float, where: str) -> None:
             _check_hdf5(storage, index, max_gb, where)
         else:
             _check_arrow(storage, index, max_gb, where)
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+    except RollaxError:
+        raise
+    except Exception as error:  # of many types, from h5py, PyArrow and Pillow
         got = f"{type(error).__name__}: {error}"
         raise DatasetError("The episode cannot be read.", where=where, got=got) from error
 
