@@ -131,6 +131,14 @@ def repr_of(value: Any) -> str:
         return object.__repr__(value)
 
 
+def text_of(error: BaseException) -> str:
+    """The message of an error, or that it has none that can be shown: `str` of a user's class may raise."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"a message that cannot be shown, because its __str__ raises {type(failure).__name__}"
+
+
 def _shown(value: Any, limit: int = 300) -> str:
     text = value if isinstance(value, str) else repr_of(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rollax.errors import ConfigError, RollaxError, corrected
+from rollax.errors import ConfigError, RollaxError, corrected, text_of
 
 _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 
@@ -167,7 +167,7 @@ def _does_not_import(path: str, module: str, where: str, error: BaseException, f
     return ConfigError(
         "The class or function cannot be imported.",
         where=where,
-        got=f"{path} ({type(error).__name__}: {parts.get('what', error)})",
+        got=f"{path} ({type(error).__name__}: {parts.get('what') or text_of(error)})",
         expected="module:Class, importable from the current folder or the installed packages",
         fix=fix or parts.get("fix", check),
     )

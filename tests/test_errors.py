@@ -2,7 +2,19 @@
 
 import pytest
 
-from rollax.errors import ConfigError, corrected, nearest, not_installed, typing_errors
+from rollax.algorithms.checkpoint import taking_over
+from rollax.env.checks import failed
+from rollax.errors import (
+    CheckpointError,
+    ConfigError,
+    PolicyError,
+    corrected,
+    nearest,
+    not_installed,
+    text_of,
+    typing_errors,
+)
+from rollax.evaluation.policy_mapping import PolicyMapping
 
 
 @pytest.mark.parametrize(
@@ -55,3 +67,23 @@ def test_the_package_that_is_missing_is_named(error, expected):
     raised = not_installed("brax", error, where="env", package="brax", extra="jaxenvs")
     assert raised.parts["expected"] == f"the package {expected}"
     assert raised.parts["fix"] == "pip install 'rollax[jaxenvs]'"
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise RuntimeError("no message")
+
+    __repr__ = __str__
+
+
+def test_an_error_whose_message_fails_is_still_named():
+    def raises(*_):
+        raise MuteError
+
+    assert "RuntimeError" in text_of(MuteError())
+    assert text_of(ValueError("x")) == "x"
+    assert "MuteError" in str(failed(MuteError(), "step()", "here"))
+    with pytest.raises(PolicyError, match="MuteError"):
+        PolicyMapping(raises, ["a"])("agent", None)
+    with pytest.raises(CheckpointError, match="MuteError"), taking_over("here"):
+        raises()

@@ -34,7 +34,7 @@ from rollax.config.stored import (
     space_to_json,
     written_by_caller,
 )
-from rollax.errors import CheckpointError, NonFiniteError, RollaxError
+from rollax.errors import CheckpointError, NonFiniteError, RollaxError, text_of
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.numbers import all_finite
 from rollax.policy.model_size import models_as_large_as, weights_in
@@ -267,7 +267,7 @@ def taking_over(path: str | Path) -> Iterator[None]:
         raise CheckpointError(
             "The saved state cannot be restored.",
             where=f"{path}, {_innermost(error)}",
-            got=f"{type(error).__name__}: {error}",
+            got=f"{type(error).__name__}: {text_of(error)}",
             expected="the state as it was saved",
             fix="use an older checkpoint or another copy",
         ) from error

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
-from rollax.errors import EnvError, MultiAgentError
+from rollax.errors import EnvError, MultiAgentError, text_of
 
 log = logging.getLogger("rollax.env")
 BOOLEANS = {bool, np.bool_}
@@ -270,7 +270,7 @@ def failed(error: BaseException, doing: str, where: str, action: Any = None) -> 
     """The error to raise from one that user code raised: it names the sub-environment and the action."""
     is_missing = isinstance(error, ImportError | DependencyNotInstalled)
     return EnvError(
-        f"The environment raised {type(error).__name__} in {doing}: {error}",
+        f"The environment raised {type(error).__name__} in {doing}: {text_of(error)}",
         where=where,
         got="the traceback above" if action is None else f"action {action!r}; the traceback above",
         expected=f"{doing} to return",

@@ -11,7 +11,7 @@ import numpy as np
 
 from rollax.env import checks
 from rollax.env.copies import EnvCopies, check_spaces
-from rollax.errors import EnvError, RollaxError, WorkerError
+from rollax.errors import EnvError, RollaxError, WorkerError, text_of
 from rollax.processes.failures import FailureRules, Failures
 
 
@@ -65,7 +65,7 @@ class EnvFailures(Failures):
             raise EnvError(
                 f"A sub-environment failed {self.in_a_row[index]} times in a row.",
                 where=f"sub-environment {index}",
-                got=str(error).partition("\n")[0],
+                got=text_of(error).partition("\n")[0],
                 expected=f"the end of an episode, or {self.STEPS_TO_GET_WELL} steps, between failures",
                 fix="correct the environment: the last failure is the traceback above",
             ) from error

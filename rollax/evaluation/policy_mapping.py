@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from rollax.errors import ConfigError, PolicyError
+from rollax.errors import ConfigError, PolicyError, text_of
 
 _REPEATED_CALLS = 100
 
@@ -46,7 +46,7 @@ class PolicyMapping:
             policy_id = self._function(agent_id, episode) if self.takes_episode else self._function(agent_id)
         except Exception as error:
             raise PolicyError(
-                f"The policy mapping raised {type(error).__name__}: {error}",
+                f"The policy mapping raised {type(error).__name__}: {text_of(error)}",
                 where=f"policy_mapping_fn, agent {agent_id!r}",
                 got="the traceback above",
                 expected=f"one of {self._policy_ids}",

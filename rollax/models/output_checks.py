@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax import trees
-from rollax.errors import ConfigError, PolicyError
+from rollax.errors import ConfigError, PolicyError, text_of
 from rollax.importing import path_of
 from rollax.models.outputs import Outputs, has_critic, initial_state_of, is_recurrent
 from rollax.spaces import bounds, walk
@@ -114,7 +114,7 @@ def _outputs_of(
         raise PolicyError(
             "The custom model failed on a batch of observations.",
             where=where,
-            got=f"{type(error).__name__}: {error}",
+            got=f"{type(error).__name__}: {text_of(error)}",
             expected=expected,
             fix="see the exception above; obs has the columns of the observation space, [B, ...] or dicts and tuples "
             f"of those, as {kind}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollax.errors import RemoteTraceback, RollaxError, WorkerError
+from rollax.errors import RemoteTraceback, RollaxError, WorkerError, text_of
 from rollax.processes.actors import ProcessLostError
 from rollax.processes.stacks import Stack
 
@@ -140,7 +140,7 @@ class Failures:
 
 
 def _in_one_line(error: Exception, room: int) -> str:
-    first, *others = str(error).splitlines() or [""]
+    first, *others = text_of(error).splitlines() or [""]
     # The parts of a rollax error, because its traceback is often far above.
     lines = (" ".join(line.split()) for line in others)
     named = [line for line in lines if line.startswith(("where:", "got:", "expected:"))]

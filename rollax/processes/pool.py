@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from rollax.errors import WorkerError
+from rollax.errors import WorkerError, text_of
 from rollax.processes.actors import Actors, ProcessLostError
 from rollax.processes.failures import Failures, log
 from rollax.undoing import undone_on_failure
@@ -135,7 +135,8 @@ class ActorPool:
 
     def health(self) -> dict[str, Any]:
         """The numbers of healthy actors and of restarts, and the last error of each actor that has failed."""
-        errors = {str(index): f"{type(error).__name__}: {error}" for index, error in sorted(self.failures.last.items())}
+        last = sorted(self.failures.last.items())
+        errors = {str(index): f"{type(error).__name__}: {text_of(error)}" for index, error in last}
         return {"healthy": self.healthy, "restarts": self.failures.restarts, "last_errors": errors}
 
     def send(self, index: int, method: str, *arguments: Any, raises: bool = False, collected: bool = True) -> Call:

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from rollax.errors import repr_of
+
 _HERE = str(Path(__file__).parents[1])  # the folder of rollax
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _SHOWN = 3  # frames in a message
@@ -106,7 +108,9 @@ class StackWriter:
 def _dump_of(error: BaseException) -> str:
     """The text that `faulthandler` would write where the error was raised."""
     frames = [f'  File "{f.filename}", line {f.lineno} in {f.name}' for f in traceback.extract_tb(error.__traceback__)]
-    return "\n".join([f"Fatal Python error: {error!r}", "", "Current thread (most recent call first):", *frames[::-1]])
+    return "\n".join(
+        [f"Fatal Python error: {repr_of(error)}", "", "Current thread (most recent call first):", *frames[::-1]]
+    )
 
 
 def writing_stacks(cls: type) -> type:

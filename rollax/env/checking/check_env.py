@@ -22,6 +22,7 @@ from rollax.env.making import make_base_env, to_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.vector.vector_env import SteppedInTurn
+from rollax.errors import repr_of
 from rollax.importing import named_by_caller
 from rollax.methods import overrides
 from rollax.spaces import Path, leaves, path_text
@@ -190,7 +191,7 @@ class _Check:
                 if not is_frame(base.try_render(0)):
                     self._find("note", "no pictures", f"metadata lists {_RGB!r}, but {setting} nothing is drawn")
         except Exception as error:
-            self._find("warning", "no pictures", f"metadata lists {_RGB!r}, but {setting} it raises {error!r}")
+            self._find("warning", "no pictures", f"metadata lists {_RGB!r}, but {setting} it raises {repr_of(error)}")
 
     def _look_at_pictures(self, base: BaseEnv) -> None:
         """Checks that an environment with a render mode returns frames."""
@@ -201,7 +202,7 @@ class _Check:
         try:
             frame = base.try_render(0)
         except Exception as error:
-            self._find("warning", "no pictures", f"render_mode is {_RGB!r}, but render() raises {error!r}")
+            self._find("warning", "no pictures", f"render_mode is {_RGB!r}, but render() raises {repr_of(error)}")
         else:
             if not is_frame(frame):
                 got = checks.outline(frame)

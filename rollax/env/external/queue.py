@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rollax.env.external.episode import ActionRequest, Event, ExternalEpisode, Trajectory
-from rollax.errors import EnvError
+from rollax.errors import EnvError, text_of
 
 MOST_QUEUED = 1000
 """Number of waiting events from which on logging an action blocks."""
@@ -160,7 +160,7 @@ class EventQueue:
             raise PollInterruptedError("The poll was interrupted.", where=self.name)
         if self._failure is not None:
             raise EnvError(
-                f"The external environment raised {type(self._failure).__name__} in run(): {self._failure}",
+                f"The external environment raised {type(self._failure).__name__} in run(): {text_of(self._failure)}",
                 where=self.name,
                 got="the traceback above",
                 expected="run() to run while the environment is sampled",
@@ -231,7 +231,7 @@ class EventQueue:
                 failure = failure or error
         if failure is not None:
             raise EnvError(
-                f"The callback of request_actions raised {type(failure).__name__}: {failure}",
+                f"The callback of request_actions raised {type(failure).__name__}: {text_of(failure)}",
                 where=self.name,
                 got="the traceback above",
                 expected="on_actions to return, for actions and for an EnvStoppedError",

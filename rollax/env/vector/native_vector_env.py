@@ -18,7 +18,7 @@ from rollax.env.observations import ObservationChecks, as_columns, stacked
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_base_env import Answers
 from rollax.env.vector.vector_env import warn_of_own_statistics
-from rollax.errors import EnvError
+from rollax.errors import EnvError, text_of
 from rollax.spaces import Path, check_space, walk
 
 _FINAL_OBS = ("final_obs", "final_observation")
@@ -208,7 +208,7 @@ class NativeVectorEnv(BaseEnv):
             raise EnvError(
                 "The infos cannot be split by sub-environment.",
                 where=self.name,
-                got=f"{type(error).__name__}: {error}, of {checks.outline(infos)}",
+                got=f"{type(error).__name__}: {text_of(error)}, of {checks.outline(infos)}",
                 expected="arrays of one entry for each sub-environment, and masks of the same length",
                 fix="return infos as gymnasium.vector.VectorEnv does",
             ) from error

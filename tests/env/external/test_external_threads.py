@@ -124,6 +124,18 @@ class TestErrorsOfRun:
                 assert isinstance(error.__cause__, ValueError)
                 assert "in fails" in "".join(traceback.format_exception(error))
 
+    def test_an_error_without_a_message_is_the_cause(self):
+        class MuteError(Exception):
+            def __str__(self):
+                raise RuntimeError("no message")
+
+        def script(env):
+            raise MuteError
+
+        with playing(script) as base:
+            error = refused(EnvError, base.poll_rows, says="raised MuteError in run()")
+            assert isinstance(error.__cause__, MuteError)
+
     def test_a_waiting_poll_raises_them(self):
         def script(env):
             until(lambda: env._external_episodes.queue._awaited)
