@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rollax.errors import RollaxError
+
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 
 
@@ -41,6 +43,20 @@ def new_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def absolute(path: str | os.PathLike[str], error: type[RollaxError]) -> Path:
+    """The absolute path; an `error` for a relative one in a working directory that was removed."""
+    try:
+        return Path(os.path.abspath(path))
+    except FileNotFoundError as missing:
+        raise error(
+            "A relative path leads nowhere: the working directory was removed.",
+            where=path,
+            got=f"FileNotFoundError: {missing}",
+            expected="an absolute path, or a working directory that exists",
+            fix="pass an absolute path, or call os.chdir(...) first (on the command line: cd)",
+        ) from missing
 
 
 def publish(temporary: Path, path: Path) -> None:

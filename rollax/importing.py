@@ -124,6 +124,14 @@ def import_object(path: str, where: str) -> Any:
     return found
 
 
+def current_folder() -> str | None:
+    """The working directory; None if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
 def import_module(path: str, where: str) -> ModuleType:
     """Returns the module of a path "module:Name"; raises as `import_object`."""
     if not isinstance(path, ImportPath):
@@ -139,9 +147,10 @@ def import_module(path: str, where: str) -> ModuleType:
     try:
         if not colon:
             raise ValueError("a path without a colon")
-        if name.partition(".")[0] not in sys.modules and os.getcwd() not in sys.path:
+        here = current_folder()
+        if here is not None and name.partition(".")[0] not in sys.modules and here not in sys.path:
             # Appended, so that no file of the current folder shadows an installed package.
-            sys.path.append(os.getcwd())
+            sys.path.append(here)
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
         raise _does_not_import(path, name, where, error) from error

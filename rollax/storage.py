@@ -23,7 +23,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from rollax.atomic import final_name, make_parents, new_folder
+from rollax.atomic import absolute, final_name, make_parents, new_folder
 from rollax.errors import CheckpointError
 from rollax.memory import gib, memory_there
 
@@ -57,7 +57,7 @@ def write_directory(
     Raises:
         CheckpointError: the folder exists, a file name or content cannot be stored, or the disk fails.
     """
-    target = Path(os.path.abspath(path))
+    target = absolute(path, CheckpointError)
     _check_files(files, target)
     manifest = _manifest(files, kind, format_version)
     with _named_errors("The folder could not be saved.", target):

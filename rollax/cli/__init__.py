@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 import rollax
+from rollax.atomic import absolute
 from rollax.cli import commands, data, estimate, export, record, serve, train
-from rollax.cli.console import EachOptionOnce, search_current_folder
+from rollax.cli.console import EachOptionOnce, readable_errors, search_current_folder
+from rollax.errors import ConfigError
 from rollax.runs.interrupts import no_lost_interrupts
 
 # Python's own tracebacks, which debuggers and editors can parse.
@@ -45,6 +47,8 @@ def _options(
     ] = False,
 ) -> None:
     """Train, evaluate, serve and export reinforcement-learning policies."""
+    with readable_errors(show_traceback=False):
+        absolute(".", ConfigError)  # some packages, such as PettingZoo, cannot be imported in a removed folder
 
 
 def main() -> None:

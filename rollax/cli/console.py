@@ -21,7 +21,7 @@ import typer.core
 
 import rollax
 from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError, corrected
-from rollax.importing import named_by_caller
+from rollax.importing import current_folder, named_by_caller
 from rollax.runs.display import shown_path
 from rollax.runs.interrupts import Interrupted
 from rollax.runs.results import number_in
@@ -164,8 +164,9 @@ def import_first(modules: Iterable[str] | None) -> None:
 
 def search_current_folder() -> None:
     """Makes modules of the current folder importable, as `python -m` does."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    here = current_folder()
+    if here is not None and here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
 
 
 def command_name() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollax.atomic import absolute
 from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_named
 from rollax.cli.console import (
     SIGNALLED,
@@ -159,7 +159,7 @@ def run_experiment(
     """Trains, and prints the outcome and the paths; `fit` has the keyword arguments of `Trainer.fit`."""
     if is_new := out is None:
         out = new_folder(f"{trainer.name}-{trainer.config.env or 'data'}")
-    out = Path(os.path.abspath(out))  # environments may change the working directory
+    out = absolute(out, ConfigError)  # environments may change the working directory
     refuse_used(out, "--out")  # else the error below would name the files of another run
     to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
     to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []

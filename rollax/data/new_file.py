@@ -27,7 +27,7 @@ class NewFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(os.path.abspath(path))
+        self.path = atomic.absolute(path, DatasetError)
         with _errors_of("file", self.path):
             atomic.make_parents(self.path.parent)
             if os.path.lexists(self.path):
@@ -73,7 +73,7 @@ class NewFile:
 
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Creates a folder, and raises DatasetError unless files can be written into it."""
-    folder = Path(os.path.abspath(path))
+    folder = atomic.absolute(path, DatasetError)
     with _errors_of("folder", folder):
         atomic.make_parents(folder)
         probe = atomic.temporary_for(folder / "probe")
@@ -92,7 +92,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         DatasetError: the folder is not empty, or the disk fails.
     """
-    final = Path(os.path.abspath(path))
+    final = atomic.absolute(path, DatasetError)
     if os.path.lexists(final) and not (final.is_dir() and not any(final.iterdir())):
         fix = "choose another name, or remove it"
         raise DatasetError("The folder to write is not empty.", where=final, expected="a new folder", fix=fix)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollax import spaces, trees
+from rollax.atomic import absolute
 from rollax.batch import Fragment, SampleBatch
 from rollax.batch.columns import positions_in
 from rollax.config import TrainerConfig
 from rollax.data.dataset import ENV_ACTIONS, RecordedTrajectory
 from rollax.env.rows import NO_ENVS, Rows
+from rollax.errors import ConfigError
 from rollax.evaluation.policy_rows import GivenActions
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.table import Table
@@ -293,7 +294,7 @@ def make_recorder(config: TrainerConfig, sampler: Sampler, worker_index: int) ->
 
     check_folder(config.output)  # raise now, not after hours
     writer = DatasetWriter(
-        os.path.abspath(config.output),
+        absolute(config.output, ConfigError),
         {policy_id: runner.policy.observation_space for policy_id, runner in runners.items()},
         {policy_id: runner.policy.action_space for policy_id, runner in runners.items()},
         header=header,

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollax.atomic import absolute
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
 from rollax.env.registry import EnvContext
@@ -146,7 +147,7 @@ def _stop_recording() -> None:
 def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[str, Any]:
     """The arguments of a `RolloutWorker`, by name."""
     if config.output is not None:  # an absolute path, because other processes may have another current folder
-        config = config.changed(output=os.path.abspath(config.output))
+        config = config.changed(output=str(absolute(config.output, ConfigError)))
     return {
         # Resolved here, because a name may be registered only in this process.
         "env_creator": _no_env if config.env is None else creator_of(config.env),

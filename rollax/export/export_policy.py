@@ -43,7 +43,7 @@ def export_policy(
     if to not in get_args(Format):
         expected = " or ".join(get_args(Format))
         raise ConfigError("Unknown format.", where="to", got=to, expected=expected, fix=nearest(to, get_args(Format)))
-    target = Path(os.path.abspath(out))
+    target = atomic.absolute(out, ConfigError)
     runner = policy if isinstance(policy, PolicyRunner) else load_policy(policy, policy_id, **options)
     _write(target, _serialized(runner, to))
     return target

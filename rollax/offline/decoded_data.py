@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rollax import trees
+from rollax.atomic import absolute
 from rollax.batch import Fragment, SampleBatch
 from rollax.errors import ConfigError
 from rollax.offline.recorded_fragments import RecordedFragments
@@ -120,7 +121,7 @@ def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) ->
 def check_folder(folder: str, source: Any, key: Literal["input_folder", "output"]) -> None:
     """Refuses to write into a folder inside a source, because the next run would read the written files as data."""
     if isinstance(source, str | Path):
-        outer, inner = Path(os.path.realpath(source)), Path(os.path.realpath(folder))
+        outer, inner = (Path(os.path.realpath(absolute(path, ConfigError))) for path in (source, folder))
         if inner.is_relative_to(outer) if os.path.exists(source) else _begins(inner.parts, outer.parts):
             left = ", and remove column files (data-*/columns.json) that an earlier run has left inside of it"
             raise ConfigError(

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rollax.errors import ConfigError, nearest
+from rollax.atomic import absolute
+from rollax.errors import ConfigError, RollaxError, nearest
+from rollax.importing import current_folder
 from rollax.runs.results import number_in
 
 if TYPE_CHECKING:
@@ -218,8 +220,8 @@ def title_of(run: str, env: Any, path: Path | None = None) -> str:
 
 def shown_path(path: Path) -> str:
     """Returns `path` relative to the current folder if it is inside, else absolute."""
-    path = Path(os.path.abspath(path))
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    path, here = absolute(path, RollaxError), current_folder()
+    return str(path.relative_to(here)) if here is not None and path.is_relative_to(here) else str(path)
 
 
 def duration(seconds: float) -> str:

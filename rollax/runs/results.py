@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rollax.atomic import absolute
 from rollax.errors import RollaxError
 from rollax.figures import written_to
 
@@ -129,7 +130,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, titl
 
 def labelled(paths: Sequence[Path]) -> dict[str, tuple[list[dict[str, Any]], int]]:
     """Returns result lines and the number of unreadable lines per run, by folder name, or by path if names collide."""
-    names = [(path if path.is_dir() else path.parent).resolve().name for path in paths]
+    names = [absolute(path if path.is_dir() else path.parent, RollaxError).name for path in paths]
     labels = [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
     return {label: read_results(path) for label, path in zip(labels, paths, strict=True)}
 

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rollax.atomic import absolute
 from rollax.errors import ConfigError
 from rollax.undoing import undone_on_failure
 
@@ -48,7 +49,7 @@ class RunLock:
 
     def __init__(self, folder: Path, where: str) -> None:
         # Environments may change the working directory.
-        self.folder = Path(os.path.abspath(folder))
+        self.folder = absolute(folder, ConfigError)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._descriptor = _locked(self.folder / LOCK_NAME, where)
