@@ -10,6 +10,8 @@ import numpy as np
 NO_NUMBERS = frozenset("OSUMmc")
 """Kinds of NumPy's dtypes that models cannot read as real numbers; dtypes of PyTorch have none."""
 
+_TEXT = frozenset({str, bytes})
+
 
 def is_whole(value: Any) -> bool:
     """Whether a value is an integer of Python or NumPy, and not a boolean."""
@@ -19,6 +21,18 @@ def is_whole(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether a value is a real number of Python or NumPy, including infinity and NaN, and not a boolean."""
     return is_whole(value) or isinstance(value, float | np.floating)
+
+
+def numeric_array(values: Any) -> np.ndarray:
+    """The array of the numbers in lists, or an array itself; TypeError if there is text among them.
+
+    NumPy would pad every text to the longest one, so a short message could fill the memory.
+    """
+    if isinstance(values, np.ndarray):
+        return values
+    if not _TEXT.isdisjoint(map(type, np.array(values, object).ravel().tolist())):
+        raise TypeError("text in place of a number")
+    return np.array(values)
 
 
 def all_finite(values: np.ndarray) -> bool:

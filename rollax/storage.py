@@ -223,6 +223,11 @@ def _finite(text: str) -> float:
     return number
 
 
+def parsed_json(text: str | bytes) -> Any:
+    """The values of JSON; ValueError for other text, and for a repeated key, whose value would be ambiguous."""
+    return json.loads(text, object_pairs_hook=unique_keys)
+
+
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The dict of a JSON object; ValueError for a repeated key."""
     values = dict(pairs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from rollax.processes.cluster import refuse_lacking, started_here
 from rollax.processes.settings import process_settings
 from rollax.runs.results import to_json
 from rollax.runs.run_folder import PREFIX
+from rollax.storage import parsed_json
 
 try:
     import ray
@@ -91,7 +91,7 @@ class TunedTrainer(Trainable):
         self.trainer.restore(checkpoint_in(checkpoint))
         stored = Path(checkpoint) / _EVALUATION  # missing in a checkpoint of a trainer without Tune
         if self._evaluation is not None and stored.exists():
-            self._evaluation = json.loads(stored.read_text(encoding="utf-8")) or self._evaluation
+            self._evaluation = parsed_json(stored.read_text(encoding="utf-8")) or self._evaluation
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()

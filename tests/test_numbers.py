@@ -3,7 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rollax.numbers import all_finite, is_number, is_whole
+from rollax.numbers import all_finite, is_number, is_whole, numeric_array
 
 
 @pytest.mark.parametrize("value", [0, -3, 10**30, np.int8(4), np.uint64(4)])
@@ -36,3 +36,18 @@ def test_all_finite(dtype):
         assert not all_finite(values)
         assert not all_finite(values.T)
     assert not all_finite(np.array([np.inf, -np.inf], dtype))
+
+
+def test_arrays_of_numbers():
+    for values in ([1, 2], [[1.5], [2]], [True], [], [1 << 70], [np.float32(1)], [None]):
+        np.testing.assert_array_equal(numeric_array(values), np.array(values), strict=True)
+    array = np.array(["a"])
+    assert numeric_array(array) is array
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        numeric_array([["a"], ["b", "c"]])
+
+
+@pytest.mark.parametrize("values", [["a"], [1, "2"], [[1.0], ["x"]], [b"1"], "a"])
+def test_text_is_no_number(values):
+    with pytest.raises(TypeError):
+        numeric_array(values)

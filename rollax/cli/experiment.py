@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from rollax.config.stored import GIVEN, Trust, decode_config, given_fields, miss
 from rollax.errors import ConfigError, corrected, nearest
 from rollax.importing import StoredCode, named_by_caller
 from rollax.runs.stopping import checked_stop
-from rollax.storage import unique_keys
+from rollax.storage import parsed_json
 
 _OTHER_NAMES = {
     **dict.fromkeys(("algo", "algorithm", "trainer"), "it is 'run' here"),
@@ -107,7 +106,7 @@ def _refuse_unknown(content: Mapping[Any, Any], where: str) -> None:
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
     """Returns the dict of an option's JSON object; the fields for code accept "module:Name"."""
     try:
-        config = json.loads(text, object_pairs_hook=unique_keys)
+        config = parsed_json(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"The option is not valid JSON: {error}.",

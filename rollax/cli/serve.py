@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOp
 from rollax.errors import ConfigError
 from rollax.importing import ImportPath, import_object, named_by_caller
 from rollax.serving.security import read_token
+from rollax.storage import parsed_json
 
 if TYPE_CHECKING:
     from rollax.serving.policy_backend import PolicyBackend
@@ -155,7 +155,7 @@ def _mapping(text: str) -> Any:
     if not text.lstrip().startswith("{"):
         return import_object(ImportPath(text), "--policy-mapping")
     try:
-        table = json.loads(text)
+        table = parsed_json(text)
     except (ValueError, RecursionError) as error:
         what = f"The option is not valid JSON: {error}."
         raise ConfigError(what, where="--policy-mapping", got=text, fix=_QUOTED) from error

@@ -22,6 +22,7 @@ import pyarrow as pa
 from rollax import trees
 from rollax.config.stored import key_from_json, key_to_json
 from rollax.errors import DatasetError
+from rollax.storage import parsed_json
 from rollax.trees import Tree
 
 IDS = ("episode_id", "agent_id", "policy_id")
@@ -105,7 +106,7 @@ class Leaf:
         rows, dtype = len(array) - array.null_count, np.dtype(self.dtype if self.dtype != "json" else object)
         if self.storage == "json":
             values = np.empty(rows, object)
-            values[:] = [json.loads(text) for text in array.drop_null().to_pylist()]
+            values[:] = [parsed_json(text) for text in array.drop_null().to_pylist()]
             return values
         if self.storage == "list":
             flat = array.flatten()
@@ -267,4 +268,4 @@ def _plain_number(value: Any) -> Any:
 
 def id_from_text(text: str) -> Any:
     """The inverse of `id_to_text`; ValueError for other text."""
-    return key_from_json(json.loads(text.removeprefix("json:"))) if text.startswith("json:") else text
+    return key_from_json(parsed_json(text.removeprefix("json:"))) if text.startswith("json:") else text

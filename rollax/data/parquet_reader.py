@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +31,7 @@ from rollax.data.layout import (
 from rollax.data.limited_parquet import LimitedParquet
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import DatasetError, SpaceError
+from rollax.storage import parsed_json
 from rollax.trees import Tree
 
 _ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that is not from a DatasetWriter
@@ -167,7 +167,7 @@ def header_of(path: Path) -> dict[str, Any] | None:
     """The header of one of our Parquet files; None for another Parquet file; DatasetError for a damaged one."""
     try:
         metadata = pq.read_schema(path).metadata or {}
-        return _object(json.loads(metadata[HEADER])) if HEADER in metadata else None
+        return _object(parsed_json(metadata[HEADER])) if HEADER in metadata else None
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
 
@@ -194,7 +194,7 @@ def _opened(path: Path) -> _File:
         )
     try:
         metadata = pq.read_metadata(path)
-        contents = _object(json.loads((metadata.metadata or {}).get(b"rollax.contents", b"{}")))
+        contents = _object(parsed_json((metadata.metadata or {}).get(b"rollax.contents", b"{}")))
         _check_numbers(contents)
         _object(header.get("behaviour", {}))
         policies = {policy_id: _object(described) for policy_id, described in _object(header["policies"]).items()}

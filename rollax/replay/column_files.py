@@ -24,6 +24,7 @@ from rollax import atomic, trees
 from rollax.batch import Fragment
 from rollax.errors import CheckpointError, DatasetError
 from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of, layout_to_json
+from rollax.storage import parsed_json
 
 _MANIFEST, _FORMAT = "columns.json", 1
 _LEFT_FOR_S = 3600.0
@@ -231,7 +232,7 @@ def open_columns(path: Path) -> dict[str, MappedColumns] | None:
 
 def _manifest(path: Path) -> dict[str, Any] | None:
     try:
-        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = parsed_json((path / _MANIFEST).read_text(encoding="utf-8"))
         return manifest if manifest["format"] == _FORMAT and isinstance(manifest["about"], dict) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

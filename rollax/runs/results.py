@@ -13,6 +13,7 @@ import numpy as np
 from rollax.atomic import absolute
 from rollax.errors import RollaxError
 from rollax.figures import written_to
+from rollax.storage import parsed_json
 
 RESULTS_NAME = "result.jsonl"
 WHERE_IN_RESULT = {
@@ -84,7 +85,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     unread = 0
     for line in filter(str.strip, lines):
         try:
-            result = json.loads(line)
+            result = parsed_json(line)
         except (ValueError, RecursionError):
             result = None
         if isinstance(result, dict) and not _is_deep(result):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollax.errors import RequestError
+from rollax.numbers import numeric_array
 from rollax.serving.client_calls import Calls
 from rollax.serving.protocol import PROTOCOL_VERSION
 
@@ -153,5 +154,5 @@ def _of_any(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _of_any(part) for key, part in value.items()}
     if isinstance(value, list) and not any(isinstance(part, dict | list) for part in value):
-        return np.array(value)
+        return numeric_array(value)
     return [_of_any(part) for part in value] if isinstance(value, list) else value

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax.errors import RequestError
-from rollax.numbers import all_finite
+from rollax.numbers import all_finite, numeric_array
 from rollax.spaces import Path, bounds, path_text
 from rollax.trees import Tree, concat
 
@@ -183,10 +183,12 @@ class _Leaf:
             column = self._packed(values)
         else:
             try:
-                column = np.array(values)
+                column = numeric_array(values)
             except OverflowError:
                 raise self._misfit(f"A number cannot be represented in {self._dtype}.", values[0]) from None
-            except (ValueError, TypeError):
+            except TypeError:
+                raise self._misfit("The value does not consist of numbers.", values[0]) from None
+            except ValueError:
                 raise self._misfit("The value has the wrong shape.", values[0]) from None
             if column.dtype.kind not in "fiub":
                 raise self._misfit("The value does not consist of numbers.", values[0])

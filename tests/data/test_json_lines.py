@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -65,6 +66,26 @@ class TestJsonLines:
         with pytest.raises(DatasetError, match=r"(?s)log.jsonl, line 1.*utf-8.*max_broken"):
             read(path)
         assert len(read(path, max_broken=1)) == 2
+
+    def test_a_repeated_key_is_refused(self, tmp_path):
+        path = lines(tmp_path / "log.jsonl", self.EPISODE, self.EPISODE)
+        first, second = path.read_text().splitlines()
+        twice = second.replace('"actions": [0, 1]', '"actions": [0, 1], "actions": [1, 1]')
+        path.write_text(f"{first}\n{twice}\n")
+        with pytest.raises(DatasetError, match=r"(?s)log.jsonl, line 2.*repeated key"):
+            read(path)
+        assert len(read(path, max_broken=1)) == 2
+
+    @pytest.mark.parametrize("column", ["obs", "actions", "rewards"])
+    def test_text_takes_no_more_memory_than_the_file(self, tmp_path, column):
+        text = ["x" * 100_000, *[""] * 100_000]  # NumPy pads each text to the longest: 40 GB
+        path = lines(tmp_path / "log.jsonl", {"agents": {"a": {**self.EPISODE["agents"]["left"], column: text}}})
+        tracemalloc.start()
+        for settings in ({}, {"observation_space": BOX, "action_space": spaces.Discrete(2)}):
+            with pytest.raises(DatasetError):
+                read(path, **settings)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 28
+        tracemalloc.stop()
 
     def test_a_missing_file_is_skipped(self, tmp_path):
         files = [lines(tmp_path / f"{name}.jsonl", self.EPISODE) for name in "ab"]

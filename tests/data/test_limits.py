@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from minari.dataset.minari_storage import MinariStorage
 from PIL import Image
 
 from rollax import ConfigError, DatasetError, open_dataset
+from rollax.data import limits
 from tests.data.test_describe import some, written
 
 TOO_MUCH = "The decoded data needs too much memory"
@@ -109,6 +112,19 @@ def test_an_episode_of_d4rl(tmp_path):
     assert len(read(tmp_path / "b.hdf5", time_limit=500_000, max_decoded_gb=10_000_001 / 2**30)) == 1
     with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*b.hdf5, row 0"):
         read(tmp_path / "b.hdf5", time_limit=500_000, max_decoded_gb=9_999_999 / 2**30)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_lines_without_an_end_are_not_read_to_it(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(limits, "LONGEST_LINE", 1 << 17)
+    path, settings = tmp_path / name, {"obs": ["obs"], "actions": ["actions"], "rewards": "rewards"}
+    path.write_text('{"agents": {}}' if name == "a.jsonl" else "obs,actions,rewards\n1,1,1\n")
+    os.truncate(path, 1 << 40)
+    with pytest.raises(DatasetError, match="too long"):
+        read(path, **({} if name == "a.jsonl" else settings))
+    reader = open_dataset(path, max_broken=1, **({} if name == "a.jsonl" else settings))
+    list(reader.trajectories())
+    assert len(reader.broken) == 1
 
 
 @pytest.mark.parametrize("storage", ["hdf5", "arrow"])

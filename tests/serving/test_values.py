@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import hypothesis.strategies as st
@@ -188,6 +189,14 @@ def test_keys_that_are_not_strings():
     same(SpaceValues(space).columns([in_json[0], in_msgpack[1]], where), values, space)
     with pytest.raises(RequestError, match="keys of the value are not those of its space"):
         SpaceValues(space).columns([{0: [0, 0], "1": {7: 0}}], where)
+
+
+def test_text_takes_no_more_memory_than_the_message():
+    tracemalloc.start()
+    with pytest.raises(RequestError, match="numbers"):  # NumPy pads each text to the longest: 40 GB
+        SpaceValues(BOX).columns([["x" * 100_000, *[""] * 100_000]], str)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    tracemalloc.stop()
 
 
 def test_equal_numbers_of_other_types_are_accepted():

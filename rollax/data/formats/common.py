@@ -18,7 +18,7 @@ from rollax.config.stored import space_from_json
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
 from rollax.env.registry import id_without_module
 from rollax.errors import ConfigError, DatasetError, SpaceError
-from rollax.numbers import is_number, is_whole
+from rollax.numbers import is_number, is_whole, numeric_array
 from rollax.spaces import same_space, space_text
 from rollax.trees import Tree
 
@@ -245,7 +245,9 @@ def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
         }
     try:
         if space is not None:
-            column = spaces.walk(lambda leaf, _, parts: spaces.in_dtype(leaf, parts), space, values, part=_part_of_each)
+            column = spaces.walk(
+                lambda leaf, _, parts: spaces.in_dtype(leaf, numeric_array(parts)), space, values, part=_part_of_each
+            )
             spaces.walk(lambda leaf, path, part: _check_leaf(leaf, part, len(values)), space, column)
             return column
         return _plain_columns(values)
@@ -263,15 +265,18 @@ def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
 
 def one_per_step(values: Any, name: str, where: str, dtype: Any = np.float64) -> np.ndarray:
     """[T] numbers or flags from [T] or [T, 1]; DatasetError for another shape."""
-    array = np.asarray(values)
-    if array.dtype.kind in "US" or (array.ndim != 1 and array.shape[1:] != (1,)):
+    try:
+        array = numeric_array(values)
+        if array.dtype.kind in "US" or (array.ndim != 1 and array.shape[1:] != (1,)):
+            raise TypeError(f"{array.dtype} of shape {array.shape}")
+    except TypeError as error:
         raise DatasetError(
             "The values are not one number for each step.",
             where=f"{where}, {name}",
-            got=f"{array.dtype} of shape {array.shape}",
+            got=str(error),
             expected="numbers of shape [T] or [T, 1]",
             fix="choose one of the values, or add them up, before the data is read",
-        )
+        ) from None
     return array.astype(dtype).reshape(-1)
 
 
@@ -287,7 +292,7 @@ def _check_leaf(leaf: Space, part: np.ndarray, rows: int) -> None:
 def _plain_columns(values: Any) -> Tree:
     if len(values) and isinstance(values[0], Mapping):
         return {key: _plain_columns([value[key] for value in values]) for key in values[0]}
-    array = np.array(values)
+    array = numeric_array(values)
     if array.dtype.kind == "f":
         return array.astype(np.float32)
     if array.dtype.kind not in "biu":

@@ -14,6 +14,7 @@ from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import FormatReader, Ids, check_setting, columns_of
 from rollax.data.formats.joining import with_last_obs
+from rollax.data.limits import lines_of
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import ConfigError, DatasetError
 
@@ -122,7 +123,7 @@ class CsvReader(FormatReader):
         names = [name for name in (*wanted, *self._flags.values()) if name is not None]
         try:
             with open(path, encoding="utf-8-sig", newline="") as file:
-                table = csv.DictReader(file, delimiter=self._delimiter)
+                table = csv.DictReader(lines_of(file, path), delimiter=self._delimiter)
                 if (error := _header_error(list(table.fieldnames or ()), names, path)) is not None:
                     self.skip(error)
                     return
@@ -134,6 +135,9 @@ class CsvReader(FormatReader):
                         yield table.line_num, None
                     else:
                         yield table.line_num, row
+        except DatasetError as error:
+            self.skip(error)
+            yield 0, None
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             fix = "write the file again in UTF-8, or skip some with max_broken"
             self.skip(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,10 @@ from rollax import trees
 from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.data.dataset import WITH_LAST, RecordedTrajectory
 from rollax.data.formats.common import FormatReader, columns_of, one_per_step
+from rollax.data.limits import lines_of
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
+from rollax.storage import parsed_json
 
 
 class JsonLinesReader(FormatReader):
@@ -116,7 +117,7 @@ def objects_of(path: Path, skip: Callable[[DatasetError], None]) -> Iterator[tup
     number = 0
     try:
         with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(lines_of(file, path), start=1):
                 if not line.strip():
                     continue
                 try:
@@ -126,6 +127,9 @@ def objects_of(path: Path, skip: Callable[[DatasetError], None]) -> Iterator[tup
                     yield number, None
                 else:
                     yield number, found
+    except DatasetError as error:
+        skip(error)
+        yield number + 1, None
     except OSError as error:
         got = f"{type(error).__name__}: {error}"
         fix = "check the file, or skip some with max_broken"
@@ -135,7 +139,7 @@ def objects_of(path: Path, skip: Callable[[DatasetError], None]) -> Iterator[tup
 
 def _parsed(line: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode())
+        value = parsed_json(line.decode())
     except (ValueError, RecursionError) as error:
         truncated = "" if line.endswith(b"\n") else ", which does not end in a line break"
         raise DatasetError(

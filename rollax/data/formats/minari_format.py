@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from rollax.data.new_file import new_folder
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError, RollaxError
 from rollax.spaces import path_text, walk
+from rollax.storage import parsed_json
 
 log = logging.getLogger("rollax.data")
 
@@ -135,7 +135,7 @@ def _opened(path: Path) -> _Set:
     try:
         storage = MinariStorage.read(folder)
         metadata = storage.metadata
-        spec = json.loads(metadata["env_spec"]) if isinstance(metadata.get("env_spec"), str) else {}
+        spec = parsed_json(metadata["env_spec"]) if isinstance(metadata.get("env_spec"), str) else {}
         behaviour = {"algorithm": metadata["algorithm_name"]} if "algorithm_name" in metadata else {}
         header = {"env": spec.get("id"), "behaviour": behaviour, "dataset_id": metadata.get("dataset_id")}
         return _Set(path, storage, int(storage.total_episodes), int(storage.total_steps), header)

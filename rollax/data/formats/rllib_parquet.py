@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from rollax.data.limited_parquet import LimitedParquet
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
+from rollax.storage import parsed_json
 
 _OF_SPACES = ("obs", "actions", "new_obs")
 _FURTHER = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
@@ -210,7 +210,7 @@ def _values(table: pa.Table, name: str, path: Path) -> _Column:
     if metadata is None:
         return _Column(values)
     try:
-        shape = json.loads(metadata)
+        shape = parsed_json(metadata)
     except ValueError:
         return _Column(values, flat=True)
     return _Column([np.reshape(value, shape) for value in values] if isinstance(shape, list) else values)
