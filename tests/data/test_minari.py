@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
+import gymnasium as gym
 import h5py
 import numpy as np
 import pytest
@@ -149,6 +151,19 @@ class TestMinari:
         for _ in range(2):
             assert len(list(reader.trajectories())) == 1
             assert len(reader.broken) == 1
+
+    @pytest.mark.parametrize("missing", ["observation_space", "action_space"])
+    def test_the_environment_of_the_metadata_is_never_made(self, tmp_path, missing):
+        path = self.written(tmp_path / "one")
+        metadata = json.loads((path / "data" / "metadata.json").read_text())
+        del metadata[missing]
+        spec = copy.deepcopy(gym.spec("CartPole-v1"))
+        spec.entry_point, spec.kwargs = "os:makedirs", {"name": str(tmp_path / "made")}
+        metadata["env_spec"] = spec.to_json()
+        (path / "data" / "metadata.json").write_text(json.dumps(metadata))
+        with pytest.raises(DatasetError, match=rf"does not describe its spaces(.|\n)*got: +no {missing}\n"):
+            open_dataset(path)
+        assert not (tmp_path / "made").exists()
 
     def test_several_rewards_for_a_step_are_refused(self, tmp_path):
         path = self.written(tmp_path / "one")

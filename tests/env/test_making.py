@@ -12,6 +12,7 @@ from rollax import ConfigError, EnvContext, EnvError, register_env, to_base_env
 from rollax.env.making import make_base_env, way_of
 from rollax.env.recording import drawing
 from rollax.env.registry import env_creator
+from rollax.importing import named_by_caller
 from tests.env.refused import refused
 from tests.env.worlds import Clock
 
@@ -30,7 +31,7 @@ gym.register("rollax-tests/Sized-v0", entry_point=lambda size=1, wind=0.0: Clock
 
 
 def made(env, config, num_envs=1):
-    return make_base_env(env_creator(env), EnvContext(config), num_envs)
+    return make_base_env(env_creator(named_by_caller(env)), EnvContext(config), num_envs)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +74,8 @@ def test_a_module_that_exits(tmp_path, monkeypatch):
     (tmp_path / "exits_at_once.py").write_text("raise SystemExit(0)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    refused(
-        ConfigError, env_creator, "exits_at_once:Env", says="cannot be imported...exits_at_once:Env (SystemExit: 0)"
-    )
+    says = "cannot be imported...exits_at_once:Env (SystemExit: 0)"
+    refused(ConfigError, env_creator, named_by_caller("exits_at_once:Env"), says=says)
 
 
 GOAL, GOALS = np.zeros(2), {"x": 1.0}

@@ -13,6 +13,7 @@ from rollax import ConfigError, EnvContext, register_env
 from rollax.env import registry
 from rollax.env.adapters import adapter_of
 from rollax.env.registry import env_creator
+from rollax.importing import ImportPath
 from tests.env.refused import refused
 from tests.env.worlds import CLOCK_ID, Clock
 
@@ -48,13 +49,13 @@ def test_a_class_and_a_function_are_creators():
 
 
 def test_module_and_class():
-    assert env_creator("tests.env.worlds:Clock") is Clock
-    assert env_creator("tests.env.worlds:Clock.close") is Clock.close
+    assert env_creator(ImportPath("tests.env.worlds:Clock")) is Clock
+    assert env_creator(ImportPath("tests.env.worlds:Clock.close")) is Clock.close
 
 
 def test_module_and_id():
     """Gymnasium's form `module:id`: importing the module registers the id, unless it is registered already."""
-    assert isinstance(env_creator(f"tests.env.worlds:{CLOCK_ID}")(EnvContext()).unwrapped, Clock)
+    assert isinstance(env_creator(ImportPath(f"tests.env.worlds:{CLOCK_ID}"))(EnvContext()).unwrapped, Clock)
 
 
 def test_module_of_the_current_folder(tmp_path, monkeypatch):
@@ -65,8 +66,8 @@ def test_module_of_the_current_folder(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert env_creator("my_folder_env:Mine").__name__ == "Mine"
-    assert type(env_creator("my_folder_env:Mine-v0")(EnvContext()).unwrapped).__name__ == "Mine"
+    assert env_creator(ImportPath("my_folder_env:Mine")).__name__ == "Mine"
+    assert type(env_creator(ImportPath("my_folder_env:Mine-v0"))(EnvContext()).unwrapped).__name__ == "Mine"
     gym.registry.pop("Mine-v0")
 
 
@@ -102,8 +103,25 @@ def test_names_of_pettingzoo():
     ],
 )
 def test_path_that_does_not_import(path, says):
-    refused(ConfigError, env_creator, path, says=says)
-    refused(ConfigError, env_creator, path, says=f"cannot be imported...env='{path}'...module:Class...fix:")
+    refused(ConfigError, env_creator, ImportPath(path), says=says)
+    refused(ConfigError, env_creator, ImportPath(path), says=f"cannot be imported...env='{path}'...module:Class...fix:")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("broken_module:Env", "broken_module:Env-v0", " broken_module:Env"),
+        *("ALE/broken_module:Env-v0", "pettingzoo/broken_module:env", "jax:broken_module:Env"),
+    ],
+)
+def test_a_module_that_the_caller_did_not_name_is_not_imported(path, monkeypatch, tmp_path):
+    (tmp_path / "ALE").mkdir()
+    for file in ("ALE/broken_module.py", "broken_module.py"):
+        (tmp_path / file).write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        env_creator(path)
+    assert not isinstance(error.value.__cause__, SystemExit)
 
 
 @pytest.mark.parametrize("value", [Clock(), 3, None, ["CartPole-v1"]])

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from pydantic import ValidationError
 
 from rollax.errors import ConfigError, PolicyError, SpaceError
+from rollax.importing import ImportPath, named_by_caller
 from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
@@ -64,7 +65,7 @@ class NormAndDropout(nnx.Module):
 
 
 def custom(model: Any, **custom_model_config: Any) -> nnx.Module:
-    config = ModelConfig(custom_model=model, custom_model_config=custom_model_config)
+    config = ModelConfig(custom_model=named_by_caller(model), custom_model_config=custom_model_config)
     return make_model(BOX, spaces.Discrete(5), 5, config, nnx.Rngs(0))
 
 
@@ -146,7 +147,7 @@ class TestCustomModel:
     def test_import_path(self):
         # A path in the package, since the name of a test module depends on how the tests are run.
         config = ModelConfig(
-            custom_model="rollax.models.networks:ActorCritic",
+            custom_model=ImportPath("rollax.models.networks:ActorCritic"),
             custom_model_config={"config": ModelConfig(fcnet_hiddens=())},
         )
         assert type(make_model(BOX, spaces.Discrete(5), 5, config, nnx.Rngs(0))) is ActorCritic
@@ -181,7 +182,7 @@ class TestCustomModel:
         [
             (dict, "The custom model is not a class of Flax NNX modules"),
             ("json:JSONDecoder", "The custom model is not a class of Flax NNX modules"),
-            ("no colon", "cannot be imported"),
+            (ImportPath("no colon"), "cannot be imported"),
             ("no_such_module:Model", r"cannot be imported(.|\n)*no_such_module"),
             ("rollax.models.networks:ActorCritik", r"cannot be imported(.|\n)*did you mean 'ActorCritic'"),
         ],

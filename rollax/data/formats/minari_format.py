@@ -133,6 +133,16 @@ def _opened(path: Path) -> _Set:
         with opened(hdf5):
             pass
     try:
+        described = MinariStorage.read_raw_metadata(folder).keys()
+        if missing := {"observation_space", "action_space"} - described:
+            # Minari would make the environment of `env_spec`, whose entry point and arguments may run any command.
+            raise DatasetError(
+                "The Minari data set does not describe its spaces.",
+                where=f"{path}, {folder.name}/{METADATA}",
+                got=f"no {' and no '.join(sorted(missing))}",
+                expected="observation_space and action_space, as Minari writes them",
+                fix="use a newer version of the data set, or convert it with Minari if you trust where it comes from",
+            )
         storage = MinariStorage.read(folder)
         metadata = storage.metadata
         spec = parsed_json(metadata["env_spec"]) if isinstance(metadata.get("env_spec"), str) else {}
