@@ -105,12 +105,15 @@ class PendingActions:
             return
         self._finished.append((request, result))
         if not self._resolving:
-            self._resolving = True
             assert self._loop is not None
             try:
+                self._resolving = True
                 self._loop.call_soon_threadsafe(self._resolve_finished)
             except RuntimeError:  # the loop and all connections are closed
                 self._finished.clear()
+            except BaseException:  # Ctrl-C
+                self._resolving = False
+                raise
 
     def _resolve_finished(self) -> None:
         self._resolving = False

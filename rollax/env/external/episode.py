@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollax.env import checks
@@ -28,15 +29,17 @@ class ActionRequest:
     lock: Any = field(default_factory=threading.Lock)
     on_done: Callable[[ActionRequest], None] | None = None  # called instead of waking a thread
     trajectories: list[Trajectory] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)  # for `on_done`
 
     def __post_init__(self) -> None:
         self.lock.acquire()
 
     def done(self) -> None:
-        """Wakes the thread, or calls `on_done`; without the queue's lock."""
+        """Wakes the thread, or calls `on_done`; without the queue's lock. An interrupted call may be repeated."""
         if self.on_done is None:
-            self.lock.release()
+            with suppress(RuntimeError):  # the interrupted call has released it
+                self.lock.release()
         else:
             self.on_done(self)
 
@@ -178,6 +181,19 @@ class Event:
     truncated: bool = False  # they are truncated instead of terminated
     closes: bool = False  # the episode ends
     drops: bool = False  # the episode ends, and its rows that are in no fragment yet are dropped
+
+    def part(self, rows: Sequence[int]) -> Event:
+        """The part of an event without logged actions that concerns the agents of these rows."""
+        if len(rows) == len(self.trajectories):
+            return self
+        trajectories, values, rewards = (
+            [column[row] for row in rows] for column in (self.trajectories, self.values, self.rewards)
+        )
+        return replace(self, trajectories=trajectories, values=values, rewards=rewards)
+
+    def unanswered(self, request: ActionRequest) -> list[int]:
+        """The rows whose actions a request lacks."""
+        return [row for row, one in enumerate(self.trajectories) if one.request is request and one.answer is None]
 
     def restarts_agents(self) -> bool:
         """Whether an agent acts again whose trajectory ends in the same environment step."""

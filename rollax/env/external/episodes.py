@@ -128,6 +128,7 @@ class ExternalEpisodes:
                 event = episode.event(episode.acting(by_agent), [next(values) for _ in by_agent])
                 for trajectory in event.trajectories:
                     trajectory.request, trajectory.answer = request, None
+                request.events.append(event)
                 request.trajectories.extend(event.trajectories)
                 queue.put(event)
             queue.wake_sampler()

@@ -6,7 +6,6 @@ import heapq
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,15 @@ from rollax.errors import EnvError
 
 log = logging.getLogger("rollax.env")
 _SECONDS_TO_STOP = 10.0
+_WHOLE = 0  # the number of the environment itself
 
 
 class ExternalBaseEnv(BaseEnv):
     """Passes events of running episodes to the sampler, and actions back to the playing threads.
 
-    Each running episode is a sub-environment with the lowest free number from 0; `num_envs` is always 1.
+    Number 0 is the environment itself, so `num_envs` is always 1, and a reset of it drops what the sampler has of the
+    running episodes. Each running episode is a sub-environment with the lowest free number from 1, which no reset
+    changes. So a reset after the end of episodes differs from one after an interrupt, whatever has ended.
 
     Args:
         copies: the external environment.
@@ -55,11 +57,9 @@ class ExternalBaseEnv(BaseEnv):
         self._several_agents = isinstance(env, ExternalMultiAgentEnv)
         agents = env.possible_agents if isinstance(env, ExternalMultiAgentEnv) else None
         self.possible_agents = list(in_order(agents)) if agents else None
-        self._numbers, self._slots = _LowestFree(), _LowestFree()
         self._open: dict[int, ExternalEpisode] = {}  # by number
         self._alive: dict[int, Trajectory] = {}  # by slot
-        self._waiting: dict[int, Event] = {}  # by slot: the pending requests
-        self._just_ended: frozenset[int] = frozenset()
+        self._drop_all()
         self._thread: threading.Thread | None = None
         self._by_dicts = False  # an agent that acts again right after its end does so in the next poll
 
@@ -73,9 +73,7 @@ class ExternalBaseEnv(BaseEnv):
         self._slots.free_again()
         while True:
             rows = self._rows_of(self._queue.take())
-            over = rows.over_envs()
-            if len(rows) or len(over):
-                self._just_ended = frozenset(over.tolist())
+            if len(rows) or len(rows.over_envs()):
                 return rows
 
     def sampled_by(self, worker: Any) -> None:
@@ -88,7 +86,7 @@ class ExternalBaseEnv(BaseEnv):
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         slots = (rows.slots if selection is None else rows.slots[selection]).tolist()
         for slot in slots:
-            if self._waiting.pop(slot, None) is None:
+            if slot not in self._waiting:
                 raise EnvError(
                     "An action was sent for an agent that is not waiting for one.",
                     where=f"{self.name}, slot {slot}",
@@ -96,31 +94,30 @@ class ExternalBaseEnv(BaseEnv):
                     expected="one action for each row that acts",
                     fix="send one action for each row that acts",
                 )
+            self._waiting.remove(slot)
         # Copies, because a playing thread may write into the action while the caller reads its arrays.
         values = trees.unstack(trees.copied(actions))
         self._queue.answer([self._alive[slot] for slot in slots], values)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> None:
-        """Does nothing after an episode's end; otherwise drops the running trajectories; agents start new ones."""
+        """Of number 0: drops the running trajectories; agents start new ones. The players begin the next episodes."""
         self._play()
-        if not self._just_ended.issuperset(env_index.tolist()):
+        if _WHOLE in env_index:
             self._drop_all()
-        self._just_ended -= frozenset(env_index.tolist())
 
     def _drop_all(self) -> None:
-        """Drops the sampler's trajectories; pending and later requests then start new ones."""
-        waiting = self._waiting
-        unanswered = {
-            event: [row for row, trajectory in enumerate(event.trajectories) if waiting.get(trajectory.slot) is event]
-            for event in waiting.values()
-        }
+        """Drops the sampler's trajectories; pending and later requests then start new ones.
+
+        May be repeated, and begun after an interrupt in any method of the sampler's thread.
+        """
         for trajectory in self._alive.values():
             trajectory.slot = -1
         for episode in self._open.values():
             episode.number = -1
-        self._waiting, self._alive, self._open = {}, {}, {}
-        self._numbers, self._slots = _LowestFree(), _LowestFree()
-        self._queue.put_again(_part(event, rows) for event, rows in unanswered.items())
+        self._alive, self._open = {}, {}
+        self._waiting: set[int] = set()  # the slots with pending requests
+        self._numbers, self._slots = _LowestFree(first=_WHOLE + 1), _LowestFree(first=0)
+        self._queue.request_again()
 
     def _rows_of(self, events: Sequence[Event]) -> Rows:
         builder, trains, dropped = RowBuilder(self.name), [], []
@@ -150,12 +147,13 @@ class ExternalBaseEnv(BaseEnv):
         episode = event.episode
         if event.ends:
             # The end of a dropped trajectory is ignored.
-            event = _part(event, [row for row, trajectory in enumerate(event.trajectories) if trajectory.slot >= 0])
+            event = event.part([row for row, trajectory in enumerate(event.trajectories) if trajectory.slot >= 0])
             if episode.number < 0:
                 return
         elif episode.number < 0:
-            episode.number = self._numbers.take()
-            self._open[episode.number] = episode
+            number = self._numbers.take()
+            self._open[number] = episode  # first, so that an interrupt leaves no number that is not found here
+            episode.number = number
         trajectories, rewards, flags = event.trajectories, event.rewards, None
         starts = [trajectory.slot < 0 for trajectory in trajectories]
         if any(starts):
@@ -165,15 +163,16 @@ class ExternalBaseEnv(BaseEnv):
             flags = (no, yes, no) if event.truncated else (yes, no, starts)
         for trajectory in trajectories:
             if trajectory.slot < 0:
-                trajectory.slot = self._slots.take() if self._several_agents else episode.number
-                self._alive[trajectory.slot] = trajectory
+                slot = self._slots.take() if self._several_agents else episode.number
+                self._alive[slot] = trajectory  # first, as above
+                trajectory.slot = slot
         first_row, slots = len(builder.agents), [trajectory.slot for trajectory in trajectories]
         agents = [trajectory.agent for trajectory in trajectories]
         builder.extend(episode.number, agents, event.values, slots, rewards, event.infos, flags)
         if event.ends:
             self._end(builder, event)
         elif event.actions is None:
-            self._waiting.update(dict.fromkeys(slots, event))
+            self._waiting.update(slots)
         else:
             given = range(first_row, len(builder.agents))
             builder.given.update(zip(given, event.actions, strict=True))
@@ -188,7 +187,7 @@ class ExternalBaseEnv(BaseEnv):
         for trajectory in (*episode.trajectories.values(), *ended):
             if trajectory.slot >= 0:
                 del self._alive[trajectory.slot]
-                self._waiting.pop(trajectory.slot, None)
+                self._waiting.discard(trajectory.slot)
                 if self._several_agents:
                     self._slots.give_back(trajectory.slot)
         if episode.number < 0:
@@ -246,10 +245,10 @@ class ExternalBaseEnv(BaseEnv):
 
 
 class _LowestFree:
-    """Allocates the lowest free numbers. A released number is free after the next `free_again`."""
+    """Allocates the lowest free numbers from `first`. A released number is free after the next `free_again`."""
 
-    def __init__(self) -> None:
-        self._count = 0
+    def __init__(self, first: int) -> None:
+        self._next = first
         self._free: list[int] = []
         self._given_back: list[int] = []
         self.give_back = self._given_back.append
@@ -257,20 +256,10 @@ class _LowestFree:
     def take(self) -> int:
         if self._free:
             return heapq.heappop(self._free)
-        self._count += 1
-        return self._count - 1
+        self._next += 1
+        return self._next - 1
 
     def free_again(self) -> None:
         for number in self._given_back:
             heapq.heappush(self._free, number)
         self._given_back.clear()
-
-
-def _part(event: Event, rows: Sequence[int]) -> Event:
-    """Returns the part of an event without logged actions that concerns the given agents."""
-    if len(rows) == len(event.trajectories):
-        return event
-    trajectories, values, rewards = (
-        [column[row] for row in rows] for column in (event.trajectories, event.values, event.rewards)
-    )
-    return replace(event, trajectories=trajectories, values=values, rewards=rewards)

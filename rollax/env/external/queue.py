@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rollax.env.external.episode import ActionRequest, Event, ExternalEpisode, Trajectory
@@ -102,8 +102,7 @@ class EventQueue:
             request.lock.acquire()
         except BaseException:  # Ctrl-C
             with self.lock:
-                self.waiting.discard(request)
-                request.left = True
+                request.left = True  # it is still answered, because its agents wait in the sampler
             raise
         if request.stopped:
             self.refuse_if_stopped()
@@ -179,12 +178,9 @@ class EventQueue:
                 request.missing -= 1
                 if not request.missing and not request.stopped:
                     answered.append(request)
-                    if request.on_done is not None:
-                        request.answers = _released(request)
-            self.waiting.difference_update(answered)
             episodes = sum(request.episodes for request in answered)
             self._expected = max(self._expected, len(self._ready)) + episodes
-        self._end(answered)
+        self._complete(answered)
 
     def interrupt(self, interrupted: bool) -> None:
         """Makes `take` raise a PollInterruptedError, including a running call, or stops that."""
@@ -201,6 +197,40 @@ class EventQueue:
                 self._queued += 1
                 if len(queued) == 1:
                     self._ready.append(event.episode)
+
+    def request_again(self) -> None:
+        """Queues again the taken events whose actions are missing, each before all others of its episode.
+
+        Completes what an interrupt left incomplete in the sampler's thread: in `take`, `answer`, or an earlier call.
+        """
+        with self.lock:
+            answered, ready = [], dict.fromkeys(self._ready)
+            for request in self.waiting:
+                request.missing = 0
+                for place, event in enumerate(request.events):
+                    if rows := event.unanswered(request):
+                        request.missing += len(rows)
+                        queued = event.episode.events
+                        if event not in queued:
+                            request.events[place] = part = event.part(rows)
+                            queued.appendleft(part)
+                        ready[event.episode] = None
+                if not request.missing:
+                    answered.append(request)
+            self._ready = [episode for episode in ready if episode.events]
+            self._queued = sum(len(episode.events) for episode in self._ready)
+        self._complete(answered)
+
+    def _complete(self, requests: Sequence[ActionRequest]) -> None:
+        """Passes the actions of complete requests on; they wait until that is done."""
+        with self.lock:
+            for request in requests:
+                if request.on_done is not None:
+                    request.answers = request.answers or [trajectory.answer for trajectory in request.trajectories]
+                    for trajectory in request.trajectories:
+                        if trajectory.request is request:  # from here on its agent may make the next request
+                            trajectory.request = trajectory.answer = None
+        self._end(requests)
 
     # For the thread of `run()`, and for stopping.
 
@@ -219,7 +249,7 @@ class EventQueue:
                 request.stopped = True
             self._arrived.notify_all()
             self._room.notify_all()
-        self._end(requests)
+        self._end(request for request in requests if not request.left)
 
     def _end(self, requests: Iterable[ActionRequest]) -> None:
         """Wakes the threads of the requests, and calls the callbacks; `EnvError` at the end if one of these raised."""
@@ -229,6 +259,7 @@ class EventQueue:
                 request.done()
             except Exception as error:
                 failure = failure or error
+            self.waiting.discard(request)
         if failure is not None:
             raise EnvError(
                 f"The callback of request_actions raised {type(failure).__name__}: {text_of(failure)}",
@@ -237,11 +268,3 @@ class EventQueue:
                 expected="on_actions to return, for actions and for an EnvStoppedError",
                 fix="correct on_actions",
             ) from failure
-
-
-def _released(request: ActionRequest) -> list[Any]:
-    """The actions of a request; from here on its agents may make the next request."""
-    answers = [trajectory.answer for trajectory in request.trajectories]
-    for trajectory in request.trajectories:
-        trajectory.request = trajectory.answer = None
-    return answers
