@@ -43,13 +43,13 @@ class TestOneEpisode:
             assert [rows.acts.tolist() for rows in (first, second, last)] == [[True], [True], [False]]
             assert [rows.terminateds.tolist() for rows in (first, second, last)] == [[False], [False], [True]]
             assert not any(rows.truncateds.any() for rows in (first, second, last))
-            assert [rows.ended_envs.tolist() for rows in (first, second, last)] == [[], [], [0]]
+            assert [rows.ended_envs.tolist() for rows in (first, second, last)] == [[], [], [1]]
             assert [rows.info_list() for rows in (first, second, last)] == [
                 [{"begins": True}],
                 [{"a": 1, "b": 2}],
                 [{}],
             ]
-            assert all(rows.env_index.tolist() == [0] and rows.slots is rows.env_index for rows in (first, last))
+            assert all(rows.env_index.tolist() == [1] and rows.slots is rows.env_index for rows in (first, last))
             assert first.agents is None
             assert first.trains is None
             assert first.obs.dtype == np.float32
@@ -88,12 +88,12 @@ class TestOneEpisode:
         with playing(script) as base:
             assert base.try_reset() is None
             obs, rewards, *_ = base.poll()
-            assert obs[0]["agent0"].tolist() == seen(1).tolist()
-            assert rewards == {0: {"agent0": None}}
-            base.send_actions({0: {"agent0": 4}})
-            assert base.poll()[1] == {0: {"agent0": 3.0}}
-            base.send_actions({0: {"agent0": 3}})
-            assert base.poll()[2] == {0: {"agent0": True, "__all__": True}}
+            assert obs[1]["agent0"].tolist() == seen(1).tolist()
+            assert rewards == {1: {"agent0": None}}
+            base.send_actions({1: {"agent0": 4}})
+            assert base.poll()[1] == {1: {"agent0": 3.0}}
+            base.send_actions({1: {"agent0": 3}})
+            assert base.poll()[2] == {1: {"agent0": True, "__all__": True}}
             assert base.env.actions == (4, 3)
 
 
@@ -108,7 +108,7 @@ class TestManyEpisodes:
         with playing(script) as base:
             rows = base.poll_rows()
             assert numbers(rows) == [0, 1, 2, 3, 4]
-            assert rows.env_index.tolist() == [0, 1, 2, 3, 4]
+            assert rows.env_index.tolist() == [1, 2, 3, 4, 5]
             # The actions come in parts and out of order, as those of several policies would.
             base.send_rows(rows, np.array([4, 2]), np.array([4, 2]))
             base.send_rows(rows, np.array([0, 1, 3]), np.array([0, 1, 3]))
@@ -137,7 +137,7 @@ class TestManyEpisodes:
                     assert queue._arrived.wait_for(lambda count=count: _all_ready(queue, count), 60)
                 rows = base.poll_rows()
                 assert len(rows) == count
-                assert sorted(rows.env_index.tolist()) == list(range(64))
+                assert sorted(rows.env_index.tolist()) == list(range(1, 65))
                 answer(base, rows)
             assert results == {n: [(n + step) % 5 for step in range(3)] for n in range(64)}
 
@@ -159,8 +159,8 @@ class TestManyEpisodes:
                 if len(polled[-1].ended_envs):
                     base.reset_rows(polled[-1].ended_envs)
                 polled.append(base.poll_rows())
-            assert sorted(np.concatenate([rows.ended_envs for rows in polled]).tolist()) == [1, 3]
-            assert polled[-1].env_index.tolist() == [1, 3, 5, 0, 2, 4]
+            assert sorted(np.concatenate([rows.ended_envs for rows in polled]).tolist()) == [2, 4]
+            assert polled[-1].env_index.tolist() == [2, 4, 6, 1, 3, 5]
             assert polled[-1].starts.tolist() == [True] * 3 + [False] * 3
 
     def test_an_id_can_be_used_again(self):
@@ -201,7 +201,7 @@ class TestLoggedActions:
             assert rows.given_actions is None
             assert rows.rewards.tolist() == [20.0]
             answer(base, rows)
-            assert base.poll_rows().ended_envs.tolist() == [0]
+            assert base.poll_rows().ended_envs.tolist() == [1]
             assert base.env.answer == 4
 
     def test_parallel_episodes_keep_their_order(self):

@@ -254,7 +254,7 @@ class TestSampler:
         with playing(script) as base:
             rows = base.poll_rows()
             answer(base, rows)
-            refused(EnvError, base.send_rows, rows, None, np.array([1]), says="not waiting...slot 0")
+            refused(EnvError, base.send_rows, rows, None, np.array([1]), says="not waiting...slot 1")
 
     def test_actions_before_the_first_poll(self):
         with playing(lambda env: None) as base:

@@ -71,7 +71,7 @@ def test_turns_rewards_and_ends():
             ("a", None, 2, no, no, yes, no),
             ("b", 8, 1, no, no, yes, no),
         ]
-        assert [rows.ended_envs.tolist() for rows in (again, last)] == [[], [0]]
+        assert [rows.ended_envs.tolist() for rows in (again, last)] == [[], [1]]
         assert base.env.actions == [{"a": 1, "b": 2}, {"a": 3}, {"b": 4, "c": 0}, {"b": 2}]
         assert second.info_list() == [{"n": 1}]
         assert first.info_list() == [{}, {}]
@@ -93,8 +93,8 @@ def test_an_episode_whose_agents_have_all_ended():
     with playing(script, ScriptedAgents) as base:
         rows = polled(base, 2)
         assert columns_of(rows[1]) == [("a", 2, 0, False, False, True, False)]
-        assert [polled.ended_envs.tolist() for polled in rows] == [[], [0]]
-        assert dicts_of(rows[1])[2:4] == ({0: {"a": True, "__all__": True}}, {0: {"a": False, "__all__": False}})
+        assert [polled.ended_envs.tolist() for polled in rows] == [[], [1]]
+        assert dicts_of(rows[1])[2:4] == ({1: {"a": True, "__all__": True}}, {1: {"a": False, "__all__": False}})
 
 
 def test_dicts_have_the_end_of_an_agent_before_its_return():
@@ -108,13 +108,13 @@ def test_dicts_have_the_end_of_an_agent_before_its_return():
 
     with playing(script, ScriptedAgents) as base:
         base.poll()
-        base.send_actions({0: {"a": 0, "b": 0}})
+        base.send_actions({1: {"a": 0, "b": 0}})
         obs, rewards, terminateds, *_ = base.poll()
-        assert (obs[0]["a"][0], rewards, terminateds) == (3, {0: {"a": 3.0}}, {0: {"a": True, "__all__": False}})
+        assert (obs[1]["a"][0], rewards, terminateds) == (3, {1: {"a": 3.0}}, {1: {"a": True, "__all__": False}})
         obs, rewards, terminateds, *_ = base.poll()
-        assert (obs[0]["a"][0], rewards, terminateds) == (4, {0: {"a": None}}, {0: {"a": False, "__all__": False}})
-        base.send_actions({0: {"a": 0}})
-        assert base.poll()[2] == {0: {"a": True, "b": True, "__all__": True}}
+        assert (obs[1]["a"][0], rewards, terminateds) == (4, {1: {"a": None}}, {1: {"a": False, "__all__": False}})
+        base.send_actions({1: {"a": 0}})
+        assert base.poll()[2] == {1: {"a": True, "b": True, "__all__": True}}
 
 
 def test_each_agent_can_have_its_own_thread():
@@ -149,7 +149,7 @@ def test_many_episodes_in_one_call_and_by_several_policies():
 
     with playing(script, ScriptedAgents) as base:
         rows = base.poll_rows()
-        assert rows.env_index.tolist() == [0, 1, 1, 2, 2]
+        assert rows.env_index.tolist() == [1, 2, 2, 3, 3]
         assert sorted(rows.slots.tolist()) == [0, 1, 2, 3, 4]
         assert rows.trains.tolist() == [True, False, False, True, True]
         values = rows.observations(None, base.observation_space)[:, 0].astype(int)
@@ -200,7 +200,7 @@ def test_reset_while_agents_wait():
             ("a", None, 0, False, False, True, False),
             ("b", None, 0, False, False, True, False),
         ]
-        assert last.ended_envs.tolist() == [0]
+        assert last.ended_envs.tolist() == [1]
 
 
 def test_repeated_requests_come_before_requests_queued_meanwhile():

@@ -27,7 +27,7 @@ def test_a_pending_request_starts_a_new_trajectory():
         assert (before.rewards.tolist(), again.rewards.tolist()) == ([7.0], [0.0])
         answer(base, again)
         last = base.poll_rows()
-        assert (last.rewards.tolist(), last.ended_envs.tolist()) == ([8.0], [0])
+        assert (last.rewards.tolist(), last.ended_envs.tolist()) == ([8.0], [1])
         assert base.env.answer == 2
 
 
@@ -55,7 +55,7 @@ def test_the_end_of_a_discarded_trajectory_is_skipped():
     env.next.set()
     poll.join(LONG)
     (rows,) = polled
-    assert (rows.starts.tolist(), rows.env_index.tolist(), rows.ended_envs.tolist()) == ([True], [0], [])
+    assert (rows.starts.tolist(), rows.env_index.tolist(), rows.ended_envs.tolist()) == ([True], [1], [])
     base.stop()
 
 

@@ -38,13 +38,13 @@ class RecordedPlay:
             truncated, next observation or None, logged).
     """
 
-    def __init__(self, env, agents: str | None) -> None:
-        self.env, self.agents = env, agents
+    def __init__(self, env, agents: str | None, episodes: int = EPISODES) -> None:
+        self.env, self.agents, self.episodes = env, agents, episodes
         self.trajectories: dict[tuple, list[list]] = defaultdict(list)
 
     def play(self, thread: int) -> None:
         random = np.random.default_rng(thread)
-        for episode in range(EPISODES):
+        for episode in range(self.episodes):
             served = bool(random.random() < 0.3)
             played = _Episode(self.env, random, thread, episode, self.agents)
             played.id = self.env.start_episode(training_enabled=not served)

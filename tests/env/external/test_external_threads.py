@@ -298,11 +298,11 @@ def test_an_interrupted_player_does_not_affect_others():
         queue.waiting.add(request)
         with pytest.raises(KeyboardInterrupt):
             queue.wait(request)
-    assert not queue.waiting
     queue.answer([external_queue.Trajectory("agent0", request=requests[0])], [0])
     assert len(released) == 1
     queue.stop()
     assert len(released) == 1
+    assert not queue.waiting
 
 
 def test_containers_do_not_grow():

@@ -122,13 +122,13 @@ class TestDroppedEpisodes:
         base.env.drop_episode("a")
         rows = base.poll_rows()
         assert len(rows) == 0
-        assert rows.dropped_envs.tolist() == [0]
+        assert rows.dropped_envs.tolist() == [1]
         assert base.reset_rows(rows.over_envs()) is None
         refused(EnvError, base.env.request_actions, {"a": seen(1)}, print, says="has ended")
         base.env.start_episode("c")
         base.env.request_actions({"b": seen(2), "c": seen(3)}, lambda actions: None)
         rows = base.poll_rows()
-        assert dict(zip(rows.env_index.tolist(), rows.starts.tolist(), strict=True)) == {1: False, 0: True}
+        assert dict(zip(rows.env_index.tolist(), rows.starts.tolist(), strict=True)) == {2: False, 1: True}
 
     def test_a_pending_request_is_still_answered(self, base):
         got = []
@@ -137,7 +137,7 @@ class TestDroppedEpisodes:
         base.env.drop_episode("a")
         answer(base, base.poll_rows(), 1)
         assert got == [{"a": 1}]
-        assert base.poll_rows().dropped_envs.tolist() == [0]
+        assert base.poll_rows().dropped_envs.tolist() == [1]
 
     def test_an_episode_without_actions_leaves_no_row(self, base):
         for name in "ab":
@@ -159,7 +159,7 @@ class TestDroppedEpisodes:
             base.env.end_agents("a", {"x": seen(3)})
             base.env.drop_episode("a")
             rows = base.poll_rows()
-            assert (len(rows), rows.dropped_envs.tolist()) == (0, [0])
+            assert (len(rows), rows.dropped_envs.tolist()) == (0, [1])
             assert base._alive == {}
 
 

@@ -135,14 +135,19 @@ class ExternalClocks(ExternalEnv):
 
 
 class ResetClocks(ExternalBaseEnv):
-    """Passes resets to its clocks, so that a sub-environment is always the same clock."""
+    """Passes resets to its clocks, so that a sub-environment is always the same clock, numbered from 0."""
 
     def __init__(self, num_envs: int) -> None:
         self.clocks = ExternalClocks(num_envs)
         super().__init__(EnvCopies((self.clocks,)))
         self.num_envs = num_envs
 
+    def poll_rows(self):
+        rows = super().poll_rows()
+        rows.env_index, rows.ended_envs = rows.env_index - 1, rows.ended_envs - 1
+        return rows
+
     def reset_rows(self, env_index, seeds=None):
-        super().reset_rows(env_index)
+        super().reset_rows(env_index + 1)
         indices = env_index.tolist()
         self.clocks.resets.put(list(zip(indices, seeds or [None] * len(indices), strict=True)))

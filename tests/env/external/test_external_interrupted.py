@@ -1,0 +1,172 @@
+"""External environments and a sampler that is interrupted at any moment: every player still gets its actions."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import Callbacks, EnvStoppedError, RolloutWorker
+from tests.env.external.test_external_sampling import THREADS, NumberedPolicy, RecordedPlay, decisions
+from tests.env.external.worlds import LONG, Scripted, ScriptedAgents, in_threads, seen
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE
+from tests.interrupting import Interrupts
+
+KINDS = pytest.mark.parametrize("agents", [None, "xyz"], ids=["one agent", "several agents"])
+
+
+@contextmanager
+def sampled(env: Any, agents: str | None = None, **config: Any) -> Iterator[RolloutWorker]:
+    """A worker that samples `env`; its polls raise instead of waiting for ever."""
+    specs = {name: (NumberedPolicy, OBS_SPACE, ACTION_SPACE, {}) for name in "pq"}
+    worker = RolloutWorker(
+        lambda _: env,
+        NumberedPolicy if agents is None else specs,
+        policy_mapping_fn=None if agents is None else lambda agent: "p" if agent == "x" else "q",
+        config={"accept_off_policy_actions": True, **config},
+    )
+    watchdog = threading.Timer(LONG, worker.env.interrupt, [True])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield worker
+    finally:
+        watchdog.cancel()
+        worker.stop()
+
+
+def interrupted_at(lines: Callable[[int], int], agents: str | None, episodes: int) -> int:
+    """Samples recorded play with an interrupt in every second call, and compares all that was sampled with the records.
+
+    Args:
+        lines: the number of the interrupt, from 0 -> the line before which it comes.
+        agents: the agents of the environment; None for one.
+        episodes: of each thread.
+    Returns:
+        The number of interrupts.
+    """
+    expected: dict[tuple, list] = {}
+    played = threading.Event()
+
+    def script(env):
+        plays = RecordedPlay(env, agents, episodes)
+        in_threads(THREADS, plays.play)
+        expected.update((tuple(row[0].tolist()), row) for rows in plays.trajectories.values() for row in rows)
+        played.set()
+        obs: Any = np.full(3, -1, np.float32)
+        while True:  # fills the last fragments
+            episode = env.start_episode()
+            env.get_action(episode, obs if agents is None else {"x": obs})
+            env.end_episode(episode, obs if agents is None else {"x": obs})
+
+    found: list[list] = []
+
+    def sample() -> None:
+        samples = worker.sample()
+        for batch in [samples] if agents is None else samples.policy_batches.values():
+            found.extend(decisions(batch))
+
+    interrupts, count = Interrupts(), 0
+    kind = Scripted if agents is None else ScriptedAgents
+    with sampled(kind(script), agents, rollout_fragment_length=4) as worker:
+        while not played.is_set():
+            count += interrupts.at(lines(count), sample)
+            sample()
+    for row in found:
+        wanted = expected.pop(tuple(row[0].tolist()))  # once
+        assert [*row[1:5], row[6]] == [*wanted[1:5], wanted[6]], interrupts.place
+        if wanted[5] is not None:
+            np.testing.assert_array_equal(row[5], wanted[5])
+    assert found
+    return count
+
+
+@KINDS
+def test_interrupts_at_some_lines(agents):
+    assert interrupted_at(lambda number: 3 + 37 * number % 700, agents, episodes=60) > 50
+
+
+@pytest.mark.long
+@KINDS
+def test_interrupts_at_many_lines(agents):
+    assert interrupted_at(lambda _: random.randrange(700), agents, episodes=1000) > 500
+
+
+def test_interrupts_while_a_request_with_a_callback_is_answered():
+    """At each line in turn; a callback may be called again only if the interrupt came before it had returned."""
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def script(env):
+        for number in range(10**6):
+            episode = env.start_episode()
+            env.request_actions({episode: seen(number)}, answers.put)
+            answer = answers.get(timeout=LONG)
+            while episode not in answer:  # the last one again
+                assert isinstance(answer, dict)
+                answer = answers.get(timeout=LONG)
+            env.log_returns(episode, 1.0)
+            env.end_episode(episode, seen(number))
+
+    interrupts, line = Interrupts("env/external"), 0
+    with sampled(Scripted(script), rollout_fragment_length=1) as worker:
+        worker.env.env.close = lambda: answers.put(EnvStoppedError("stopped", where="the test"))
+        while interrupts.at(line, worker.sample):
+            assert worker.sample().count == 1, interrupts.place
+            line += 1
+    assert line > 50
+
+
+class Raises(Callbacks):
+    """Raises in the third call of one method."""
+
+    method = ""
+    calls = 0
+
+    def _count(self, method: str) -> None:
+        Raises.calls += method == Raises.method
+        if Raises.calls == 3:
+            Raises.calls, Raises.method = 0, ""
+            raise ZeroDivisionError("once")
+
+    def on_episode_start(self, **_):
+        self._count("on_episode_start")
+
+    def on_episode_step(self, **_):
+        self._count("on_episode_step")
+
+    def on_episode_end(self, **_):
+        self._count("on_episode_end")
+
+
+@KINDS
+@pytest.mark.parametrize("method", ["on_episode_start", "on_episode_step", "on_episode_end"])
+@pytest.mark.parametrize("players", [1, 2])
+def test_callbacks_that_raise_once(agents, method, players, monkeypatch):
+    obs: Any = seen(1) if agents is None else {"x": seen(1)}
+    ended = [0] * players
+
+    def script(env):
+        def play(player: int) -> None:
+            while True:
+                episode = env.start_episode()
+                for _ in range(3):
+                    env.get_action(episode, obs)
+                env.end_episode(episode, obs)
+                ended[player] += 1
+
+        in_threads(players, play)
+
+    monkeypatch.setattr(Raises, "method", method)
+    kind = Scripted if agents is None else ScriptedAgents
+    with sampled(kind(script), agents, rollout_fragment_length=20, callbacks=Raises) as worker:
+        with pytest.raises(ZeroDivisionError, match="once"):
+            worker.sample()
+        before = list(ended)
+        while not all(now > then for now, then in zip(ended, before, strict=True)):
+            assert worker.sample().env_steps() >= 20
