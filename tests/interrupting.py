@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -49,10 +50,15 @@ class Interrupts:
         return self._traced if frame.f_code.co_filename.startswith(self._under) else None
 
     def _traced(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line":
+        if event == "line" and not _is_with(frame):
             if self._left == 0:
                 self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 self._left = -1
                 raise KeyboardInterrupt
             self._left -= 1
         return self._traced
+
+
+def _is_with(frame: FrameType) -> bool:
+    """Whether a line is a `with` statement: also traced before its exit, where Python handles no signal."""
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")

@@ -169,4 +169,4 @@ def test_callbacks_that_raise_once(agents, method, players, monkeypatch):
             worker.sample()
         before = list(ended)
         while not all(now > then for now, then in zip(ended, before, strict=True)):
-            assert worker.sample().env_steps() >= 20
+            assert worker.sample().env_steps >= 20
