@@ -111,7 +111,8 @@ class ExternalEnv(_External):
         """Requests actions for many episodes without waiting, for an event loop.
 
         `on_actions` is called once, in the sampler's thread, with the actions by episode id, or with an
-        `EnvStoppedError`. It must not block. The observations must not be changed afterwards.
+        `EnvStoppedError`; if Ctrl-C interrupts it, once more. It must not block. The observations must not be changed
+        afterwards.
         """
 
         def on_done(answers: dict[Hashable, dict[Hashable, Any]] | EnvError) -> None:

@@ -21,13 +21,19 @@ from tests.interrupting import Interrupts
 KINDS = pytest.mark.parametrize("agents", [None, "xyz"], ids=["one agent", "several agents"])
 
 
+class Numbered(NumberedPolicy):
+    """`NumberedPolicy`, also for sampling in the background."""
+
+    acts_while_learning = True
+
+
 @contextmanager
 def sampled(env: Any, agents: str | None = None, **config: Any) -> Iterator[RolloutWorker]:
     """A worker that samples `env`; its polls raise instead of waiting for ever."""
-    specs = {name: (NumberedPolicy, OBS_SPACE, ACTION_SPACE, {}) for name in "pq"}
+    specs = {name: (Numbered, OBS_SPACE, ACTION_SPACE, {}) for name in "pq"}
     worker = RolloutWorker(
         lambda _: env,
-        NumberedPolicy if agents is None else specs,
+        Numbered if agents is None else specs,
         policy_mapping_fn=None if agents is None else lambda agent: "p" if agent == "x" else "q",
         config={"accept_off_policy_actions": True, **config},
     )
@@ -147,7 +153,8 @@ class Raises(Callbacks):
 @KINDS
 @pytest.mark.parametrize("method", ["on_episode_start", "on_episode_step", "on_episode_end"])
 @pytest.mark.parametrize("players", [1, 2])
-def test_callbacks_that_raise_once(agents, method, players, monkeypatch):
+@pytest.mark.parametrize("in_background", [False, True])
+def test_callbacks_that_raise_once(agents, method, players, in_background, monkeypatch):
     obs: Any = seen(1) if agents is None else {"x": seen(1)}
     ended = [0] * players
 
@@ -164,7 +171,8 @@ def test_callbacks_that_raise_once(agents, method, players, monkeypatch):
 
     monkeypatch.setattr(Raises, "method", method)
     kind = Scripted if agents is None else ScriptedAgents
-    with sampled(kind(script), agents, rollout_fragment_length=20, callbacks=Raises) as worker:
+    config = {"rollout_fragment_length": 20, "callbacks": Raises, "sample_async": in_background}
+    with sampled(kind(script), agents, **config) as worker:
         with pytest.raises(ZeroDivisionError, match="once"):
             worker.sample()
         before = list(ended)
