@@ -169,7 +169,7 @@ class BaseEnv:
         return self._dict_rows().beginning(obs, infos) if obs else None
 
     def rest_rows(self, env_index: np.ndarray) -> bool:
-        """Leaves out sub-environments without a running episode from the polls until they are reset.
+        """Leaves out sub-environments from the polls until they are reset; their running episodes are dropped.
 
         Returns False if this environment always steps all of them; then they must be reset and need actions.
         """

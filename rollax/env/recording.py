@@ -158,6 +158,12 @@ class RecordedEnv(EnvWrapper):
             self._begin(set(rows.env_index.tolist()))
         return rows
 
+    def rest_rows(self, env_index: np.ndarray) -> bool:
+        rests = self.env.rest_rows(env_index)
+        for env_id in env_index.tolist() if rests else ():
+            self._end(env_id, whole=False)
+        return rests
+
     def _begin(self, env_ids: set[int]) -> None:
         self._running |= env_ids
         for env_id in sorted(env_ids):

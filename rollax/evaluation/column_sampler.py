@@ -93,7 +93,7 @@ class ColumnSampler(Sampler):
         return (self.episodes.finished_steps if self.complete_episodes else self._steps) >= self._target
 
     def _begin(self) -> None:
-        rows = self.env.reset_rows(np.arange(self.env.num_envs), self.episodes.seeds())
+        rows = self.reset_rows(np.arange(self.env.num_envs), self.episodes.seeds())
         if rows is None:
             self._observe(self.env.poll_rows())
         else:
@@ -207,7 +207,7 @@ class ColumnSampler(Sampler):
         observed = self._take_in(rows, policies, outcomes, ended)
         if self.recorder is not None:
             self.recorder.polled()
-        started = self.env.reset_rows(rows.over_envs()) if resets else None
+        started = self.reset_rows(rows.over_envs()) if resets else None
         if started is None:
             self._rows, self._turns = rows, self._turns_of(rows, observed)
         else:

@@ -196,6 +196,10 @@ class EpisodeTable(Table):
         # The episodes of an external environment, whose num_envs is 1, have one common share.
         return self.left[env_index % len(self.left)] > 0
 
+    def are_played(self) -> bool:
+        """Whether all episodes of an evaluation have ended."""
+        return self.left is not None and not np.count_nonzero(self.left)
+
     def ending(self, env_index: np.ndarray) -> np.ndarray:
         """[K] as `counting`, for episodes that end together, in this order."""
         if self.left is None:

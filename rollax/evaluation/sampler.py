@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollax.batch import Fragment
 from rollax.env.base_env import BaseEnv
+from rollax.env.rows import Rows
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -75,6 +77,27 @@ class Sampler(ABC):
     @abstractmethod
     def restart(self) -> None:
         """Drops running episodes and rows that are in no fragment yet; the next call resets all sub-environments."""
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int] | None = None) -> Rows | None:
+        """Resets sub-environments; during an evaluation, those without a further episode to play rest instead.
+
+        If sub-environments of this environment cannot rest, all are reset while any has an episode to play.
+
+        Args:
+            env_index: [K] sub-environments whose episodes have ended or are dropped.
+            seeds: K seeds, as for `BaseEnv.reset_rows`.
+        Returns:
+            The first rows of the next episodes, fewer than K if some rest; None if none begins, or if the environment
+            begins them by itself.
+        """
+        plays = self.episodes.counting(env_index)
+        if np.count_nonzero(plays) < len(plays):
+            if self.episodes.are_played():
+                return None
+            if self.env.rest_rows(env_index[~plays]):
+                env_index = env_index[plays]
+                seeds = None if seeds is None else list(compress(seeds, plays))
+        return self.env.reset_rows(env_index, seeds) if len(env_index) else None
 
     def take_metrics(self) -> list[EpisodeMetrics]:
         """The metrics of the episodes finished since the last call."""

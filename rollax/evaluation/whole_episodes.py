@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.errors import ConfigError
+from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.long_episodes import LongEpisodes
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.sampler import Sampler
@@ -38,18 +39,19 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None
     sampler.restart()
     kept = sampler.record, sampler.recorder
     sampler.record, sampler.recorder = False, recorder
-    sampler.episodes.left = left = _shares(sampler, num_episodes)
+    episodes = sampler.episodes
+    episodes.left = _shares(sampler, num_episodes)
     long_episodes = LongEpisodes("An evaluation or a recording waits for all of its episodes.")
     played: list[EpisodeMetrics] = []
     try:
-        with sampler.episodes.apart():
+        with episodes.apart():
             while len(played) < num_episodes:
                 sampler.step()
-                long_episodes.after_poll(lambda: sampler.episodes["length"][: len(left)] * (left > 0))
+                long_episodes.after_poll(lambda: np.where(_counting(episodes), episodes["length"], 0))
                 played += sampler.take_metrics()
         return played
     finally:
-        sampler.recorder = sampler.episodes.left = None
+        sampler.recorder = episodes.left = None
         sampler.restart()
         sampler.record, sampler.recorder = kept
 
@@ -88,3 +90,8 @@ def _shares(sampler: Sampler, num_episodes: int) -> NDArray[np.int64]:
     shares = np.full(sampler.env.num_envs, num_episodes // sampler.env.num_envs)
     shares[: num_episodes % sampler.env.num_envs] += 1
     return shares
+
+
+def _counting(episodes: EpisodeTable) -> NDArray[np.bool_]:
+    """[rows] whether a sub-environment has a running episode that would count if it ended next."""
+    return (episodes["id"] >= 0) & episodes.counting(np.arange(episodes.rows))

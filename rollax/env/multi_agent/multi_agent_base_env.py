@@ -108,11 +108,14 @@ class MultiAgentBaseEnv(BaseEnv):
         spaces = (self.observation_space, self.possible_agents, self.observation_spaces)
         self._rows = MultiAgentRows(self.name, self.num_envs, *spaces)
         self._actions = AgentActions(self.name, self.num_envs, self._rows.acting)
+        self._resting: set[int] = set()
 
     def poll_rows(self) -> Rows:
         results: dict[int, Any] = {}
         dropped: list[int] = []
         for index, env in enumerate(self.envs):
+            if index in self._resting:
+                continue
             actions = self._actions.take(index)
             try:
                 results[index] = env.step(actions)
@@ -132,12 +135,17 @@ class MultiAgentBaseEnv(BaseEnv):
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
         results: dict[int, Any] = {}
+        self._resting.difference_update(env_index.tolist())
         for position, index in enumerate(env_index.tolist()):
             where, seed = f"{self.name}, sub-environment {index}", None if seeds is None else seeds[position]
             results[index] = self._restarts.reset(index, where, seed)
         rows = self._rows.of_resets(results)
         self._actions.expect(results)
         return rows
+
+    def rest_rows(self, env_index: np.ndarray) -> bool:
+        self._resting.update(env_index.tolist())
+        return True
 
     def get_sub_environments(self) -> list[Any]:
         return [getattr(env, "as_written", env) for env in self.envs]

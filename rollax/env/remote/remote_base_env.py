@@ -128,6 +128,8 @@ class RemoteBaseEnv(BaseEnv):
 
     def rest_rows(self, env_index: np.ndarray) -> bool:
         self._resting |= set(env_index.tolist())
+        for index in self._resting:
+            self._calls.pop(index, None)  # of a dropped episode
         return True
 
     def _taken(self, indices: Iterable[int], first_s: float, others_s: float = 0.0) -> list[Call]:
