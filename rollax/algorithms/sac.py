@@ -28,7 +28,6 @@ from rollax.errors import ConfigError
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics, values_of_actions
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
 from rollax.models.distributions.composite import check_box_or_discrete
-from rollax.models.distributions.discrete import log_probs
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
@@ -174,10 +173,11 @@ class SACPolicy(JaxPolicy):
         if isinstance(self.action_space, spaces.Box):
             actions, logp = self.distribution.sample_and_logp(outputs, noise)
             return critics(obs, actions).min(axis=0), logp
-        logp = log_probs(outputs)
-        probabilities = jnp.exp(logp)
-        values = jnp.maximum(critics(obs).min(axis=0), MASKED_LOGIT)  # a custom model may mask by -∞: 0 · ∞ is NaN
-        return (probabilities * values).sum(axis=-1), (probabilities * logp).sum(axis=-1)
+        # A custom model may mask by minus infinity: 0 · ∞ is NaN.
+        log_probs = jax.nn.log_softmax(jnp.maximum(outputs, MASKED_LOGIT), axis=-1)
+        probabilities = jnp.exp(log_probs)
+        values = jnp.maximum(critics(obs).min(axis=0), MASKED_LOGIT)
+        return (probabilities * values).sum(axis=-1), (probabilities * log_probs).sum(axis=-1)
 
     def _target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
         """Returns [B], the target entropy H̄ of each row."""

@@ -89,7 +89,7 @@ class GroupQNetwork(nnx.Module):
         return self._outputs({"obs": obs})
 
     def values(self, columns: Any) -> tuple[Float[Array, "B M N"], State]:
-        """Each member's values, the lowest for invalid actions, and the recurrent state; see `run_model`."""
+        """Each member's values, `MASKED_LOGIT` for invalid actions, and the recurrent state; see `run_model`."""
         view, obs = self.view, columns["obs"]
         inputs = {"obs": view.seen(obs)}
         if is_recurrent(self.network):

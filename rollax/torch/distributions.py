@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from rollax.models.distributions.base import (
-    LOG_ZERO,
     LOWEST_LOGIT,
     MASKED_LOGIT,
     NOISE_MAX,
@@ -117,7 +116,7 @@ class MultiCategorical(Choices, TorchDistribution):
         width = max(self.nvec)
         if min(self.nvec) == width:
             return inputs.reshape(len(inputs), len(self.nvec), width)
-        parts = inputs.clamp(min=MASKED_LOGIT).split(self.nvec, dim=1)
+        parts = inputs.split(self.nvec, dim=1)
         return torch.stack([functional.pad(p, (0, width - p.shape[1]), value=PADDING_LOGIT) for p in parts], dim=1)
 
     def _actions(self, choices: Tensor) -> Tensor:
@@ -138,7 +137,7 @@ class Bernoulli(Bits, TorchDistribution):
         rows = len(inputs)
         self._check("actions", actions, (rows, *self.shape))
         bits = as_tensor(actions, inputs.device).reshape(rows, self.num_inputs)
-        off = torch.where(bits == 0, functional.logsigmoid(-inputs), LOG_ZERO)
+        off = torch.where(bits == 0, functional.logsigmoid(-inputs), MASKED_LOGIT)
         return torch.where(bits == 1, functional.logsigmoid(inputs), off).sum(-1)
 
     def _entropy(self, inputs: Tensor) -> Tensor:
@@ -243,28 +242,22 @@ _KINDS = Kinds(Categorical, MultiCategorical, Bernoulli, DiagGaussian, SquashedG
 
 
 def _masked(logits: Tensor, valid: Tensor) -> Tensor:
-    """Logits or values of choices, those of invalid choices lower than all of valid ones; NaN stays NaN."""
+    """Logits or values of choices, those of invalid choices far below all others; NaN stays NaN."""
     return torch.where(valid, logits.clamp(min=LOWEST_LOGIT), MASKED_LOGIT)
 
 
-def _shifted(logits: Tensor) -> Tensor:
-    """Logits with a maximum of 0, and at least LOG_ZERO: products with probabilities of 0 stay finite."""
-    logits = logits.clamp(min=PADDING_LOGIT)  # minus infinity, by which a model may mask
-    return (logits - logits.detach().amax(dim=-1, keepdim=True)).clamp(min=LOG_ZERO)
-
-
 def _choice_logp(logits: Tensor, choices: Tensor) -> Tensor:
-    """Log-probability of each choice; LOG_ZERO if it is out of range."""
+    """Log-probability of each choice; MASKED_LOGIT if it is out of range."""
     size = logits.shape[-1]
     places = choices.to(torch.int64)
     inside = (places >= 0) & (places < size)
-    logp = _log_probs(logits).gather(-1, places.clamp(0, size - 1)[..., None])[..., 0]
-    return torch.where(inside, logp, LOG_ZERO)
+    logp = logits.log_softmax(dim=-1).gather(-1, places.clamp(0, size - 1)[..., None])[..., 0]
+    return torch.where(inside, logp, MASKED_LOGIT)
 
 
 def _inverse_cdf(logits: Tensor, noise: Tensor) -> Tensor:
     """The first choice of positive probability whose cumulative probability exceeds the noise, else the last one."""
-    weights = _shifted(logits).exp()
+    weights = (logits - logits.amax(dim=-1, keepdim=True)).exp()
     cumulative = weights.cumsum(dim=-1)
     possible = weights != 0  # NaN counts, so that the action is in range until the outputs are checked
     hits = possible & (cumulative > noise[..., None] * cumulative[..., -1:])
@@ -286,7 +279,8 @@ def _kl(logits: Tensor, other: Tensor) -> Tensor:
 
 
 def _log_probs(logits: Tensor) -> Tensor:
-    return _shifted(logits).log_softmax(dim=-1)
+    # Minus infinity, by which a model may mask, is replaced: 0 · ∞ is NaN.
+    return logits.clamp(min=PADDING_LOGIT).log_softmax(dim=-1)
 
 
 def _normal(noise: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class TestMasks:
 
     def test_low_values_of_valid_actions_are_above_those_of_invalid_ones(self):
         low = np.array(TABLE, np.float32)
-        low[...] = -1e35
+        low[...] = -3e38
         policy = with_table(QMIXPolicy(MASKED, TWO, {**self.config, "initial_epsilon": 0.5}), low, low)
         obs = masked([0] * 64, [1] * 64, [[[1, 0], [0, 1]], [[0, 1], [1, 0]]] * 32)
         for explore in (True, False):

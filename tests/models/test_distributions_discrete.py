@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.models.distributions.base import LOG_ZERO, MASKED_LOGIT
+from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 
 # Weights 1 : 2 : 5, so p = 1/8, 1/4, 5/8. The logits carry an offset of 3, which must not matter.
@@ -88,11 +88,11 @@ def test_a_choice_out_of_range_is_improbable():
     # A zero in a padding row is out of range when the space starts elsewhere: it must be neither likely nor NaN.
     dist = Categorical(3, start=4)
     logits, actions = np.ones((3, 3), np.float32), np.array([0, 3, 7])
-    assert jax.jit(dist.logp)(logits, actions).tolist() == [np.float32(LOG_ZERO)] * 3
+    assert jax.jit(dist.logp)(logits, actions).tolist() == [np.float32(MASKED_LOGIT)] * 3
     assert not np.any(jax.jit(jax.grad(lambda x: dist.logp(x, jnp.asarray(actions)).sum()))(logits))
     bits = np.array([[0, 2], [1, 1]], np.int8)
     logp = jax.jit(Bernoulli((2,)).logp)(np.zeros((2, 2), np.float32), bits)
-    np.testing.assert_allclose(logp, [LOG_ZERO, -2 * log(2)], rtol=1e-6)
+    np.testing.assert_allclose(logp, [MASKED_LOGIT, -2 * log(2)], rtol=1e-6)
 
 
 def test_a_masked_categorical_equals_a_smaller_one():
@@ -195,7 +195,7 @@ def test_multi_categorical_numbers():
     logp, gradient, padding, entropy, kl, mode, drawn = everything(inputs, noise)
     np.testing.assert_allclose(logp, 2 * log(1 / 4), rtol=1e-6)
     np.testing.assert_allclose(gradient, [[-1 / 8, 3 / 4, -5 / 8, 3 / 4, -3 / 4]], rtol=1e-5)
-    assert (padding < LOG_ZERO / 2).all()
+    assert (padding < MASKED_LOGIT / 2).all()
     np.testing.assert_allclose(entropy, [0.900256 + 0.562335], rtol=1e-5)
     np.testing.assert_allclose(kl, [0.329168], rtol=1e-5)
     assert mode.tolist() == [[[2], [11]]]

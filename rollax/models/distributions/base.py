@@ -16,18 +16,14 @@ Array = Any
 Actions = Any
 """Columns of an action space: an array [B, ...], or a dict or tuple of columns (see `rollax.spaces`)."""
 
-LOG_ZERO = -1e30
-"""Stands for log 0 in log-probabilities: its `exp` is exactly 0, and sums and gradients stay finite."""
+MASKED_LOGIT = -1e30
+"""Stands for log 0 in logits and log-probabilities: its `exp` is exactly 0, and sums and gradients stay finite."""
 
-# The three lowest numbers of float32. They differ by 2e31, so the softmax of a lower one is exactly 0.
-PADDING_LOGIT = float(np.finfo(np.float32).min)
+LOWEST_LOGIT = 0.5 * MASKED_LOGIT
+"""Bounds the logits, or values, of valid choices where others are masked: even these exclude a masked choice."""
+
+PADDING_LOGIT = 2 * MASKED_LOGIT
 """Pads shorter choices: even a fully masked action is never a choice of the padding."""
-
-MASKED_LOGIT = float(np.nextafter(np.float32(PADDING_LOGIT), np.float32(0)))
-"""The logit, or the value, of a masked choice."""
-
-LOWEST_LOGIT = float(np.nextafter(np.float32(MASKED_LOGIT), np.float32(0)))
-"""The lowest logit, or value, of a valid choice."""
 
 # Uniform noise may be 0 or 1 after rounding to float32; between these limits no transform of it is infinite.
 NOISE_MIN = 2.0**-24
@@ -95,7 +91,7 @@ class ActionDistribution(ABC):
     def logp(self, inputs: Float[Array, "B N"], actions: Actions) -> Float[Array, "B"]:
         """Log-probability (or log-density) of one action per row, summed over the parts of the action.
 
-        A discrete action that is masked or out of range gets about `LOG_ZERO` instead of minus infinity.
+        A discrete action that is masked or out of range gets about `MASKED_LOGIT` instead of minus infinity.
         """
         self._check_inputs(inputs)
         return self._logp(inputs, actions)
@@ -116,7 +112,7 @@ class ActionDistribution(ABC):
     ) -> Float[Array, "B N"]:
         """Inputs with a probability of exactly 0 for masked choices, whose logits have a gradient of 0.
 
-        The logits of valid choices may be any numbers: minus infinity becomes `LOWEST_LOGIT`.
+        Logits of valid choices are raised to `LOWEST_LOGIT`, so that this holds for any logits.
 
         Args:
             action_mask: [B, num_mask] 1 for a valid choice, 0 for an invalid one; each discrete action needs a valid

@@ -10,14 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from rollax.models.distributions.base import (
-    LOG_ZERO,
-    LOWEST_LOGIT,
-    MASKED_LOGIT,
-    NOISE_MAX,
-    NOISE_MIN,
-    PADDING_LOGIT,
-)
+from rollax.models.distributions.base import LOWEST_LOGIT, MASKED_LOGIT, NOISE_MAX, NOISE_MIN, PADDING_LOGIT
 from rollax.models.distributions.sizes import Bits, Choices, OneChoice
 
 
@@ -80,7 +73,7 @@ class MultiCategorical(Choices):
         if min(self.nvec) == width:
             return inputs.reshape(rows, -1, width)
         # Not a gather: the gradient of a split is a concatenation, that of a gather a slow scatter.
-        parts = lax.split(jnp.maximum(inputs, MASKED_LOGIT), self.nvec, axis=1)
+        parts = lax.split(inputs, self.nvec, axis=1)
         padded = [jnp.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=PADDING_LOGIT) for p in parts]
         return jnp.stack(padded, axis=1)
 
@@ -102,7 +95,7 @@ class Bernoulli(Bits):
         rows = inputs.shape[0]
         self._check("actions", actions, (rows, *self.shape))
         bits = jnp.asarray(actions).reshape(rows, -1)
-        off = jnp.where(bits == 0, jax.nn.log_sigmoid(-inputs), LOG_ZERO)
+        off = jnp.where(bits == 0, jax.nn.log_sigmoid(-inputs), MASKED_LOGIT)
         return jnp.where(bits == 1, jax.nn.log_sigmoid(inputs), off).sum(-1)
 
     def _entropy(self, inputs: Array) -> Array:
@@ -121,30 +114,28 @@ class Bernoulli(Bits):
 
 
 def masked(logits: Float[Array, "*S K"], valid: Bool[Array, "*S K"]) -> Float[Array, "*S K"]:
-    """Logits or values of choices, those of invalid choices lower than all of valid ones; NaN stays NaN."""
+    """Logits or values of choices, those of invalid choices far below all others; NaN stays NaN."""
     return jnp.where(valid, jnp.maximum(logits, LOWEST_LOGIT), MASKED_LOGIT)
 
 
 def _shifted(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
-    """Logits with a maximum of 0, and at least LOG_ZERO: products with probabilities of 0 stay finite."""
-    logits = jnp.maximum(logits, PADDING_LOGIT)  # minus infinity, by which a model may mask
+    logits = jnp.maximum(logits, PADDING_LOGIT)  # minus infinity, by which a model may mask: 0 · ∞ is NaN
     # The shift changes no probability, so its gradient is zero.
-    return jnp.maximum(logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True)), LOG_ZERO)
+    return logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
 
 
-def log_probs(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
-    """Log-probabilities of choices, about LOG_ZERO for masked ones."""
+def _log_probs(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
     shifted = _shifted(logits)
     return shifted - jnp.log(jnp.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def _choice_logp(logits: Float[Array, "*S K"], choices: Int[Array, "*S"]) -> Float[Array, "*S"]:
-    """Log-probability of each choice; LOG_ZERO if it is out of range."""
+    """Log-probability of each choice; MASKED_LOGIT if it is out of range."""
     size = logits.shape[-1]
     # Not a gather: a comparison fuses with the softmax, and its gradient is not a scatter.
     taken = choices[..., None] == np.arange(size, dtype=np.int32)
-    logp = jnp.where(taken, log_probs(logits), 0.0).sum(axis=-1)
-    return jnp.where((choices >= 0) & (choices < size), logp, LOG_ZERO)
+    logp = jnp.where(taken, _log_probs(logits), 0.0).sum(axis=-1)
+    return jnp.where((choices >= 0) & (choices < size), logp, MASKED_LOGIT)
 
 
 def _inverse_cdf(logits: Float[Array, "*S K"], noise: Float[Array, "*S"]) -> Int[Array, "*S"]:
@@ -165,10 +156,10 @@ def _inverse_cdf(logits: Float[Array, "*S K"], noise: Float[Array, "*S"]) -> Int
 
 
 def _entropy(logits: Float[Array, "*S K"]) -> Float[Array, "*S"]:
-    logp = log_probs(logits)
-    return -(jnp.exp(logp) * logp).sum(axis=-1)
+    log_probs = _log_probs(logits)
+    return -(jnp.exp(log_probs) * log_probs).sum(axis=-1)
 
 
 def _kl(logits: Float[Array, "*S K"], other: Float[Array, "*S K"]) -> Float[Array, "*S"]:
-    logp = log_probs(logits)
-    return (jnp.exp(logp) * (logp - log_probs(other))).sum(axis=-1)
+    log_probs = _log_probs(logits)
+    return (jnp.exp(log_probs) * (log_probs - _log_probs(other))).sum(axis=-1)

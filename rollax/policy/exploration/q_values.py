@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax.batch import SampleBatch
-from rollax.models.distributions.base import LOWEST_LOGIT, MASKED_LOGIT
+from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.policy.exploration.exploration import Exploration, greedy, log_softmax, softmax, uniform_choice
 from rollax.trees import namespace
 
@@ -104,11 +104,9 @@ class SoftQ(ValueExploration):
         return softmax(self._preferences(outputs))
 
     def _preferences(self, outputs: Any) -> Any:
-        """Q / τ, for invalid actions minus infinity: below all valid ones, whatever τ and the noise are."""
-        xp, invalid = namespace(outputs), outputs <= MASKED_LOGIT  # false for NaN
-        lowest = 0.5 * LOWEST_LOGIT * min(self.temperature, 1.0)  # divided by τ, it is finite
-        scaled = xp.maximum(xp.where(invalid, 0.0, outputs), lowest) / self.temperature
-        return xp.where(invalid, -np.inf, scaled).astype(outputs.dtype)
+        """Q / τ; minus infinity for invalid actions, whatever τ is."""
+        invalid = outputs <= MASKED_LOGIT  # false for NaN, which stays
+        return namespace(outputs).where(invalid, -np.inf, outputs / self.temperature).astype(outputs.dtype)
 
 
 class GroupExploration(Exploration):
