@@ -92,7 +92,7 @@ def test_valid_choices_keep_their_logits_down_to_the_bound():
 
 def test_sums_of_masked_values_and_their_products_with_zero_are_finite():
     # As of the members of a group, in padding rows, whose actions are invalid.
-    values = masked(jnp.full((1, 100), -LARGEST), jnp.arange(100) % 2 == 0)
+    values = masked(jnp.full(100, -LARGEST), jnp.arange(100) % 2 == 0)
     assert np.isfinite(1e3 * values.sum())
     assert 0.0 * values.sum() == 0
 
