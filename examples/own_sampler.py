@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollax import Fragment, PPOTrainer, Sampler, trees
+from rollax.env.rows import Rows
 
 
 @dataclass
@@ -43,32 +44,42 @@ class PlainSampler(Sampler):
         rows, self.rows = self.rows, None  # so that fresh episodes follow an interrupted step
         if rows is None:
             self.restart()
-            everyone = np.arange(self.env.num_envs)
-            rows = self.env.reset_rows(everyone, self.episodes.seeds())
-            self.obs = runner.filter(rows.obs, self.record)
-            self._begin(everyone)
+            rows = self.reset_rows(np.arange(self.env.num_envs), self.episodes.seeds())
+            self.obs, self.acting = runner.filter(rows.obs, self.record), None
+            self._begin(rows.env_index)
         actions, _, columns = runner.act(self.obs, self.explore, self.timestep, {})
-        self.env.send_rows(rows, None, runner.action_map(actions))
+        self.env.send_rows(rows, self.acting, runner.action_map(actions))
         columns = {"obs": self.obs, "actions": actions, **columns}
         rows = self.env.poll_rows()
         steps = self.episodes.add_rewards(rows)
-        self.obs = runner.filter(rows.obs, self.record)
+        self.obs, self.acting = runner.filter(rows.obs, self.record), None
         columns |= {"rewards": np.float32(rows.rewards), "terminateds": rows.terminateds, "truncateds": rows.truncateds}
-        for i, trajectory in self.running.items():
-            if self.record:
-                row = {name: trees.index(column, i) for name, column in columns.items()}
-                trajectory.rows.append(row | {"eps_id": self.episodes["id"][i], "trajectory_id": trajectory.number})
+        for i, trajectory in self.running.items() if self.record else ():
+            row = {name: trees.index(column, i) for name, column in columns.items()}
+            trajectory.rows.append(row | {"eps_id": self.episodes["id"][i], "trajectory_id": trajectory.number})
             trajectory.next_obs = trees.index(self.obs, i)
         if len(ended := rows.ended_envs):
             self.episodes.end_trajectories(ended, np.zeros(len(ended), int), self.episodes["reward"][ended])
             self.episodes.end(ended)
-            started: Any = self.env.reset_rows(ended)
-            self.obs = trees.tree_map(np.copy, self.obs)  # a copy keeps the observations after the rows above
-            trees.put(self.obs, ended, runner.filter(started.obs, self.record))
-            self._begin(ended)
-            rows = rows.replaced(started)
+            rows = self._joined(rows, self.reset_rows(ended), runner)
         self.rows = rows
         return steps
+
+    def _joined(self, rows: Rows, started: Rows | None, runner: Any) -> Rows:
+        """The rows that act next: those that go on, and the first ones of the next episodes."""
+        going_on = np.flatnonzero(rows.acts)
+        if started is None:  # at the end of an evaluation
+            self.obs, self.acting = trees.index(self.obs, going_on), going_on
+            return rows
+        self._begin(started.env_index)
+        first = runner.filter(started.obs, self.record)
+        if (replaced := rows.replaced(started)) is not None:
+            self.obs = trees.tree_map(np.copy, self.obs)  # a copy keeps the observations after the rows above
+            trees.put(self.obs, started.env_index, first)
+            return replaced
+        self.obs = trees.concat((trees.index(self.obs, going_on), first))
+        self.acting = np.append(going_on, len(rows) + np.arange(len(started)))
+        return Rows.concat(rows, started)
 
     def _begin(self, env_index: np.ndarray) -> None:
         self.episodes.begin(env_index, several_agents=False)

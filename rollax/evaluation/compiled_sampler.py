@@ -159,6 +159,8 @@ class CompiledSampler(Sampler):
         number = np.cumsum(over, axis=1) - over  # index of the episode in its sub-environment, within these steps
         ended = over.sum(axis=1)
         most = int(ended.max()) + 1
+        left = self.episodes.left
+        is_last = left is not None and bool((ended >= left).all())  # no episode begins after these steps
         rewards_of = _sums(number[:, None].repeat(agents, axis=1), most, rows.rewards)
         lengths_of = _sums(number, most)
         ids, trajectories = np.empty((count, most), np.int64), np.empty((count, agents, most), np.int64)
@@ -172,7 +174,7 @@ class CompiledSampler(Sampler):
                 policies = np.tile(self._numbers, len(those))
                 self.episodes.end_trajectories(those.repeat(agents), policies, self._returns[those].ravel())
                 self.episodes.end(those)
-                self._begin_episodes(those)
+                self._begin_episodes(those[~(over[those, -1] & (ended[those] == turn + 1))] if is_last else those)
         ids = np.take_along_axis(ids, number, axis=1)
         # In the order of their ends, in which windows of metrics drop them. The loop added the first episodes of all
         # sub-environments, then the second ones, ..., so short ones came last.
