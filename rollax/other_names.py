@@ -1,12 +1,14 @@
-"""Attributes and public names of RLlib and Stable-Baselines3, and what replaces them in rollax.
+"""Attributes, arguments and public names of RLlib and Stable-Baselines3, and what replaces them in rollax.
 
 The error for an unknown attribute or name shows its entry. Config keys are in `rollax/config/synonyms.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 
 def each(names: str, value: str) -> dict[str, str]:
@@ -175,6 +177,41 @@ class OtherNamesOfEpisode(_OtherNames):
     """Base of `Episode`, with `EPISODE`."""
 
     _other_names = EPISODE
+
+
+ARGUMENTS: dict[str, dict[str, str]] = {
+    "fit": {
+        **each("total_timesteps timesteps num_timesteps steps", "stop={'timesteps_total': n}"),
+        **each("num_iterations iterations max_epoch epochs", "stop={'training_iteration': n}"),
+        **each("log_dir logdir path save_path storage_path", "out=folder"),
+        **each("progress_bar verbose", "progress='auto', 'lines' or 'none'"),
+        **each("checkpoint_freq save_freq", "checkpoint_frequency=n"),
+        "callback": "config key 'callbacks'",
+    },
+    "evaluate": {
+        **each("n_eval_episodes n_episodes episodes duration", "num_episodes=n"),
+        **each("deterministic explore", "evaluation is greedy; evaluation_config={'explore': True} in the config"),
+        **each("render video video_dir", "record_dir=folder"),
+    },
+}
+"""Method of a trainer -> argument of another library's -> what replaces it."""
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def naming_arguments(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Makes a method raise a TypeError with the entry of `ARGUMENTS` for an argument that it does not have."""
+    hints, known = ARGUMENTS[method.__name__], inspect.signature(method).parameters
+
+    @wraps(method)
+    def named(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        for name in kwargs:
+            if name not in known and name in hints:
+                raise TypeError(f"{method.__qualname__}() has no argument {name!r}; in rollax: {hints[name]}")
+        return method(*args, **kwargs)
+
+    return named
 
 
 def public_name(name: str, known: Iterable[str]) -> str | None:

@@ -157,3 +157,15 @@ def test_replacements_exist(trainer, call):
 def test_arguments_of_other_trainers(arguments, keys, message):
     with pytest.raises(ConfigError, match=message):
         PPOTrainer(*arguments, **keys)
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "ours"),
+    [("fit", "total_timesteps", "timesteps_total"), ("evaluate", "n_eval_episodes", "num_episodes")],
+)
+def test_an_argument_of_another_library_is_refused_with_ours(method, argument, ours):
+    with (
+        PPOTrainer("CartPole-v1", {"train_batch_size": 100, "sgd_minibatch_size": 50}) as trainer,
+        pytest.raises(TypeError, match=f"{argument}.*{ours}"),
+    ):
+        getattr(trainer, method)(**{argument: 5})

@@ -6,8 +6,10 @@ import ast
 import importlib
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -118,3 +120,21 @@ def test_constraints_are_plain_pins():
     names = {re.sub(r"[-_.]+", "-", re.split(r"[\[>=<!~; ]", requirement)[0]).lower() for requirement in wanted}
     assert names - {"rollax"} <= pinned
     assert rollax.__version__ == project["version"]
+
+
+def test_the_source_archive_has_all_that_its_tests_read(tmp_path):
+    ignored = shutil.ignore_patterns(".git", ".venv*", "*cache*", "*.egg-info", "*.py[co]", "build", "dist", "runs")
+    copy = shutil.copytree(REPOSITORY, tmp_path / "copy", ignore=ignored)
+    script = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", script], cwd=copy, check=True, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    folders = ("rollax", "tests", "docs", "examples", "benchmarks")
+    needed = {
+        path.relative_to(copy).as_posix()
+        for folder in folders
+        for path in (copy / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert len(needed) > 1000
+    assert needed | {"Makefile", "constraints.txt", "BENCHMARKS.md"} <= packed

@@ -103,14 +103,15 @@ def refuse_first_values_in_specs(policies: Mapping[str, Policy], stored: Mapping
 
 
 def arguments_for(missing: Iterable[StoredCode]) -> str:
-    """How `from_checkpoint` is given this code: `env=..., multiagent={'policy_mapping_fn': ...}`."""
+    """How this code is passed to `from_checkpoint`: `env=..., multiagent={...}`, or on the command line."""
     inside: dict[str, dict[str, None]] = {}
     for code in missing:
         key, _, rest = code.key.partition(".")
         keys = inside.setdefault(key.split("[")[0], {})
         if key in SECTIONS:
             keys[f"{rest.split('.')[0].split('[')[0]!r}: ..."] = None
-    return ", ".join(f"{key}={{{', '.join(keys)}}}" if keys else f"{key}=..." for key, keys in inside.items())
+    given = ", ".join(f"{key}={{{', '.join(keys)}}}" if keys else f"{key}=..." for key, keys in inside.items())
+    return f"{given} (on the command line --env=module:Class)" if "env" in inside else given
 
 
 def _refused(config_class: type[TrainerConfig], data: Mapping[str, Any], trust_code: bool) -> ConfigError | None:

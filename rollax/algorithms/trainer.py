@@ -26,7 +26,7 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_set import WorkerSet
 from rollax.optimizers.evaluation_only import EvaluationOnly
 from rollax.optimizers.optimizer import Optimizer
-from rollax.other_names import OtherNamesOfTrainer
+from rollax.other_names import OtherNamesOfTrainer, naming_arguments
 from rollax.policy.policy import Policy
 from rollax.undoing import undone_on_failure
 
@@ -159,6 +159,7 @@ class Trainer(OtherNamesOfTrainer):
         check_returned(callbacks, "on_train_result", callbacks.on_train_result(trainer=self, result=result), result)
         return cast(TrainResult, result)
 
+    @naming_arguments
     def fit(
         self,
         stop: Mapping[str, float],
@@ -237,6 +238,7 @@ class Trainer(OtherNamesOfTrainer):
         """
         self.optimizer.waits = False
 
+    @naming_arguments
     @not_inside_itself
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
         """Plays whole episodes, greedily and in separate environments; nothing is learned from them.

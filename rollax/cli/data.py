@@ -106,11 +106,11 @@ def _opened(sources: list[str], format: str, settings: str) -> DatasetReader:  #
     from rollax.data import open_dataset
 
     given: dict[str, Any] = parse_config(settings, "--settings")
-    if "format" in given:
+    if "format" in given and format != "auto":
         raise ConfigError(
-            "The format is given among the settings.",
-            where="--settings",
-            got=given,
-            fix=f"pass --format={given['format']} instead",
+            "The format is given twice.",
+            where="--format and --settings",
+            got=f"{format}, {given['format']}",
+            fix="leave one of them out; --format alone is enough",
         )
-    return open_dataset(sources, format=format, **given)
+    return open_dataset(sources, **{"format": format, **given})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import sys
@@ -279,8 +280,10 @@ def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
 def _where_things_are(run: Path, to_open: Sequence[str], *, watched: bool = True) -> list[str]:
     """Returns the lines on the files of a run folder.
 
-    `to_open` are the options that its checkpoints require; `watched`: whether there is an environment for videos.
+    `to_open` are the options that its checkpoints require; `watched`: whether there is an environment for videos. Where
+    the package that writes them is not installed, no command for them is shown.
     """
+    watched = watched and importlib.util.find_spec("imageio_ffmpeg") is not None
     logs = shlex.quote(shown_path(run))
     lines = [f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})"]
     if (run / CURVE).exists():

@@ -70,7 +70,9 @@ class SubEnvironments:
 
     def begin(self, seeds: jax.Array) -> Running:
         """Begins all episodes from [N] uint32 seeds."""
-        return jax.vmap(lambda seed: self._episode(jax.random.key(seed), jnp.uint32(0)))(seeds)
+        running = jax.vmap(lambda seed: self._episode(jax.random.key(seed), jnp.uint32(0)))(seeds)
+        self._check_axes(running.state, len(seeds), "reset")
+        return running
 
     def restart(self, running: Running, over: jax.Array) -> Running:
         """Begins new episodes where [N] `over` is true; the others continue."""
@@ -85,7 +87,25 @@ class SubEnvironments:
 
         Its `reward` is [N, agents].
         """
-        return jax.vmap(self._step)(running, actions)
+        running, outcome = jax.vmap(self._step)(running, actions)
+        self._check_axes(running.state, len(running.draws), "step")
+        return running, outcome
+
+    def _check_axes(self, state: Any, count: int, method: str) -> None:
+        """Raises EnvError for a leaf whose first axis is not that of the environments; shapes are known while tracing.
+
+        `jax.vmap` adds this axis, except where a function has a rule of its own, as simulators outside of JAX do.
+        """
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+            if leaf.shape[:1] != (count,):
+                raise EnvError(
+                    "A part of the state has no axis for the environments, so they cannot be reset one by one.",
+                    where=f"{self.name}.{method}(), state{jax.tree_util.keystr(path)}",
+                    got=f"shape {leaf.shape} for {count} environments",
+                    expected=f"({count}, ...): one entry for each environment, in every leaf of the state",
+                    fix="leave this part out of the state, or make one of it for each environment; of MuJoCo "
+                    "Playground use the implementation 'jax' of MJX, not 'warp'",
+                )
 
     def _episode(self, key: jax.Array, draws: jax.Array) -> Running:
         state, obs = self.env.reset(jax.random.fold_in(key, draws))

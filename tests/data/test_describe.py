@@ -293,6 +293,10 @@ def test_commands(tmp_path):
     skipping = run("data", "info", tmp_path / "b.jsonl", "--settings", '{"max_broken": 1}')
     assert skipping.exit_code == 0
     assert "3 trajectories" in skipping.stdout
+    named = run("data", "info", tmp_path / "b.jsonl", "--settings", '{"max_broken": 1, "format": "json_lines"}')
+    assert named.stdout == skipping.stdout
+    twice = run("data", "info", tmp_path / "b.jsonl", "--format", "json_lines", "--settings", '{"format": "csv"}')
+    assert twice.exit_code == 2
 
 
 def test_json_has_null_for_numbers_that_are_not_finite(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, EnvError, JaxEnv, Outcome, SpaceError, TimeLimit, check_env, to_base_env
+from rollax import ConfigError, EnvError, JaxEnv, Outcome, PPOTrainer, SpaceError, TimeLimit, check_env, to_base_env
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext, env_creator
 from rollax.env.rows import DEFAULT_AGENT
@@ -295,3 +295,30 @@ def test_pythons_numbers():
     assert rows.truncateds.all()
     assert not rows.terminateds.any()
     assert rows.rewards.tolist() == [1, 1]
+
+
+@jax.custom_batching.custom_vmap
+def _simulated(key):
+    return jnp.zeros(7)
+
+
+@_simulated.def_vmap
+def _simulated_together(size, batched, key):
+    """One array for all environments, as a simulator outside of JAX may return."""
+    return jnp.zeros(7), True
+
+
+class SharedPart(CartPole):
+    def reset(self, key):
+        state, obs = super().reset(key)
+        return (state, _simulated(jax.random.key_data(key))), obs
+
+    def step(self, state, action, key):
+        outcome = super().step(state[0], action, key)
+        return outcome._replace(state=(outcome.state, state[1]))
+
+
+def test_a_state_without_an_axis_for_the_environments_is_refused():
+    trainer = PPOTrainer(SharedPart, {"num_envs_per_worker": 4, "train_batch_size": 16, "sgd_minibatch_size": 16})
+    with trainer, pytest.raises(EnvError, match=r"\[1\](.|\n)*\(4, \.\.\.\)"):
+        trainer.train()
