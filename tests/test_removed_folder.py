@@ -12,7 +12,7 @@ from rollax import PPOTrainer, RollaxError, Trainer, storage
 from rollax.cli import app
 from rollax.data.new_file import NewFile, check_folder, new_folder
 from rollax.export.export_policy import export_policy
-from rollax.importing import import_object
+from rollax.importing import ImportPath, import_object
 from rollax.runs.display import shown_path
 from rollax.runs.results import labelled
 
@@ -67,7 +67,7 @@ def test_a_trainer_saves_and_runs_to_absolute_paths_only(tmp_path, removed):
 
 @pytest.mark.usefixtures("removed")
 def test_installed_modules_are_still_imported():
-    assert import_object("fractions:Fraction", "here").__name__ == "Fraction"
+    assert import_object(ImportPath("fractions:Fraction"), "here").__name__ == "Fraction"
 
 
 @pytest.mark.usefixtures("removed")
