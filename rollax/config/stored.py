@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal, get_args
@@ -183,6 +183,11 @@ def space_from_json(data: Any, where: str = "stored space") -> Space:
         ) from error
     check_space(space, where)
     return space
+
+
+def check_spaces_together(descriptions: Iterable[Any], where: str) -> None:
+    """Raises SpaceError if spaces that `space_to_json` described, and that are kept together, are too large."""
+    _refuse_large(_elements_in([{"$space": data} for data in descriptions]), _MAX_CONFIG_ELEMENTS, where)
 
 
 def _encode_fields(model: BaseModel) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gymnasium import Space
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.config.stored import space_from_json
+from rollax.config.stored import check_spaces_together, space_from_json
 from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_header, skip
 from rollax.data.formats.common import check_max_broken, check_max_decoded_gb, check_setting, take_space
 from rollax.data.layout import (
@@ -34,6 +34,7 @@ from rollax.errors import DatasetError, SpaceError
 from rollax.storage import parsed_json
 from rollax.trees import Tree
 
+_SPACES = ("observation_space", "action_space")
 _ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that is not from a DatasetWriter
 
 
@@ -146,8 +147,13 @@ class ParquetReader(DatasetReader):
         return [*IDS, IS_LAST, TERMINATED, TRUNCATED, CONTINUES, REWARD_LEFT_OUT, *sorted(leaves)]
 
     def _take_spaces(self, file: _File, observations: dict[str, Space], actions: dict[str, Space]) -> None:
+        descriptions = (described.get(kind) for described in file.header["policies"].values() for kind in _SPACES)
+        try:
+            check_spaces_together(descriptions, str(file.path))
+        except SpaceError as error:
+            raise _damaged(file.path, error) from error
         for policy_id, described in file.header["policies"].items():
-            for kind, known in (("observation_space", observations), ("action_space", actions)):
+            for kind, known in zip(_SPACES, (observations, actions), strict=True):
                 try:
                     space = space_from_json(described[kind], f"{file.path}, policy {policy_id!r}")
                 except (SpaceError, KeyError) as error:

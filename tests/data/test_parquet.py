@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 
 import numpy as np
@@ -208,6 +209,10 @@ def test_skipped_beginnings_are_noticed_when_reading_some_columns(tmp_path):
     assert found.continues
 
 
+LARGE = ("observation_space", "action_space")
+BOX_OF_16M = {"type": "Box", "shape": [1 << 24], "dtype": "float64", "low": 0, "high": 1}
+
+
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -221,12 +226,15 @@ def test_skipped_beginnings_are_noticed_when_reading_some_columns(tmp_path):
         {b"rollax.contents": b'{"episodes": "x", "episode_reward_mean": 1}'},
         {b"rollax.contents": b'{"episodes": 1, "episode_reward_mean": null}'},
         {b"rollax.contents": b'{"steps": []}'},
+        {b"rollax": b'{"policies": {}, "policies": {}}'},
+        {b"rollax": json.dumps({"policies": {i: dict.fromkeys(LARGE, BOX_OF_16M) for i in "abcd"}}).encode()},
     ],
 )
-def test_headers_that_rollax_did_not_write(tmp_path, metadata):
+def test_headers_that_rollax_did_not_write(tmp_path, metadata, monkeypatch):
     with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}) as writer:
         writer.write(trajectory(np.random.default_rng(0), 2, 0))
     table = pq.read_table(writer.paths[0])
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, **metadata}), writer.paths[0])
+    monkeypatch.setattr(np, "broadcast_to", lambda *_: pytest.fail("memory is taken"))
     with pytest.raises(DatasetError, match="damaged"):
         open_dataset(writer.paths[0])
