@@ -31,7 +31,7 @@ class FakeTrainer:
     """Iteration n takes 100 steps and `pause` seconds and has the reward 10·n, greedily 20·n + 1; iteration 1 has no
     episode.
 
-    Config keys: `pause`; `fail_at`, an iteration that raises; `bug_at`, one that raises an error that is not rollax's;
+    Config keys: `pause`; `hangs_at`, an iteration that does not end; `fail_at`, an iteration that raises; `bug_at`, one that raises an error that is not rollax's;
     `done_at`, one whose result ends the run.
     """
 
@@ -76,6 +76,9 @@ class FakeTrainer:
     def train(self) -> dict[str, Any]:
         self.iteration += 1
         time.sleep(self.settings.get("pause", 0))
+        if self.iteration == self.settings.get("hangs_at"):
+            print("hangs", flush=True)
+            time.sleep(600)
         if self.iteration == self.settings.get("fail_at"):
             try:
                 raise ValueError("the wheel fell off")

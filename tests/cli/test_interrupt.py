@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from rollax.storage import newest, read_manifest
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def start(cwd: Path, pause: float) -> subprocess.Popen[str]:
+def start(cwd: Path, **config: object) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
@@ -29,7 +30,7 @@ def start(cwd: Path, pause: float) -> subprocess.Popen[str]:
         "--out=run",
     ]
     return subprocess.Popen(
-        [*command, f'--config={{"pause": {pause}}}'],
+        [*command, f"--config={json.dumps(config)}"],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         text=True,
@@ -51,7 +52,7 @@ def test_a_signal_saves_and_ends(tmp_path, number, code):
     process = start(tmp_path, pause=0.05)
     wait_for_iteration(process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == code
     assert "Stopping after this iteration" in err
     assert "Traceback" not in err
@@ -71,16 +72,22 @@ def test_a_signal_saves_and_ends(tmp_path, number, code):
     ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)]
 )
 def test_a_second_signal_ends_at_once(tmp_path, number, code):
-    process = start(tmp_path, pause=1.2)
     # After the second result, all imports are done: some libraries swallow signals during their import.
+    process = start(tmp_path, hangs_at=3)
     wait_for_iteration(process, 2)
-    time.sleep(0.2)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "hangs\n"
     process.send_signal(number)
-    time.sleep(0.05)
+    said = ""
+    while "Stopping after this iteration" not in said:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == code
-    assert "Traceback" not in err
+    assert "Traceback" not in said + err
     assert "Training was aborted." in err
     assert "Checkpoint:       none was saved" in err
 

@@ -223,15 +223,18 @@ class Ends(Clock):
     ],
 )
 def test_the_error_of_a_worker_that_is_lost_says_where_it_was(small_ray, how, what, got):
+    timeout_s = 10.0 if how.startswith("hangs") else 600.0
     config = PPOConfig(
         num_workers=1,
         num_cpus_per_worker=0,
         env_config={"how": how},
-        sample_timeout_s=10.0,
+        sample_timeout_s=timeout_s,
         sample_async="background" in how,
     )
     arguments = {"env_creator": Ends, "policy_cls_or_specs": AsyncTally, "config": config, "num_workers": 1}
-    workers = RemoteWorkers(ray_workers(config, RolloutWorker, arguments), 1, FailureRules(timeout_s=10.0), makes=True)
+    workers = RemoteWorkers(
+        ray_workers(config, RolloutWorker, arguments), 1, FailureRules(timeout_s=timeout_s), makes=True
+    )
     workers.make_all()
     workers.request(1, "sample_fragment")
     with pytest.raises(WorkerError) as info:

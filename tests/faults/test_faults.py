@@ -113,7 +113,7 @@ def test_a_worker_that_raises_is_restarted(make, orders, algorithm, caplog):
 
 @pytest.mark.long
 def test_a_worker_that_hangs_and_policies_that_fail(make, orders):
-    trainer = make("IMPALA", num_workers=1, sample_timeout_s=4.0)
+    trainer = make("IMPALA", num_workers=1, sample_timeout_s=30.0)
     trainer.train()
     before = processes_of(trainer)
     for restarts, (order, error) in enumerate(FAULTS.items(), start=1):

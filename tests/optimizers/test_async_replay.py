@@ -125,8 +125,7 @@ class TestIntensity:
         stepping = threading.Thread(target=steps, args=(optimizer, 20))
         stepping.start()
         # Each fragment makes five updates due: a single one already exceeds the queue.
-        wait_until(lambda: optimizer.env_steps and optimizer._is_behind())
-        time.sleep(0.2)
+        wait_until(lambda: optimizer.env_steps and optimizer._is_behind() and len(optimizer._paused) == 2)
         sampled = processes.fragments
         assert sampled <= 2 * 2 + 2
         time.sleep(0.2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -76,7 +78,7 @@ class TestFaults:
         assert shard.state is not drawn.shard
 
     def test_a_hanging_shard_is_replaced(self, make, monkeypatch):
-        optimizer, _ = make(1, sample_timeout_s=0.1)
+        optimizer, _ = make(1)
         steps(optimizer, 3)
         processes = optimizer.shards._actors
         (hung,) = shards_of(optimizer)
@@ -88,8 +90,11 @@ class TestFaults:
         processes.wait = lambda references, *rest: [
             each for each in wait(references, *rest) if of_shard.get(each) is not hung
         ]
-        while not optimizer.shards.failures.restarts:
+        failures = optimizer.shards.failures
+        rules, failures.rules = failures.rules, replace(failures.rules, timeout_s=0.1)
+        while not failures.restarts:
             optimizer.step()
+        failures.rules = rules
         assert processes.killed == [hung]
         assert "has hung" in optimizer.report()["replay"]["shards"]["last_errors"]["1"]
         steps(optimizer, 3)

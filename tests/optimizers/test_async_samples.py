@@ -174,11 +174,11 @@ class TestLearner:
 
     def test_errors_are_raised_without_new_samples(self, make):
         optimizer, _ = make(1)
-        collect, collects = optimizer.remote.collect, []
+        collect, collects, until = optimizer.remote.collect, [], time.monotonic() + LONG
 
         def once(timeout_s):
             collects.append(timeout_s)
-            assert len(collects) < 5000
+            assert time.monotonic() < until
             if len(collects) == 1:
                 return collect(timeout_s)
             time.sleep(1e-3)
@@ -192,7 +192,6 @@ class TestLearner:
         policy_of(optimizer).before = fail
         with pytest.raises(ZeroDivisionError):
             optimizer.step()
-        assert len(collects) < 1000
 
     def test_learner_pauses_between_two_steps(self, make):
         optimizer, _ = make(2, learner_queue_size=3)

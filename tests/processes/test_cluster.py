@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -20,13 +19,13 @@ SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 def listening(answer: bytes | None) -> tuple[str, threading.Thread]:
     """An address where a connection gets this answer, or none."""
     server = socket.create_server(("127.0.0.1", 0))
-    server.settimeout(5)
+    server.settimeout(60)
 
     def serve() -> None:
         with server:
             connection, _ = server.accept()
             with connection:
-                connection.settimeout(5)
+                connection.settimeout(60)
                 assert connection.recv(100) == b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
                 if answer is None:
                     connection.recv(1)  # until the other side closes
@@ -64,12 +63,10 @@ def ray(monkeypatch):
     [(None, "timed out"), (b"", "is not a Ray cluster"), (b"HTTP/1.1 400 Bad Request\r\n", "is not a Ray cluster")],
 )
 def test_listening_addresses_without_a_cluster(ray, monkeypatch, answer, why):
-    monkeypatch.setattr(cluster, "_ANSWERS_WITHIN_S", 0.3)
+    monkeypatch.setattr(cluster, "_ANSWERS_WITHIN_S", 0.3 if answer is None else 50.0)
     address, thread = listening(answer)
-    started = time.monotonic()
     with pytest.raises(ConfigError, match=f"No Ray cluster answers(.|\\n)*{address} (.*){why}"):
         cluster.started_ray("num_workers", address)
-    assert time.monotonic() - started < 5
     assert ray.asked == []
     thread.join()
 

@@ -365,14 +365,16 @@ def test_other_episodes_of_a_refused_message_are_submitted(discrete, server):
 
 def test_episodes_are_kept_until_they_arrive(discrete):
     with served(discrete) as server:
-        client = local(server.address, timeout=0.5)
+        client = local(server.address)
         play(client)
         port = int(server.address.rpartition(":")[2])
     before = len(discrete.episodes)
     episode = client.start_episode()
     client.get_action(episode, SEEN[0])
+    client._calls.timeout, patient = 0.5, client._calls.timeout
     with pytest.raises(RequestError, match="could not be reached"):
         client.end_episode(episode, SEEN[1])
+    client._calls.timeout = patient
     again = RecordingBackend({"default_policy": discrete.actors["default_policy"].runner})
     with PolicyServer(again, port=port), client:
         client.close()

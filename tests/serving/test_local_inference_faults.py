@@ -42,10 +42,12 @@ class SlowBackend(RecordingBackend):
 def test_a_submission_without_an_answer_is_not_learned_from_twice():
     """The server accepts it after the time limit of the client, which then sends it again."""
     backend = SlowBackend({"default_policy": runner()})
-    with served(backend) as server, local(server.address, timeout=0.5, episodes_per_message=2) as client:
+    with served(backend) as server, local(server.address, episodes_per_message=2) as client:
         play(client, "1")
+        client._calls.timeout, patient = 0.5, client._calls.timeout
         with pytest.raises(RequestError, match="did not answer in time"):
             play(client, "2")
+        client._calls.timeout = patient
         backend.go.set()
         play(client, "3")
         play(client, "4")

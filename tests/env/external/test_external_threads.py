@@ -187,7 +187,7 @@ class TestTheEndOfRun:
             threading.Thread(target=in_threads, args=(1, play)).start()
 
         class Patient(Scripted):
-            patience = 5.0
+            patience = LONG
 
         with playing(script, Patient) as base:
             for _ in range(50):

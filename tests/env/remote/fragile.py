@@ -74,7 +74,7 @@ class Fragile(gym.Env):
         if action == DIE:
             os.kill(os.getpid(), signal.SIGKILL)
         if action == HANG:
-            time.sleep(60)
+            time.sleep(600)
         self.count += 1
         return self._obs(), 1.0, bool(action == END), False, {}
 

@@ -112,11 +112,11 @@ def test_a_recreated_one_has_its_own_reproducible_seeds(make, event_log):
 
 @pytest.mark.long
 def test_a_hanging_one_counts_as_dead(make, caplog, monkeypatch):
-    env = make(num_envs=2, remote_env_timeout_s=1.5)
+    env = make(num_envs=2, remote_env_timeout_s=15.0)
     rows = act(env, env.reset_rows(np.arange(2)), {0: HANG})
     assert rows.dropped_envs.tolist() == [0]
     assert rows.env_index.tolist() == [1]
-    assert "expected: an answer within 1.5 s" in caplog.text
+    assert "expected: an answer within 15 s" in caplog.text
     assert f"where:    sub-environment 0, step({HANG}), in step() ({fragile.__file__}, line " in caplog.text
     assert env.reset_rows(rows.dropped_envs).obs[0, 0] == 0
     # Without waiting, it delays no other sub-environment.
