@@ -16,7 +16,7 @@ from rollax.torch.losses import clipped_surrogate, masked_mean, value_loss
 
 
 class TorchPPOConfig(StateValueFields, TorchConfig):
-    defaults = {"train_batch_size": 4000, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
+    defaults = {"train_batch_size": 2048, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
 
     sgd_minibatch_size: int = Field(default=128, ge=1, description="M, rows of one gradient step")
     num_sgd_iter: int = Field(default=10, ge=1, description="K, epochs over each train batch")

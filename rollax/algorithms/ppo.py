@@ -35,7 +35,7 @@ _KL_MARGIN = 1.5
 class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
     """The fields of PPO in addition to the common ones, with the symbols of the paper."""
 
-    defaults = {"train_batch_size": 4000, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
+    defaults = {"train_batch_size": 2048, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
     requires = {"kl_target": {"kl_coeff": SET}}
     places = {
         (
@@ -45,7 +45,7 @@ class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
     }
     first_values = {"kl_coeff": ()}
 
-    sgd_minibatch_size: int = Field(default=128, ge=1, description="M, rows of one gradient step")
+    sgd_minibatch_size: int = Field(default=64, ge=1, description="M, rows of one gradient step")
     num_sgd_iter: int = Field(default=10, ge=1, description="K, epochs over each train batch")
     clip_param: float = Field(default=0.2, ge=0, description="ε: the probability ratio is clipped to [1 - ε, 1 + ε]")
     clip_param_schedule: SchedulePoints | None = Field(

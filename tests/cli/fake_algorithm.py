@@ -31,8 +31,8 @@ class FakeTrainer:
     """Iteration n takes 100 steps and `pause` seconds and has the reward 10·n, greedily 20·n + 1; iteration 1 has no
     episode.
 
-    Config keys: `pause`; `hangs_at`, an iteration that does not end; `fail_at`, an iteration that raises; `bug_at`, one that raises an error that is not rollax's;
-    `done_at`, one whose result ends the run.
+    Config keys: `pause`; `hangs_at`, an iteration that does not end; `fail_at`, one that raises; `bug_at`, one that
+    raises an error that is not rollax's; `done_at`, one whose result ends the run.
     """
 
     name = "FAKE"
