@@ -27,6 +27,7 @@ from rollax.config import TrainerConfig
 from rollax.config.replaced_keys import with_current_keys
 from rollax.config.rules import refuse_first_values
 from rollax.config.stored import (
+    cluster_in,
     decode_config,
     import_path,
     missing_code,
@@ -305,15 +306,15 @@ def refuse_untrusted(
     values = {**values, **given}
     if missing := sorted(missing_code(values), key=lambda code: code.path is not None):  # trust needs a path
         raise untrusted(path, missing[0], f"pass {arguments_for(missing)}")
-    if values.get("ray_address") is not None and "ray_address" not in given and not trust_code:
-        # Ray's processes exchange pickles: a process at this address can run code here.
+    cluster = None if trust_code else cluster_in({name: part for name, part in values.items() if name not in given})
+    if cluster is not None:
         raise CheckpointError(
             "The checkpoint names a Ray cluster, which is not joined without trust in the file.",
-            where=f"{path}: config key 'ray_address'",
-            got=values["ray_address"],
+            where=f"{path}: config key '{cluster[0]}'",
+            got=cluster[1],
             expected="the address from the caller, or trust_code=True",
-            fix="pass ray_address=..., None for no such cluster; or trust_code=True (--trust-code) if you trust where "
-            "the checkpoint comes from",
+            fix=f"pass {cluster[0].partition('.')[0]}=..., without that address for no such cluster; or "
+            "trust_code=True (--trust-code) if you trust where the checkpoint comes from",
         )
 
 

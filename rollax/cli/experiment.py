@@ -14,7 +14,7 @@ from yaml.constructor import ConstructorError
 
 from rollax.config import TrainerConfig
 from rollax.config.rules import refuse_two_envs
-from rollax.config.stored import GIVEN, Trust, decode_config, given_fields, missing_code
+from rollax.config.stored import GIVEN, Trust, cluster_in, decode_config, given_fields, missing_code
 from rollax.errors import ConfigError, corrected, nearest
 from rollax.importing import StoredCode, named_by_caller
 from rollax.runs.stopping import checked_stop
@@ -80,10 +80,19 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
     config, run = content.get("config") or {}, content.get("run")
     trust: Trust = "everything" if trust_code else "nothing"
+    decoded = decode_config(config, trust=trust)
+    if not trust_code and (cluster := cluster_in(decoded)) is not None:
+        raise ConfigError(
+            "The experiment file names a Ray cluster, which is not joined without trust in the file.",
+            where=f"{where}: config.{cluster[0]}",
+            got=cluster[1],
+            expected="no address, or --trust-code",
+            fix="leave it out of the file and pass --set ray_address=...; or --trust-code if you trust the file",
+        )
     return Experiment(
         run=named_by_caller(run) if trust_code else run,
         env=decode_config({"env": content.get("env")}, trust=trust)["env"],
-        config=decode_config(config, trust=trust),
+        config=decoded,
         stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
         given=given_fields(config, TrainerConfig) if GIVEN in config else None,
     )

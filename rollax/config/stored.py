@@ -131,6 +131,18 @@ def missing_code(value: Any) -> Iterator[StoredCode]:
             yield from missing_code(part)
 
 
+def cluster_in(values: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """The key and the value of the address of a Ray cluster in a decoded config; None if it has none.
+
+    Ray's processes exchange pickles: a process at this address can run code here.
+    """
+    evaluation = values.get("evaluation_config")
+    for part, prefix in ((values, ""), (evaluation if isinstance(evaluation, Mapping) else {}, "evaluation_config.")):
+        if part.get("ray_address") is not None:
+            return f"{prefix}ray_address", part["ray_address"]
+    return None
+
+
 def import_path(value: Any) -> str | None:
     """ "module:qualname" of a class or function that can be imported by it; None for any other."""
     if not isinstance(value, type | FunctionType | BuiltinFunctionType) or value.__module__ == "__main__":

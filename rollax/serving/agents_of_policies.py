@@ -12,6 +12,7 @@ from rollax.config.stored import decode_config
 from rollax.errors import ConfigError, RequestError
 from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.importing import StoredCode
+from rollax.state import wrong
 
 PolicyMapping = Callable[..., str]
 """(agent id) or (agent id, episode) -> policy id."""
@@ -42,10 +43,13 @@ def policy_mapping_of(
     """
     policy_ids = sorted(stored["policies"])
     config = decode_config(stored["config"], trust="everything" if trust_code else "nothing")
-    several = bool((config.get("multiagent") or {}).get("policies"))
+    multiagent = config.get("multiagent") or {}
+    if not isinstance(multiagent, Mapping):
+        raise wrong(f"{path}: config key 'multiagent'", multiagent, "a dict")
+    several = bool(multiagent.get("policies"))
     if given is None and len(policy_ids) == 1:
         return None, several
-    function: Any = given if given is not None else (config.get("multiagent") or {}).get("policy_mapping_fn")
+    function: Any = given if given is not None else multiagent.get("policy_mapping_fn")
     if isinstance(function, StoredCode):
         raise untrusted(path, function, "pass policy_mapping (--policy-mapping), a dict from agent ids to policy ids,")
     if isinstance(function, Mapping):

@@ -1,0 +1,206 @@
+"""Names of code in every field of files and answers of servers: without trust no module of them is imported.
+
+Each place of a stored config gets names that would be imported, or called, wherever a string of a file reaches an
+import. Opening it may succeed or raise a named error; no import is attempted, and no command runs.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollax import DQNTrainer, PPOConfig, Trainer, load_policy, open_dataset
+from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from rollax.cli.experiment import override, read_experiment
+from rollax.cli.train import make_trainer
+from rollax.config.stored import decode_config, missing_code
+from rollax.errors import RollaxError
+from rollax.serving.policy_backend import PolicyBackend
+from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description
+from tests.algorithms.forging import replaced, write
+
+MARK = "leaves_a_mark"
+ID = f"{MARK}:Env-v0"
+NAMES: list[Any] = [
+    *(ID, f" {ID}", MARK, f"ALE/{ID}", f"pettingzoo/{ID}", "subprocess:run"),
+    *([ID], {"a": ID}, {"grid_search": [ID]}, {ID: 1.0}),
+    *({"$code": ID}, {"$path": ID}, {"$tuple": [ID]}, {"$dict": [["env", ID]]}, {"$array": ID, "dtype": "U30"}),
+]
+INSIDE: list[tuple[Any, ...]] = [
+    *(("env_config", name) for name in ("spaces_of", "env", "env_id", "id", "entry_point")),
+    *(("input_config", name) for name in ("format", "env", "observation_space", "action_space")),
+    ("model", "custom_model_config", "model"),
+    ("callbacks", 0),
+    ("multiagent", "policies", "default_policy", 0),
+    ("multiagent", "policies", "default_policy", 3, "env"),
+    ("multiagent", "policies", "default_policy", 3, "model", "custom_model"),
+    ("multiagent", "policy_mapping_fn"),
+    ("multiagent", "shared_variables", "a", "parts"),
+    *(("evaluation_config", name) for name in ("env", "callbacks", "sampler", "observation_space")),
+    ("evaluation_config", "env_config", "spaces_of"),
+    ("evaluation_config", "model", "custom_model"),
+    ("evaluation_config", "multiagent", "policy_mapping_fn"),
+]
+"""Places inside of fields that are empty by default."""
+CONFIG: dict[str, Any] = {
+    "model": {"fcnet_hiddens": (4,)},
+    "seed": 1,
+    "learning_starts": 8,
+    "train_batch_size": 8,
+    "buffer_size": 64,
+    "timesteps_per_iteration": 8,
+    "evaluation_num_episodes": 1,
+}
+
+
+class Watch(importlib.abc.MetaPathFinder):
+    """Keeps the names of modules that something tries to import, if they contain the mark."""
+
+    def __init__(self) -> None:
+        self.imported: list[str] = []
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if MARK in fullname:
+            self.imported.append(fullname)
+
+
+@pytest.fixture
+def watch(monkeypatch, tmp_path):
+    def runs(*args: Any, **kwargs: Any) -> None:
+        raise SystemError(f"a command ran: {args}")
+
+    for module, name in ((subprocess, "run"), (subprocess, "Popen"), (os, "system")):
+        monkeypatch.setattr(module, name, runs)
+    monkeypatch.chdir(tmp_path)  # a forged `output` is a folder to write to
+    watch = Watch()
+    monkeypatch.setattr(sys, "meta_path", [watch, *sys.meta_path])
+    yield watch
+    assert watch.imported == []
+
+
+class Forge:
+    """A real checkpoint of DQN, whose config has names of code at one place."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder / "checkpoint", str(folder / "data.csv")
+        rows = [f"{t},0,0,0,0,{t % 2},1,{int(t == 9)}" for t in range(10)]
+        Path(self.data).write_text("\n".join(["t,obs_0,obs_1,obs_2,obs_3,action,reward,terminated", *rows]))
+        self.trainer = DQNTrainer("CartPole-v1", CONFIG)
+        path = self.trainer.save(folder)
+        self.files = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "manifest.json"}
+        self.about = json.loads(self.files["about.json"])
+        self.served = policy_to_bytes(self.trainer.worker.runners["default_policy"], 0)
+        self.folder.mkdir()
+
+    def config(self, at: tuple[Any, ...], name: Any) -> dict[str, Any]:
+        """The stored config with a name at one place; settings of data are beside data."""
+        source = {"input": self.data} if at[0] == "input_config" else {}
+        return with_name({**self.about["config"], **source}, at, name)
+
+    def open(self, config: dict[str, Any]) -> None:
+        """Opens it in every way."""
+        (policy,) = self.about["policies"].values()
+        about = {**self.about, "config": config, "policies": {"default_policy": {**policy, "config": config}}}
+        path = write({**self.files, "about.json": json.dumps(about).encode()}, self.folder)
+        file = self.folder / "run.json"
+        file.write_text(json.dumps({"run": "DQN", "config": config}))
+        ways: list[Callable[[], Any]] = [
+            lambda: Trainer.from_checkpoint(path),
+            lambda: DQNTrainer.from_checkpoint(path, env="CartPole-v1"),
+            lambda: DQNTrainer.from_checkpoint(path, input=self.data),
+            lambda: Trainer.from_checkpoint(path, learn=False),
+            lambda: make_trainer(override(read_experiment(file), run=None, env=None, config={}, stop={}), None, False),
+        ]
+        for way in ways:
+            with suppress(RollaxError), way() as trainer:
+                trainer.evaluate(1)
+        for opened in (load_policy, PolicyBackend.from_checkpoint, self.trainer.restore):
+            with suppress(RollaxError):
+                opened(path)
+        with suppress(RollaxError):
+            policy_from_bytes(self.serve(config))
+
+    def serve(self, config: dict[str, Any]) -> bytes:
+        """What a hostile server would answer a client that acts with its weights."""
+        description = json.dumps({**read_description(self.served), "config": config})
+        length = int.from_bytes(self.served[:8], "little")
+        header = json.loads(self.served[8 : 8 + length])
+        header["__metadata__"]["rollax"] = description
+        changed = json.dumps(header).encode()
+        return len(changed).to_bytes(8, "little") + changed + self.served[8 + length :]
+
+
+def with_name(config: dict[str, Any], at: tuple[Any, ...], name: Any) -> dict[str, Any]:
+    """The config with a name at a place, whose holders are made where they are missing."""
+    for depth in range(1, len(at)):
+        holder: Any = config
+        for key in at[: depth - 1]:
+            holder = holder[key]
+        empty: Any = [None] * 4 if at[depth] in (0, 3) else {}
+        if not (holder[at[depth - 1]] if isinstance(at[depth - 1], int) else holder.get(at[depth - 1])):
+            config = replaced(config, at[:depth], empty)
+    config = replaced(config, at, name)
+    return {**config, "given": sorted({*config["given"], at[0]})}
+
+
+@pytest.fixture(scope="module")
+def forge(tmp_path_factory):
+    forge = Forge(tmp_path_factory.mktemp("forged"))
+    yield forge
+    forge.trainer.stop()
+
+
+TOP: list[tuple[Any, ...]] = [(name,) for name in sorted(DQNTrainer.config_class.model_fields)]
+SHORT = [("callbacks",), ("model", "custom_model"), ("input_config", "format"), ("evaluation_config", "env")]
+"""Places of the short part of the tests; the long one walks over all."""
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(at, marks=() if at in SHORT else pytest.mark.long)
+        for at in [*TOP, ("model", "custom_model"), *INSIDE]
+    ],
+    ids=lambda at: ".".join(map(str, at)),
+)
+def test_no_way_of_opening_imports_what_a_checkpoint_names(forge, watch, at):
+    for name in NAMES:
+        with suppress(TypeError, KeyError, IndexError):  # of a holder that the place does not fit into
+            forge.open(forge.config(at, name))
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_no_config_imports_what_a_file_names(watch, algorithm):
+    config_class = get_trainer_class(algorithm).config_class
+    stored = config_class().to_json()
+    for field in sorted(config_class.model_fields):
+        for name in NAMES:
+            with suppress(RollaxError):
+                config_class.from_json({**stored, field: name, "given": [field]})
+
+
+def test_trusted_names_are_imported(forge, tmp_path, monkeypatch):
+    """The watch sees imports: those of a file that the caller trusts."""
+    watch = Watch()
+    monkeypatch.setattr(sys, "meta_path", [watch, *sys.meta_path])
+    with suppress(RollaxError):
+        PPOConfig.from_json({**PPOConfig().to_json(), "callbacks": {"$code": ID}}, trust_code=True)
+    assert watch.imported == [MARK]
+
+
+@pytest.mark.parametrize("name", ["format", "env", "spaces_of", "observation_space"])
+def test_settings_of_data_sets_import_nothing_that_a_file_names(watch, forge, name):
+    for value in NAMES:
+        with suppress(RollaxError):  # for a malformed value, or one of a wrong kind
+            decoded = decode_config({"input_config": {name: value}}, trust="nothing")["input_config"]
+            if not list(missing_code(decoded)):
+                open_dataset(forge.data, **decoded).close()
