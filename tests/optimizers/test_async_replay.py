@@ -120,12 +120,12 @@ class TestIntensity:
 
     def test_sampling_waits_for_a_slow_learner(self, make):
         optimizer, processes = make(2, training_intensity=0.5, learner_queue_size=2)
-        resume = threading.Event()
-        policy_of(optimizer).before = lambda updates: resume.wait(LONG)
+        learns, resume = threading.Event(), threading.Event()
+        policy_of(optimizer).before = lambda updates: (learns.set(), resume.wait(LONG))
         stepping = threading.Thread(target=steps, args=(optimizer, 20))
         stepping.start()
         # Each fragment makes five updates due: a single one already exceeds the queue.
-        wait_until(lambda: optimizer.env_steps and optimizer._is_behind() and len(optimizer._paused) == 2)
+        wait_until(lambda: learns.is_set() and optimizer._is_behind() and not optimizer.shards.draws_in_flight)
         sampled = processes.fragments
         assert sampled <= 2 * 2 + 2
         time.sleep(0.2)

@@ -41,18 +41,21 @@ def lockstep(small_ray):
 
 
 class Programmable(Fragile):
-    """Returns given results, after given delays."""
+    """Returns given results; one of its methods waits for a file."""
 
-    def behave(self, results=None, *, step_s=0.0, reset_s=0.0):
-        self.results, self.step_s, self.reset_s = results or {}, step_s, reset_s
+    def behave(self, results=None, *, waits_in="", for_file=""):
+        self.results, self.waits_in, self.for_file = results or {}, waits_in, for_file
 
     def reset(self, *, seed=None, options=None):
-        time.sleep(self.reset_s)
-        return self.results.get("reset", super().reset(seed=seed))
+        return self._returned("reset", super().reset(seed=seed))
 
     def step(self, action):
-        time.sleep(self.step_s)
-        return self.results.get("step", super().step(action))
+        return self._returned("step", super().step(action))
+
+    def _returned(self, method, result):
+        while method == self.waits_in and not os.path.exists(self.for_file):
+            time.sleep(1e-3)
+        return self.results.get(method, result)
 
     def facts(self, *names, key):
         """Facts about its process: the id, which modules are loaded, and an environment variable."""
@@ -128,10 +131,10 @@ def test_episodes_without_waiting_are_correct(lockstep, name, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("slow", [{"step_s": 1.5}, {"reset_s": 1.5}])
-def test_a_slow_sub_environment_delays_no_other_without_waiting(trio, slow, monkeypatch):
+@pytest.mark.parametrize("method", ["step", "reset"])
+def test_a_slow_sub_environment_delays_no_other_without_waiting(trio, method, monkeypatch, tmp_path):
     wait(trio, 0.0, monkeypatch)
-    trio.get_sub_environments()[1].behave(**slow)
+    trio.get_sub_environments()[1].behave(waits_in=method, for_file=str(tmp_path / "go"))
     assert trio.reset_rows(np.arange(3)) is None
     steps = [0, 0, 0]
     while steps[1] == 0:
@@ -139,26 +142,28 @@ def test_a_slow_sub_environment_delays_no_other_without_waiting(trio, slow, monk
         for index in rows.env_index[~rows.starts].tolist():
             steps[index] += 1
         trio.send_rows(rows, None, np.zeros(len(rows), np.int64))
+        if min(steps[0], steps[2]) > 5:
+            (tmp_path / "go").touch()
     assert min(steps[0], steps[2]) > 5
 
 
-def test_a_poll_waits_as_long_as_configured(trio):
-    """100 ms after the first result: a sub-environment that takes 300 ms is in a later poll."""
-    trio.get_sub_environments()[1].behave(reset_s=0.3)
-    first = trio.reset_rows(np.arange(3))
-    assert first.env_index.tolist() == [0, 2]
-    trio.send_rows(first, None, np.zeros(2, np.int64))
-    seen = []
+def test_a_poll_waits_no_longer_than_configured(trio, tmp_path):
+    """100 ms after the first result: a sub-environment that takes longer is in a later poll."""
+    trio.get_sub_environments()[1].behave(waits_in="reset", for_file=str(tmp_path / "go"))
+    rows, seen = trio.reset_rows(np.arange(3)), set()
     while 1 not in seen:
+        if rows is not None:
+            trio.send_rows(rows, None, np.zeros(len(rows), np.int64))
         rows = trio.poll_rows()
-        seen += rows.env_index.tolist()
-        trio.send_rows(rows, None, np.zeros(len(rows), np.int64))
-    assert {0, 2} <= {*seen}
+        seen |= {*rows.env_index.tolist()}
+        if seen == {0, 2}:
+            (tmp_path / "go").touch()
+    assert seen == {0, 1, 2}
 
 
-def test_a_reset_during_a_step_discards_the_step(trio, monkeypatch):
+def test_a_reset_during_a_step_discards_the_step(trio, monkeypatch, tmp_path):
     wait(trio, 0.0, monkeypatch)
-    trio.get_sub_environments()[0].behave(step_s=0.3)
+    trio.get_sub_environments()[0].behave(waits_in="step", for_file=str(tmp_path / "go"))
     trio.reset_rows(np.arange(3), [1, 2, 3])
     firsts, asked = [], False
     while len(firsts) < 2:
@@ -170,6 +175,7 @@ def test_a_reset_during_a_step_discards_the_step(trio, monkeypatch):
             assert 0 not in rows.env_index
             assert trio.reset_rows(np.array([0]), [1]) is None  # its step is running
             asked = True
+            (tmp_path / "go").touch()
         trio.send_rows(rows, None, np.zeros(len(rows), np.int64))
     np.testing.assert_array_equal(*firsts)
 
