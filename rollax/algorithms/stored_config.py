@@ -41,7 +41,7 @@ def config_of(
         CheckpointError: this version refuses the config that was saved. ConfigError: it refuses only the changes.
     """
     try:
-        return config_class.of_stored(data, changes, trust_code=trust_code)
+        return config_class.from_json(data, trust_code=trust_code, **changes)
     except ConfigError:
         decode_config(data, trust="everything" if trust_code else "nothing")  # raises again if it is about code
         refused = _refused(config_class, data, trust_code)
@@ -103,15 +103,15 @@ def refuse_first_values_in_specs(policies: Mapping[str, Policy], stored: Mapping
 
 
 def arguments_for(missing: Iterable[StoredCode]) -> str:
-    """How this code is passed to `from_checkpoint`: `env=..., multiagent={...}`, or on the command line."""
+    """How `from_checkpoint` is given this code: `env=... (--env), multiagent={'policy_mapping_fn': ...}`."""
     inside: dict[str, dict[str, None]] = {}
     for code in missing:
         key, _, rest = code.key.partition(".")
         keys = inside.setdefault(key.split("[")[0], {})
         if key in SECTIONS:
             keys[f"{rest.split('.')[0].split('[')[0]!r}: ..."] = None
-    given = ", ".join(f"{key}={{{', '.join(keys)}}}" if keys else f"{key}=..." for key, keys in inside.items())
-    return f"{given} (on the command line --env=module:Class)" if "env" in inside else given
+    given = {key: f"{{{', '.join(keys)}}}" if keys else "..." for key, keys in inside.items()}
+    return ", ".join(f"{key}={value}{' (--env)' if key == 'env' else ''}" for key, value in given.items())
 
 
 def _refused(config_class: type[TrainerConfig], data: Mapping[str, Any], trust_code: bool) -> ConfigError | None:

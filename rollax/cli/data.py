@@ -106,11 +106,12 @@ def _opened(sources: list[str], format: str, settings: str) -> DatasetReader:  #
     from rollax.data import open_dataset
 
     given: dict[str, Any] = parse_config(settings, "--settings")
-    if "format" in given and format != "auto":
+    if format != "auto" and given.setdefault("format", format) != format:
         raise ConfigError(
-            "The format is given twice.",
+            "Two formats are given.",
             where="--format and --settings",
             got=f"{format}, {given['format']}",
-            fix="leave one of them out; --format alone is enough",
+            expected="one format",
+            fix="leave one of them out",
         )
-    return open_dataset(sources, **{"format": format, **given})
+    return open_dataset(sources, **given)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -280,10 +280,8 @@ def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
 def _where_things_are(run: Path, to_open: Sequence[str], *, watched: bool = True) -> list[str]:
     """Returns the lines on the files of a run folder.
 
-    `to_open` are the options that its checkpoints require; `watched`: whether there is an environment for videos. Where
-    the package that writes them is not installed, no command for them is shown.
+    `to_open` are the options that its checkpoints require; `watched`: whether there is an environment for videos.
     """
-    watched = watched and importlib.util.find_spec("imageio_ffmpeg") is not None
     logs = shlex.quote(shown_path(run))
     lines = [f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})"]
     if (run / CURVE).exists():
@@ -297,4 +295,6 @@ def _where_things_are(run: Path, to_open: Sequence[str], *, watched: bool = True
     checkpoint = shown_path(last)
     watch = f"{command_name()} evaluate {shlex.quote(checkpoint)} --episodes 5 --video videos/"
     watch = " ".join([watch, *map(shlex.quote, to_open)])
+    if find_spec("imageio_ffmpeg") is None:
+        watch += "  (first: pip install 'rollax[video]')"
     return [*lines, f"Checkpoint:       {checkpoint}", *([f"Watch the policy: {watch}"] if watched else [])]

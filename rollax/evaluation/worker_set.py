@@ -164,5 +164,5 @@ def _no_env(context: EnvContext) -> Any:
         where="config key 'env'",
         got=None,
         expected="a Gymnasium id, a registered name, a class, or a creator function",
-        fix="set env: learning from recorded data does not require one, but evaluation does",
+        fix="set env (--env): learning from recorded data does not require one, but evaluation does",
     )

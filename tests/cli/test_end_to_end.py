@@ -153,6 +153,7 @@ def test_code_of_users(rollax, cwd, monkeypatch, lines):
     refused = rollax("evaluate", "run", "--episodes=3", own)
     assert refused.exit_code == 2
     assert "(--trust-code)" in refused.output
+    assert "(--env)" in refused.output
     # A trainer class is code too, if the run was resumed without naming it.
     done = rollax("train", own, "--env=CartPole-v1", SMALL, "--stop-iterations=1", "--out=class", "--no-evaluate")
     assert done.exit_code == 0, done.output

@@ -46,6 +46,14 @@ def test_prints_where_the_files_are(rollax, cwd):
     assert "evaluate here/checkpoints/checkpoint_000002 --episodes 5 --video videos/" in done.output
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_videos_are_proposed_with_the_extra_that_they_need(installed, rollax, monkeypatch):
+    monkeypatch.setattr("rollax.cli.train.find_spec", lambda name: object() if installed else None)
+    done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
+    assert "--video videos/" in done.output
+    assert ("rollax[video]" in done.output) is not installed
+
+
 def test_two_runs_have_two_folders(rollax, cwd):
     for _ in range(2):
         assert rollax("train", "--run=FAKE", "--stop-iterations=1").exit_code == 0

@@ -293,10 +293,17 @@ def test_commands(tmp_path):
     skipping = run("data", "info", tmp_path / "b.jsonl", "--settings", '{"max_broken": 1}')
     assert skipping.exit_code == 0
     assert "3 trajectories" in skipping.stdout
-    named = run("data", "info", tmp_path / "b.jsonl", "--settings", '{"max_broken": 1, "format": "json_lines"}')
-    assert named.stdout == skipping.stdout
-    twice = run("data", "info", tmp_path / "b.jsonl", "--format", "json_lines", "--settings", '{"format": "csv"}')
-    assert twice.exit_code == 2
+
+
+def test_the_format_may_be_among_the_settings(tmp_path):
+    written(tmp_path / "a", some(), header={"env": "E"})
+    of_settings = "--settings", '{"format": "rollax"}'
+    assert run("data", "info", tmp_path / "a", *of_settings).exit_code == 0
+    assert run("data", "info", tmp_path / "a", *of_settings, "--format", "rollax").exit_code == 0
+    assert run("data", "info", tmp_path / "a", "--settings", '{"format": "csv"}').exit_code == 2
+    both = run("data", "info", tmp_path / "a", *of_settings, "--format", "csv")
+    assert both.exit_code == 2
+    assert "csv, rollax" in both.stderr
 
 
 def test_json_has_null_for_numbers_that_are_not_finite(tmp_path):
