@@ -1,6 +1,6 @@
 """Attributes, arguments and public names of RLlib and Stable-Baselines3, and what replaces them in rollax.
 
-The error for an unknown attribute or name shows its entry. Config keys are in `rollax/config/synonyms.py`.
+The error for an unknown attribute, argument or name shows its entry. Config keys are in `rollax/config/synonyms.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+
+from rollax.errors import nearest
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def each(names: str, value: str) -> dict[str, str]:
@@ -123,6 +127,76 @@ PUBLIC: dict[str, str] = {
 """Public name of another library -> its replacement."""
 
 
+_STEPS, _ITERATIONS = "stop={'timesteps_total': n}", "stop={'training_iteration': n}"
+_EVALUATIONS = "config keys 'evaluation_interval', 'evaluation_num_episodes' and 'evaluation_config'"
+_OTHER_ENV = "{cls}.from_checkpoint(path, learn=False, {name}=...).evaluate()"
+_OF_EVALUATION = "config key 'evaluation_config', as in {'explore': True}; evaluations are greedy by default"
+
+FIT: dict[str, str] = {
+    **each("total_timesteps n_timesteps num_timesteps timesteps max_steps num_steps steps", _STEPS),
+    **each("n_iterations num_iterations iterations max_iterations epochs n_epochs", _ITERATIONS),
+    **{name: f"stop={{{name!r}: ...}}" for name in ("timesteps_total", "training_iteration", "time_total_s")},
+    **{name: f"stop={{{name!r}: ...}}" for name in ("episode_reward_mean", "evaluation_reward_mean")},
+    **each("callback callbacks", "config key 'callbacks'"),
+    **each("eval_env eval_freq n_eval_episodes evaluation_interval", _EVALUATIONS),
+    **each("progress_bar verbose log_interval", "progress='auto', 'lines' or 'none'"),
+    **each("tb_log_name eval_log_path log_dir local_dir storage_path output path", "out, the run folder"),
+    **each("checkpoint_freq save_freq", "checkpoint_frequency, in iterations"),
+    "reset_num_timesteps": "limits are totals of the run: stop={'timesteps_total': trainer.optimizer.steps + n}",
+}
+"""Argument of another library's `learn` or `fit` -> its replacement in `fit`."""
+
+EVALUATE: dict[str, str] = {
+    **each("n_eval_episodes n_episodes num_eval_episodes nr_episodes episodes n", "num_episodes"),
+    **each("deterministic explore", _OF_EVALUATION),
+    **each("render video_folder record_video", "record_dir, a folder for videos"),
+    **each("env seed", _OTHER_ENV),
+    **each("return_episode_rewards reward_threshold", "'episode_rewards' of the result"),
+    **each("callback callbacks", "config key 'callbacks'"),
+}
+"""Argument of another library's `evaluate` or `evaluate_policy` -> its replacement in `evaluate`."""
+
+ACT: dict[str, str] = {
+    **each("observation observations obs", "the first argument"),
+    "deterministic": "explore=not deterministic; actions are greedy by default",
+    "episode_start": "state=None at the start of an episode",
+    "action_masks": "'action_mask' of the observation",
+    **each("full_fetch clip_actions unsquash_action unsquash_actions", "leave it out"),
+}
+"""Argument of another library's `predict` or `compute_single_action` -> its replacement in `compute_...`."""
+
+
+def naming_arguments(others: Mapping[str, str]) -> Callable[[Method], Method]:
+    """Makes a method refuse unknown keyword arguments by a TypeError that says what replaces them in rollax.
+
+    Args:
+        others: argument of another library -> its replacement; "{cls}" is the class, "{name}" the argument.
+    """
+
+    def decorate(method: Method) -> Method:
+        known = inspect.signature(method).parameters
+
+        @wraps(method)
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            for name in kwargs:
+                if name not in known:
+                    raise _unexpected(type(self), method, name, others, known)
+            return method(self, *args, **kwargs)
+
+        return cast(Method, checked)
+
+    return decorate
+
+
+def _unexpected(
+    cls: type, method: Callable[..., Any], name: str, others: Mapping[str, str], known: Iterable[str]
+) -> TypeError:
+    what = f"{cls.__name__}.{method.__name__}() got an unexpected keyword argument {name!r}"
+    if name in others:
+        return TypeError(f"{what}; in rollax: {others[name].replace('{cls}', cls.__name__).replace('{name}', name)}")
+    return TypeError(f"{what}; {nearest(name, [argument for argument in known if argument != 'self'])}")
+
+
 class _MethodOfClass:
     """A method in `TRAINER` that other libraries call on the class itself."""
 
@@ -177,41 +251,6 @@ class OtherNamesOfEpisode(_OtherNames):
     """Base of `Episode`, with `EPISODE`."""
 
     _other_names = EPISODE
-
-
-ARGUMENTS: dict[str, dict[str, str]] = {
-    "fit": {
-        **each("total_timesteps timesteps num_timesteps steps", "stop={'timesteps_total': n}"),
-        **each("num_iterations iterations max_epoch epochs", "stop={'training_iteration': n}"),
-        **each("log_dir logdir path save_path storage_path", "out=folder"),
-        **each("progress_bar verbose", "progress='auto', 'lines' or 'none'"),
-        **each("checkpoint_freq save_freq", "checkpoint_frequency=n"),
-        "callback": "config key 'callbacks'",
-    },
-    "evaluate": {
-        **each("n_eval_episodes n_episodes episodes duration", "num_episodes=n"),
-        **each("deterministic explore", "evaluation is greedy; evaluation_config={'explore': True} in the config"),
-        **each("render video video_dir", "record_dir=folder"),
-    },
-}
-"""Method of a trainer -> argument of another library's -> what replaces it."""
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-
-def naming_arguments(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Makes a method raise a TypeError with the entry of `ARGUMENTS` for an argument that it does not have."""
-    hints, known = ARGUMENTS[method.__name__], inspect.signature(method).parameters
-
-    @wraps(method)
-    def named(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        for name in kwargs:
-            if name not in known and name in hints:
-                raise TypeError(f"{method.__qualname__}() has no argument {name!r}; in rollax: {hints[name]}")
-        return method(*args, **kwargs)
-
-    return named
 
 
 def public_name(name: str, known: Iterable[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import re
 
@@ -12,7 +13,7 @@ import pytest
 import rollax
 from rollax import ConfigError, DQNTrainer, PPOConfig, PPOTrainer
 from rollax.evaluation.episode_table import Episode
-from rollax.other_names import CONFIG, EPISODE, PUBLIC, RUNNER, TRAINER
+from rollax.other_names import ACT, CONFIG, EPISODE, EVALUATE, FIT, PUBLIC, RUNNER, TRAINER
 
 
 @pytest.fixture(scope="module")
@@ -160,12 +161,33 @@ def test_arguments_of_other_trainers(arguments, keys, message):
 
 
 @pytest.mark.parametrize(
-    ("method", "argument", "ours"),
-    [("fit", "total_timesteps", "timesteps_total"), ("evaluate", "n_eval_episodes", "num_episodes")],
+    ("method", "arguments", "hint"),
+    [
+        ("fit", {"total_timesteps": 1000}, "stop={'timesteps_total': n}"),
+        ("fit", {"training_iteration": 3}, "stop={'training_iteration': ...}"),
+        ("fit", {"stop": {"training_iteration": 1}, "checkpoint_frequenzy": 3}, "did you mean 'checkpoint_frequency'?"),
+        ("evaluate", {"n_eval_episodes": 3}, "num_episodes"),
+        ("evaluate", {"env": "CartPole-v1"}, "PPOTrainer.from_checkpoint(path, learn=False, env=...)"),
+        ("record", {"out": "data", "episodes": 3}, "num_episodes"),
+        ("compute_single_action", {"obs": None, "deterministic": True}, "explore=not deterministic"),
+        ("compute_actions", {"obs": None}, "the first argument"),
+    ],
 )
-def test_an_argument_of_another_library_is_refused_with_ours(method, argument, ours):
-    with (
-        PPOTrainer("CartPole-v1", {"train_batch_size": 100, "sgd_minibatch_size": 50}) as trainer,
-        pytest.raises(TypeError, match=f"{argument}.*{ours}"),
-    ):
-        getattr(trainer, method)(**{argument: 5})
+def test_arguments_of_methods(trainer, method, arguments, hint):
+    with pytest.raises(TypeError, match=rf"PPOTrainer\.{method}\(\).*{re.escape(hint)}"):
+        getattr(trainer, method)(**arguments)
+
+
+def test_arguments_of_a_loaded_policy(trainer):
+    with pytest.raises(TypeError, match=r"PolicyRunner\.compute_single_action\(\).*explore=not deterministic"):
+        trainer.worker.runners["default_policy"].compute_single_action(None, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("others", "methods"),
+    [(FIT, ["fit"]), (EVALUATE, ["evaluate"]), (ACT, ["compute_single_action", "compute_actions"])],
+)
+def test_arguments_of_others_are_none_of_rollax(others, methods):
+    """An entry that is an argument of all these methods would never be shown."""
+    arguments = [inspect.signature(getattr(PPOTrainer, method)).parameters for method in methods]
+    assert [name for name in others if all(name in known for known in arguments)] == []

@@ -15,7 +15,7 @@ from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.actions import ActionMap, ActionRanges
 from rollax.evaluation.filters import MeanStdFilter
 from rollax.methods import accepted
-from rollax.other_names import OtherNamesOfRunner
+from rollax.other_names import ACT, OtherNamesOfRunner, naming_arguments
 from rollax.policy.policy import Policy
 from rollax.policy.raw_observations import columns_of, columns_of_one
 
@@ -188,6 +188,7 @@ class PolicyRunner(OtherNamesOfRunner):
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
+    @naming_arguments(ACT)
     def compute_actions(
         self,
         observations: Any,
@@ -219,6 +220,7 @@ class PolicyRunner(OtherNamesOfRunner):
         memory = self._memory(trees.length(columns), states, prev_actions, prev_rewards)
         return self._actions(columns, explore, memory)
 
+    @naming_arguments(ACT)
     def compute_single_action(
         self,
         obs: Any,
