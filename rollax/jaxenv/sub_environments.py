@@ -14,7 +14,7 @@ from jax import lax
 
 from rollax.env.multi_agent.multi_agent_env import space_of
 from rollax.env.rows import ALL, DEFAULT_AGENT
-from rollax.errors import EnvError, text_of
+from rollax.errors import EnvError
 from rollax.jaxenv.jax_env import JaxEnv, Outcome, agents_of
 from rollax.spaces import Path, check_space, path_text, walk
 from rollax.trees import Tree
@@ -70,9 +70,7 @@ class SubEnvironments:
 
     def begin(self, seeds: jax.Array) -> Running:
         """Begins all episodes from [N] uint32 seeds."""
-        running = jax.vmap(lambda seed: self._episode(jax.random.key(seed), jnp.uint32(0)))(seeds)
-        self._check_axes(running.state, len(seeds), "reset")
-        return running
+        return jax.vmap(lambda seed: self._episode(jax.random.key(seed), jnp.uint32(0)))(seeds)
 
     def restart(self, running: Running, over: jax.Array) -> Running:
         """Begins new episodes where [N] `over` is true; the others continue."""
@@ -87,25 +85,7 @@ class SubEnvironments:
 
         Its `reward` is [N, agents].
         """
-        running, outcome = jax.vmap(self._step)(running, actions)
-        self._check_axes(running.state, len(running.draws), "step")
-        return running, outcome
-
-    def _check_axes(self, state: Any, count: int, method: str) -> None:
-        """Raises EnvError for a leaf whose first axis is not that of the environments; shapes are known while tracing.
-
-        `jax.vmap` adds this axis, except where a function has a rule of its own, as simulators outside of JAX do.
-        """
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-            if leaf.shape[:1] != (count,):
-                raise EnvError(
-                    "A part of the state has no axis for the environments, so they cannot be reset one by one.",
-                    where=f"{self.name}.{method}(), state{jax.tree_util.keystr(path)}",
-                    got=f"shape {leaf.shape} for {count} environments",
-                    expected=f"({count}, ...): one entry for each environment, in every leaf of the state",
-                    fix="leave this part out of the state, or make one of it for each environment; of MuJoCo "
-                    "Playground use the implementation 'jax' of MJX, not 'warp'",
-                )
+        return jax.vmap(self._step)(running, actions)
 
     def _episode(self, key: jax.Array, draws: jax.Array) -> Running:
         state, obs = self.env.reset(jax.random.fold_in(key, draws))
@@ -145,9 +125,9 @@ class SubEnvironments:
             raise self._refuse("The agents do not have ids of their own.", "agents", agents, expected)
 
     def _check(self) -> None:
-        """Raises EnvError for a wrong shape or dtype, by tracing one reset and one step."""
+        """Raises EnvError for a wrong shape or dtype, by tracing one reset of two sub-environments and one step."""
         key = jax.eval_shape(jax.random.key, 0)
-        state, obs = self._traced("reset", self.env.reset, key, expected="(state, obs)")
+        state, obs = self._traced_reset(jax.eval_shape(jax.random.split, key))
         self._check_obs(obs, "reset()")
         actions = {agent: walk(_empty, space) for agent, space in self.action_spaces.items()}
         action = actions if self.several else actions[DEFAULT_AGENT]
@@ -180,13 +160,35 @@ class SubEnvironments:
             raise EnvError(
                 f"{call}() cannot be compiled.",
                 where=f"{self.name}.{call}()",
-                got=f"{type(error).__name__}: {text_of(error).partition(chr(10))[0]}",
+                got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
                 expected=f"a function that JAX traces, which returns {expected}",
                 fix="write it with jax.numpy, without Python branches on values; the traceback above shows where",
             ) from error
         if not (isinstance(result, tuple) and (call == "step" or len(result) == 2)):
             raise self._refuse(f"{call}() did not return {expected}.", f"{call}()", type(result).__name__, expected)
         return result
+
+    def _traced_reset(self, two_keys: Any) -> tuple[Any, Any]:
+        """The state and observations of one of two sub-environments; EnvError if a part of them has no axis for two."""
+        of_one: list[Any] = []
+
+        def reset(key: jax.Array) -> Any:
+            result = self.env.reset(key)
+            of_one.append(jax.tree.map(jax.typeof, result))
+            return result
+
+        of_two = self._traced("reset", jax.vmap(reset), two_keys, expected="(state, obs)")
+        for (path, two), one in zip(jax.tree.leaves_with_path(of_two), jax.tree.leaves(of_one[-1]), strict=True):
+            if two.shape != (2, *one.shape):
+                raise self._refuse(
+                    "A part of the state or observation has no axis for sub-environments.",
+                    f"reset(), (state, obs){jax.tree_util.keystr(path)}",
+                    f"{_described(two)} for two sub-environments, {_described(one)} for one",
+                    f"{one.dtype} {(2, *one.shape)}, as jax.vmap(env.reset) returns it",
+                    "keep what sub-environments share out of the state; of MuJoCo's MJX, take the implementation in "
+                    "JAX, not the one in Warp",
+                )
+        return of_one[-1]
 
     def _check_ids(self, part: Any, where: str) -> None:
         if self.several and not (isinstance(part, dict) and part.keys() == {*self.agents}):
@@ -224,8 +226,8 @@ class SubEnvironments:
     def _of(self, agent: str) -> str:
         return f" of {agent!r}" if self.several else ""
 
-    def _refuse(self, what: str, where: str, got: Any, expected: Any) -> EnvError:
-        return EnvError(what, where=f"{self.name}.{where}", got=got, expected=expected, fix="correct the environment")
+    def _refuse(self, what: str, where: str, got: Any, expected: Any, fix: str = "correct the environment") -> EnvError:
+        return EnvError(what, where=f"{self.name}.{where}", got=got, expected=expected, fix=fix)
 
 
 def joined(by_agent: ByAgent, agents: Sequence[str]) -> Tree:

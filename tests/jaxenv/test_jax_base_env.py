@@ -1,13 +1,16 @@
 """Environments in JAX as `BaseEnv`, what is refused when one is made, and their names."""
 
+import dataclasses
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from jax.interpreters import batching
 
-from rollax import ConfigError, EnvError, JaxEnv, Outcome, PPOTrainer, SpaceError, TimeLimit, check_env, to_base_env
+from rollax import ConfigError, EnvError, JaxEnv, Outcome, SpaceError, TimeLimit, check_env, to_base_env
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext, env_creator
 from rollax.env.rows import DEFAULT_AGENT
@@ -297,28 +300,36 @@ def test_pythons_numbers():
     assert rows.rewards.tolist() == [1, 1]
 
 
-@jax.custom_batching.custom_vmap
-def _simulated(key):
-    return jnp.zeros(7)
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Simulated:
+    """A state whose contacts all sub-environments share, also under `jax.vmap`, as in MuJoCo's MJX with Warp."""
+
+    state: jax.Array
+    contacts: jax.Array
 
 
-@_simulated.def_vmap
-def _simulated_together(size, batched, key):
-    """One array for all environments, as a simulator outside of JAX may return."""
-    return jnp.zeros(7), True
+def test_a_state_that_sub_environments_share_is_refused_when_it_is_made():
+    class Shares(CartPole):
+        def reset(self, key):
+            state, obs = super().reset(key)
+            return Simulated(state, jnp.zeros(7)), obs
 
+        def step(self, state, action, key):
+            outcome = super().step(state.state, action, key)
+            return outcome._replace(state=Simulated(outcome.state, state.contacts))
 
-class SharedPart(CartPole):
-    def reset(self, key):
-        state, obs = super().reset(key)
-        return (state, _simulated(jax.random.key_data(key))), obs
-
-    def step(self, state, action, key):
-        outcome = super().step(state[0], action, key)
-        return outcome._replace(state=(outcome.state, state[1]))
-
-
-def test_a_state_without_an_axis_for_the_environments_is_refused():
-    trainer = PPOTrainer(SharedPart, {"num_envs_per_worker": 4, "train_batch_size": 16, "sgd_minibatch_size": 16})
-    with trainer, pytest.raises(EnvError, match=r"\[1\](.|\n)*\(4, \.\.\.\)"):
-        trainer.train()
+    assert to_base_env(Shares(), num_envs=2).num_envs == 2
+    batching.register_vmappable(
+        Simulated,
+        int,
+        int,
+        lambda element, _, whole, axis: Simulated(element(whole.state, axis), whole.contacts),
+        lambda stacked, size, one, axis: Simulated(stacked(size, one.state, axis), one.contacts),
+        None,
+    )
+    try:
+        with pytest.raises(EnvError, match=r"\.contacts\n.*float32 \(7,\) for two(.|\n)*float32 \(2, 7\)"):
+            to_base_env(Shares(), num_envs=2)
+    finally:
+        batching.unregister_vmappable(Simulated)
