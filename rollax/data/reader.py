@@ -233,8 +233,7 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
     """The files of a path with their formats; for Minari and custom readers, folders."""
     if isinstance(given, str) and given in _NOT_READ:
         raise _not_read(given, path)
-    unknown = given != "auto" and ":" not in given and given not in FORMATS if isinstance(given, str) else False
-    if unknown or not (isinstance(given, str) or callable(given)):
+    if not callable(given) and (not isinstance(given, str) or (":" not in given and given not in ("auto", *FORMATS))):
         raise ConfigError("Unknown format.", where="format", got=given, fix=nearest(str(given), ["auto", *FORMATS]))
     if given != "auto" and given not in _SUFFIX_OF:
         yield given, path

@@ -11,22 +11,23 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollax import DQNTrainer, PPOConfig, Trainer, load_policy, open_dataset
+from rollax import DQNTrainer, PolicyServerEnv, PPOConfig, PPOTrainer, Trainer, load_policy, open_dataset
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.cli.experiment import override, read_experiment
 from rollax.cli.train import make_trainer
+from rollax.config import TrainerConfig
 from rollax.config.stored import decode_config, missing_code
 from rollax.errors import RollaxError
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description
-from tests.algorithms.forging import replaced, write
+from tests.algorithms.forging import paths_in, replaced, write
 
 MARK = "leaves_a_mark"
 ID = f"{MARK}:Env-v0"
@@ -43,7 +44,6 @@ INSIDE: list[tuple[Any, ...]] = [
     ("multiagent", "policies", "default_policy", 0),
     ("multiagent", "policies", "default_policy", 3, "env"),
     ("multiagent", "policies", "default_policy", 3, "model", "custom_model"),
-    ("multiagent", "policy_mapping_fn"),
     ("multiagent", "shared_variables", "a", "parts"),
     *(("evaluation_config", name) for name in ("env", "callbacks", "sampler", "observation_space")),
     ("evaluation_config", "env_config", "spaces_of"),
@@ -128,6 +128,8 @@ class Forge:
                 opened(path)
         with suppress(RollaxError):
             policy_from_bytes(self.serve(config))
+        with suppress(RollaxError):
+            make_trainer(override(read_experiment(file), run=None, env=None, config={}, stop={}), path, False).stop()
 
     def serve(self, config: dict[str, Any]) -> bytes:
         """What a hostile server would answer a client that acts with its weights."""
@@ -159,48 +161,80 @@ def forge(tmp_path_factory):
     forge.trainer.stop()
 
 
-TOP: list[tuple[Any, ...]] = [(name,) for name in sorted(DQNTrainer.config_class.model_fields)]
-SHORT = [("callbacks",), ("model", "custom_model"), ("input_config", "format"), ("evaluation_config", "env")]
-"""Places of the short part of the tests; the long one walks over all."""
+def surviving_fields(config_class: type[TrainerConfig], seen: set[Any]) -> Iterator[str]:
+    """The fields, of those that were not seen before, in which a path of code is no error and no `StoredCode`."""
+    stored = json.loads(json.dumps(config_class().to_json()))
+    for at in paths_in(stored):
+        field = at[0] if at[0] != "lambda" else "lambda_"
+        if field == "given" or (known := (at, str(config_class.model_fields[field].annotation))) in seen:
+            continue
+        seen.add(known)
+        config = with_name(stored, at, ID)
+        with suppress(RollaxError):
+            config_class.from_json(config)
+            if not any(missing_code(decode_config(config))):
+                yield ".".join(map(str, at))
 
 
-@pytest.mark.parametrize(
-    "at",
-    [
-        pytest.param(at, marks=() if at in SHORT else pytest.mark.long)
-        for at in [*TOP, ("model", "custom_model"), *INSIDE]
-    ],
-    ids=lambda at: ".".join(map(str, at)),
-)
-def test_no_way_of_opening_imports_what_a_checkpoint_names(forge, watch, at):
-    for name in NAMES:
-        with suppress(TypeError, KeyError, IndexError):  # of a holder that the place does not fit into
+SURVIVING = {"output", "input", "input_folder", "off_policy_estimation_input", "ray_address", "state_key"}
+"""Fields with any string. All but `ray_address`, which is refused by itself, hold paths or keys of observations."""
+
+
+def test_a_path_of_code_is_refused_in_all_other_fields_of_all_algorithms():
+    seen: set[Any] = set()
+    found = {field for name in ALGORITHMS for field in surviving_fields(get_trainer_class(name).config_class, seen)}
+    assert found == SURVIVING
+    assert len(seen) > 150
+
+
+@pytest.mark.parametrize("at", [*((field,) for field in SURVIVING - {"state_key"}), *INSIDE], ids=str)
+def test_no_name_is_imported(forge, watch, at):
+    forge.open(forge.config(at, ID))
+
+
+@pytest.mark.long
+def test_no_name_is_imported_at_any_place(forge, watch):
+    places = [at for at in paths_in(forge.about["config"]) if at[0] not in ("given", "num_workers")]
+    for at in [*places, *INSIDE]:
+        for name in NAMES:
             forge.open(forge.config(at, name))
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_no_config_imports_what_a_file_names(watch, algorithm):
-    config_class = get_trainer_class(algorithm).config_class
-    stored = config_class().to_json()
-    for field in sorted(config_class.model_fields):
-        for name in NAMES:
-            with suppress(RollaxError):
-                config_class.from_json({**stored, field: name, "given": [field]})
+@pytest.mark.parametrize("name", NAMES, ids=str)
+def test_no_name_beside_the_config_is_imported(forge, watch, name):
+    for at in (("algorithm",), ("trainer_class",), ("policies", "default_policy", "class"), ("observation_filter",)):
+        path = write({**forge.files, "about.json": json.dumps(replaced(forge.about, at, name)).encode()}, forge.folder)
+        for opened in (Trainer.from_checkpoint, load_policy, PolicyBackend.from_checkpoint):
+            with pytest.raises(RollaxError):
+                opened(path)
 
 
-def test_trusted_names_are_imported(forge, tmp_path, monkeypatch):
-    """The watch sees imports: those of a file that the caller trusts."""
-    watch = Watch()
-    monkeypatch.setattr(sys, "meta_path", [watch, *sys.meta_path])
-    with suppress(RollaxError):
-        PPOConfig.from_json({**PPOConfig().to_json(), "callbacks": {"$code": ID}}, trust_code=True)
-    assert watch.imported == [MARK]
+def test_a_value_of_the_caller_releases_no_other_name(forge, watch):
+    config = forge.config(("model", "custom_model"), ID)
+    path = write({**forge.files, "about.json": json.dumps({**forge.about, "config": config}).encode()}, forge.folder)
+    with pytest.raises(RollaxError, match=r"'model.custom_model'"):
+        Trainer.from_checkpoint(path, env="CartPole-v1", env_config={}, model={"max_seq_len": 4})
+    with Trainer.from_checkpoint(path, model={"custom_model": None}) as trainer:
+        assert trainer.config.model.fcnet_hiddens == (4,)
 
 
-@pytest.mark.parametrize("name", ["format", "env", "spaces_of", "observation_space"])
-def test_settings_of_data_sets_import_nothing_that_a_file_names(watch, forge, name):
-    for value in NAMES:
-        with suppress(RollaxError):  # for a malformed value, or one of a wrong kind
-            decoded = decode_config({"input_config": {name: value}}, trust="nothing")["input_config"]
-            if not list(missing_code(decoded)):
-                open_dataset(forge.data, **decoded).close()
+@pytest.mark.parametrize("name", [ID, f" {ID}", "subprocess:run"])
+def test_a_caller_may_name_code(watch, forge, name):
+    """The same names are imported where the caller wrote them."""
+    tries: list[Callable[[], Any]] = [
+        lambda: PPOTrainer(name),
+        lambda: PPOTrainer("CartPole-v1", {"model": {"custom_model": name}}),
+        lambda: PPOTrainer(config=PPOConfig(env="CartPole-v1").changed(env=name)),
+        lambda: PPOTrainer(PolicyServerEnv, {"env_config": {"spaces_of": name}}),
+        lambda: open_dataset(forge.data, format=name),
+    ]
+    if name == "subprocess:run":  # is imported already, so it is called
+        for tried in (tries[0], tries[-1]):
+            with pytest.raises((SystemError, RollaxError), match="a command ran"):
+                tried()
+        return
+    for tried in tries:
+        with pytest.raises(RollaxError, match="cannot be imported"):
+            tried()
+        assert watch.imported.pop().strip() == MARK
+        watch.imported.clear()
