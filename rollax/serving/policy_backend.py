@@ -100,7 +100,8 @@ class PolicyBackend(Backend):
             CheckpointError: the checkpoint is damaged or requires code that is neither given nor trusted.
         """
         stored = checkpoint.read(checkpoint.checked_path(path, "PolicyBackend.from_checkpoint"))
-        mapping, several = policy_mapping_of(stored, path, policy_mapping, trust_code=trust_code)
+        with checkpoint.taking_over(path):
+            mapping, several = policy_mapping_of(stored, path, policy_mapping, trust_code=trust_code)
         runners = load_policies(
             path, trainer_class=trainer_class, custom_model=custom_model, trust_code=trust_code, stored=stored
         )
