@@ -44,11 +44,11 @@ Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
 _NAMES_IN_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "model": ("custom_model",),
-    "env_config": ("spaces_of",),
+    "env_config": ("spaces_of", "env_id"),  # of PolicyServerEnv, and of Shimmy's environments of the old Gym
     "input_config": ("format", "env"),
 }
 """Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings."""
-_IMPORTED_WHERE_USED = ("env", "custom_model", "spaces_of", "format")
+_IMPORTED_WHERE_USED = ("env", "custom_model", "spaces_of", "env_id", "format")
 _ARRAY_KINDS = "biufU"
 _MAX_DEPTH = 100  # as in a file of JSON
 _MOST_PADDING, _FEW = 256, 1024  # bytes of an array of strings for each character, and in any case

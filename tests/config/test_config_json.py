@@ -1,16 +1,20 @@
+import copy
 import json
+import pickle
 import sys
 from collections import Counter, OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from pydantic import BaseModel
 
 from rollax.config import Lambda, TrainerConfig
 from rollax.config.stored import decode_config, missing_code, space_from_json, space_to_json
 from rollax.errors import ConfigError, SpaceError
-from rollax.importing import StoredCode
+from rollax.importing import ImportPath, StoredCode
 from rollax.spaces import same_space
 
 
@@ -315,3 +319,34 @@ def test_the_spaces_of_a_stored_config_are_bounded_together(spaces_of_config, mo
     monkeypatch.setattr(np, "broadcast_to", lambda *_: pytest.fail("memory is taken"))
     with pytest.raises(SpaceError):
         decode_config({"env_config": {"x": spaces_of_config}})
+
+
+CODE_KEYS = ["env", "model.custom_model", "env_config.spaces_of", "env_config.env_id"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [*CODE_KEYS, *(f"evaluation_config.{key}" for key in CODE_KEYS), "multiagent.policies.a.3.model.custom_model"],
+)
+def test_who_wrote_a_path_stays_known(place):
+    """A path of the caller remains one in copies and other processes; in a stored config it is one only with trust."""
+    names = [int(name) if name.isdigit() else name for name in place.split(".")]
+    changes: Any = "some_module:Name"
+    for name in reversed(names):
+        changes = (None, None, None, changes) if name == 3 else {name: changes}
+
+    def path_in(config: TrainerConfig) -> Any:
+        found: Any = config
+        for name in names:
+            found = getattr(found, str(name)) if isinstance(found, BaseModel) else found[name]
+        return found
+
+    config = TrainerConfig(**changes)
+    copies = [config, config.changed(seed=1), TrainerConfig().changed(**changes), copy.deepcopy(config)]
+    copies.append(pickle.loads(pickle.dumps(config)))  # noqa: S301
+    copies += [TrainerConfig.from_json(stored(TrainerConfig()), **changes)]
+    copies += [TrainerConfig.from_json(stored(config), trust_code=True)]
+    assert {type(path_in(one)) for one in copies} == {ImportPath}
+    for read in (TrainerConfig.from_json(stored(config)), TrainerConfig.from_json(config.to_json())):
+        assert isinstance(path_in(read), StoredCode)
+        assert isinstance(path_in(read.changed(seed=1)), StoredCode)
