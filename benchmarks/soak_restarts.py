@@ -22,9 +22,9 @@ from typing import Any
 
 from benchmarks.measure import hardware
 from benchmarks.protocol import versions
+from rollax.core.storage import newest
 from rollax.errors import EpisodeLostError, RollaxError
 from rollax.serving.client import PolicyClient
-from rollax.storage import newest
 
 RESULTS = Path(__file__).parent / "results"
 CONFIG = {

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rollax import Fragment, PPOTrainer, Sampler, trees
+from rollax import Fragment, PPOTrainer, Sampler
+from rollax.core import trees
 from rollax.env.rows import Rows
 
 

@@ -61,7 +61,7 @@ def _unknown(name: str, by_from: bool) -> Exception:
     what = f"module {__name__!r} has no attribute {name!r}"
     if name.startswith("_"):
         return AttributeError(what)
-    from rollax.other_names import public_name
+    from rollax.core.other_names import public_name
 
     hint = public_name(name, _MODULE_OF)
     if hint is None:

@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rollax import storage
 from rollax.algorithms.evaluator import evaluation_result
 from rollax.algorithms.registry import get_trainer_class
 from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig, resolve_config
+from rollax.core import storage
+from rollax.core.storage import parsed_json
 from rollax.env.registry import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, ConfigError, RollaxError, not_installed
 from rollax.processes.cluster import refuse_lacking, started_here
 from rollax.processes.settings import process_settings
 from rollax.runs.results import to_json
 from rollax.runs.run_folder import PREFIX
-from rollax.storage import parsed_json
 
 try:
     import ray

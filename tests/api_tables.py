@@ -3,7 +3,7 @@
 A table stands between a mark and `<!-- end -->`. The marks are
 
 - `<!-- algorithms -->`: the trainer, config and policy of each algorithm;
-- `<!-- names: rollax.env, rollax.jaxenv -->`: the other names of `rollax` that these packages or modules define;
+- `<!-- names: rollax.env, rollax.env.jax -->`: the other names of `rollax` that these packages or modules define;
 - `<!-- contents: rollax.ops.values, rollax.models.recurrent:LSTM -->`: the functions and classes of a module, or one.
 """
 

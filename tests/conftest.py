@@ -124,9 +124,9 @@ def ends(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def cleared_cache() -> None:
     """Clears the cache of compiled functions, so that `compilations` counts only those of this test."""
-    from rollax import sharing
+    from rollax.core import sharing
 
-    sharing.forget()
+    sharing.clear()
 
 
 @pytest.fixture(scope="session")

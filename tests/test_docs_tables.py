@@ -26,7 +26,7 @@ from rollax import (
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config import TrainerConfig
 from rollax.config.groups import ReplayFields, SearchFields
-from rollax.evaluation.episode_table import Episode
+from rollax.rollout.episodes import Episode
 from tests.test_docs import REPOSITORY, table
 
 DOCS = REPOSITORY / "docs"

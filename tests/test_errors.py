@@ -14,7 +14,7 @@ from rollax.errors import (
     text_of,
     typing_errors,
 )
-from rollax.evaluation.policy_mapping import PolicyMapping
+from rollax.rollout.policy_mapping import PolicyMapping
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rollax import PPOTrainer, RollaxError, Trainer, storage
+from rollax import PPOTrainer, RollaxError, Trainer
 from rollax.cli import app
+from rollax.core import storage
+from rollax.core.importing import ImportPath, import_object
 from rollax.data.new_file import NewFile, check_folder, new_folder
-from rollax.export.export_policy import export_policy
-from rollax.importing import ImportPath, import_object
 from rollax.runs.display import shown_path
 from rollax.runs.results import labelled
+from rollax.serving.export.export_policy import export_policy
 
 
 def enter(path):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rollax import MultiAgentEnv, PPOTrainer, PrioritizedReplay, UniformReplay, VectorEnv
-from rollax.evaluation.episode_table import Episode
-from rollax.spaces import space_text
+from rollax.core.spaces import space_text
+from rollax.rollout.episodes import Episode
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ def main() -> None:
     args = parser.parse_args()
 
     from rollax.algorithms.ppo import PPOConfig, PPOPolicy
-    from rollax.evaluation.messages import Update
-    from rollax.evaluation.worker_set import WorkerSet
     from rollax.models.config import ModelConfig
+    from rollax.rollout.messages import Update
+    from rollax.rollout.worker_set import WorkerSet
 
     config = PPOConfig(
         env="CartPole-v1",

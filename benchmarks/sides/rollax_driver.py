@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.protocol import serve_costs, versions
 from rollax import Policy, RolloutWorker, TrainerConfig
-from rollax.evaluation.messages import Rollout
-from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
+from rollax.rollout.messages import Rollout
+from rollax.rollout.remote_workers import RemoteWorkers
 
 _UPDATES = 200  # fragments between two readings of the clock
 

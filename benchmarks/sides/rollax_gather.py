@@ -17,8 +17,8 @@ def main() -> None:
     from rollax import SyncSamplesOptimizer
     from rollax.algorithms.ppo import PPOConfig, PPOPolicy
     from rollax.config import MultiAgentConfig
-    from rollax.evaluation.worker_set import WorkerSet
     from rollax.models.config import ModelConfig
+    from rollax.rollout.worker_set import WorkerSet
 
     config = PPOConfig(
         env=args.env,

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from benchmarks.protocol import serve_rates, versions
 from rollax import JaxEnv, MultiAgentEnv, MultiAgentJaxEnv, Outcome, RolloutWorker, TimeLimit
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
-from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.models.config import ModelConfig
+from rollax.rollout.row_sampler import RowSampler
 
 _AGENTS = ("ann", "bob")
 _PLACES, _STEPS = 10, 30
@@ -82,7 +82,7 @@ def main() -> None:
         num_envs_per_worker=args.num_envs,
         rollout_fragment_length=args.fragment,
         model=ModelConfig(fcnet_hiddens=(64, 64), fcnet_activation="tanh"),
-        sampler=ColumnSampler if args.stepwise else None,
+        sampler=RowSampler if args.stepwise else None,
         seed=0,
     )
     names = _AGENTS[: args.num_policies]

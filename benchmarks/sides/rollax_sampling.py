@@ -22,8 +22,8 @@ def main() -> None:
 
     from rollax import RolloutWorker
     from rollax.algorithms.ppo import PPOConfig, PPOPolicy
-    from rollax.evaluation.column_sampler import ColumnSampler
     from rollax.models.config import ModelConfig
+    from rollax.rollout.row_sampler import RowSampler
 
     def create(_context: object) -> gym.Env | gym.vector.VectorEnv:
         return make_native(args.env, args.num_envs) if args.native else gym.make(args.env)
@@ -33,7 +33,7 @@ def main() -> None:
         num_envs_per_worker=args.num_envs,
         rollout_fragment_length=args.fragment,
         model=ModelConfig(**{**model, **args.model}),
-        sampler=ColumnSampler if args.stepwise else None,
+        sampler=RowSampler if args.stepwise else None,
         seed=0,
     )
     worker = RolloutWorker(args.env if args.env.startswith("jax:") else create, PPOPolicy, config=config)

@@ -42,7 +42,7 @@ class APPOConfig(IMPALAConfig):
             *("use_kl_loss", "kl_coeff", "kl_target"),
         ): ("policy",),
     }
-    first_values = {"kl_coeff": ("use_kl_loss",)}
+    initial_values = {"kl_coeff": ("use_kl_loss",)}
 
     clip_param: float = Field(default=0.4, ge=0, description="ε: the probability ratio is clipped to [1 - ε, 1 + ε]")
     vtrace: bool = Field(

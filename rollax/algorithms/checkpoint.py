@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
-from rollax import __version__, storage
+from rollax import __version__
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.algorithms.stored_config import (
     arguments_for,
@@ -35,14 +35,15 @@ from rollax.config.stored import (
     space_to_json,
     written_by_caller,
 )
+from rollax.core import storage
+from rollax.core.cleanup import cleanup_on_error
+from rollax.core.importing import StoredCode, named_by_file, path_of
+from rollax.core.numbers import all_finite
+from rollax.core.spaces import same_action_space, same_space
+from rollax.core.stored_values import as_text, wrong_value
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError, text_of
-from rollax.importing import StoredCode, named_by_file, path_of
-from rollax.numbers import all_finite
 from rollax.policy.model_size import models_as_large_as, weights_in
 from rollax.policy.policy import Policy
-from rollax.spaces import same_action_space, same_space
-from rollax.state import described, wrong
-from rollax.undoing import undone_on_failure
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -164,7 +165,9 @@ def read(path: Path) -> dict[str, Any]:
             fix="open it with the rollax that saved it, or train again: formats are not converted",
         )
     if missing := _FILES - files.keys():
-        raise wrong(str(path), sorted(files), f"the files {sorted(_FILES)}, of which {sorted(missing)} are missing")
+        raise wrong_value(
+            str(path), sorted(files), f"the files {sorted(_FILES)}, of which {sorted(missing)} are missing"
+        )
     about, state = (
         storage.from_json_bytes(files[name], where=str(path / name)) for name in ("about.json", "state.json")
     )
@@ -174,7 +177,7 @@ def read(path: Path) -> dict[str, Any]:
     _check(_State, state, path / "state.json")
     for part in ("policies", "filters"):
         if state["workers"][part].keys() != about["policies"].keys():
-            raise wrong(
+            raise wrong_value(
                 f"{path / 'state.json'}: workers.{part}", sorted(state["workers"][part]), f"{sorted(about['policies'])}"
             )
     for holder in (about, *about["policies"].values()):
@@ -249,7 +252,7 @@ def opened(
         trainer._evaluates_only, config = True, config.changed(num_workers=0)
     with models_as_large_as(map(weights_in, stored["state"]["workers"]["policies"].values())):
         trainer.__init__(config=config)
-    with undone_on_failure(trainer.stop):
+    with cleanup_on_error(trainer.stop):
         if "multiagent" in changes:
             refuse_first_values_in_specs(trainer.worker.policies, stored["policies"], path)
         changed = f"; changed here: {', '.join(changes)}" if changes else ""
@@ -396,11 +399,11 @@ def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray], where: str) -> An
         return value
     if value.keys() == {_ARRAY}:
         if not (isinstance(name := value[_ARRAY], str) and name in arrays):
-            raise wrong(where, value, "the name of an array in arrays.safetensors")
+            raise wrong_value(where, value, "the name of an array in arrays.safetensors")
         return arrays[name]
     if value.keys() == {_FLOAT}:
         if not (isinstance(value[_FLOAT], str) and value[_FLOAT] in _FLOATS):
-            raise wrong(where, value, f"one of {sorted(_FLOATS)}")
+            raise wrong_value(where, value, f"one of {sorted(_FLOATS)}")
         return float(value[_FLOAT])
     return {key: _with_arrays(part, arrays, where) for key, part in value.items()}
 
@@ -411,7 +414,7 @@ def _check(model: type[BaseModel], values: Any, file: Path) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise wrong(f"{file}: {key}", described(first["input"]), first["msg"]) from None
+        raise wrong_value(f"{file}: {key}", as_text(first["input"]), first["msg"]) from None
 
 
 def _innermost(error: BaseException) -> str:

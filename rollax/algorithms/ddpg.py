@@ -59,7 +59,7 @@ class DDPGConfig(ActorCriticFields):
         ("target_noise", "target_noise_clip"): {"smooth_target_policy": True},
     }
     places = {("policy_delay", "smooth_target_policy", "target_noise", "target_noise_clip"): ("policy",)}
-    first_values = {"parameter_noise": ("exploration",)}
+    initial_values = {"parameter_noise": ("exploration",)}
 
     exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"] = Field(
         default="OrnsteinUhlenbeckNoise",

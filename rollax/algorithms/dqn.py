@@ -23,8 +23,9 @@ from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config import But
+from rollax.config import NotIn
 from rollax.config.groups import QLearningFields, ReplayFields
+from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.catalog import make_custom_model
 from rollax.models.embeddings import check_parametric
@@ -40,7 +41,6 @@ from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.replayed import TRANSITION, transitions
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
-from rollax.schedules import Schedule
 
 EPSILON = ("initial_epsilon", "final_epsilon", "epsilon_timesteps", "epsilon_schedule")
 GREEDY = {"exploration": ("EpsilonGreedy", "ParameterNoise"), "noisy": False}
@@ -55,8 +55,8 @@ class DQNConfig(QLearningFields, ReplayFields):
         ("initial_epsilon", "epsilon_timesteps"): {**GREEDY, "epsilon_schedule": None, "then_online": False},
         "final_epsilon": {**GREEDY, "epsilon_schedule": None},
         "epsilon_schedule": GREEDY,
-        ("v_min", "v_max"): {"num_atoms": But(1)},
-        "distribution_error": {"num_atoms": But(1), "prioritized_replay": True},
+        ("v_min", "v_max"): {"num_atoms": NotIn(1)},
+        "distribution_error": {"num_atoms": NotIn(1), "prioritized_replay": True},
         ("hiddens", "dueling"): {"model.custom_model": None},
         "sigma0": {"noisy": True, "model.custom_model": None},
         "temperature": {"exploration": "SoftQ"},
@@ -68,7 +68,7 @@ class DQNConfig(QLearningFields, ReplayFields):
             *("num_atoms", "v_min", "v_max", "distribution_error"),
         ): ("policy",),
     }
-    first_values = {"sigma0": (), "parameter_noise": ("exploration",)}
+    initial_values = {"sigma0": (), "parameter_noise": ("exploration",)}
 
     dueling: bool = Field(default=True, description="whether state values and advantages have separate streams")
     hiddens: tuple[PositiveInt, ...] = Field(default=(), description="widths of the hidden layers of each stream")

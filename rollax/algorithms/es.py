@@ -21,13 +21,13 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.config.groups import SearchFields
-from rollax.config.rules import SET
+from rollax.config.rules import ENABLED
+from rollax.core.spaces import space_text
 from rollax.errors import ConfigError
-from rollax.evaluation.messages import Candidates
 from rollax.ops.evolution import Shaping, es_weights
 from rollax.optimizers.search import SearchOptimizer
 from rollax.policy.searched_policy import SearchedPolicy
-from rollax.spaces import space_text
+from rollax.rollout.messages import Candidates
 
 
 class ESConfig(SearchFields):
@@ -36,7 +36,7 @@ class ESConfig(SearchFields):
     defaults = {"lr": 0.01, "num_directions": 50, "noise_stdev": 0.02, "observation_filter": "MeanStdFilter"}
     requires = {
         "clip_rewards": {"shaping": ("centered_rank", "identity")},
-        "explore": {"action_noise_std": SET},
+        "explore": {"action_noise_std": ENABLED},
     }
     places = {("shaping", "l2_coeff", "action_noise_std"): ()}
 

@@ -12,12 +12,12 @@ import numpy as np
 from rollax.algorithms.from_data import estimates_of, steps_the_env
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation.metrics import EpisodeMetrics, EvaluationResult, summarize
-from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.whole_episodes import OR_DEFAULT, check_count
-from rollax.evaluation.worker_policies import specs_of
-from rollax.evaluation.worker_set import worker_arguments
-from rollax.optimizers.evaluation_only import EvaluationOnly
+from rollax.optimizers.evaluation_only import NullOptimizer
+from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, summarize
+from rollax.rollout.whole_episodes import OR_DEFAULT, check_count
+from rollax.rollout.worker import RolloutWorker
+from rollax.rollout.worker_policies import specs_of
+from rollax.rollout.worker_set import worker_arguments
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -38,7 +38,7 @@ class Evaluator:
                 expected="an environment that can be stepped",
                 fix="set evaluation_config={'env': ..., 'env_config': {}}, or leave evaluation_interval out",
             )
-        self._estimates = None if isinstance(trainer.optimizer, EvaluationOnly) else estimates_of(trainer)
+        self._estimates = None if isinstance(trainer.optimizer, NullOptimizer) else estimates_of(trainer)
         self._worker: RolloutWorker | None = None  # made at the first evaluation
 
     @property

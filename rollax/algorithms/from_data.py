@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rollax.config import TrainerConfig
 from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.config.data_input import DataInputFields, missing_input
+from rollax.core.spaces import same_space
 from rollax.errors import ConfigError
-from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.policy.policy_spec import PolicySpec
-from rollax.spaces import same_space
+from rollax.rollout.policy_mapping import policy_mapping
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer

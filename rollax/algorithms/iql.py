@@ -23,7 +23,7 @@ from pydantic import Field
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config.groups import ActorCriticFields, WeightedImitationFields
-from rollax.config.rules import But
+from rollax.config.rules import NotIn
 from rollax.models.action_values import (
     ActorWithCritics,
     GaussianActor,
@@ -54,7 +54,7 @@ class IQLConfig(WeightedImitationFields, ActorCriticFields):
     defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 0, "beta": 3.0, "max_weight": 100.0}
     requires = {
         ("lr", "lr_schedule"): [{name: None} for name in ("actor_lr", "critic_lr", "value_lr")],
-        "max_weight": {"beta": But(0)},
+        "max_weight": {"beta": NotIn(0)},
         (*_OF_NOISE, "random_steps"): "IQL explores by drawing actions from its policy",
     }
     places = {("value_lr", "expectile"): ("policy",)}

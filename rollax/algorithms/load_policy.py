@@ -13,13 +13,13 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
 from rollax.config.stored import GIVEN, POLICY, space_from_json
+from rollax.core.frozen import fields_by_key
+from rollax.core.importing import StoredCode, named_by_file, path_of
 from rollax.errors import CheckpointError
-from rollax.evaluation.filters import make_filter
-from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.frozen import fields_by_key
-from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.model_size import models_as_large_as, weights_in
 from rollax.policy.policy import Policy
+from rollax.rollout.filters import make_filter
+from rollax.rollout.policy_runner import PolicyRunner
 
 
 def load_policy(

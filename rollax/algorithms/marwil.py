@@ -25,7 +25,7 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config import SET, But
+from rollax.config import ENABLED, NotIn
 from rollax.config.groups import BurnInFields, ReplayFields, ValueLossFields, WeightedImitationFields
 from rollax.errors import NonFiniteError
 from rollax.models.action_values import frozen
@@ -51,7 +51,7 @@ _OF_WEIGHTS = (
     "n_step",
     "model.vf_share_layers",
 )
-_REWARDS_SEEN = ({"model.lstm_use_prev_reward": True}, {"model.custom_model": SET})
+_REWARDS_SEEN = ({"model.lstm_use_prev_reward": True}, {"model.custom_model": ENABLED})
 """Models that may read rewards."""
 
 _OF_ADVANTAGES = frozenset(
@@ -65,9 +65,9 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
 
     defaults = {"lr": 1e-4, "train_batch_size": 2000, "n_step": None, "vf_loss_coeff": 1.0}
     requires = {
-        _OF_WEIGHTS: {"beta": But(0)},
-        "clip_rewards": [{"beta": But(0)}, *_REWARDS_SEEN],
-        "burn_in": [{"model.use_lstm": True}, {"model.use_gru": True}, {"model.custom_model": But(None)}],
+        _OF_WEIGHTS: {"beta": NotIn(0)},
+        "clip_rewards": [{"beta": NotIn(0)}, *_REWARDS_SEEN],
+        "burn_in": [{"model.use_lstm": True}, {"model.use_gru": True}, {"model.custom_model": NotIn(None)}],
         "prioritized_replay": "rows are imitated with equal probability",
     }
     places = {
@@ -77,7 +77,7 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
             "moving_average_sqd_adv_norm_update_rate",
         ): ("policy",),
     }
-    first_values = {"moving_average_sqd_adv_norm_start": ()}
+    initial_values = {"moving_average_sqd_adv_norm_start": ()}
 
     bc_logstd_coeff: float = Field(
         default=0.0, ge=0, description="weight of an entropy bonus, which keeps standard deviations from shrinking to 0"
@@ -236,7 +236,7 @@ class BCConfig(MARWILConfig):
         "beta": "BC has no weights; MARWIL has",
         _OF_WEIGHTS: "BC learns no values; MARWIL does",
         "clip_rewards": _REWARDS_SEEN,
-        "gamma": {"off_policy_estimation_methods": But(())},  # BC itself learns no values
+        "gamma": {"off_policy_estimation_methods": NotIn(())},  # BC itself learns no values
     }
 
 

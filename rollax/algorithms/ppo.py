@@ -19,7 +19,7 @@ from pydantic import Field
 from rollax.algorithms.state_value import KLPenaltyPolicy, with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config import SET, SchedulePoints, TrainerConfig
+from rollax.config import ENABLED, SchedulePoints, TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import standardized
@@ -36,14 +36,14 @@ class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
     """The fields of PPO in addition to the common ones, with the symbols of the paper."""
 
     defaults = {"train_batch_size": 2048, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
-    requires = {"kl_target": {"kl_coeff": SET}}
+    requires = {"kl_target": {"kl_coeff": ENABLED}}
     places = {
         (
             *("sgd_minibatch_size", "num_sgd_iter", "clip_param", "clip_param_schedule"),
             *("vf_clip_param", "kl_coeff", "kl_target", "target_kl"),
         ): ("policy",),
     }
-    first_values = {"kl_coeff": ()}
+    initial_values = {"kl_coeff": ()}
 
     sgd_minibatch_size: int = Field(default=64, ge=1, description="M, rows of one gradient step")
     num_sgd_iter: int = Field(default=10, ge=1, description="K, epochs over each train batch")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig, validation_errors
 from rollax.config.synonyms import SYNONYMS
+from rollax.core.frozen import fields_by_key
+from rollax.core.importing import path_of
 from rollax.errors import ConfigError, corrected
-from rollax.frozen import fields_by_key
-from rollax.importing import path_of
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer

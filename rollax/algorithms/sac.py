@@ -22,8 +22,9 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config import But
+from rollax.config import NotIn
 from rollax.config.groups import ActorCriticFields
+from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics, values_of_actions
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
@@ -39,7 +40,6 @@ from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.replayed import TRANSITION, transitions
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
-from rollax.spaces import ACTION_MASK
 
 _TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
 _SHARE_OF_ENTROPY = 0.98
@@ -51,10 +51,10 @@ class SACConfig(ActorCriticFields):
     defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 1500}
     requires = {
         ("lr", "lr_schedule"): [{name: None} for name in ("actor_lr", "critic_lr", "alpha_lr")],
-        "target_entropy": {"alpha_lr": But(0)},
+        "target_entropy": {"alpha_lr": NotIn(0)},
     }
     places = {("alpha_lr", "initial_alpha", "target_entropy"): ("policy",)}
-    first_values = {"initial_alpha": ()}
+    initial_values = {"initial_alpha": ()}
 
     alpha_lr: float | None = Field(
         default=None, ge=0, description="step size of the temperature α; None: lr; 0: α stays at initial_alpha"

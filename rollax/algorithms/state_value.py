@@ -9,12 +9,12 @@ import jax
 from gymnasium import Space
 
 from rollax.batch import Columns, SampleBatch
+from rollax.core.stored_values import read_number
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff
 from rollax.ops.values import explained_variance, value_loss
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.state import number
 
 
 def with_critic_and_entropy(
@@ -67,6 +67,6 @@ class KLPenaltyPolicy(JaxPolicy):
         return {**super().get_state(), "kl_coeff": self.kl_coeff if self.penalizes_kl else 0.0}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        kl_coeff = number(state, "kl_coeff", f"policy {self.name!r}")
+        kl_coeff = read_number(state, "kl_coeff", f"policy {self.name!r}")
         super().set_state(state)
         self.kl_coeff = kl_coeff or self.config.kl_coeff

@@ -11,8 +11,8 @@ from rollax.config import TrainerConfig
 from rollax.config.rules import inherited, refuse_first_values, refuse_out_of_place
 from rollax.config.stored import decode_config
 from rollax.config.trainer import by_name
+from rollax.core.importing import StoredCode, path_of
 from rollax.errors import CheckpointError, ConfigError
-from rollax.importing import StoredCode, path_of
 from rollax.policy.policy import Policy
 
 SECTIONS = ("model", "multiagent")

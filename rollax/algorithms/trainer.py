@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast
 
 import numpy as np
 
-from rollax import runtime
+from rollax.algorithms.call_guard import ITERATION, PLAYING, TRAIN, CallGuard, non_reentrant
 from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.algorithms.registry import refuse_config_of_another, refuse_incomplete, refuse_misplaced, run_name
-from rollax.algorithms.running import ITERATION, PLAYING, TRAIN, Running, not_inside_itself
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_two_envs
+from rollax.core import runtime
+from rollax.core.cleanup import cleanup_on_error
+from rollax.core.other_names import ACT, EVALUATE, FIT, OtherNamesOfTrainer, naming_arguments
 from rollax.errors import ConfigError
-from rollax.evaluation.callbacks import check_returned
-from rollax.evaluation.metrics import EpisodeWindow, EvaluationResult, TrainResult
-from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.worker_set import WorkerSet
-from rollax.optimizers.evaluation_only import EvaluationOnly
+from rollax.optimizers.evaluation_only import NullOptimizer
 from rollax.optimizers.optimizer import Optimizer
-from rollax.other_names import ACT, EVALUATE, FIT, OtherNamesOfTrainer, naming_arguments
 from rollax.policy.policy import Policy
-from rollax.undoing import undone_on_failure
+from rollax.rollout.callbacks import check_returned
+from rollax.rollout.metrics import EpisodeWindow, EvaluationResult, TrainResult
+from rollax.rollout.worker import RolloutWorker
+from rollax.rollout.worker_set import WorkerSet
 
 if TYPE_CHECKING:
     from rollax.runs.display import ProgressMode
@@ -73,16 +73,16 @@ class Trainer(OtherNamesOfTrainer):
         refuse_config_of_another(config, type(self))
         refuse_two_envs(env, config, f"{type(self).__name__}(env=..., config=...)")
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
-        optimizer_class = EvaluationOnly if self._evaluates_only else optimizer_class_of(type(self), self._config)
+        optimizer_class = NullOptimizer if self._evaluates_only else optimizer_class_of(type(self), self._config)
         self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
         self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
-        with undone_on_failure(self.workers.stop):
+        with cleanup_on_error(self.workers.stop):
             if not self._evaluates_only:
                 runtime.refuse_missing_gpus(self.config.num_gpus)
             self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
-            with undone_on_failure(self.optimizer.stop):
+            with cleanup_on_error(self.optimizer.stop):
                 self._evaluator = Evaluator(self)
-        self._running = Running(type(self).__name__)
+        self._running = CallGuard(type(self).__name__)
         self.iteration = 0
         self.time_total_s = 0.0
         self.recorded_in: tuple[Path, int] | None = None
@@ -113,7 +113,7 @@ class Trainer(OtherNamesOfTrainer):
         """The local worker, which holds the trained policies."""
         return self.workers.local
 
-    @not_inside_itself
+    @non_reentrant
     def train(self) -> TrainResult:
         """Runs one iteration, steps of the optimizer and an evaluation if due, and returns its result.
 
@@ -239,7 +239,7 @@ class Trainer(OtherNamesOfTrainer):
         self.optimizer.waits = False
 
     @naming_arguments(EVALUATE)
-    @not_inside_itself
+    @non_reentrant
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
         """Plays whole episodes, greedily and in separate environments; nothing is learned from them.
 
@@ -265,7 +265,7 @@ class Trainer(OtherNamesOfTrainer):
         return not self._running.stopped and self._evaluator.plays
 
     @naming_arguments({})
-    @not_inside_itself
+    @non_reentrant
     def record(
         self, num_episodes: int, out: str | Path, *, explore: bool = True, infos: bool = False
     ) -> EvaluationResult:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollax import trees
+from rollax.core import trees
 from rollax.errors import BatchError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _rows_from_list(name: str, rows: list[Any]) -> np.ndarray:
             where=f"column {name!r}",
             got=rows,
             expected="numbers, flags or strings, in rows of equal shape",
-            fix="stack structured rows with rollax.spaces.stack(space, rows); pass ids as an array of dtype object",
+            fix="stack structured rows with rollax.core.spaces.stack(space, rows); pass ids as an object array",
         )
     return array
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch.sample_batch import SampleBatch
+from rollax.core import trees
 
 
 class NotFinite(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch.n_step import dtype_of_returns, n_step_windows
 from rollax.batch.sample_batch import SampleBatch
+from rollax.core import trees
 from rollax.errors import BatchError
 
 _SHARED = (SampleBatch.EPS_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.AGENT_ID)

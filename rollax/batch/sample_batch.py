@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch.columns import (
     PER_SEQUENCE,
     MissingColumnError,
@@ -20,6 +19,7 @@ from rollax.batch.columns import (
     whole_number,
 )
 from rollax.batch.sequences import padded_columns, trajectory_starts
+from rollax.core import trees
 from rollax.errors import BatchError
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollax import trees
+from rollax.core import trees
 
 if TYPE_CHECKING:
     from rollax.batch.sample_batch import SampleBatch

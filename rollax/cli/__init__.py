@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 import rollax
-from rollax.atomic import absolute
 from rollax.cli import commands, data, estimate, export, record, serve, train
 from rollax.cli.console import EachOptionOnce, readable_errors, search_current_folder
+from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
 from rollax.runs.interrupts import no_lost_interrupts
 

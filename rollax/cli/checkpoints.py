@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollax.core.importing import import_object, path_of
+from rollax.core.storage import newest
 from rollax.errors import CheckpointError, ConfigError
-from rollax.importing import import_object, path_of
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX
-from rollax.storage import newest
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer

@@ -146,9 +146,9 @@ def _env_ids() -> dict[str, list[str]]:
     """Returns source -> environment ids: registered ones of the user first, then Gymnasium's by family."""
     import gymnasium
 
+    from rollax.env.jax.names import jax_ids
     from rollax.env.multi_agent.pettingzoo_env import pettingzoo_ids
     from rollax.env.registry import import_atari_if_named, registered_envs
-    from rollax.jaxenv.names import jax_ids
 
     with contextlib.suppress(ConfigError):
         import_atari_if_named("ALE/")

@@ -20,8 +20,8 @@ import typer
 import typer.core
 
 import rollax
+from rollax.core.importing import current_folder, named_by_caller
 from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError, corrected
-from rollax.importing import current_folder, named_by_caller
 from rollax.runs.display import shown_path
 from rollax.runs.interrupts import Interrupted
 from rollax.runs.results import number_in

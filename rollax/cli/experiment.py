@@ -15,10 +15,10 @@ from yaml.constructor import ConstructorError
 from rollax.config import TrainerConfig
 from rollax.config.rules import refuse_two_envs
 from rollax.config.stored import GIVEN, Trust, cluster_in, decode_config, given_fields, missing_code
+from rollax.core.importing import StoredCode, named_by_caller
+from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError, corrected, nearest
-from rollax.importing import StoredCode, named_by_caller
 from rollax.runs.stopping import checked_stop
-from rollax.storage import parsed_json
 
 _OTHER_NAMES = {
     **dict.fromkeys(("algo", "algorithm", "trainer"), "it is 'run' here"),

@@ -24,7 +24,7 @@ def export(
     traceback: TracebackOption = False,
 ) -> None:
     """Write a trained policy to a file that other runtimes and languages run."""
-    from rollax.export.export_policy import export_policy
+    from rollax.serving.export.export_policy import export_policy
 
     with readable_errors(traceback):
         import_first(imports)

@@ -10,10 +10,10 @@ import typer
 
 from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
 from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, import_first, readable_errors
+from rollax.core.importing import ImportPath, import_object, named_by_caller
+from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError
-from rollax.importing import ImportPath, import_object, named_by_caller
 from rollax.serving.security import read_token
-from rollax.storage import parsed_json
 
 if TYPE_CHECKING:
     from rollax.serving.policy_backend import PolicyBackend

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.atomic import absolute
 from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_named
 from rollax.cli.console import (
     SIGNALLED,
@@ -30,14 +29,15 @@ from rollax.cli.console import (
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.config.stored import decode_config
 from rollax.config.trainer import config_of_values
+from rollax.core.atomic_files import absolute
+from rollax.core.importing import named_by_caller
+from rollax.core.storage import newest
 from rollax.errors import ConfigError
-from rollax.importing import named_by_caller
 from rollax.runs.display import cells, shown_path
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
 from rollax.runs.run_lock import refuse_used
 from rollax.runs.stopping import DONE, checked_stop
-from rollax.storage import newest
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer

@@ -2,7 +2,7 @@
 
 from rollax.config.field_types import Lambda, SchedulePoints
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.rules import SET, But
+from rollax.config.rules import ENABLED, NotIn
 from rollax.config.trainer import TrainerConfig, resolve_config
 
-__all__ = ["SET", "But", "Lambda", "MultiAgentConfig", "SchedulePoints", "TrainerConfig", "resolve_config"]
+__all__ = ["ENABLED", "Lambda", "MultiAgentConfig", "NotIn", "SchedulePoints", "TrainerConfig", "resolve_config"]

@@ -8,15 +8,15 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from rollax.config.data_input import paths_as_text
-from rollax.config.rules import SET, But, FieldGroup
+from rollax.config.rules import ENABLED, FieldGroup, NotIn
 
 
 class OffPolicyEstimationFields(FieldGroup):
     """Which estimates of the policies are made from recorded data at each evaluation; see `TrainingEstimates`."""
 
     requires = {
-        "off_policy_estimation_methods": [{"off_policy_estimation_input": SET}, {"input": SET}],
-        "off_policy_estimation_input": {"off_policy_estimation_methods": But(())},
+        "off_policy_estimation_methods": [{"off_policy_estimation_input": ENABLED}, {"input": ENABLED}],
+        "off_policy_estimation_input": {"off_policy_estimation_methods": NotIn(())},
     }
     places = {("off_policy_estimation_methods", "off_policy_estimation_input"): ()}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from rollax.config.rules import SET, FieldGroup, Kind
+from rollax.config.rules import ENABLED, FieldGroup, Predicate
+from rollax.core.numbers import is_number
 from rollax.errors import ConfigError
-from rollax.numbers import is_number
 
 SAMPLER = "sampler"
 """The name of fresh experience among the sources of `input`."""
@@ -37,8 +37,8 @@ def _is_recorded_alone(source: Any) -> bool:
     return source is not None and not (isinstance(source, Mapping) and SAMPLER in source)
 
 
-_TAKES_SETTINGS = Kind(_takes_settings, "a path or a function")
-_RECORDED_ALONE = Kind(_is_recorded_alone, f"recorded data without {SAMPLER!r}")
+_TAKES_SETTINGS = Predicate(_takes_settings, "a path or a function")
+_RECORDED_ALONE = Predicate(_is_recorded_alone, f"recorded data without {SAMPLER!r}")
 
 
 class DataInputFields(FieldGroup):
@@ -49,8 +49,8 @@ class DataInputFields(FieldGroup):
 
     requires = {
         "input_config": [{"input": _TAKES_SETTINGS}, {"off_policy_estimation_input": _TAKES_SETTINGS}],
-        ("input_folder", "then_online"): {"input": SET},
-        "input_memory_gb": {"input": SET, "input_folder": None},
+        ("input_folder", "then_online"): {"input": ENABLED},
+        "input_memory_gb": {"input": ENABLED, "input_folder": None},
         "updates_per_step": [{"input": _RECORDED_ALONE}, {"then_online": True}],
         "offline_timesteps": {"then_online": True},
     }

@@ -6,13 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from rollax.config.rules import SET, FieldGroup
+from rollax.config.rules import ENABLED, FieldGroup
 
 
 class OutputFields(FieldGroup):
     """Whether the experience of training is written to files, and how."""
 
-    requires = {("output_max_file_size", "output_compress", "output_infos"): {"output": SET}}
+    requires = {("output_max_file_size", "output_compress", "output_infos"): {"output": ENABLED}}
     places = {("output", "output_max_file_size", "output_compress", "output_infos"): ()}
 
     output: str | None = Field(

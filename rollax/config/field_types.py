@@ -14,8 +14,8 @@ from pydantic import (
     ValidationInfo,
 )
 
-from rollax.importing import StoredCode
-from rollax.schedules import Schedule
+from rollax.core.importing import StoredCode
+from rollax.core.schedules import Schedule
 
 
 def _checked_points(points: tuple[tuple[int, float], ...], info: ValidationInfo) -> tuple[tuple[int, float], ...]:

@@ -12,11 +12,11 @@ from pydantic import ConfigDict, Field
 from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.config.data_input import DataInputFields
 from rollax.config.field_types import Lambda, ProbabilityPoints, SchedulePoints
-from rollax.config.rules import SET, But, FieldGroup
+from rollax.config.rules import ENABLED, FieldGroup, NotIn
 from rollax.config.trainer import TrainerConfig
+from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
-from rollax.schedules import Schedule
 
 _PRIORITIES = tuple(f"prioritized_replay_{name}" for name in ("alpha", "beta", "eps"))
 _OWN_NETWORKS = {
@@ -162,7 +162,7 @@ class StreamFields(FieldGroup):
 class AsyncSamplesFields(StreamFields, TrainerConfig):
     """How fragments stream from the workers to the learner, and weights back; see `AsyncSamplesOptimizer`."""
 
-    requires = {"replay_buffer_num_slots": {"replay_proportion": SET}}
+    requires = {"replay_buffer_num_slots": {"replay_proportion": ENABLED}}
     places = {("learner_queue_size", "broadcast_interval", "replay_proportion", "replay_buffer_num_slots"): ()}
 
     learner_queue_size: int = Field(
@@ -334,7 +334,7 @@ class ActorCriticFields(ReplayFields):
     }
     requires = {
         ("lr", "lr_schedule"): [{"actor_lr": None}, {"critic_lr": None}],
-        ("noise_scale", "noise_scale_schedule"): {"exploration": But("StochasticSampling")},
+        ("noise_scale", "noise_scale_schedule"): {"exploration": NotIn("StochasticSampling")},
         ("ou_theta", "ou_sigma"): {"exploration": "OrnsteinUhlenbeckNoise"},
         "random_steps": {"then_online": False},
         **_OWN_NETWORKS,

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ConfigDict, Field, field_validator
 
 from rollax.batch import DEFAULT_POLICY
+from rollax.core.frozen import FrozenModel
 from rollax.errors import ConfigError, nearest
-from rollax.frozen import FrozenModel
 
 
 class SharedParts(FrozenModel):

@@ -13,18 +13,18 @@ from pydantic.fields import FieldInfo
 from rollax.errors import ConfigError, nearest
 
 
-class But(tuple[Any, ...]):
+class NotIn(tuple[Any, ...]):
     """All values except these."""
 
-    def __new__(cls, *values: Any) -> But:
+    def __new__(cls, *values: Any) -> NotIn:
         return super().__new__(cls, values)
 
 
-SET = But(None, False, 0)
+ENABLED = NotIn(None, False, 0)
 """All values that switch something on."""
 
 
-class Kind(NamedTuple):
+class Predicate(NamedTuple):
     """All values that a function accepts, and what they are called in errors."""
 
     accepts: Callable[[Any], bool]
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
 
 Condition = Mapping[str, Any]
-"""Keys -> the value, the tuple of values, the `But` or the `Kind` that each must have. `model.x` is a key of the
+"""Keys -> the value, the tuple of values, the `NotIn` or the `Predicate` that each must have. `model.x` is a key of the
 model's part."""
 
 Requires = Mapping[str | tuple[str, ...], Condition | Sequence[Condition] | str]
@@ -56,7 +56,7 @@ class FieldGroup(BaseModel):
     """What a key needs to have an effect, beside `x_schedule=None` for each `x`; a key without effect is refused."""
     places: ClassVar[Mapping[str | tuple[str, ...], tuple[Place, ...]]] = {}
     """Key, or keys, -> the places where they have an effect; those that are not listed have one in both."""
-    first_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    initial_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Initial value that training changes -> keys whose change makes it count again where a checkpoint is restored."""
 
     @classmethod
@@ -144,7 +144,7 @@ def refuse_out_of_place(
 
 def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mapping[str, Any], path: Any) -> None:
     """Refuses a new initial value of what a restore continues, unless it is 0 now or in the checkpoint (`stored`)."""
-    for name, switches in inherited(type(config), "first_values").items():
+    for name, switches in inherited(type(config), "initial_values").items():
         missing = [key for key in (name, *switches) if key not in stored]
         if missing:
             fix = "use another copy of the checkpoint"
@@ -204,19 +204,19 @@ def _failing(config: BaseModel, condition: Condition) -> Condition:
 
 
 def _is_one_of(value: Any, values: Any) -> bool:
-    if isinstance(values, Kind):
+    if isinstance(values, Predicate):
         return values.accepts(value)
-    if isinstance(values, But):
+    if isinstance(values, NotIn):
         return value not in values
     return value in values if isinstance(values, tuple) else value == values
 
 
 def _wanted(config: BaseModel, name: str, values: Any) -> str:
-    if values is SET:
+    if values is ENABLED:
         return f"{name}=True" if isinstance(_value(config, name), bool) else name
-    if isinstance(values, Kind):
+    if isinstance(values, Predicate):
         return f"{name} to {values.name}"
-    if isinstance(values, But):
+    if isinstance(values, NotIn):
         return f"{name} to anything but {' or '.join(map(repr, values))}"
     return f"{name}={' or '.join(map(repr, values)) if isinstance(values, tuple) else repr(values)}"
 

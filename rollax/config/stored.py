@@ -23,9 +23,8 @@ from gymnasium import spaces
 from gymnasium.spaces import Space
 from pydantic import BaseModel
 
-from rollax.errors import ConfigError, SpaceError
-from rollax.frozen import fields_by_key
-from rollax.importing import (
+from rollax.core.frozen import fields_by_key
+from rollax.core.importing import (
     JAX_ENV,
     REGISTERED,
     ImportPath,
@@ -35,7 +34,8 @@ from rollax.importing import (
     named_by_file,
     path_of,
 )
-from rollax.spaces import DTYPES, SUPPORTED, check_space
+from rollax.core.spaces import DTYPES, SUPPORTED, check_space
+from rollax.errors import ConfigError, SpaceError
 
 GIVEN = "given"
 POLICY = "rollax.policy.policy:Policy"

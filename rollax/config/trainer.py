@@ -18,14 +18,14 @@ from pydantic import (
 from rollax.config.data_output import OutputFields
 from rollax.config.field_types import OwnClass, OwnClasses, SchedulePoints
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.rules import SCHEDULE, SET, refuse_out_of_place, refuse_without_effect
+from rollax.config.rules import ENABLED, SCHEDULE, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
+from rollax.core.frozen import FrozenModel, fields_by_key, too_deep
+from rollax.core.other_names import OtherNamesOfConfig
+from rollax.core.schedules import Schedule
+from rollax.core.spaces import check_space
 from rollax.errors import ConfigError
-from rollax.frozen import FrozenModel, fields_by_key, too_deep
 from rollax.models.config import ModelConfig
-from rollax.other_names import OtherNamesOfConfig
-from rollax.schedules import Schedule
-from rollax.spaces import check_space
 
 _ABSENT = object()
 _IN_EVALUATION: Mapping[str, Any] = {
@@ -51,7 +51,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
         _LAYERS: [{"model.custom_model": None}, {"centralized_critic": True}],
         "model.vf_share_layers": {"model.custom_model": None, "centralized_critic": (None, False)},
         "model.lstm_cell_size": _MEMORY,
-        "model.custom_model_config": {"model.custom_model": SET},
+        "model.custom_model_config": {"model.custom_model": ENABLED},
     }
 
     places = {

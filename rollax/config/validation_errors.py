@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 
 from rollax.config.rules import SCHEDULE
 from rollax.config.synonyms import ADVICE, counterpart, counterparts
+from rollax.core.frozen import fields_by_key, union_members
 from rollax.errors import ConfigError, corrected, nearest, repr_of
-from rollax.frozen import fields_by_key, union_members
 
 NAMES_OF_OWNERS: list[Callable[[str], Iterable[str]]] = []
 """Functions that return the names of the algorithms with a key. The package of algorithms, which stands above this one,

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.core import trees
 from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, env_actions, has_box_actions
 from rollax.data.formats.common import check_spaces_known, warn_of_logp
 from rollax.data.new_file import NewFile, new_folder

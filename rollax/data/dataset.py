@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import Space
 
-from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.core import trees
+from rollax.core.spaces import same_space, space_text
+from rollax.core.trees import Tree
 from rollax.errors import DatasetError
-from rollax.spaces import same_space, space_text
-from rollax.trees import Tree
 
 log = logging.getLogger("rollax.data")
 

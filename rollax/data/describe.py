@@ -10,12 +10,12 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box
 
-from rollax import spaces
 from rollax.batch import SampleBatch
+from rollax.core import spaces
+from rollax.core.spaces import at, in_dtypes, leaves, path_text, space_text
 from rollax.data.dataset import ENV_ACTIONS, Continuations, DatasetReader, RecordedTrajectory
 from rollax.data.value_rules import Problem, ValueRules, not_finite
 from rollax.errors import DatasetError
-from rollax.spaces import at, in_dtypes, leaves, path_text, space_text
 
 _SHOWN = 20
 _BINS = 10

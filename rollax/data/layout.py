@@ -19,11 +19,11 @@ from typing import Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from rollax import trees
 from rollax.config.stored import key_from_json, key_to_json
+from rollax.core import trees
+from rollax.core.storage import parsed_json
+from rollax.core.trees import Tree
 from rollax.errors import DatasetError
-from rollax.storage import parsed_json
-from rollax.trees import Tree
 
 IDS = ("episode_id", "agent_id", "policy_id")
 IS_LAST, TERMINATED, TRUNCATED = "is_last", "terminated", "truncated"

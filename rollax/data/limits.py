@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, AnyStr
 
+from rollax.core.memory import gib
 from rollax.errors import DatasetError
-from rollax.memory import gib
 
 MAX_DECODED_GB = 4.0
 """Default of `max_decoded_gb`: the maximum GiB of a decoded row group, episode or array of a file."""

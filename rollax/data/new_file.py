@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rollax import atomic
+from rollax.core import atomic_files
 from rollax.errors import DatasetError
 
 
@@ -27,13 +27,13 @@ class NewFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = atomic.absolute(path, DatasetError)
+        self.path = atomic_files.absolute(path, DatasetError)
         with _errors_of("file", self.path):
-            atomic.make_parents(self.path.parent)
+            atomic_files.make_parents(self.path.parent)
             if os.path.lexists(self.path):
                 fix = "choose another name, or remove it"
                 raise DatasetError("The file to write already exists.", where=self.path, expected="a new name", fix=fix)
-            self.temporary = atomic.temporary_for(self.path)
+            self.temporary = atomic_files.temporary_for(self.path)
             self.file = open(self.temporary, "xb")  # noqa: SIM115  closed by commit or discard
 
     def commit(self) -> Path:
@@ -42,7 +42,7 @@ class NewFile:
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
-            atomic.publish(self.temporary, self.path)
+            atomic_files.publish(self.temporary, self.path)
         except OSError as error:
             self.discard()
             raise self.failed(error) from error
@@ -73,10 +73,10 @@ class NewFile:
 
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Creates a folder, and raises DatasetError unless files can be written into it."""
-    folder = atomic.absolute(path, DatasetError)
+    folder = atomic_files.absolute(path, DatasetError)
     with _errors_of("folder", folder):
-        atomic.make_parents(folder)
-        probe = atomic.temporary_for(folder / "probe")
+        atomic_files.make_parents(folder)
+        probe = atomic_files.temporary_for(folder / "probe")
         probe.touch()
         probe.unlink()
 
@@ -92,13 +92,13 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         DatasetError: the folder is not empty, or the disk fails.
     """
-    final = atomic.absolute(path, DatasetError)
+    final = atomic_files.absolute(path, DatasetError)
     if os.path.lexists(final) and not (final.is_dir() and not any(final.iterdir())):
         fix = "choose another name, or remove it"
         raise DatasetError("The folder to write is not empty.", where=final, expected="a new folder", fix=fix)
     with _errors_of("folder", final):
-        atomic.make_parents(final.parent)
-        with atomic.new_folder(final) as temporary:
+        atomic_files.make_parents(final.parent)
+        with atomic_files.new_folder(final) as temporary:
             yield temporary
 
 
@@ -122,4 +122,4 @@ def _failed(kind: str, path: Path, error: OSError) -> DatasetError:
 
 def unfinished_in(folders: Iterable[Path]) -> list[Path]:
     """The uncommitted files and folders in these folders, whose process is still running or was killed."""
-    return [path for folder in folders for path in sorted(folder.glob(".*.tmp")) if atomic.final_name(path.name)]
+    return [path for folder in folders for path in sorted(folder.glob(".*.tmp")) if atomic_files.final_name(path.name)]

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from gymnasium import Space
 
-from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import check_spaces_together, space_from_json
+from rollax.core import trees
+from rollax.core.storage import parsed_json
+from rollax.core.trees import Tree
 from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_header, skip
 from rollax.data.formats.common import check_max_broken, check_max_decoded_gb, check_setting, take_space
 from rollax.data.layout import (
@@ -31,8 +33,6 @@ from rollax.data.layout import (
 from rollax.data.limited_parquet import LimitedParquet
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import DatasetError, SpaceError
-from rollax.storage import parsed_json
-from rollax.trees import Tree
 
 _SPACES = ("observation_space", "action_space")
 _ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that is not from a DatasetWriter

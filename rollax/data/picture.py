@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.core import trees
+from rollax.core.figure_files import written_to
 from rollax.data.dataset import DatasetReader
 from rollax.data.describe import PolicySummary, describe, named_leaves, other_shapes
 from rollax.errors import DatasetError
-from rollax.figures import written_to
 
 _BINS = 40
 _MOST_BARS = 100

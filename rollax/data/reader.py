@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rollax.core.importing import ImportPath, import_object, named_by_caller
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, check_same_spaces, common_header
 from rollax.data.new_file import unfinished_in
 from rollax.errors import ConfigError, DatasetError, nearest, not_installed
-from rollax.importing import ImportPath, import_object, named_by_caller
 
 log = logging.getLogger("rollax.data")
 

@@ -9,12 +9,12 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.finite import first_not_finite
+from rollax.core import trees
+from rollax.core.spaces import ACTION_MASK, Path, at, bounds, choices, leaves
 from rollax.data.dataset import ENV_ACTIONS, RecordedTrajectory
 from rollax.policy.action_masks import are_allowed, masks_choices
-from rollax.spaces import ACTION_MASK, Path, at, bounds, choices, leaves
 
 FINITE = "finite numbers"
 IN_FLOAT32 = f"a number within ±{np.finfo(np.float32).max:.3g}, as float32 holds it"

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 from gymnasium import Space
 
 import rollax
-from rollax import trees
 from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.config.stored import space_to_json
+from rollax.core import trees
+from rollax.core.trees import Tree
 from rollax.data.dataset import WITH_LAST, Continuations, RecordedTrajectory
 from rollax.data.layout import (
     CONTINUES,
@@ -38,7 +39,6 @@ from rollax.data.layout import (
 )
 from rollax.data.new_file import NewFile
 from rollax.errors import ConfigError, DatasetError, nearest
-from rollax.trees import Tree
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
 ActionsOf = Literal["policy", "environment"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from rollax.core.importing import ImportPath, import_object
 from rollax.errors import ConfigError, EnvError
-from rollax.importing import ImportPath, import_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +97,17 @@ def is_stepped(env: Any) -> bool:
     return hasattr(env, "reset") and hasattr(env, "step")
 
 
-JAX_ENV_CLASS = "rollax.jaxenv.jax_env.JaxEnv"
+JAX_ENV_CLASS = "rollax.env.jax.jax_env.JaxEnv"
 _base_env = partial(EnvAdapter, makes_base_env=True)
 _EXTERNAL = "rollax.env.external.external_base_env:ExternalBaseEnv"
 _MULTI_AGENT = "rollax.env.multi_agent"
 _BUILT_IN = (
     _base_env("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows"),
-    _base_env(JAX_ENV_CLASS, "rollax.jaxenv.jax_base_env:JaxBaseEnv"),
-    EnvAdapter("brax.envs.base.Env", "rollax.jaxenv.libraries:from_brax"),
-    EnvAdapter("gymnax.environments.environment.Environment", "rollax.jaxenv.libraries:GymnaxEnv"),
-    EnvAdapter("jaxmarl.environments.multi_agent_env.MultiAgentEnv", "rollax.jaxenv.libraries:from_jaxmarl"),
-    EnvAdapter("pgx.core.Env", "rollax.jaxenv.libraries:PgxEnv"),
+    _base_env(JAX_ENV_CLASS, "rollax.env.jax.jax_base_env:JaxBaseEnv"),
+    EnvAdapter("brax.envs.base.Env", "rollax.env.jax.libraries:from_brax"),
+    EnvAdapter("gymnax.environments.environment.Environment", "rollax.env.jax.libraries:GymnaxEnv"),
+    EnvAdapter("jaxmarl.environments.multi_agent_env.MultiAgentEnv", "rollax.env.jax.libraries:from_jaxmarl"),
+    EnvAdapter("pgx.core.Env", "rollax.env.jax.libraries:PgxEnv"),
     EnvAdapter("ray.rllib.env.multi_agent_env.MultiAgentEnv", "rollax.env.rllib_env:RLlibEnv"),
     EnvAdapter("stable_baselines3.common.vec_env.VecEnv", "rollax.env.vector.sb3_vec_env:SB3VectorEnv"),
     EnvAdapter("dm_env.Environment", "rollax.env.dm_environment:DMEnvironment"),

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from gymnasium import Space
 
-from rollax import spaces, trees
+from rollax.core import spaces, trees
+from rollax.core.overrides import overrides
 from rollax.env import checks
 from rollax.env.rows import ALL, Rows
 from rollax.errors import EnvError
-from rollax.methods import overrides
 
 if TYPE_CHECKING:
     from rollax.env.dict_rows import DictRows

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
+from rollax.core.cleanup import cleanup_on_error
+from rollax.core.spaces import check_space, same_space
 from rollax.env import checks
 from rollax.env.checks import env_name
 from rollax.errors import EnvError, SpaceError
-from rollax.spaces import check_space, same_space
-from rollax.undoing import undone_on_failure
 
 
 class Spaces(NamedTuple):
@@ -63,7 +63,7 @@ class EnvCopies:
             SpaceError: a missing or unsupported space, or copies whose spaces differ.
         """
         envs = list(self.existing)
-        with undone_on_failure(lambda: close_all(envs[len(self.existing) :])):
+        with cleanup_on_error(lambda: close_all(envs[len(self.existing) :])):
             while len(envs) < self.num_envs:
                 envs.append(self.make_one(len(envs)))
             self._check(envs, may_lack_spaces=may_lack_spaces)

@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rollax.core.spaces import Path, walk
 from rollax.env import checks
 from rollax.errors import EnvError, SpaceError
-from rollax.spaces import Path, walk
 
 _FIRST, _LAST = 0, 2  # of dm_env.StepType
 

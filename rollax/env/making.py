@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 import gymnasium as gym
 
+from rollax.core.cleanup import cleanup_on_error
+from rollax.core.importing import named_by_caller
 from rollax.env import checks
 from rollax.env.adapters import adapted, adapter_of, is_recognized
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import EnvContext, env_creator
 from rollax.errors import ConfigError, RollaxError
-from rollax.importing import named_by_caller
-from rollax.undoing import undone_on_failure
 
-Way = Literal["context", "keywords", "nothing"]
+CallConvention = Literal["context", "keywords", "nothing"]
 _NAMES_OF_CONTEXT = {"", "config", "env_config", "environment_config", "cfg", "env_cfg", "conf", "c"}
 _NAMES_OF_CONTEXT |= {"context", "env_context", "ctx", "env_args", "args", "params", "settings", "options"}
 _ENDS_OF_CONTEXT = ("config", "cfg", "conf", "context", "ctx")
@@ -76,7 +76,7 @@ def make_base_env(
         # `make_env` passes copies, because an environment may remove the keys that it has read.
         env = make_env(context.vector_index) if make_vector is None else make_vector(context, num_envs)
         copies = (make_env, num_envs) if make_vector is None else (None, 1)
-        with undone_on_failure(getattr(env, "close", lambda: None)):
+        with cleanup_on_error(getattr(env, "close", lambda: None)):
             return _from_instance(env, *copies, settings)
     except RollaxError:
         raise
@@ -109,7 +109,9 @@ def _parameters_of(creator: Any) -> str:
         return "the keywords of its constructor"
 
 
-def way_of(creator: Callable[..., Any], env_config: Mapping[str, Any] = MappingProxyType({})) -> Way:
+def call_convention(
+    creator: Callable[..., Any], env_config: Mapping[str, Any] = MappingProxyType({})
+) -> CallConvention:
     """How a creator accepts `env_config`.
 
     A first parameter without a default, or with a name such as `config`, gets the `EnvContext`. So does one whose
@@ -179,7 +181,7 @@ def _accepts(signature: inspect.Signature, keywords: Mapping[str, Any]) -> bool:
 
 
 def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
-    way = way_of(creator, context)
+    way = call_convention(creator, context)
     if way == "context":
         return creator(context)
     if way == "keywords":

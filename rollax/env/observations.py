@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.numbers import all_finite
+from rollax.core.spaces import Path, bounds, of_each, path_text, stack, walk, zeros
 from rollax.env.checks import FirstEpisodes, Where, outline, warn_once
 from rollax.errors import EnvError
-from rollax.numbers import all_finite
-from rollax.spaces import Path, bounds, of_each, path_text, stack, walk, zeros
 
 # Numbers of one kind may narrow (float64 to float32), and integers may become floats; other casts change values.
 _SAFE_KINDS = ("ff", "ii", "uu", "iu", "ui", "if", "uf", "bi", "bu", "bf")

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from rollax.core.importing import named_by_caller
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import failed
 from rollax.env.env_wrapper import EnvWrapper
-from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, make_base_env, signature_of, to_base_env, way_of
+from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, call_convention, make_base_env, signature_of, to_base_env
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, RollaxError, WorkerError, not_installed
-from rollax.importing import named_by_caller
 
 Chosen = Callable[[int, int, int], bool]
 """`(episode, sub-environment, number of sub-environments)` -> whether it is recorded; episodes count from 0."""
@@ -99,7 +99,7 @@ class RecordingCreator:
 
 def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
     """Returns the context with `render_mode="rgb_array"`, unless it has a mode or the creator does not accept one."""
-    way = way_of(creator, context)
+    way = call_convention(creator, context)
     if way == "context" or (way == "keywords" and _takes_mode(creator)):
         context = copy.copy(context)
         context.setdefault("render_mode", _RGB)

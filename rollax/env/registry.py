@@ -14,17 +14,17 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
+from rollax.core.frozen import thawed
+from rollax.core.importing import JAX_ENV, REGISTERED, ImportPath, StoredCode, import_module, import_object
 from rollax.env.adapters import register_env_adapter, registered_adapters
 from rollax.errors import ConfigError
-from rollax.frozen import thawed
-from rollax.importing import JAX_ENV, REGISTERED, ImportPath, StoredCode, import_module, import_object
 
 log = logging.getLogger("rollax.env")
 _REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
 _OLD_ATARI = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)-v[04]")
 _CREATORS_BY_PREFIX = {
     "ALE/": "rollax.env.atari:AtariCreator",
-    JAX_ENV: "rollax.jaxenv.names:JaxCreator",
+    JAX_ENV: "rollax.env.jax.names:JaxCreator",
     "pettingzoo/": "rollax.env.multi_agent.pettingzoo_env:pettingzoo_creator",
 }
 

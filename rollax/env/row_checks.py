@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rollax.core.overrides import overrides
+from rollax.core.spaces import check_space
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import IdlePolls
@@ -14,8 +16,6 @@ from rollax.env.copies import EnvCopies
 from rollax.env.observations import ObservationChecks
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
-from rollax.methods import overrides
-from rollax.spaces import check_space
 
 _COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "starts", "acts")
 

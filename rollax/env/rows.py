@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
+from rollax.core import trees
 from rollax.env.observations import stacked
 
 DEFAULT_AGENT = "agent0"

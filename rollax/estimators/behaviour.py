@@ -12,8 +12,9 @@ import numpy as np
 import optax
 from flax import nnx
 
-from rollax import runtime, trees
 from rollax.batch import SampleBatch
+from rollax.core import runtime, trees
+from rollax.core.spaces import ACTION_MASK
 from rollax.errors import DatasetError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.target_policy import TargetPolicy
@@ -26,7 +27,6 @@ from rollax.policy.gradient_steps import GradientSteps
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.split_model import SplitModel
-from rollax.spaces import ACTION_MASK
 
 log = logging.getLogger("rollax.estimators")
 _HIDDENS, _BATCH_SIZE = (64, 64), 512

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.core import trees
+from rollax.core.memory import available_memory_bytes, gib
+from rollax.core.spaces import ACTION_MASK, in_dtypes, same_space, space_text
 from rollax.data.dataset import Continuations, DatasetReader, RecordedTrajectory
 from rollax.errors import ConfigError, DatasetError, nearest
 from rollax.estimators.importance import starts_of
-from rollax.evaluation.actions import BoxMap
-from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.memory import gib, memory_there
 from rollax.offline.recorded_checks import RecordedChecks
 from rollax.policy.action_masks import has_mask
 from rollax.policy.policy import Policy
-from rollax.spaces import ACTION_MASK, in_dtypes, same_space, space_text
+from rollax.rollout.actions import BoxMap
+from rollax.rollout.policy_runner import PolicyRunner
 
 MOST_CUT = 0.1
 """The largest share of cut trajectories that are left out with a warning; more would bias the estimates."""
@@ -313,7 +313,7 @@ class HalfOfMemory:
     """Counts the memory of trajectories; raises ConfigError once they take more than half of the main memory."""
 
     def __init__(self, where: str) -> None:
-        self._where, self._size, self._limit = where, 0, memory_there() // 2
+        self._where, self._size, self._limit = where, 0, available_memory_bytes() // 2
 
     def reduced(self, trajectory: RecordedTrajectory) -> RecordedTrajectory:
         """The trajectory with the columns that estimates read, which are counted."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from rollax.core.numbers import is_number, is_whole
 from rollax.data.reader import Source, reading
 from rollax.errors import ConfigError, nearest
 from rollax.estimators import importance
@@ -16,8 +17,7 @@ from rollax.estimators.episodes import LoggedEpisodes, left_out_warning
 from rollax.estimators.importance import Terms, starts_of
 from rollax.estimators.intervals import bootstrap
 from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
-from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.numbers import is_number, is_whole
+from rollax.rollout.policy_runner import PolicyRunner
 
 if TYPE_CHECKING:
     from rollax.estimators.fitted_q import ActionValues, FQEConfig

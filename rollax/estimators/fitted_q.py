@@ -16,8 +16,9 @@ import optax
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import runtime, trees
 from rollax.batch import SampleBatch
+from rollax.core import runtime, trees
+from rollax.core.numbers import is_number, is_whole
 from rollax.data.formats.common import check_setting
 from rollax.errors import PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
@@ -25,7 +26,6 @@ from rollax.estimators.target_policy import TargetPolicy, in_parts
 from rollax.models.action_values import ActionValue
 from rollax.models.config import ModelConfig
 from rollax.models.q_network import QNetwork
-from rollax.numbers import is_number, is_whole
 from rollax.ops.masked import masked_mean
 from rollax.policy.gradient_steps import GradientSteps
 from rollax.policy.learner import Learner
@@ -237,7 +237,7 @@ class FittedQ:
         if policy.get_initial_state() or not (box or isinstance(space, spaces.Discrete)):
             raise PolicyError(
                 "Fitted Q evaluation does not support this policy.",
-                where=policy.described,
+                where=policy.label,
                 got=f"action space {space}{', with memory' if policy.get_initial_state() else ''}",
                 expected="Discrete or Box actions, and no memory",
                 fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",

@@ -11,8 +11,8 @@ from rollax.errors import PolicyError
 from rollax.estimators.episodes import HalfOfMemory, LoggedEpisodes, check_scale, check_spaces, left_out_warning
 from rollax.estimators.estimate import NEED_LOGP, estimate
 from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
-from rollax.evaluation.policy_mapping import PolicyMapping
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.rollout.policy_mapping import PolicyMapping
+from rollax.rollout.policy_runner import PolicyRunner
 
 log = logging.getLogger("rollax.estimators")
 

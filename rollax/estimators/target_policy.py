@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rollax import trees
+from rollax.core import trees
 from rollax.errors import PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.importance import starts_of
-from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.policy.policy import Policy
+from rollax.rollout.policy_runner import PolicyRunner
 
 _ROWS_AT_ONCE = 4096
 
@@ -70,7 +70,7 @@ class TargetPolicy:
         if self.has_memory:
             raise PolicyError(
                 "The values of all actions cannot be computed for a policy with memory.",
-                where=policy.described,
+                where=policy.label,
                 got="a recurrent model",
                 expected="a policy that depends only on the observation",
                 fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
@@ -154,7 +154,7 @@ def _without_density(runner: PolicyRunner) -> PolicyError:
     policy = runner.policy
     return PolicyError(
         "The policy has no probabilities for logged actions.",
-        where=policy.described,
+        where=policy.label,
         got="a greedy policy, whose actions have no density",
         expected="explore=True",
         fix="estimate it by 'dm', which requires no probabilities; or estimate the stochastic policy",

@@ -8,15 +8,15 @@ import jax
 from flax import nnx
 from gymnasium import spaces
 
+from rollax.core.frozen import thawed
+from rollax.core.importing import StoredCode, import_object, path_of
+from rollax.core.spaces import check_space
 from rollax.errors import ConfigError, PolicyError
-from rollax.frozen import thawed
-from rollax.importing import StoredCode, import_object, path_of
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
 from rollax.models.output_checks import check_arguments, check_outputs
 from rollax.models.outputs import has_critic, is_recurrent, run_model
 from rollax.models.recurrent import RecurrentActorCritic
-from rollax.spaces import check_space
 
 
 def make_model(

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf, PositiveInt, field_serializer, model_validator
 
-from rollax.frozen import FrozenModel
-from rollax.importing import StoredCode, path_of
+from rollax.core.frozen import FrozenModel
+from rollax.core.importing import StoredCode, path_of
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "linear"]
 Kernel = PositiveInt | tuple[PositiveInt, PositiveInt]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gymnasium import spaces
 
+from rollax.core.spaces import ACTION_MASK
 from rollax.errors import SpaceError
-from rollax.spaces import ACTION_MASK
 
 EMBEDDINGS = "avail_actions"
 """The key of the embeddings in a Dict observation: a padded Box [slots, E], one row per action."""

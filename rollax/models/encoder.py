@@ -11,11 +11,11 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Float
 
+from rollax.core.spaces import Path, at, path_text, space_text
 from rollax.errors import SpaceError
 from rollax.models.config import ModelConfig
 from rollax.models.features import ImageLayout, UnitInterval, feature_leaves, not_encodable, one_hot_values
 from rollax.models.layers import CNN
-from rollax.spaces import Path, at, path_text, space_text
 
 
 class Encoder(nnx.Module):

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from gymnasium import spaces
 from jaxtyping import Array, Bool, Int
 
+from rollax.core.spaces import ACTION_MASK, same_space
 from rollax.errors import SpaceError
-from rollax.spaces import ACTION_MASK, same_space
 
 
 @dataclass(frozen=True)

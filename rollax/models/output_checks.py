@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.importing import path_of
+from rollax.core.spaces import bounds, walk
 from rollax.errors import ConfigError, PolicyError, text_of
-from rollax.importing import path_of
 from rollax.models.outputs import Outputs, has_critic, initial_state_of, is_recurrent
-from rollax.spaces import bounds, walk
 
 # An unusual size, so that a transposed output is detected.
 _ROWS = 13

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
+from rollax.core import trees
 from rollax.errors import PolicyError
 
 State = tuple[Any, ...]

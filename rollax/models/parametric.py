@@ -10,9 +10,9 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Bool, Float, Shaped
 
+from rollax.core.spaces import ACTION_MASK
 from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
 from rollax.models.layers import dense
-from rollax.spaces import ACTION_MASK
 
 WIDTH = 64
 

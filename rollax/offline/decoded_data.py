@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollax import trees
-from rollax.atomic import absolute
 from rollax.batch import Fragment, SampleBatch
+from rollax.core import trees
+from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
 from rollax.offline.recorded_fragments import RecordedFragments
 from rollax.replay.column_files import ColumnWriter, MappedColumns, open_columns, read_about

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.batch import SampleBatch
+from rollax.core.spaces import path_text, same_space, space_text
 from rollax.data.value_rules import Problem, ValueRules
 from rollax.errors import DatasetError, NonFiniteError, PolicyError, RollaxError, ShapeError, SpaceError
 from rollax.policy.policy import Policy
-from rollax.spaces import path_text, same_space, space_text
 
 if TYPE_CHECKING:
     from rollax.data import DatasetReader, RecordedTrajectory

@@ -12,10 +12,9 @@ import numpy as np
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.stored import space_to_json
+from rollax.core.memory import available_memory_bytes, gib
 from rollax.data.reader import reading
 from rollax.errors import ConfigError
-from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.memory import gib, memory_there
 from rollax.offline.decoded_data import DecodedData, check_folder, fingerprint_of
 from rollax.offline.recorded_fragments import RECORDED, RecordedFragments
 from rollax.policy.policy import Policy
@@ -23,6 +22,7 @@ from rollax.replay.mapped import MappedReplay
 from rollax.replay.mixed import Part
 from rollax.replay.replay import Replay
 from rollax.replay.shard import BufferOfSize
+from rollax.rollout.worker import RolloutWorker
 
 if TYPE_CHECKING:
     from rollax.data import DatasetReader
@@ -145,7 +145,7 @@ class RecordedData:
         """Policy id -> its fragments, with the stored columns and the columns that separate trajectories."""
         collected: dict[str, list[Fragment]] = {policy_id: [] for policy_id in self._policies}
         fingerprint, given = 0, self._config.input_memory_gb
-        limit = memory_there() // 2 if given is None else int(given * 2**30)
+        limit = available_memory_bytes() // 2 if given is None else int(given * 2**30)
         for policy_id, fragment in fragments:
             names = {*columns[policy_id], *_MARKS}
             fragment = fragment.select(*(name for name in fragment if name in names))

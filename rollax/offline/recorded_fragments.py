@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.core import trees
+from rollax.core.spaces import in_dtypes, zeros
 from rollax.data.dataset import ENV_ACTIONS, SCALE
 from rollax.errors import DatasetError, PolicyError
-from rollax.evaluation.actions import ActionMap
-from rollax.evaluation.policy_mapping import PolicyMapping
-from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.offline.recorded_checks import RecordedChecks
-from rollax.spaces import in_dtypes, zeros
+from rollax.rollout.actions import ActionMap
+from rollax.rollout.policy_mapping import PolicyMapping
+from rollax.rollout.policy_runner import PolicyRunner
 
 if TYPE_CHECKING:
     from rollax.data import DatasetReader, RecordedTrajectory
@@ -160,7 +160,7 @@ class _Rows:
             return result
         raise PolicyError(
             "postprocess_rows of a policy has not returned a fragment.",
-            where=f"{self._policy.described}: postprocess_rows",
+            where=f"{self._policy.label}: postprocess_rows",
             got=type(result).__name__,
             expected="the Fragment that it was given, with further columns",
             fix="end it with: return super().postprocess_rows(fragment), or return the fragment",

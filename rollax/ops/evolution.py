@@ -16,8 +16,8 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike, NDArray
 
+from rollax.core.numbers import is_number, is_whole
 from rollax.errors import ConfigError, NonFiniteError, ShapeError, nearest
-from rollax.numbers import is_number, is_whole
 
 Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "identity"]
 Weights = Callable[[NDArray[np.float64]], NDArray[np.float64]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rollax.evaluation.messages import Rollout
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.policy.model_policy import ModelPolicy
+from rollax.rollout.messages import Rollout
 
 
 class AsyncGradientsOptimizer(Optimizer):
@@ -16,7 +16,7 @@ class AsyncGradientsOptimizer(Optimizer):
     """
 
     gives_fragments = True
-    rests_between_steps = False
+    pauses_between_steps = False
 
     def step(self) -> Stats:
         if not self.remote:

@@ -12,8 +12,8 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.config.groups import AsyncReplayFields
+from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import ConfigError
-from rollax.evaluation.remote_workers import Reply
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import POLL_S, Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
@@ -21,7 +21,7 @@ from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, s
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
 from rollax.replay.shard import Errors, ReplayShard, ShardSettings
-from rollax.state import count, section
+from rollax.rollout.remote_workers import Reply
 
 _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
 
@@ -43,7 +43,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     """
 
     config_class = AsyncReplayFields
-    rests_between_steps = False
+    pauses_between_steps = False
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -130,11 +130,11 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             ConfigError: a buffer is larger than the memory; nothing has changed then.
             WorkerError: a shard cannot be called.
         """
-        num_updates = count(state, "num_updates", "optimizer")
+        num_updates = read_count(state, "num_updates", "optimizer")
         choices = random_state(state, "choices", "rng", self.shards.choices)
         # A copy, as the shards may still refuse their state.
         due = copy(self._due)
-        due.restore(section(state, "due", "optimizer"), made=num_updates, kept="shards" in state)
+        due.restore(read_dict(state, "due", "optimizer"), made=num_updates, kept="shards" in state)
         if "shards" in state:
             self.shards.set_state(state["shards"])
         else:

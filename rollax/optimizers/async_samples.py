@@ -10,10 +10,10 @@ import numpy as np
 
 from rollax.batch import MultiAgentBatch
 from rollax.config.groups import AsyncSamplesFields
-from rollax.evaluation.messages import Rollout
+from rollax.core.stored_values import generator_state, read_count
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import POLL_S, Optimizer, Stats
-from rollax.state import count, generator_state
+from rollax.rollout.messages import Rollout
 
 
 class _TrainBatch(NamedTuple):
@@ -34,7 +34,7 @@ class AsyncSamplesOptimizer(Optimizer):
 
     config_class = AsyncSamplesFields
     gives_fragments = True
-    rests_between_steps = False
+    pauses_between_steps = False
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -80,7 +80,7 @@ class AsyncSamplesOptimizer(Optimizer):
             CheckpointError: a value is missing or wrong; nothing has changed then.
         """
         choices = generator_state(state, "choices", "optimizer", self._rng)
-        replayed_steps = count(state, "replayed_steps", "optimizer")
+        replayed_steps = read_count(state, "replayed_steps", "optimizer")
         self.stop()
         self._drop_samples()
         self._rng.bit_generator.state = choices

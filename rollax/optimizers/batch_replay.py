@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollax.config.data_input import OF_FRESH_EXPERIENCE, missing_input
+from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import ConfigError
 from rollax.offline.recorded_data import RecordedData
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.replay.mixed import MixedReplay, Part
 from rollax.replay.prioritized import PrioritizedReplay
-from rollax.state import count, section
 
 log = logging.getLogger("rollax.optimizers")
 _MOST_BYTES_DRAWN = 64 << 20  # in one compiled call
@@ -132,10 +132,10 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             CheckpointError: a buffer or a number does not fit.
             ConfigError: a buffer is larger than the memory.
         """
-        data = section({"data": {}, **state}, "data", "optimizer")
+        data = read_dict({"data": {}, **state}, "data", "optimizer")
         numbers = {"offline_steps": 0, "fingerprint": self.data.fingerprint, **data}
         offline_steps, fingerprint = (
-            count(numbers, name, "optimizer: data") for name in ("offline_steps", "fingerprint")
+            read_count(numbers, name, "optimizer: data") for name in ("offline_steps", "fingerprint")
         )
         super().set_state(state)
         self._offline_steps = offline_steps

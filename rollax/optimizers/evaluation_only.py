@@ -1,4 +1,4 @@
-"""`EvaluationOnly`: the optimizer of a trainer that was opened to evaluate its policies."""
+"""`NullOptimizer`: the optimizer of a trainer that was opened to evaluate its policies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollax.errors import ConfigError
 from rollax.optimizers.optimizer import Optimizer, Stats
 
 
-class EvaluationOnly(Optimizer):
+class NullOptimizer(Optimizer):
     """Does not learn, and requires no recorded data, no replay buffer and no remote workers.
 
     The state of the saved optimizer is kept unchanged, and saved again.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rollax.errors import ConfigError
-from rollax.evaluation.remote_workers import RemoteWorkers
-from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.rollout.remote_workers import RemoteWorkers
+from rollax.rollout.worker import RolloutWorker
 
 
 def check_exact(local: RolloutWorker, remote: RemoteWorkers, *, streams: bool) -> None:

@@ -17,12 +17,12 @@ from rollax.config.groups import ReplayFields
 from rollax.config.rules import inherited
 from rollax.config.trainer import by_name
 from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation.messages import Rollout, Update
-from rollax.evaluation.metrics import EpisodeMetrics
-from rollax.evaluation.remote_workers import RemoteWorkers, Reply
-from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.exact import check_exact
 from rollax.optimizers.timings import Timings
+from rollax.rollout.messages import Rollout, Update
+from rollax.rollout.metrics import EpisodeMetrics
+from rollax.rollout.remote_workers import RemoteWorkers, Reply
+from rollax.rollout.worker import RolloutWorker
 
 log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
@@ -76,7 +76,7 @@ class Optimizer(ABC):
     needs_recorded_data: ClassVar[bool] = False
     """Whether it requires recorded data (`input`)."""
 
-    rests_between_steps: ClassVar[bool] = True
+    pauses_between_steps: ClassVar[bool] = True
     """Whether remote workers sample only during a step. Otherwise runs with them depend on timing."""
 
     def __init__(
@@ -168,7 +168,7 @@ class Optimizer(ABC):
         Raises:
             ConfigError: they would differ; nothing has changed then.
         """
-        check_exact(self.local_worker, self.remote, streams=not self.rests_between_steps)
+        check_exact(self.local_worker, self.remote, streams=not self.pauses_between_steps)
 
     def rest(self) -> None:  # noqa: B027  most have no thread
         """Waits until no other thread learns, as one may after an interrupted step."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rollax.core.stored_values import generator_state
 from rollax.errors import ConfigError, PolicyError
 from rollax.optimizers.exact import inexact
 from rollax.optimizers.optimizer import Optimizer
@@ -17,7 +18,6 @@ from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
-from rollax.state import generator_state
 
 
 class ReplayOptimizer(Optimizer):
@@ -48,7 +48,7 @@ class ReplayOptimizer(Optimizer):
         if not hasattr(policy.config, "n_step"):
             raise PolicyError(
                 "A policy to train cannot learn from replayed experience.",
-                where=f"{policy.described}, config key 'multiagent.policies_to_train'",
+                where=f"{policy.label}, config key 'multiagent.policies_to_train'",
                 got=f"a {type(policy.config).__name__}, which has no 'n_step'",
                 expected="a policy whose config has the keys of replay, such as one of DQN, SAC or TD3",
                 fix="leave it out of policies_to_train, and train it in a trainer of its own algorithm "
@@ -57,7 +57,7 @@ class ReplayOptimizer(Optimizer):
         if isinstance(policy, ModelPolicy) and policy.memory.present and policy.replayed is None:
             raise PolicyError(
                 "The model has memory, but the policy learns from single replayed rows.",
-                where=policy.described,
+                where=policy.label,
                 got="a model with memory",
                 expected="a model without memory, or a policy whose `replayed` is not None, such as MARWIL's",
                 fix="use a model without memory, or learn from fresh samples alone, with SyncSamplesOptimizer",

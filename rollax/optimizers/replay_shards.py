@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.batch import SampleBatch
+from rollax.core.memory import check_buffers_fit
+from rollax.core.stored_values import as_text, wrong_value
 from rollax.errors import CheckpointError
-from rollax.memory import check_buffers_fit
 from rollax.processes.actors import Actors, LocalActors
 from rollax.processes.failures import FailureRules, Failures
 from rollax.processes.pool import Actor, ActorPool
 from rollax.replay.shard import Contents, Errors, ReplayShard, ShardSettings
-from rollax.state import described, wrong
 
 log = logging.getLogger("rollax.replay")
 
@@ -135,7 +135,7 @@ class ReplayShards(ActorPool):
     def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Restores what `get_state` returned; for the errors see `AsyncReplayOptimizer.set_state`."""
         if not isinstance(states, list):
-            raise wrong("replay shards", described(states), "a list of shards' states")
+            raise wrong_value("replay shards", as_text(states), "a list of shards' states")
         if len(states) != self.count:
             raise CheckpointError(
                 "The checkpoint has a different number of replay shards.",

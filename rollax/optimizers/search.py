@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.config.groups import SearchFields
+from rollax.core.stored_values import read_count
 from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation.messages import CandidateReturns, Candidates
-from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.ops.evolution import SIGNS, gradient_estimate
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.policy.searched_policy import SearchedPolicy
-from rollax.state import count
+from rollax.rollout.messages import CandidateReturns, Candidates
+from rollax.rollout.worker import RolloutWorker
 
 log = logging.getLogger("rollax.optimizers")
 _EPISODES_AT_ONCE = 2  # per sub-environment; with 1, many would be idle until the longest episode of a request ends
@@ -196,9 +196,9 @@ class SearchOptimizer(Optimizer):
         Raises:
             CheckpointError: a value is missing or wrong; nothing has changed then.
         """
-        generation, seed = count(state, "generation", "optimizer"), self._seed
+        generation, seed = read_count(state, "generation", "optimizer"), self._seed
         if self.config.seed is None and "search_seed" in state:
-            seed = count(state, "search_seed", "optimizer")
+            seed = read_count(state, "search_seed", "optimizer")
         self.generation, self._seed = generation, seed
 
 

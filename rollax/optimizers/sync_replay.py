@@ -9,14 +9,14 @@ import numpy as np
 
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config.groups import ReplayFields
-from rollax.memory import check_buffers_fit
+from rollax.core.memory import check_buffers_fit
+from rollax.core.stored_values import read_count, read_dict
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.policy.policy import Policy
 from rollax.replay.mixed import MixedReplay
 from rollax.replay.replay import Replay
 from rollax.replay.shard import check_states, set_states
-from rollax.state import count, section
 
 _MOST_UPDATES = 1024  # in one compiled call
 
@@ -126,13 +126,13 @@ class SyncReplayOptimizer(ReplayOptimizer):
             CheckpointError: a buffer or a number does not fit.
             ConfigError: a buffer is larger than the memory.
         """
-        num_updates = count(state, "num_updates", "optimizer")
+        num_updates = read_count(state, "num_updates", "optimizer")
         rng = random_state(state, "rng", "choices", self._rng)
-        stored = {**dict.fromkeys(self.policies, 0), **section({"ahead": {}, **state}, "ahead", "optimizer")}
-        ahead = {policy_id: count(stored, policy_id, "optimizer: ahead") for policy_id in self.policies}
-        buffers = section({"buffers": {}, **state}, "buffers", "optimizer")
+        stored = {**dict.fromkeys(self.policies, 0), **read_dict({"ahead": {}, **state}, "ahead", "optimizer")}
+        ahead = {policy_id: read_count(stored, policy_id, "optimizer: ahead") for policy_id in self.policies}
+        buffers = read_dict({"buffers": {}, **state}, "buffers", "optimizer")
         check_states(self.buffers, buffers)
-        self._due.restore(section(state, "due", "optimizer"), made=num_updates, kept="buffers" in state)
+        self._due.restore(read_dict(state, "due", "optimizer"), made=num_updates, kept="buffers" in state)
         set_states(self.buffers, buffers)
         self.num_updates, self._ahead = num_updates, ahead
         self._rng.bit_generator.state = rng

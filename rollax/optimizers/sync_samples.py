@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from rollax.batch import MultiAgentBatch
-from rollax.evaluation.messages import Rollout
 from rollax.optimizers.optimizer import Optimizer, Stats
+from rollax.rollout.messages import Rollout
 
 log = logging.getLogger("rollax.optimizers")
 

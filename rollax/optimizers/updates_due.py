@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rollax.state import count, number
+from rollax.core.stored_values import read_count, read_number
 
 
 @dataclass
@@ -54,8 +54,8 @@ class UpdatesDue:
             self.begin(made)
             return
         where = "updates due"
-        stored, since, starts = (count(state, key, where) for key in ("stored", "since", "learning_starts"))
-        before, intensity = number(state, "before", where), number(state, "training_intensity", where)
+        stored, since, starts = (read_count(state, key, where) for key in ("stored", "since", "learning_starts"))
+        before, intensity = read_number(state, "before", where), read_number(state, "training_intensity", where)
         self.stored, self.before, self.since = stored, before, since
         if (starts, intensity) != (self.learning_starts, self.training_intensity):
             self.before, self.since = self._exactly(intensity), max(stored, self.learning_starts)

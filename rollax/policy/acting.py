@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax import trees
 from rollax.batch import Columns, SampleBatch
+from rollax.core import trees
+from rollax.core.spaces import ACTION_MASK
 from rollax.errors import PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, run_model, values_of_critic
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.split_model import SplitModel
-from rollax.spaces import ACTION_MASK
 
 
 class Acting:

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from rollax import trees
 from rollax.batch import Columns
+from rollax.core import trees
 
 SMALL_CALL = 1e7
 """Floating-point operations of the actor. A CPU computes as many in less time than a GPU takes for a call of any size.

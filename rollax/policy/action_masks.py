@@ -8,10 +8,10 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import ACTION_MASK, at, bounds, choices, have_choices, leaves, path_text, space_text
 from rollax.errors import EnvError, ShapeError, SpaceError
 from rollax.models.embeddings import EMBEDDINGS
-from rollax.spaces import ACTION_MASK, at, bounds, choices, have_choices, leaves, path_text, space_text
 
 
 def has_mask(observation_space: Space) -> bool:

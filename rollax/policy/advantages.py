@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.batch.columns import check_batch
+from rollax.core import trees
 from rollax.errors import PolicyError
 from rollax.ops.advantages import generalized_advantages
 from rollax.policy.model_policy import ModelPolicy

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from gymnasium import Space, spaces
 
-from rollax import trees
-from rollax.numbers import NO_NUMBERS
-from rollax.spaces import Path, at, leaves
+from rollax.core import trees
+from rollax.core.numbers import NON_NUMERIC_KINDS
+from rollax.core.spaces import Path, at, leaves
 
 _WHOLE = frozenset("iub")
 _MISFIT = (AttributeError, IndexError, KeyError, TypeError)
@@ -60,7 +60,7 @@ class ColumnShapes:
                     rows = found[0]
                 kind = getattr(column.dtype, "kind", "")  # dtypes of PyTorch have none
                 fits = found[0] == rows and found[1:] == shape
-                fits = fits and (kind in _WHOLE if whole and kind else kind not in NO_NUMBERS)
+                fits = fits and (kind in _WHOLE if whole and kind else kind not in NON_NUMERIC_KINDS)
             except _MISFIT:
                 fits = False
             if not fits:

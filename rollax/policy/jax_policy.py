@@ -14,11 +14,13 @@ from flax import nnx
 from gymnasium import Space
 from jax import lax
 
-from rollax import runtime, trees
 from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import critic_space_of
+from rollax.core import runtime, trees
+from rollax.core.overrides import overrides
+from rollax.core.sharing import cached_compilation
+from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import ConfigError
-from rollax.methods import overrides
 from rollax.models.catalog import check_model, check_module, make_model
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
@@ -42,8 +44,6 @@ from rollax.policy.split_model import SplitModel, owners_of
 from rollax.policy.update_plan import check_parts, check_rates, part_of
 from rollax.policy.weights import check_gradients, check_weights
 from rollax.policy.wide_integers import WideIntegers, check_columns
-from rollax.sharing import shared
-from rollax.state import count, section
 
 _MIN_VALUES = 32
 _ROWS_FOR_EXPLORATION = 256
@@ -55,7 +55,7 @@ class JaxPolicy(ModelPolicy):
     A subclass implements `loss`, which JAX traces; see `ModelPolicy` for what it may override.
     """
 
-    stored_apart = frozenset({"params", "extra", "exploration"})
+    custom_state_attributes = frozenset({"params", "extra", "exploration"})
     per_policy: ClassVar[frozenset[str]] = frozenset(
         {
             *("name", "timestep", "worker_index", "num_workers", "acting_rng", "learning_rng", "learner"),
@@ -83,7 +83,7 @@ class JaxPolicy(ModelPolicy):
         params, extra = self.split.arrays_of(model)
         optimizer = self.make_optimizer()
         if not self.make_optimizer.__module__.startswith("rollax."):
-            check_optimizer(optimizer, params, self.described)
+            check_optimizer(optimizer, params, self.label)
         each_part = isinstance(self.learning_rates(), Mapping)
         self._optimizer = clipped(optimizer, self.config.grad_clip, each_part=each_part)
         has_targets = self.plan.targets is not None
@@ -113,7 +113,7 @@ class JaxPolicy(ModelPolicy):
 
     def _checked_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = super()._checked_columns(batch)
-        check_columns(columns, self.described)
+        check_columns(columns, self.label)
         return columns
 
     # Compiled functions are looked up at first use, when the policy is complete: a subclass may set attributes after
@@ -124,7 +124,7 @@ class JaxPolicy(ModelPolicy):
         masks = self.distribution if self.masks.present else None
         forward = self.forward if overrides(type(self), JaxPolicy, "forward") else None
         parts = self.split, self.exploration.traced, masks, self._fetched_columns, self._noisy, forward
-        return shared(Acting, *parts) or Acting(*parts)
+        return cached_compilation(Acting, *parts) or Acting(*parts)
 
     @cached_property
     def _acting_device(self) -> ActingDevice | None:
@@ -139,11 +139,11 @@ class JaxPolicy(ModelPolicy):
     @cached_property
     def _learning(self) -> Learning:
         devices = self.learner.devices
-        return shared(learning_of, type(self), constants_of(self), devices) or Learning(self, devices)
+        return cached_compilation(learning_of, type(self), constants_of(self), devices) or Learning(self, devices)
 
     @cached_property
     def _logps(self) -> Any:
-        return shared(logp_of, self.distribution) or logp_of(self.distribution)
+        return cached_compilation(logp_of, self.distribution) or logp_of(self.distribution)
 
     @property
     def params(self) -> Columns:
@@ -368,12 +368,12 @@ class JaxPolicy(ModelPolicy):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
-        num_updates = count(state, "num_updates", where)
-        targets = section(state, "targets", where)
+        num_updates = read_count(state, "num_updates", where)
+        targets = read_dict(state, "targets", where)
         super().set_state(state)
         if targets:
             targets, _ = self.split.checked({**targets, **self.extra}, f"{where}, target parameters")
-        self.learner.set_state(section(state, "optimizer", where), num_updates, targets, where)
+        self.learner.set_state(read_dict(state, "optimizer", where), num_updates, targets, where)
 
     def compilations(self) -> int:
         """The number of versions that JAX has compiled; bounded, because batches are padded to few sizes.

@@ -9,12 +9,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from gymnasium import Space
 
-from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.columns import MissingColumnError
+from rollax.core import trees
+from rollax.core.spaces import path_text, space_text
 from rollax.errors import BatchError
 from rollax.policy.column_shapes import ColumnShapes, Misfit
-from rollax.spaces import path_text, space_text
 
 _NAMES = frozenset(value for key, value in vars(SampleBatch).items() if key.isupper())
 _OF_SEQUENCES = {
@@ -79,7 +79,7 @@ def _refused(policy: Any, name: str, misfit: Misfit) -> BatchError:
         fix = f"pass one row for each step, in the shapes of the {what} space; columns for an own loss get another name"
     return BatchError(
         f"The {what}s of the batch do not fit the policy's {what} space.",
-        where=f"{policy.described}, column {name!r}{path_text(misfit.path)}",
+        where=f"{policy.label}, column {name!r}{path_text(misfit.path)}",
         got=misfit.got,
         expected=f"{'whole ' if misfit.whole else ''}numbers {list(misfit.shape)}, of {space_text(misfit.space)}",
         fix=fix,
@@ -94,12 +94,12 @@ def naming_missing_columns(method: Method) -> Method:
         try:
             return method(self, batch)
         except MissingColumnError as error:
-            raise _missing(self.described, error.parts["got"], batch) from error
+            raise _missing(self.label, error.parts["got"], batch) from error
         except KeyError as error:
             name = error.args[0] if len(error.args) == 1 else None
             if not isinstance(name, str) or not (name in _NAMES or name in batch) or name in self.train_columns(batch):
                 raise  # the key is of another dict
-            raise _missing(self.described, name, batch) from error
+            raise _missing(self.label, name, batch) from error
 
     return cast(Method, named)
 

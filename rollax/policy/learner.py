@@ -10,15 +10,15 @@ import jax
 import numpy as np
 import optax
 
-from rollax import trees
 from rollax.batch import Columns
+from rollax.core import trees
+from rollax.core.sharing import cached_compilation
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.finite import not_finite
 from rollax.policy.gradient_steps import Devices, GradientSteps, Packed, Variables
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
 from rollax.policy.update_plan import UpdateResult
-from rollax.sharing import shared
 
 
 class Learner:
@@ -47,7 +47,7 @@ class Learner:
         self.devices = Devices() if devices is None else devices
         self._make_steps, self.has_targets = steps, has_targets
         # Compiled as a whole; op by op it would compile a program for every shape.
-        begin = shared(jax.jit, optimizer.init) if self.devices.count == 1 else None
+        begin = cached_compilation(jax.jit, optimizer.init) if self.devices.count == 1 else None
         begin = begin or self.devices.compiled(optimizer.init)
         optimizer_state = begin(self.devices.everywhere(dict(params)))
         params, extra = self.devices.first((dict(params), dict(extra)))
@@ -95,7 +95,7 @@ class Learner:
                 if not results.fetched()[-1]:  # on a GPU, sums may differ by rounding
                     after, taken, last = before, 0, 0
             update = UpdateResult({}, {}, self._diagnose(after, columns, plan.rows[last], coefficients, where))
-        self._take_over(after, self.num_updates + taken)
+        self._assign(after, self.num_updates + taken)
         return update
 
     def gradients(self, batch: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
@@ -128,7 +128,7 @@ class Learner:
             before = before._replace(extra={**before.extra, **extra})
             after, finite = self._steps.apply(before, given, lr)
             if finite:  # waits too
-                self._take_over(after, self.num_updates + 1)
+                self._assign(after, self.num_updates + 1)
                 return
             bad = _too_large(given, after.params)
         raise not_finite(where, self.num_updates, bad[0])
@@ -142,7 +142,7 @@ class Learner:
         variables = self.variables._replace(targets=self.targets, num_updates=np.int32(self.num_updates))
         return self.devices.everywhere(variables)
 
-    def _take_over(self, after: Variables, num_updates: int) -> None:
+    def _assign(self, after: Variables, num_updates: int) -> None:
         """Sets the variables that a compiled function has returned."""
         params, extra = self.devices.first((after.params, after.extra))
         self.variables = after._replace(params=params, extra=extra, num_updates=num_updates)

@@ -9,7 +9,7 @@ import jax
 
 from rollax.batch import Columns
 from rollax.config import TrainerConfig
-from rollax.methods import names_of_bases
+from rollax.core.overrides import names_of_bases
 from rollax.models.distributions.base import ActionDistribution
 from rollax.policy.gradient_steps import Devices, GradientSteps
 from rollax.policy.loss_result import td_error_of

@@ -10,12 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax import trees
 from rollax.batch import Columns, SampleBatch
 from rollax.batch.columns import check_batch
 from rollax.config import TrainerConfig, resolve_config
+from rollax.core import trees
+from rollax.core.overrides import overrides
+from rollax.core.schedules import Schedule
+from rollax.core.spaces import path_text, space_text
+from rollax.core.stored_values import generator_state, read_dict
 from rollax.errors import BatchError, EnvError, PolicyError
-from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, has_critic
 from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
@@ -29,9 +32,6 @@ from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.size_checks import check_sizes
 from rollax.policy.update_plan import UpdatePlan
-from rollax.schedules import Schedule
-from rollax.spaces import path_text, space_text
-from rollax.state import generator_state, section
 
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
 
@@ -149,7 +149,7 @@ class ModelPolicy(Policy):
     def _check_model_size(self) -> None:
         """PolicyError for a model that is larger than the stored weights for it; not of a user's class of models."""
         if self.config.model.custom_model is None and self.make_model.__module__.startswith("rollax."):
-            check_model_size(self._weight_shapes, self.described)
+            check_model_size(self._weight_shapes, self.label)
 
     @abstractmethod
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -288,7 +288,7 @@ class ModelPolicy(Policy):
         if not self.exploration.from_distribution:
             raise PolicyError(
                 "The policy has no action probabilities.",
-                where=self.described,
+                where=self.label,
                 got=f"exploration by {type(self.exploration).__name__}, in {space_text(self.action_space)}",
                 expected="actions that are drawn from the model's distribution",
                 fix="use 'dm', which requires no probabilities",
@@ -370,11 +370,11 @@ class ModelPolicy(Policy):
 
         BatchError for another class, no rows, padding without a memory, or columns that misfit the spaces.
         """
-        check_batch(batch, SampleBatch, self.described)
+        check_batch(batch, SampleBatch, self.label)
         if batch.seq_lens is not None and not self._in_sequences:
             raise BatchError(
                 "The batch is padded for a model with memory, and this model has none: padding would count as rows.",
-                where=self.described,
+                where=self.label,
                 got=f"{len(batch.seq_lens)} sequences of {batch.max_seq_len} rows, {batch.agent_steps} of them real",
                 expected="a batch without seq_lens",
                 fix="pass the batch as it was before sequences()",
@@ -382,7 +382,7 @@ class ModelPolicy(Policy):
         if not len(batch):
             raise BatchError(
                 "The batch has no rows.",
-                where=self.described,
+                where=self.label,
                 got=f"columns {sorted(batch)} of 0 rows",
                 expected="1 row or more",
                 fix="do not call it if nothing was sampled",
@@ -414,5 +414,5 @@ class ModelPolicy(Policy):
     def set_acting_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}, acting"
         rng = generator_state(state, "rng", where, self.acting_rng)
-        self.exploration.set_state(section({"exploration": {}, **state}, "exploration", where))
+        self.exploration.set_state(read_dict({"exploration": {}, **state}, "exploration", where))
         self.acting_rng.bit_generator.state = rng

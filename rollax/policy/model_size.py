@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from rollax.core.memory import gib
 from rollax.errors import PolicyError
-from rollax.memory import gib
 
 _ANYWAY = 64 << 20  # bytes
 _USES = 2  # evaluation may have policies of its own

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from rollax.core.overrides import names_of_bases
 from rollax.errors import CheckpointError
-from rollax.methods import names_of_bases
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 """Attribute -> path in it -> array."""
@@ -26,11 +26,11 @@ _DEPTH = 3
 def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     """The arrays of all attributes with nnx modules, optimizers, variables or JAX arrays, also inside pytrees.
 
-    NumPy arrays, numbers and the attributes in `stored_apart` are left out. Raises CheckpointError if an attribute is
-    another object that contains such arrays.
+    NumPy arrays, numbers and the attributes in `custom_state_attributes` are left out. Raises CheckpointError if an
+    attribute is another object that contains such arrays.
     """
     found = {}
-    apart = _NEVER | names_of_bases(type(policy), "stored_apart")
+    apart = _NEVER | names_of_bases(type(policy), "custom_state_attributes")
     for name, value in vars(policy).items():
         if name in apart:
             continue
@@ -40,11 +40,11 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
             if not _is_state(leaf) and _hides_state(leaf, _DEPTH):
                 raise CheckpointError(
                     "State would be lost: networks or arrays are inside an object that a checkpoint does not store.",
-                    where=f"{policy.described}, attribute {name!r}",
+                    where=f"{policy.label}, attribute {name!r}",
                     got=f"{type(leaf).__name__} ({type(leaf).__module__})",
                     expected="nnx modules, optimizers, optax states or JAX arrays, also in dicts, lists and tuples",
                     fix="make them attributes of the policy; or store them in get_state, restore them in set_state and "
-                    f"name the attribute: stored_apart = frozenset({{{name!r}}})",
+                    f"name the attribute: custom_state_attributes = frozenset({{{name!r}}})",
                 )
     return found
 
@@ -148,7 +148,7 @@ def _check(policy: Any, what: str, got: Any, expected: Any) -> None:
     if got != expected:
         raise CheckpointError(
             f"{what} differ from those of this policy.",
-            where=policy.described,
+            where=policy.label,
             got=got,
             expected=expected,
             fix="restore with the class that the checkpoint was made with; an attribute with state must exist, with "

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import Space
 
-from rollax import spaces, trees
 from rollax.batch import DEFAULT_POLICY, Fragment, SampleBatch
+from rollax.core import spaces, trees
+from rollax.core.overrides import call_accepted
+from rollax.core.spaces import space_text
+from rollax.core.stored_values import read_count, read_dict, read_value
 from rollax.errors import PolicyError
-from rollax.methods import call_accepted
 from rollax.policy.raw_observations import columns_of_one
 from rollax.policy.replayed import ReplayedSequences
-from rollax.spaces import space_text
-from rollax.state import count, entry, section
 
 Weights = Mapping[str, Any]
 ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
@@ -74,7 +74,7 @@ class Policy(ABC):
     statistics: tuple[str, ...] = ()
     """The names of the statistics of `learn_on_batch`; results contain `None` for each before the first update."""
 
-    stored_apart: ClassVar[frozenset[str]] = frozenset()
+    custom_state_attributes: ClassVar[frozenset[str]] = frozenset()
     """Attributes with networks or JAX arrays that an override of `get_state` stores, in addition to those of the base
     classes; all others are stored by `own_arrays`."""
 
@@ -92,7 +92,7 @@ class Policy(ABC):
         return f"{type(self).__name__}({self.name!r}, {spaces})"
 
     @property
-    def described(self) -> str:
+    def label(self) -> str:
         """Its id and class, for errors."""
         return f"policy {self.name!r}, class {type(self).__name__}"
 
@@ -195,7 +195,7 @@ class Policy(ABC):
         """
         raise PolicyError(
             "The policy does not return the probabilities of its actions.",
-            where=self.described,
+            where=self.label,
             got=f"action space {space_text(self.action_space)}, and no method action_probabilities",
             expected="a Discrete action space, and action_probabilities(obs_batch, explore=...) -> [N, n]",
             fix="implement action_probabilities in the policy's class",
@@ -221,7 +221,7 @@ class Policy(ABC):
         """
         raise PolicyError(
             "The policy does not return the log-probabilities of given actions.",
-            where=self.described,
+            where=self.label,
             got=f"action space {space_text(self.action_space)}, and no method action_logp",
             expected="action_logp(actions, obs_batch, ...) -> ([N], states)",
             fix="implement action_logp in the policy's class, or estimate it by 'dm', which requires no probabilities",
@@ -323,9 +323,9 @@ class Policy(ABC):
         Raises CheckpointError for a missing or wrong value, or attributes with other networks or arrays.
         """
         where = f"policy {self.name!r}"
-        timestep, acting = count(state, "timestep", where), section(state, "acting", where)
-        self._set_own_arrays(section({"own": {}, **state}, "own", where))
-        self.set_weights(entry(state, "weights", where))
+        timestep, acting = read_count(state, "timestep", where), read_dict(state, "acting", where)
+        self._set_own_arrays(read_dict({"own": {}, **state}, "own", where))
+        self.set_weights(read_value(state, "weights", where))
         self.timestep = timestep
         self.set_acting_state(acting)
 
@@ -350,7 +350,7 @@ class Policy(ABC):
     def _cannot(self, method: str) -> PolicyError:
         return PolicyError(
             f"This policy does not implement {method}.",
-            where=self.described,
+            where=self.label,
             expected=f"a class that overrides {method}",
             fix=f"implement {method}, or leave the policy out of policies_to_train",
         )

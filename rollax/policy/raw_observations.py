@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import Path, bounds, in_dtype, of_each, path_text, walk
 from rollax.errors import EnvError, NonFiniteError
-from rollax.spaces import Path, bounds, in_dtype, of_each, path_text, walk
 
 
 def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from rollax import trees
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.batch.columns import PER_SEQUENCE
+from rollax.core import trees
+from rollax.core.spaces import zeros
 from rollax.errors import PolicyError
 from rollax.models.outputs import initial_state_of, is_recurrent
-from rollax.spaces import zeros
 
 ARGUMENT_OF = {
     SampleBatch.STATE_IN: "state_batches",

@@ -112,7 +112,7 @@ class SearchedPolicy(JaxPolicy):
         if np.shape(vector) != (size,):
             raise ShapeError(
                 "The vector does not have the length of the parameters.",
-                where=f"{self.described}, parts_of",
+                where=f"{self.label}, parts_of",
                 got=np.shape(vector),
                 expected=(size,),
                 fix="change a copy of get_vector() of a policy with the same model",

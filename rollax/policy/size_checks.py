@@ -9,11 +9,11 @@ from itertools import pairwise
 from gymnasium import Space, spaces
 
 from rollax.config import TrainerConfig
+from rollax.core.memory import available_memory_bytes, gib
+from rollax.core.spaces import leaves, space_text
 from rollax.errors import ConfigError
-from rollax.memory import gib, memory_there
 from rollax.models.config import ModelConfig
 from rollax.models.features import MIN_IMAGE_SIDE, ImageLayout
-from rollax.spaces import leaves, space_text
 
 _NOT_IN_OWN_NETWORKS = ("use_lstm", "use_gru", "free_log_std", "vf_share_layers")
 _OF_IMAGES = ("conv_filters", "conv_activation", "conv_dense")
@@ -87,7 +87,7 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
 
 def check_fits(what: str, wanted: int, where: str, fix: str) -> None:
     """Raises ConfigError if so many bytes cannot fit into the memory."""
-    there = memory_there()
+    there = available_memory_bytes()
     if wanted > there:
         raise ConfigError(
             f"{what} needs more memory than this machine has.",

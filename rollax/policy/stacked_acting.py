@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import Columns, SampleBatch
+from rollax.core import trees
 from rollax.policy.acting_device import Copies
 
 BLOCK = 16

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.batch import Columns, SampleBatch
-from rollax.methods import overrides
+from rollax.core.overrides import overrides
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.jax_policy import JaxPolicy

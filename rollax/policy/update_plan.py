@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.batch import Columns
+from rollax.core.numbers import is_whole
 from rollax.errors import NonFiniteError, PolicyError
-from rollax.numbers import is_whole
 
 UpdatedTargets = Callable[[Columns, Columns, Any], Columns]
 """(targets, params, num_updates) -> targets, after a gradient step."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rollax.core.numbers import NON_NUMERIC_KINDS
 from rollax.errors import PolicyError
-from rollax.numbers import NO_NUMBERS
 
 _SAME_NETWORK = (
     "use the spaces and the config that the weights were made with: 'model', and keys of the algorithm that shape its "
@@ -57,7 +57,7 @@ def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: st
                 fix=_SAME_NETWORK,
             )
         dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-        if getattr(dtype, "kind", "") in NO_NUMBERS:
+        if getattr(dtype, "kind", "") in NON_NUMERIC_KINDS:
             raise PolicyError(
                 "An array of the weights has no real numbers.",
                 where=f"{where}, {name}",

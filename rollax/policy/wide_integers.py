@@ -8,10 +8,10 @@ import jax
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax import trees
 from rollax.batch import Columns
+from rollax.core import trees
+from rollax.core.spaces import Path, at, leaves, path_text, space_text
 from rollax.errors import BatchError, EnvError
-from rollax.spaces import Path, at, leaves, path_text, space_text
 
 
 class WideIntegers:

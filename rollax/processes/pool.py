@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from rollax.core.cleanup import cleanup_on_error
 from rollax.errors import WorkerError, text_of
 from rollax.processes.actors import Actors, ProcessLostError
 from rollax.processes.failures import Failures, log
-from rollax.undoing import undone_on_failure
 
 _FOREVER = float("inf")
 _STOP_S = 5.0  # how long actors may take to stop before their processes are killed
@@ -201,7 +201,7 @@ class ActorPool:
         """
         self._making_all = True
         try:
-            with undone_on_failure(self.stop):
+            with cleanup_on_error(self.stop):
                 while self._restarts or self.healthy < len(self._live):
                     self._take(_FOREVER)
         finally:

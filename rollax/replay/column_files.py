@@ -20,11 +20,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import atomic, trees
 from rollax.batch import Fragment
+from rollax.core import atomic_files, trees
+from rollax.core.storage import parsed_json
 from rollax.errors import CheckpointError, DatasetError
 from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of, layout_to_json
-from rollax.storage import parsed_json
 
 _MANIFEST, _FORMAT = "columns.json", 1
 _LEFT_FOR_S = 3600.0
@@ -47,12 +47,12 @@ class ColumnWriter:
     def __init__(self, path: Path, columns: Mapping[str, tuple[str, ...]]) -> None:
         self._path = path
         self._columns = columns
-        self._temporary = atomic.temporary_for(path)
+        self._temporary = atomic_files.temporary_for(path)
         self._files: dict[str, BinaryIO] = {}
         self._layouts: dict[str, dict[str, Layout]] = {}
         self._slots = dict.fromkeys(columns, 0)
         try:
-            atomic.make_parents(path.parent)
+            atomic_files.make_parents(path.parent)
             _remove_leftovers(path)
             os.mkdir(self._temporary)
         except OSError as error:
@@ -110,11 +110,11 @@ class ColumnWriter:
                 json.dump(manifest, file)
                 file.flush()
                 os.fsync(file.fileno())
-            atomic.sync_folder(self._temporary)
+            atomic_files.sync_folder(self._temporary)
             columns = open_columns(self._temporary)
             assert columns is not None
             self._replace()
-            atomic.sync_folder(self._path.parent)
+            atomic_files.sync_folder(self._path.parent)
         except OSError as error:
             raise _failed(error, self._path) from error
         return columns
@@ -140,7 +140,7 @@ class ColumnWriter:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-            old = atomic.temporary_for(self._path)
+            old = atomic_files.temporary_for(self._path)
             with suppress(FileNotFoundError):  # another process has just removed it
                 os.rename(self._path, old)
             shutil.rmtree(old, ignore_errors=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.batch.finite import first_not_finite
 from rollax.config.stored import key_from_json, key_to_json
+from rollax.core import trees
+from rollax.core.stored_values import wrong_value
 from rollax.errors import BatchError, NonFiniteError
-from rollax.state import wrong
 
 _MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID)
 
@@ -114,7 +114,7 @@ def empty_column(layout: Any, where: str) -> trees.Tree:
     try:
         return _empty(layout)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise wrong(where, f"{layout!r} ({error})", "shapes and types of its arrays") from error
+        raise wrong_value(where, f"{layout!r} ({error})", "shapes and types of its arrays") from error
 
 
 def _empty(layout: Any) -> trees.Tree:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import at
 from rollax.errors import ConfigError
 from rollax.replay.links import Addition, Links
-from rollax.spaces import at
 
 
 @dataclass(frozen=True)

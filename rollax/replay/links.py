@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.batch.columns import positions_in
 from rollax.batch.n_step import Windows, n_step_windows
-from rollax.state import array, count, entry, wrong
+from rollax.core import trees
+from rollax.core.stored_values import read_array, read_count, read_value, wrong_value
 
 _NONE = -1
 _COLUMNS = ("following", "preceding", "number", "back", "terminated", "truncated", "observed")
@@ -196,27 +196,31 @@ class Links:
 
     def check_state(self, state: Mapping[str, Any], where: str) -> int:
         """Checks the state of a ring buffer of this size and returns the slots in use."""
-        taken = count(state, "taken", where)
+        taken = read_count(state, "taken", where)
         filled = min(taken, self.size)
         slots = self.following.dtype
         for name in ("terminated", "truncated", "observed", "number"):
-            array(state, name, where, shape=(filled,), dtype=getattr(self, name).dtype)
-        back = array(state, "back", where, shape=(filled if self._images > 1 else 0,), dtype=slots)
-        shape = np.shape(entry(state, "open_trajectories", where))
-        trajectories = array(state, "open_trajectories", where, shape=shape, dtype=np.int64)
-        opened = array(state, "open_slots", where, shape=trajectories.shape, dtype=np.int64)
+            read_array(state, name, where, shape=(filled,), dtype=getattr(self, name).dtype)
+        back = read_array(state, "back", where, shape=(filled if self._images > 1 else 0,), dtype=slots)
+        shape = np.shape(read_value(state, "open_trajectories", where))
+        trajectories = read_array(state, "open_trajectories", where, shape=shape, dtype=np.int64)
+        opened = read_array(state, "open_slots", where, shape=trajectories.shape, dtype=np.int64)
         for name, found in (("back", back), ("open_slots", opened)):
             if found.size and not (found.min() >= 0 and found.max() < filled):
-                raise wrong(f"{where}: {name}", "empty slots", f"slots from 0 to {filled - 1}")
+                raise wrong_value(f"{where}: {name}", "empty slots", f"slots from 0 to {filled - 1}")
         if trajectories.ndim != 1 or (np.diff(trajectories) <= 0).any():
-            raise wrong(f"{where}: open_trajectories", "trajectories out of order", "an array [K] of ascending numbers")
+            raise wrong_value(
+                f"{where}: open_trajectories", "trajectories out of order", "an array [K] of ascending numbers"
+            )
         here = np.arange(filled)
         for name, direction in (("following", 1), ("preceding", -1)):
-            there = array(state, name, where, shape=(filled,), dtype=slots).astype(np.int64)
+            there = read_array(state, name, where, shape=(filled,), dtype=slots).astype(np.int64)
             linked = there != _NONE
             ages = ((there - taken) % self.size - (here - taken) % self.size)[linked] * direction
             if ((there < _NONE) | (there >= filled)).any() or (ages <= 0).any():
-                raise wrong(f"{where}: {name}", "a link to an empty slot, or back in time", "a trajectory's order")
+                raise wrong_value(
+                    f"{where}: {name}", "a link to an empty slot, or back in time", "a trajectory's order"
+                )
         return filled
 
     def set_state(self, state: Mapping[str, Any]) -> None:

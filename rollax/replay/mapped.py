@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import n_step_windows
+from rollax.core import trees
 from rollax.replay.column_files import MappedColumns
 from rollax.replay.replay import Replay
 

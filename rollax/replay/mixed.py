@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.columns import PER_SEQUENCE
+from rollax.core import trees
 from rollax.errors import BatchError
 from rollax.replay.replay import Replay
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.batch import SampleBatch
+from rollax.core.stored_values import read_array, read_number, read_value, wrong_value
 from rollax.errors import NonFiniteError
 from rollax.replay.frames import StackedFrames
 from rollax.replay.replay import check_range
 from rollax.replay.sum_tree import SumTree
 from rollax.replay.uniform import UniformReplay
-from rollax.state import array, entry, number, wrong
 
 
 class PrioritizedReplay(UniformReplay):
@@ -86,12 +86,12 @@ class PrioritizedReplay(UniformReplay):
 
         `alpha` may differ, as for `set_state`. It raises CheckpointError if the rows differ.
         """
-        alpha = number({"alpha": self.alpha, **state}, "alpha", self.where)
-        largest = number({"largest_priority": 1.0, **state}, "largest_priority", self.where)
+        alpha = read_number({"alpha": self.alpha, **state}, "alpha", self.where)
+        largest = read_number({"largest_priority": 1.0, **state}, "largest_priority", self.where)
         priorities = np.zeros(0)
         if state:
             shape = (self._rows.links.filled,)
-            priorities = array(state, "priorities", self.where, shape=shape, dtype=np.float64)
+            priorities = read_array(state, "priorities", self.where, shape=shape, dtype=np.float64)
         self._largest = float(largest)
         self._tree.set(np.flatnonzero(self._drawable), self._largest**self.alpha)
         self._restore_priorities(priorities, alpha)
@@ -105,13 +105,13 @@ class PrioritizedReplay(UniformReplay):
     def check_state(self, state: Mapping[str, Any]) -> None:
         super().check_state(state)
         for key in {"largest_priority", "alpha"} & state.keys():
-            number(state, key, self.where)
+            read_number(state, key, self.where)
         if "priorities" in state:
-            expected = np.shape(entry(state, "whole", self.where))
-            priorities = array(state, "priorities", self.where, shape=expected, dtype=np.float64)
+            expected = np.shape(read_value(state, "whole", self.where))
+            priorities = read_array(state, "priorities", self.where, shape=expected, dtype=np.float64)
             if not (np.isfinite(priorities).all() and (priorities >= 0).all()):
                 got = "numbers that are negative or not finite"
-                raise wrong(f"{self.where}: priorities", got, "numbers of at least 0")
+                raise wrong_value(f"{self.where}: priorities", got, "numbers of at least 0")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Like `UniformReplay.set_state`; `alpha` may differ too, and priorities then have the new exponent."""

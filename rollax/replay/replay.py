@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import dtype_of_returns
+from rollax.core import trees
 from rollax.errors import BatchError, ConfigError
 from rollax.replay.sequences import sequences_from
 

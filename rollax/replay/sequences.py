@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import dtype_of_returns, n_step_windows
+from rollax.core import trees
 
 if TYPE_CHECKING:
     from rollax.replay.links import Links

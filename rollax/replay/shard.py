@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.batch import MultiAgentBatch, SampleBatch
+from rollax.core.stored_values import generator_state, read_dict
 from rollax.replay.uniform import UniformReplay
-from rollax.state import generator_state, section
 
 BufferOfSize = Callable[[int], UniformReplay]
 """Makes a buffer of a number of slots. It can be pickled."""
@@ -78,7 +78,7 @@ class ReplayShard:
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Refuses what `set_state` would refuse; see `check_states`."""
-        check_states(self.buffers, section(state, "buffers", "replay shard"))
+        check_states(self.buffers, read_dict(state, "buffers", "replay shard"))
         generator_state(state, "rng", "replay shard", self._rng)
 
     def set_state(self, state: Mapping[str, Any]) -> Contents:
@@ -104,7 +104,7 @@ class ReplayShard:
 def check_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]) -> None:
     """Refuses what `set_states` would refuse; see `UniformReplay.check_state`."""
     for policy_id, buffer in buffers.items():
-        buffer.check_state(section({policy_id: {}, **states}, policy_id, buffer.where))
+        buffer.check_state(read_dict({policy_id: {}, **states}, policy_id, buffer.where))
 
 
 def set_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]) -> None:

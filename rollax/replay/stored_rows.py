@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.core import trees
+from rollax.core.memory import check_buffer_fits
+from rollax.core.stored_values import read_dict, read_value, wrong_value
 from rollax.errors import CheckpointError, ConfigError
-from rollax.memory import check_buffer_fits
 from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of, layout_to_json
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Addition, Links
-from rollax.state import entry, section, wrong
 
 log = logging.getLogger("rollax.replay")
 _OBS = SampleBatch.OBS
@@ -158,11 +158,11 @@ class StoredRows:
     def check_state(self, state: Mapping[str, Any]) -> None:
         if not state:
             return
-        links, columns = (section(state, name, self._where) for name in ("links", "columns"))
+        links, columns = (read_dict(state, name, self._where) for name in ("links", "columns"))
         for what, keys, stored, own in (
-            ("capacity", "buffer_size", entry(links, "size", self._where), self.capacity),
+            ("capacity", "buffer_size", read_value(links, "size", self._where), self.capacity),
             ("set of columns", "prioritized_replay, model", sorted(columns), sorted(self.names)),
-            ("number of stacked frames", "frame_stack_axis", entry(links, "images", self._where), self._images),
+            ("number of stacked frames", "frame_stack_axis", read_value(links, "images", self._where), self._images),
         ):
             if stored != own:
                 raise CheckpointError(
@@ -174,14 +174,14 @@ class StoredRows:
                     "another, pass its weights to a new trainer: new.set_weights(restored.get_weights())",
                 )
         where = {name: f"{self._where}, column {name!r}" for name in columns}
-        empty = self._empty({name: entry(columns[name], "like", where[name]) for name in columns})
+        empty = self._empty({name: read_value(columns[name], "like", where[name]) for name in columns})
         filled = Links(self.capacity, self._images).check_state(links, self._where)
         for name, column in empty.items():
             expected = [(array.dtype, (filled, *array.shape[1:])) for array in trees.leaves(column)]
-            arrays = entry(columns[name], "arrays", where[name])
+            arrays = read_value(columns[name], "arrays", where[name])
             found = [(getattr(array, "dtype", None), np.shape(array)) for array in arrays]
             if found != expected:
-                raise wrong(where[name], str(found), str(expected))
+                raise wrong_value(where[name], str(found), str(expected))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` of rows of the same capacity, columns and frames returned; see `check_state`."""

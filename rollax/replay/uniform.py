@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.batch.columns import check_batch
+from rollax.core.stored_values import read_array, wrong_value
 from rollax.replay.fragment_checks import without_repeats
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Addition
 from rollax.replay.replay import Replay
 from rollax.replay.stored_rows import StoredRows
-from rollax.state import array, wrong
 
 log = logging.getLogger("rollax.replay")
 
@@ -149,9 +149,9 @@ class UniformReplay(Replay):
         rows = _of_rows(state)
         self._rows.check_state(rows)
         if rows:
-            array(state, "whole", self.where, shape=state["links"]["observed"].shape, dtype=np.bool_)
+            read_array(state, "whole", self.where, shape=state["links"]["observed"].shape, dtype=np.bool_)
         elif "whole" in state:
-            raise wrong(self.where, sorted(state), "rows, or nothing about them")
+            raise wrong_value(self.where, sorted(state), "rows, or nothing about them")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` of a buffer of the same capacity, columns and frames returned; {} empties it.

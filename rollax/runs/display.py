@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rollax.atomic import absolute
+from rollax.core.atomic_files import absolute
+from rollax.core.importing import current_folder
 from rollax.errors import ConfigError, RollaxError, nearest
-from rollax.importing import current_folder
 from rollax.runs.results import number_in
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rollax.core.numbers import is_whole
 from rollax.errors import ConfigError
-from rollax.numbers import is_whole
 from rollax.runs.display import ProgressMode, make_display, title_of
 from rollax.runs.interrupts import StopRequest
 from rollax.runs.run_folder import RunFolder
@@ -18,7 +18,7 @@ from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
-    from rollax.evaluation.metrics import TrainResult
+    from rollax.rollout.metrics import TrainResult
 
 EVALUATION_INTERVAL = 10
 """Iterations between evaluations for a greedy goal, if the config sets no interval."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rollax.atomic import absolute
+from rollax.core.atomic_files import absolute
+from rollax.core.figure_files import written_to
+from rollax.core.storage import parsed_json
 from rollax.errors import RollaxError
-from rollax.figures import written_to
-from rollax.storage import parsed_json
 
 RESULTS_NAME = "result.jsonl"
 WHERE_IN_RESULT = {

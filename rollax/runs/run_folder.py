@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rollax import storage
+from rollax.core import storage
+from rollax.core.cleanup import cleanup_on_error
 from rollax.errors import CheckpointError, ConfigError, RollaxError
 from rollax.runs.display import title_of
 from rollax.runs.event_log import EventLog
@@ -26,7 +27,6 @@ from rollax.runs.results import (
     to_json,
 )
 from rollax.runs.run_lock import LOCK_NAME, RunLock, refuse_used
-from rollax.undoing import undone_on_failure
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -70,7 +70,7 @@ class RunFolder:
         self._title = title_of(experiment["run"], experiment["env"])
         self._best_by, self._keep = best_by, keep_checkpoints
         self._events: EventLog | None = None
-        with undone_on_failure(self._lock.release):
+        with cleanup_on_error(self._lock.release):
             self._results: IO[bytes] = self._begun(experiment, continues_after)
         self._last_line = self._results.tell()
 

@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rollax.atomic import absolute
+from rollax.core.atomic_files import absolute
+from rollax.core.cleanup import cleanup_on_error
 from rollax.errors import ConfigError
-from rollax.undoing import undone_on_failure
 
 log = logging.getLogger("rollax.runs")
 
@@ -93,7 +93,7 @@ def _locked(path: Path, where: str) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         _held.add(descriptor)
-        with undone_on_failure(partial(_close, descriptor)):
+        with cleanup_on_error(partial(_close, descriptor)):
             _lock(descriptor, fcntl.LOCK_EX, path.parent, where)
             if _is_named(descriptor, path):
                 return descriptor

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rollax.core.numbers import is_number
 from rollax.errors import ConfigError, nearest
-from rollax.numbers import is_number
 from rollax.runs.results import WHERE_IN_RESULT, number_in
 
 _GOALS = ("episode_reward_mean", "evaluation_reward_mean")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from rollax import spaces, trees
-from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.methods import overrides
+from rollax.core import spaces, trees
+from rollax.core.overrides import overrides
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy
+from rollax.rollout.policy_runner import PolicyRunner
 
 _MOST_ROWS = 1_024
 _QUICK = 0.002

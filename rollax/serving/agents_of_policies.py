@@ -9,10 +9,10 @@ from typing import Any
 
 from rollax.algorithms.checkpoint import untrusted
 from rollax.config.stored import decode_config
+from rollax.core.importing import StoredCode
+from rollax.core.stored_values import wrong_value
 from rollax.errors import ConfigError, RequestError
-from rollax.evaluation.policy_mapping import policy_mapping
-from rollax.importing import StoredCode
-from rollax.state import wrong
+from rollax.rollout.policy_mapping import policy_mapping
 
 PolicyMapping = Callable[..., str]
 """(agent id) or (agent id, episode) -> policy id."""
@@ -45,7 +45,7 @@ def policy_mapping_of(
     config = decode_config(stored["config"], trust="everything" if trust_code else "nothing")
     multiagent = config.get("multiagent") or {}
     if not isinstance(multiagent, Mapping):
-        raise wrong(f"{path}: config key 'multiagent'", multiagent, "a dict")
+        raise wrong_value(f"{path}: config key 'multiagent'", multiagent, "a dict")
     several = bool(multiagent.get("policies"))
     if given is None and len(policy_ids) == 1:
         return None, several

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rollax.core.numbers import is_number, is_whole
 from rollax.errors import ConfigError, RequestError, not_installed
-from rollax.numbers import is_number, is_whole
 
 if TYPE_CHECKING:
     from rollax.serving.client_calls import Calls

@@ -11,14 +11,14 @@ from typing import Any
 
 from rollax.algorithms.registry import run_name
 from rollax.algorithms.trainer import Trainer
+from rollax.core.cleanup import cleanup_on_error
+from rollax.core.storage import newest
 from rollax.errors import NonFiniteError
-from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.rollout.worker import RolloutWorker
 from rollax.runs.interrupts import StopRequest
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX, RunFolder
 from rollax.runs.run_lock import RunLock
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
-from rollax.storage import newest
-from rollax.undoing import undone_on_failure
 
 log = logging.getLogger("rollax.serving")
 
@@ -48,7 +48,7 @@ def make_learning_trainer(
     }
     settings = {**env_config, "run_folder": str(folder), **config.get("env_config", {})}
     trainer = trainer_class(config={**defaults, **config, "env_config": settings})
-    with undone_on_failure(trainer.stop):
+    with cleanup_on_error(trainer.stop):
         found = newest(folder / CHECKPOINTS, PREFIX)
         if found is not None:
             trainer.restore(found)

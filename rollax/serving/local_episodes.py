@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.core import trees
 from rollax.errors import EpisodeLostError, RequestError
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory
 from rollax.serving.readers import AgentReader
 

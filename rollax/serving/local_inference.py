@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from rollax import trees
+from rollax.core import trees
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import RequestError
 from rollax.serving.acting import Actor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollax import trees
+from rollax.core import trees
 
 
 class Observations(Mapping[str, Any]):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rollax import trees
+from rollax.core import trees
 from rollax.serving.acting import Actor, AgentMemory
 
 log = logging.getLogger("rollax.serving")

@@ -15,7 +15,7 @@ from rollax.algorithms import checkpoint
 from rollax.algorithms.load_policy import load_policies
 from rollax.algorithms.trainer import Trainer
 from rollax.errors import ConfigError, RequestError
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory, columns_of
 from rollax.serving.agents_of_policies import PolicyMapping, policy_mapping_of
 from rollax.serving.backend import Backend, OnActions, hello_of
@@ -207,7 +207,7 @@ class PolicyBackend(Backend):
         return policy_to_bytes(self.actors[policy_id].runner, self._version)
 
     def onnx(self, policy_id: str) -> bytes:
-        from rollax.export.onnx_model import policy_to_onnx  # requires an extra
+        from rollax.serving.export.onnx_model import policy_to_onnx  # requires an extra
 
         return policy_to_onnx(self.actors[policy_id].runner)
 

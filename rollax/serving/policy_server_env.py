@@ -14,7 +14,7 @@ from rollax.config.stored import space_from_json
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.registry import id_without_module
 from rollax.errors import ConfigError, RollaxError, nearest
-from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.rollout.worker import RolloutWorker
 from rollax.runs.results import read_results
 from rollax.serving.learning_curve import LearningCurve
 from rollax.serving.limits import Limits

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import ACTION_MASK, choices, leaves
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import RequestError
 from rollax.serving.backend import Backend
@@ -18,7 +19,6 @@ from rollax.serving.protocol import Episode, Hello, Trajectory
 from rollax.serving.request_checks import AllowedActions, check_finite_number, read_plain
 from rollax.serving.sessions import Session
 from rollax.serving.values import SpaceValues, Where
-from rollax.spaces import ACTION_MASK, choices, leaves
 
 ONE_AGENT = frozenset({""})
 """The agents of an episode with a single agent."""

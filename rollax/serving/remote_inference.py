@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from rollax.core.numbers import numeric_array
 from rollax.errors import RequestError
-from rollax.numbers import numeric_array
 from rollax.serving.client_calls import Calls
 from rollax.serving.protocol import PROTOCOL_VERSION
 

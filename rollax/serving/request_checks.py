@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from rollax.core.spaces import ACTION_MASK, choices, have_choices
+from rollax.core.trees import Tree, index
 from rollax.errors import RequestError
 from rollax.policy.action_masks import are_allowed, masks_choices
 from rollax.serving.values import Where, plain, unpack
-from rollax.spaces import ACTION_MASK, choices, have_choices
-from rollax.trees import Tree, index
 
 _LARGEST = float(np.finfo(np.float32).max)
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space
 
-from rollax import trees
+from rollax.core import trees
 from rollax.env.external.episode import ByAgent
 from rollax.env.external.episodes import ExternalEpisodes
 from rollax.env.external.queue import EnvStoppedError, QueueFullError
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import EnvError, PolicyError, RequestError
-from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.rollout.policy_runner import PolicyRunner
+from rollax.rollout.worker import RolloutWorker
 from rollax.serving.backend import Backend, OnActions, hello_of
 from rollax.serving.learning_curve import LearningCurve
 from rollax.serving.protocol import Actions, Episode, Hello, Submitted, Trajectory
@@ -155,7 +155,7 @@ class TrainingBackend(Backend):
         return policy_to_bytes(self.worker.runners[policy_id], version)
 
     def onnx(self, policy_id: str) -> bytes:
-        from rollax.export.onnx_model import policy_to_onnx  # requires an extra
+        from rollax.serving.export.onnx_model import policy_to_onnx  # requires an extra
 
         return policy_to_onnx(self.worker.runners[policy_id])
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from rollax.core.numbers import all_finite, numeric_array
+from rollax.core.spaces import Path, bounds, path_text
+from rollax.core.trees import Tree, concat
 from rollax.errors import RequestError
-from rollax.numbers import all_finite, numeric_array
-from rollax.spaces import Path, bounds, path_text
-from rollax.trees import Tree, concat
 
 Where = Callable[[int], str]
 """Row -> the location of a value in an error message."""

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from rollax import storage
 from rollax.config import TrainerConfig
 from rollax.config.stored import GIVEN, POLICY, space_from_json, space_to_json
+from rollax.core import storage
+from rollax.core.importing import StoredCode, named_by_file, path_of
 from rollax.errors import CheckpointError, RequestError
-from rollax.evaluation.filters import FILTERS, make_filter
-from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.model_size import models_as_large_as
 from rollax.policy.policy import Policy
+from rollax.rollout.filters import FILTERS, make_filter
+from rollax.rollout.policy_runner import PolicyRunner
 
 FORMAT = "rollax-policy-1"
 _KEY = "rollax"

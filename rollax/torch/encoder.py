@@ -10,9 +10,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rollax.core.spaces import Path, at
 from rollax.models.config import ModelConfig
 from rollax.models.features import ImageLayout, UnitInterval, feature_leaves, not_encodable, one_hot_values
-from rollax.spaces import Path, at
 from rollax.torch.layers import CNN
 
 

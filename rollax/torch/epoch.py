@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rollax import trees
 from rollax.batch import Columns
+from rollax.core import trees
 from rollax.policy.minibatches import Minibatches
 
 

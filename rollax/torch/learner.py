@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rollax import trees
 from rollax.batch import Columns
+from rollax.core import trees
+from rollax.core.importing import path_of
 from rollax.errors import NonFiniteError, PolicyError
-from rollax.importing import path_of
 from rollax.policy.finite import not_finite
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, UpdateResult

@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.composite import check_box
@@ -20,7 +21,6 @@ from rollax.models.embeddings import EMBEDDINGS, check_parametric, embedding_siz
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.outputs import Outputs
 from rollax.policy.size_checks import check_layers
-from rollax.spaces import ACTION_MASK
 from rollax.torch.encoder import Encoder
 from rollax.torch.layers import GRU, LSTM, MLP, dense
 

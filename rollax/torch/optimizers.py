@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rollax.core.importing import path_of
 from rollax.errors import CheckpointError, PolicyError
-from rollax.importing import path_of
 from rollax.torch.weights import to_numpy
 
 _NUMBER = "()"

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rollax.core.overrides import names_of_bases
+from rollax.core.stored_values import read_array
 from rollax.errors import CheckpointError
-from rollax.methods import names_of_bases
-from rollax.state import array
 from rollax.torch.optimizers import optimizer_arrays, set_optimizer_arrays
 from rollax.torch.policy_model import refuse_extra_state
 from rollax.torch.weights import assign, extra_of, parameters_of, to_numpy
@@ -31,8 +31,8 @@ _DEPTH = 3
 def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     """The arrays of all attributes with modules, optimizers or tensors, also inside dicts, lists and tuples.
 
-    NumPy arrays, numbers and the attributes in `stored_apart` are left out. Raises CheckpointError if an attribute is
-    another object that contains such state.
+    NumPy arrays, numbers and the attributes in `custom_state_attributes` are left out. Raises CheckpointError if an
+    attribute is another object that contains such state.
     """
     names, stored, found = _names(policy), dict.fromkeys(_stored(policy), _DEPTH + 1), {}
     for name, value in _attributes(policy):
@@ -44,12 +44,12 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
             if not isinstance(part, _STATE) and _hides_state(part, stored, _DEPTH):
                 raise CheckpointError(
                     "State would be lost: networks or tensors are inside an object that a checkpoint does not store.",
-                    where=f"{policy.described}, attribute {name!r}",
+                    where=f"{policy.label}, attribute {name!r}",
                     got=f"{type(part).__name__} ({type(part).__module__})",
                     expected="modules, optimizers or tensors of PyTorch, also in dicts, lists and tuples",
                     fix="make them attributes of the policy, and for a scheduler use the key `lr_schedule` or override "
                     "learning_rates(); or store them in get_state, restore them in set_state and "
-                    f"name the attribute: stored_apart = frozenset({{{name!r}}})",
+                    f"name the attribute: custom_state_attributes = frozenset({{{name!r}}})",
                 )
     return {name: arrays for name, arrays in found.items() if arrays}
 
@@ -74,7 +74,7 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
         if got != expected:
             raise CheckpointError(
                 f"The arrays in the attribute {name} differ from those of this policy.",
-                where=policy.described,
+                where=policy.label,
                 got=got,
                 expected=expected,
                 fix="restore with the class that the checkpoint was made with; an attribute with state must exist, "
@@ -92,11 +92,11 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
 def generator_state(state: Mapping[str, Any], where: str) -> Tensor:
     """The stored state of the policy's random stream; CheckpointError if it is none."""
     shape = tuple(torch.Generator().get_state().shape)
-    return torch.from_numpy(np.array(array(state, "generator", where, shape=shape, dtype=np.uint8)))
+    return torch.from_numpy(np.array(read_array(state, "generator", where, shape=shape, dtype=np.uint8)))
 
 
 def _attributes(policy: Any) -> Iterator[tuple[str, Any]]:
-    apart = names_of_bases(type(policy), "stored_apart")
+    apart = names_of_bases(type(policy), "custom_state_attributes")
     return ((name, value) for name, value in vars(policy).items() if name not in apart)
 
 

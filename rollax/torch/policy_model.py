@@ -12,10 +12,10 @@ from torch.nn.parameter import is_lazy
 
 from rollax.config import TrainerConfig
 from rollax.config.groups import critic_space_of
+from rollax.core.frozen import thawed
+from rollax.core.importing import StoredCode, import_object
+from rollax.core.overrides import overrides
 from rollax.errors import ConfigError, PolicyError
-from rollax.frozen import thawed
-from rollax.importing import StoredCode, import_object
-from rollax.methods import overrides
 from rollax.models.config import ModelConfig
 from rollax.models.embeddings import check_parametric
 from rollax.models.output_checks import check_arguments, check_outputs

@@ -12,10 +12,12 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
-from rollax import trees
 from rollax.batch import Columns, SampleBatch
+from rollax.core import trees
+from rollax.core.overrides import overrides
+from rollax.core.spaces import ACTION_MASK
+from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import PolicyError
-from rollax.methods import overrides
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, is_noisy, run_model, values_of_critic
 from rollax.policy.exploration.exploration import Exploration
@@ -27,8 +29,6 @@ from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.update_plan import check_parts
 from rollax.policy.weights import check_weights
-from rollax.spaces import ACTION_MASK
-from rollax.state import count, section
 from rollax.torch import own_state
 from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation
 from rollax.torch.config import TorchConfig, chosen_device
@@ -51,7 +51,7 @@ class TorchPolicy(ModelPolicy):
     """
 
     config_class: ClassVar[Any] = TorchConfig
-    stored_apart = frozenset({"_model", "learner", "exploration", "generator", "_batch_norms"})
+    custom_state_attributes = frozenset({"_model", "learner", "exploration", "generator", "_batch_norms"})
     learner: Learner
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
@@ -76,7 +76,7 @@ class TorchPolicy(ModelPolicy):
         compiled = getattr(self.config, "torch_compile", False)
         rates = self.learning_rates()
         optimizer = self.make_optimizer(parameter_groups(self.model, rates, type(self).__name__))
-        check_optimizer(optimizer, self.model, rates, self.config.lr, self.described)
+        check_optimizer(optimizer, self.model, rates, self.config.lr, self.label)
         self.learner = Learner(
             self.model,
             torch.compile(self._loss_of_batch, dynamic=False) if compiled else self._loss_of_batch,
@@ -104,7 +104,7 @@ class TorchPolicy(ModelPolicy):
             return
         raise PolicyError(
             "The model of a policy cannot be replaced: the optimizer has the parameters of the first one.",
-            where=f"{self.described}, attribute 'model'",
+            where=f"{self.label}, attribute 'model'",
             got=type(model).__name__,
             expected="the model that make_model returned",
             fix="set its weights, by policy.set_weights(...) or policy.model.load_state_dict(...), or make the policy "
@@ -349,8 +349,8 @@ class TorchPolicy(ModelPolicy):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
-        num_updates, optimizer = count(state, "num_updates", where), section(state, "optimizer", where)
-        targets, random = section(state, "targets", where), own_state.generator_state(state, where)
+        num_updates, optimizer = read_count(state, "num_updates", where), read_dict(state, "optimizer", where)
+        targets, random = read_dict(state, "targets", where), own_state.generator_state(state, where)
         expected = {name: tuple(target.shape) for name, target in self.targets.items()}
         if targets:
             check_weights(targets, expected, f"{where}, target parameters")

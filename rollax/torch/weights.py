@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rollax import trees
+from rollax.core import trees
 from rollax.errors import PolicyError
 from rollax.policy.update_plan import check_rates, part_of
 

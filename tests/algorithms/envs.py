@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax import EnvContext, MultiAgentEnv
-from rollax.trees import leaves
+from rollax.core.trees import leaves
 
 
 class Corridor(gym.Env):

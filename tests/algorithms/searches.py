@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.evaluation.search_worlds import Drift
+from tests.rollout.search_worlds import Drift
 
 SMALL = {"num_directions": 5, "num_envs_per_worker": 4, "seed": 0}
 

@@ -15,8 +15,8 @@ import pytest
 from rollax import PGTrainer, PPOTrainer, SACPolicy, Trainer, load_policy
 from rollax.algorithms import checkpoint
 from rollax.algorithms.stored_config import refuse_first_values_in_specs
+from rollax.core.storage import from_json_bytes, to_json_bytes
 from rollax.errors import CheckpointError, ConfigError, PolicyError
-from rollax.storage import from_json_bytes, to_json_bytes
 from tests.algorithms.checkpoints import CONFIG, PPO, TWO, to_plain
 from tests.algorithms.envs import TwoAgents
 

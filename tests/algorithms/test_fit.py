@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from rollax import Callbacks, CheckpointError, ConfigError, EnvError, PPOTrainer, TrainResult, load_policy
-from rollax.storage import newest
+from rollax.core.storage import newest
 from tests.cli.fake_algorithm import FakeTrainer
 
 TINY = {"train_batch_size": 64, "sgd_minibatch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [4]}, "seed": 0}
@@ -325,7 +325,7 @@ def test_a_partly_removed_checkpoint_is_skipped(tmp_path, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
 
-    from rollax.storage import remove_directory
+    from rollax.core.storage import remove_directory
 
     monkeypatch.setattr("shutil.rmtree", killed)
     with pytest.raises(KeyboardInterrupt):

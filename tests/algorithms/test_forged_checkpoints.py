@@ -175,10 +175,13 @@ CODE = [
     (("config", "env"), "rollax.env.recording:subprocess.run"),
     (("config", "env"), "os:system"),
     (("config", "evaluation_config", "env"), COMMAND),
-    (("config", "multiagent"), {"policies": {"a": None}, "policy_mapping_fn": {"$code": "rollax.storage:os.system"}}),
-    (("config", "callbacks"), {"$code": "rollax.storage:os.system"}),
+    (
+        ("config", "multiagent"),
+        {"policies": {"a": None}, "policy_mapping_fn": {"$code": "rollax.core.storage:os.system"}},
+    ),
+    (("config", "callbacks"), {"$code": "rollax.core.storage:os.system"}),
     (("config", "callbacks"), {"$code": "rollax.env.recording:RecordingCreator"}),
-    (("config", "model", "custom_model"), "rollax.storage:shutil.rmtree"),
+    (("config", "model", "custom_model"), "rollax.core.storage:shutil.rmtree"),
     (("config", "ray_address"), "ray://evil:10001"),
 ]
 
@@ -254,7 +257,7 @@ def test_a_folder_is_written_with_trust(forge, tmp_path):
         assert len(list(tmp_path.glob("out/*"))) > before
 
 
-POLICIES = ["rollax.storage:os.system", "rollax.policy.policy:Policy", "rollax.policy.jax_policy:Policy", "x", ""]
+POLICIES = ["rollax.core.storage:os.system", "rollax.policy.policy:Policy", "rollax.policy.jax_policy:Policy", "x", ""]
 
 
 @pytest.mark.parametrize("path", POLICIES)

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from examples import stateless_cartpole
 from rollax import ARSTrainer, DQNTrainer, JaxEnv, PPOTrainer, SACTrainer, TimeLimit
-from rollax.jaxenv.classic_control import CartPole
+from rollax.env.jax.classic_control import CartPole
 from tests.algorithms.test_dqn_learning import ZOO_CARTPOLE
 from tests.algorithms.test_learning_runs import CARTPOLE, PENDULUM
 from tests.algorithms.test_search_learning import CARTPOLE as ARS_CARTPOLE

@@ -10,9 +10,10 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import ConfigError, SampleBatch, SpaceError, trees
+from rollax import ConfigError, SampleBatch, SpaceError
 from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy, VDNConfig
 from rollax.batch import Fragment
+from rollax.core import trees
 from rollax.models.outputs import Outputs
 from tests.algorithms.group_tables import KERNEL, LINE, SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 from tests.algorithms.tables import f32

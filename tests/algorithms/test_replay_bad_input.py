@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from rollax import Callbacks, CheckpointError, ConfigError, DQNTrainer, NonFiniteError, Trainer, memory
+from rollax import Callbacks, CheckpointError, ConfigError, DQNTrainer, NonFiniteError, Trainer
+from rollax.core import memory
 from tests.algorithms.envs import TwoAgents
 from tests.algorithms.replayed import SMALL, each_algorithm, env_of
 
@@ -79,7 +80,7 @@ def test_buffers_together_larger_than_main_memory_are_refused(monkeypatch):
         trainer.train()
         one = trainer.optimizer.buffers["left"].nbytes
     for there in (2 * one - 1, 2 * one):
-        monkeypatch.setattr(memory, "memory_there", lambda there=there: there)
+        monkeypatch.setattr(memory, "available_memory_bytes", lambda there=there: there)
         with DQNTrainer(TwoAgents, {**SMALL, "multiagent": policies}) as trainer:
             if there == 2 * one:
                 trainer.train()

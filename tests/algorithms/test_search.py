@@ -17,12 +17,12 @@ from rollax import (
 )
 from rollax.algorithms.ars import ARSPolicy
 from rollax.algorithms.es import ESPolicy
-from rollax.evaluation import worker_set
 from rollax.ops.evolution import ars_weights, direction, episode_seed, es_weights
+from rollax.rollout import worker_set
 from tests.algorithms.envs import MaskedCartPole
 from tests.algorithms.searches import SMALL, after, assert_same, state_after
-from tests.evaluation.search_worlds import Drift
-from tests.evaluation.test_worker_set import workers_here
+from tests.rollout.search_worlds import Drift
+from tests.rollout.test_worker_set import workers_here
 
 each_trainer = pytest.mark.parametrize("trainer_class", [ARSTrainer, ESTrainer])
 

@@ -9,7 +9,7 @@ from rollax import ARSTrainer, ConfigError, ESTrainer, Trainer
 from rollax.algorithms.ars import ARSConfig
 from rollax.algorithms.es import ESConfig
 from tests.algorithms.searches import SMALL
-from tests.evaluation.search_worlds import Drift
+from tests.rollout.search_worlds import Drift
 
 
 def test_without_noise_on_actions_it_has_no_effect():

@@ -18,14 +18,14 @@ from rollax import (
     PolicyError,
     RolloutWorker,
 )
-from rollax.evaluation import worker_set
 from rollax.policy import size_checks
+from rollax.rollout import worker_set
 from tests.algorithms.searches import SMALL
 from tests.algorithms.test_off_policy import Logs
 from tests.env.old_worlds import OldVector
-from tests.evaluation.search_worlds import Drift
-from tests.evaluation.test_candidates import Two
-from tests.evaluation.test_worker_set import workers_here
+from tests.rollout.search_worlds import Drift
+from tests.rollout.test_candidates import Two
+from tests.rollout.test_worker_set import workers_here
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_candidates_beyond_the_memory(monkeypatch):
     monkeypatch.setattr(size_checks, "gib", str)
     with ARSTrainer(Drift, {**SMALL, "num_envs_per_worker": 17}) as trainer:
         policy = trainer.get_policy()
-        monkeypatch.setattr(size_checks, "memory_there", lambda: 768)
+        monkeypatch.setattr(size_checks, "available_memory_bytes", lambda: 768)
         policy.stacked(17)
         message = r"A stack of the parameters of 48 candidates(.|\n)*ARSPolicy(.|\n)*at least 1152(.|\n)*than 768"
         with pytest.raises(ConfigError, match=message):

@@ -17,7 +17,7 @@ from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config.groups import ReplayFields
 from rollax.errors import ConfigError, PolicyError, SpaceError
-from rollax.evaluation.compiled_sampler import CompiledSampler
+from rollax.rollout.compiled_sampler import CompiledSampler
 from tests.algorithms.envs import Echo, MaskedCartPole, Shown
 from tests.algorithms.group_envs import Lift, TwoStep, paired
 from tests.algorithms.replayed import DATA_ALGORITHMS, GROUP_ALGORITHMS, SEARCH_ALGORITHMS, SMALL, env_of

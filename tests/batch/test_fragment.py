@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import BatchError, MultiAgentBatch, SampleBatch, trees
+from rollax import BatchError, MultiAgentBatch, SampleBatch
 from rollax.batch import Fragment
+from rollax.core import trees
 
 
 def fragment() -> Fragment:

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.cli import app
+from rollax.core.storage import from_json_bytes, read_directory
 from rollax.runs import run_folder
-from rollax.storage import from_json_bytes, read_directory
 from tests.cli.fake_algorithm import FakeTrainer
 
 Command = Callable[..., Result]

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from rollax.core.storage import to_json_bytes, write_directory
 from rollax.errors import EnvError
 from rollax.runs.fit import FitResult, fit
-from rollax.storage import to_json_bytes, write_directory
 
 
 class FakeConfig:

@@ -18,7 +18,7 @@ from rollax import load_policy
 from rollax.algorithms.registry import get_trainer_class
 from rollax.cli import app
 from rollax.cli.experiment import read_experiment
-from rollax.storage import newest
+from rollax.core.storage import newest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = '--config={"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2, "num_envs_per_worker": 4}'

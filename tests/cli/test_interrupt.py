@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rollax.core.storage import newest, read_manifest
 from rollax.runs.interrupts import Interrupted, StopRequest, no_lost_interrupts
-from rollax.storage import newest, read_manifest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rollax.cli.console import show_error
+from rollax.core.storage import read_manifest
 from rollax.errors import ConfigError
 from rollax.runs import run_folder
 from rollax.runs.results import draw_curves
-from rollax.storage import read_manifest
 
 
 def test_writes_a_run_folder(rollax, lines, cwd, monkeypatch):

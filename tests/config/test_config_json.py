@@ -13,9 +13,9 @@ from pydantic import BaseModel
 
 from rollax.config import Lambda, TrainerConfig
 from rollax.config.stored import decode_config, missing_code, space_from_json, space_to_json
+from rollax.core.importing import ImportPath, StoredCode
+from rollax.core.spaces import same_space
 from rollax.errors import ConfigError, SpaceError
-from rollax.importing import ImportPath, StoredCode
-from rollax.spaces import same_space
 
 
 def f32(rows) -> np.ndarray:
@@ -179,11 +179,11 @@ def test_unusable_data():
 
 FORGED = [
     "rollax.env.recording:subprocess.run",
-    "rollax.storage:os.system",
-    "rollax.storage:os",
-    "rollax.storage:shutil",
-    "rollax.storage:write_directory",
-    "rollax.importing:import_object",
+    "rollax.core.storage:os.system",
+    "rollax.core.storage:os",
+    "rollax.core.storage:shutil",
+    "rollax.core.storage:write_directory",
+    "rollax.core.importing:import_object",
     "rollax.env.registry:env_creator",
     "rollax.env.recording:RecordingCreator",
     "rollax.algorithms.ppo:PPOTrainer",

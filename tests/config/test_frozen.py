@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from rollax.algorithms.dqn import DQNConfig
 from rollax.algorithms.ppo import PPOConfig
+from rollax.core.frozen import FrozenDict, FrozenList, frozen, thawed
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
-from rollax.frozen import FrozenDict, FrozenList, frozen, thawed
 from rollax.models.config import ModelConfig
 from rollax.policy.policy_spec import PolicySpec
 

@@ -217,7 +217,7 @@ def test_first_values():
 def test_every_rule_names_fields(name: str):
     config_class = get_trainer_class(name).config_class
     fields = {*config_class.model_fields, *(f"model.{key}" for key in ModelConfig.model_fields), "centralized_critic"}
-    assert inherited(config_class, "first_values").keys() <= fields
+    assert inherited(config_class, "initial_values").keys() <= fields
     for key, conditions in inherited(config_class, "requires").items():
         assert key in fields
         if not isinstance(conditions, str):

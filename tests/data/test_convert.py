@@ -8,15 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import (
-    ConfigError,
-    DatasetError,
-    DatasetWriter,
-    open_dataset,
-    trees,
-)
+from rollax import ConfigError, DatasetError, DatasetWriter, open_dataset
+from rollax.core import trees
+from rollax.core.spaces import same_space
 from rollax.data.convert import convert
-from rollax.spaces import same_space
 from tests.data.test_describe import BOX, TWO, some, written
 from tests.offline.recorded import ListReader
 

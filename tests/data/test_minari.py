@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, DatasetError, open_dataset, trees
+from rollax import ConfigError, DatasetError, open_dataset
+from rollax.core import trees
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.minari_format import write_minari
 from rollax.data.writer import DatasetWriter

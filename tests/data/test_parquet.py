@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
-from rollax import DatasetError, trees
+from rollax import DatasetError
+from rollax.core import trees
+from rollax.core.spaces import same_space
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.new_file import NewFile, new_folder
 from rollax.data.reader import open_dataset
 from rollax.data.writer import DatasetWriter
-from rollax.spaces import same_space
 
 OBS = spaces.Dict(
     {

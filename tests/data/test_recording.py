@@ -14,24 +14,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import (
-    ConfigError,
-    DatasetError,
-    DQNPolicy,
-    MultiAgentEnv,
-    PGPolicy,
-    PGTrainer,
-    RolloutWorker,
-    open_dataset,
-    trees,
-)
+from rollax import ConfigError, DatasetError, DQNPolicy, MultiAgentEnv, PGPolicy, PGTrainer, RolloutWorker, open_dataset
 from rollax.batch import Fragment
+from rollax.core import trees
 from rollax.data.dataset import RecordedTrajectory
-from rollax.evaluation import worker_set
+from rollax.rollout import worker_set
 from tests.data.worlds import ACTIONS, IMAGE, MASKED, NESTED, Acts, Random, Two
 from tests.env.external.worlds import Scripted
 from tests.env.kinds import EXTERNAL, KINDS, REMOTE
-from tests.evaluation.test_given_served_lost import Slots
+from tests.rollout.test_given_served_lost import Slots
 
 CONFIG = {"num_envs_per_worker": 3, "rollout_fragment_length": 7, "seed": 1}
 Written = dict[str, list[RecordedTrajectory]]
@@ -169,7 +160,7 @@ class Endless(MultiAgentEnv):
 @pytest.mark.parametrize("order", [("much", "little"), ("little", "much")])
 def test_the_rows_in_memory_of_all_policies_are_limited(tmp_path, monkeypatch, order):
     # 35 rows of each of three agents with 400 bytes are 42 KB; 210 rows of the others are at most 10 KB.
-    monkeypatch.setattr("rollax.evaluation.recorder._MOST_BYTES", 20_000)
+    monkeypatch.setattr("rollax.rollout.recorder._MOST_BYTES", 20_000)
     specs = {agent: (Acts, Endless.observation_spaces[agent], Endless.action_spaces[agent], {}) for agent in order}
     _, written, _ = played(Endless, tmp_path, specs, mapping=lambda agent: agent)
     for agent in order:

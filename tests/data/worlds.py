@@ -8,7 +8,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rollax import MultiAgentEnv, Policy, trees
+from rollax import MultiAgentEnv, Policy
+from rollax.core import trees
 
 NESTED = spaces.Dict(
     {

@@ -12,8 +12,8 @@ from rollax import BaseEnv, EnvError, MultiAgentEnv, Policy
 from rollax.env import checks
 from rollax.env.multi_agent import pettingzoo_env
 from rollax.env.rows import NO_ENVS, Rows
-from rollax.evaluation import column_sampler
-from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.rollout import row_sampler
+from rollax.rollout.worker import RolloutWorker
 from tests.env.refused import refused
 
 OBS, ACTIONS, ALL = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), "__all__"
@@ -25,7 +25,7 @@ OVER, CONTINUES = {"a": True, ALL: False}, {ALL: False}
 @pytest.fixture(autouse=True)
 def fewer_polls(monkeypatch):
     """MOST polls without an action are refused, instead of 1000."""
-    for module in (checks, pettingzoo_env, column_sampler):
+    for module in (checks, pettingzoo_env, row_sampler):
         monkeypatch.setattr(module, "MOST_IDLE_POLLS", MOST)
 
 

@@ -9,10 +9,10 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, EnvContext, EnvError, register_env, to_base_env
-from rollax.env.making import make_base_env, way_of
+from rollax.core.importing import named_by_caller
+from rollax.env.making import call_convention, make_base_env
 from rollax.env.recording import drawing
 from rollax.env.registry import env_creator
-from rollax.importing import named_by_caller
 from tests.env.refused import refused
 from tests.env.worlds import Clock
 
@@ -119,7 +119,7 @@ class Keywords(gym.Env):
     ],
 )
 def test_how_a_creator_takes_its_settings(creator, way):
-    assert way_of(creator) == way
+    assert call_convention(creator) == way
 
 
 def of_context(world: EnvContext) -> gym.Env:
@@ -145,7 +145,7 @@ def of_context(world: EnvContext) -> gym.Env:
     ],
 )
 def test_a_first_parameter_that_env_config_has(creator, keys, way):
-    assert way_of(creator, dict.fromkeys(keys, 5)) == way
+    assert call_convention(creator, dict.fromkeys(keys, 5)) == way
 
 
 def test_an_annotation_decides_too():
@@ -161,8 +161,8 @@ def test_an_annotation_decides_too():
 
     def fifth(settings_of_mine: Any = None) -> None: ...
 
-    assert way_of(creator) == way_of(fifth, {"size": 5}) == "context"
-    assert way_of(other) == way_of(third) == way_of(fourth, {"size": 5}) == "keywords"
+    assert call_convention(creator) == call_convention(fifth, {"size": 5}) == "context"
+    assert call_convention(other) == call_convention(third) == call_convention(fourth, {"size": 5}) == "keywords"
 
 
 class PassesOn(Keywords):
@@ -184,7 +184,7 @@ def test_a_class_that_passes_its_arguments_on_takes_those_of_its_base():
     base = make_base_env(PassesOnAgain, EnvContext({"size": 7}), 1)
     assert base.get_sub_environments()[0].size == 7
     assert drawing(PassesOn, EnvContext()) == {"render_mode": "rgb_array"}
-    assert way_of(TakesAny) == "context"
+    assert call_convention(TakesAny) == "context"
     says = "does not accept this env_config...sise...expected: PassesOn(render_mode=None, size=5)"
     refused(ConfigError, make_base_env, PassesOn, EnvContext({"sise": 7}), 1, says=says)
 

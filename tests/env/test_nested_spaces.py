@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import spaces as columns
-from rollax import trees
+from rollax.core import spaces as columns
+from rollax.core import trees
 from tests.env.wraps import WRAPS
 
 NESTED = spaces.Dict(

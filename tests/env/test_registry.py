@@ -10,10 +10,10 @@ import pytest
 
 import rollax
 from rollax import ConfigError, EnvContext, register_env
+from rollax.core.importing import ImportPath
 from rollax.env import registry
 from rollax.env.adapters import adapter_of
 from rollax.env.registry import env_creator
-from rollax.importing import ImportPath
 from tests.env.refused import refused
 from tests.env.worlds import CLOCK_ID, Clock
 
@@ -155,4 +155,4 @@ def test_only_registrations_from_the_driver_are_unpickled():
     )
     assert [name for name, source in sources.items() if unpickling.search(source)] == ["env/registry.py"]
     calling = {name for name, source in sources.items() if re.search(r"(?<!def )register_all\(", source)}
-    assert calling == {"evaluation/remote_workers.py", "env/remote/env_host.py", "tune.py"}
+    assert calling == {"rollout/remote_workers.py", "env/remote/env_host.py", "tune.py"}

@@ -8,7 +8,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import BaseEnv, MultiAgentEnv, to_base_env
-from rollax import spaces as columns
+from rollax.core import spaces as columns
 from tests.env.worlds import ALL, ListVector
 
 Make = Callable[[], gym.Env]

@@ -14,9 +14,9 @@ from rollax.estimators import behaviour
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.estimate import estimate
 from rollax.estimators.target_policy import TargetPolicy
-from rollax.evaluation.actions import ActionMap
-from rollax.evaluation.filters import NoFilter
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.rollout.actions import ActionMap
+from rollax.rollout.filters import NoFilter
+from rollax.rollout.policy_runner import PolicyRunner
 
 FEATURES, ACTIONS, STEPS = 20, 3, 10
 

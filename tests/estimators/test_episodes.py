@@ -13,10 +13,10 @@ from gymnasium import spaces
 from rollax.data.dataset import DatasetReader, RecordedTrajectory
 from rollax.errors import ConfigError, DatasetError, NonFiniteError, PolicyError, ShapeError
 from rollax.estimators.episodes import LoggedEpisodes
-from rollax.evaluation.actions import ActionMap
-from rollax.evaluation.filters import NoFilter
-from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.policy.policy import Policy
+from rollax.rollout.actions import ActionMap
+from rollax.rollout.filters import NoFilter
+from rollax.rollout.policy_runner import PolicyRunner
 
 OBS, BOX = spaces.Box(-9, 9, (1,), np.float32), spaces.Box(-2, 2, (1,), np.float32)
 
@@ -199,9 +199,9 @@ def test_a_format_without_spaces_uses_those_of_the_policy() -> None:
 def test_columns_that_estimates_do_not_read_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     # 3 observations, 2 actions and 2 rewards of 4 bytes are 28 bytes; infos do not count.
     one = trajectory(2, terminated=True, infos=np.zeros((3, 1000)))
-    monkeypatch.setattr("rollax.estimators.episodes.memory_there", lambda: 2 * 28)
+    monkeypatch.setattr("rollax.estimators.episodes.available_memory_bytes", lambda: 2 * 28)
     assert len(LoggedEpisodes.of(Recorded(one), runner())) == 1
-    monkeypatch.setattr("rollax.estimators.episodes.memory_there", lambda: 2 * 27)
+    monkeypatch.setattr("rollax.estimators.episodes.available_memory_bytes", lambda: 2 * 27)
     with pytest.raises(ConfigError, match="half of the memory"):
         LoggedEpisodes.of(Recorded(one), runner())
 

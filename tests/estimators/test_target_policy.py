@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQNConfig, DQNPolicy, PPOConfig, PPOPolicy, trees
+from rollax import DQNConfig, DQNPolicy, PPOConfig, PPOPolicy
 from rollax.algorithms.registry import get_trainer_class
 from rollax.config import resolve_config
+from rollax.core import trees
 from rollax.errors import ConfigError, PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.fitted_q import FittedQ, FQEConfig
 from rollax.estimators.target_policy import TargetPolicy, acting_state_kept
-from rollax.evaluation.actions import ActionMap
-from rollax.evaluation.filters import NoFilter
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.rollout.actions import ActionMap
+from rollax.rollout.filters import NoFilter
+from rollax.rollout.policy_runner import PolicyRunner
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)
 BOX = spaces.Box(-2, 2, (2,), np.float32)

@@ -9,10 +9,10 @@ from gymnasium import spaces
 
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.target_policy import TargetPolicy
-from rollax.evaluation.actions import ActionMap
-from rollax.evaluation.filters import NoFilter
-from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.policy.policy import Policy
+from rollax.rollout.actions import ActionMap
+from rollax.rollout.filters import NoFilter
+from rollax.rollout.policy_runner import PolicyRunner
 
 ROWS, COLUMNS = 4, 12
 STATES, ACTIONS = ROWS * COLUMNS, 4

@@ -8,7 +8,7 @@ import pytest
 from examples import learn_from_a_log
 from examples.learn_from_a_log import Log, write_log
 from rollax import EnvContext, RolloutWorker
-from tests.evaluation.worlds import Weighted
+from tests.rollout.worlds import Weighted
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from rollax import Policy
 from rollax.env.remote import remote_base_env
 from rollax.errors import RollaxError
-from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.rollout.worker import RolloutWorker
 from tests.env.refused import FORM
 from tests.faults.attacked import (
     BOX,

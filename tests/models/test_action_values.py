@@ -9,12 +9,12 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
+from rollax.core.spaces import zeros
 from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, Ensemble, NetworkValues, frozen
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.outputs import Outputs
 from rollax.models.q_network import QNetwork
-from rollax.spaces import zeros
 
 CONFIG = ModelConfig(fcnet_hiddens=(7, 5), conv_filters=((4, 3, 2),), conv_dense=6, fcnet_activation="relu")
 ACTIONS = spaces.Box(-1, 1, (2, 3), np.float32)

@@ -11,13 +11,13 @@ from flax import nnx
 from gymnasium import spaces
 from pydantic import ValidationError
 
+from rollax.core.importing import ImportPath, named_by_caller
+from rollax.core.spaces import stack, zeros
 from rollax.errors import ConfigError, PolicyError, SpaceError
-from rollax.importing import ImportPath, named_by_caller
 from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
 from rollax.models.outputs import Outputs
-from rollax.spaces import stack, zeros
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (7, 7, 3), np.uint8)

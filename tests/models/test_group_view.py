@@ -9,11 +9,11 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
+from rollax.core.spaces import stack
 from rollax.models.config import ModelConfig
 from rollax.models.group_q_network import make_group_model
 from rollax.models.group_view import GroupView
 from rollax.models.outputs import is_recurrent
-from rollax.spaces import stack
 
 MEMBER = spaces.Dict(
     {

@@ -11,12 +11,12 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
+from rollax.core.spaces import zeros
 from rollax.errors import PolicyError
 from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs, is_recurrent, run_model
 from rollax.models.recurrent import GRU, LSTM, RecurrentActorCritic
-from rollax.spaces import zeros
 
 LN = np.log
 SEEN, ACTIONS = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from rollax import DatasetError, NonFiniteError, PolicyError, ShapeError, SpaceError, open_dataset, trees
+from rollax import DatasetError, NonFiniteError, PolicyError, ShapeError, SpaceError, open_dataset
 from rollax.batch import Fragment
-from rollax.evaluation.actions import ActionMap
-from rollax.evaluation.filters import make_filter
-from rollax.evaluation.policy_mapping import PolicyMapping
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.core import trees
 from rollax.offline.recorded_checks import RecordedChecks
 from rollax.offline.recorded_fragments import RecordedFragments
 from rollax.policy.policy import Policy
+from rollax.rollout.actions import ActionMap
+from rollax.rollout.filters import make_filter
+from rollax.rollout.policy_mapping import PolicyMapping
+from rollax.rollout.policy_runner import PolicyRunner
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 MASKED = Dict({"action_mask": Box(0, 1, (3,), np.int8), "x": Box(-9, 9, (1,), np.float32)})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.optimizers import async_replay
 from rollax.processes.failures import FailureRules
+from rollax.rollout.remote_workers import RemoteWorkers
 from tests.optimizers.data_runs import Line
 from tests.optimizers.replay_stand_ins import SMALL, FailingShards, RowActors, RowOptimizer, RowWorker
 from tests.optimizers.stand_ins import learner_threads

@@ -12,11 +12,11 @@ from gymnasium.spaces import Discrete
 
 from rollax import MultiAgentBatch, RolloutWorker, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.evaluation.remote_workers import RemoteWorkers
-from rollax.evaluation.sampling import SamplingOnRequest
-from rollax.evaluation.worker_policies import WorkerPolicies
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
+from rollax.rollout.remote_workers import RemoteWorkers
+from rollax.rollout.sampling import SamplingOnRequest
+from rollax.rollout.worker_policies import WorkerPolicies
 
 LONG = 60.0
 """Time limit in seconds for waits in tests."""
@@ -103,7 +103,7 @@ class FragmentWorker(RolloutWorker):
     def sample_fragment(self, update=None):
         rollout = None if self.idle else super().sample_fragment(update)
         if self.idle and update is not None:
-            self.take_over(update)
+            self.apply_update(update)
         return rollout
 
     def sample(self):

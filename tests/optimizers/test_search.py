@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from rollax import ARSTrainer
-from rollax.evaluation import worker_set
 from rollax.processes.actors import LocalActors, ProcessLostError
+from rollax.rollout import worker_set
 from tests.algorithms.searches import SMALL, after, assert_same, state_after
-from tests.evaluation.search_worlds import Drift
-from tests.evaluation.test_worker_set import workers_here
+from tests.rollout.search_worlds import Drift
+from tests.rollout.test_worker_set import workers_here
 
 
 class TestLostWorkers:

@@ -11,11 +11,11 @@ from rollax import AsyncSamplesOptimizer, RolloutWorker, SyncSamplesOptimizer
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
-from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.optimizers.optimizer import WaitEndedError
 from rollax.processes.actors import LocalActors
 from rollax.processes.failures import FailureRules
+from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
+from rollax.rollout.remote_workers import RemoteWorkers
 from tests.optimizers.stand_ins import STEPS, FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool
 
 

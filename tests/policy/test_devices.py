@@ -18,8 +18,8 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import sharing
 from rollax.algorithms.es import ESPolicy
+from rollax.core import sharing
 from rollax.errors import NonFiniteError
 from rollax.models.outputs import Outputs
 from rollax.policy import acting_device, searched_policy
@@ -82,7 +82,7 @@ def assert_close(left: Any, right: Any, what: str) -> None:
 def check_learns_the_same(kind: str) -> None:
     one, eight, batches = one_and_eight(kind)
     one.compute_actions(seen(5), explore=False)
-    sharing.forget()  # functions that the other one compiled must not count
+    sharing.clear()  # functions that the other one compiled must not count
     compilations = 0
     for number, batch in enumerate(batches):
         actions = [policy.compute_actions(seen(5), explore=False)[0] for policy in (one, eight)]

@@ -101,20 +101,22 @@ class TestOnItsOwn:
         "inside", [lambda: Box(linear(0)), lambda: [Box({"deep": Box(jnp.ones(2))})], lambda: {1: Box(Torch()), "a": 2}]
     )
     def test_state_that_would_be_lost_is_refused(self, inside):
-        with pytest.raises(CheckpointError, match=r"would be lost(.|\n)*attribute 'helper'(.|\n)*stored_apart"):
+        with pytest.raises(
+            CheckpointError, match=r"would be lost(.|\n)*attribute 'helper'(.|\n)*custom_state_attributes"
+        ):
             own_arrays(Holder(helper=inside()))
         assert own_arrays(Apart(helper=inside())) == {}
 
 
 class Holder:
-    described = "policy 'x', class Holder"
+    label = "policy 'x', class Holder"
 
     def __init__(self, **attributes):
         vars(self).update(attributes)
 
 
 class Apart(Holder):
-    stored_apart = frozenset({"helper"})
+    custom_state_attributes = frozenset({"helper"})
 
 
 class Box:

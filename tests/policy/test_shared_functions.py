@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import A2CPolicy, DDPGPolicy, DQNPolicy, PPOPolicy, PPOTrainer, SACPolicy, SampleBatch, sharing
+from rollax import A2CPolicy, DDPGPolicy, DQNPolicy, PPOPolicy, PPOTrainer, SACPolicy, SampleBatch
 from rollax.algorithms.pg import PGPolicy
+from rollax.core import sharing
 from rollax.policy.learning import constants_of, policy_of
 
 OBS, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)
@@ -33,7 +34,7 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def clear_cache():
-    sharing.forget()
+    sharing.clear()
 
 
 @contextmanager
@@ -87,7 +88,7 @@ LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in ("SAC", "DQN, par
 @pytest.mark.parametrize("kind", ["PPO", "DDPG", *LONG])
 def test_a_second_policy_compiles_nothing_and_gives_the_same(kind):
     alone = used(make(kind, seed=1))
-    sharing.forget()
+    sharing.clear()
     used(make(kind, seed=2))
     with counted() as compiled:
         second = make(kind, seed=1)
@@ -117,7 +118,7 @@ def test_other_policies_do_not_change():
 def test_another_config_gives_another_loss(changes):
     *_, plain, _ = used(make())
     *_, changed, _ = used(make(**changes))
-    sharing.forget()
+    sharing.clear()
     *_, alone, _ = used(make(**changes))
     assert changed == alone != plain
 
@@ -195,7 +196,7 @@ def test_an_attribute_changed_after_acting():
     """The second policy acts on another number of rows, so that the function is traced again."""
     soft = {"exploration": "SoftQ", "temperature": 0.01}
     alone = make("DQN", seed=1, **soft).compute_actions(observations(3))
-    sharing.forget()
+    sharing.clear()
     first, second = (make("DQN", seed=seed, **soft) for seed in (2, 1))
     first.compute_actions(observations(8))
     first.exploration.temperature = 100.0

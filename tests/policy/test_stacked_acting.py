@@ -8,8 +8,9 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import Outputs, trees
+from rollax import Outputs
 from rollax.algorithms.es import ESPolicy
+from rollax.core import trees
 from rollax.policy.stacked_acting import BLOCK
 
 IMAGE = spaces.Box(0, 255, (10, 10, 3), np.uint8)

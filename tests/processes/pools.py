@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rollax.evaluation import remote_workers
-from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.processes import pool as actor_pool
 from rollax.processes.failures import FailureRules, Failures
 from rollax.processes.pool import ActorPool
+from rollax.rollout import remote_workers
+from rollax.rollout.remote_workers import RemoteWorkers
 from tests.processes.stand_in import Clock, StandIn
 
 RESTART = FailureRules(restart=True, delay_s=2.0)

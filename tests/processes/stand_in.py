@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rollax.evaluation.messages import Update
-from rollax.evaluation.remote_workers import Reply
 from rollax.processes.actors import ProcessLostError
 from rollax.processes.stacks import Stack
+from rollax.rollout.messages import Update
+from rollax.rollout.remote_workers import Reply
 
 NEVER = float("inf")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.core import trees
 
 Row = dict[str, Any]
 

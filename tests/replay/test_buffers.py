@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import BatchError, CheckpointError, ConfigError, SampleBatch, memory, storage, trees
+from rollax import BatchError, CheckpointError, ConfigError, SampleBatch
 from rollax.algorithms.checkpoint import _with_arrays, _without_arrays
 from rollax.batch import Fragment
+from rollax.core import memory, storage, trees
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
@@ -273,7 +274,7 @@ def test_a_capacity_larger_than_main_memory_is_refused(monkeypatch: pytest.Monke
     buffer = UniformReplay(10**9, where="replay buffer of policy 'car'")
     tracemalloc.start()
     try:
-        monkeypatch.setattr(memory, "memory_there", lambda: 10 * 2**30)
+        monkeypatch.setattr(memory, "available_memory_bytes", lambda: 10 * 2**30)
         # Bytes of a row: 4 for the observation, 8 for the action, 4 for the reward, 15 for links, 21 for its window.
         with pytest.raises(ConfigError) as caught:
             buffer.add(rows("12|"))
@@ -286,7 +287,7 @@ def test_a_capacity_larger_than_main_memory_is_refused(monkeypatch: pytest.Monke
 
 
 def test_available_memory():
-    assert 2**28 < memory.memory_there() < 2**50
+    assert 2**28 < memory.available_memory_bytes() < 2**50
 
 
 def test_a_batch_larger_than_the_buffer_is_refused():

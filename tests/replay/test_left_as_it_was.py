@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import BatchError, CheckpointError, ConfigError, NonFiniteError, SampleBatch, memory
+from rollax import BatchError, CheckpointError, ConfigError, NonFiniteError, SampleBatch
+from rollax.core import memory
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
 from tests.replay.test_windows import rows
@@ -67,7 +68,7 @@ def test_a_state_that_does_not_fit(kind: type[UniformReplay], change: Any, monke
     buffer.add(own)
     with monkeypatch.context() as patch:
         if change == "memory":
-            patch.setattr(memory, "memory_there", lambda: 100)
+            patch.setattr(memory, "available_memory_bytes", lambda: 100)
         with pytest.raises((CheckpointError, ConfigError), match="buffer"):
             buffer.set_state(other.get_state())
     assert len(buffer) == 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.rollout.policy_runner import PolicyRunner
 from tests.serving.served_policies import CONTINUOUS, LSTM, runner
 from tests.serving.service_session import Session
 from tests.serving.stand_in_backend import StandIn

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax import PPOPolicy
-from rollax.evaluation.filters import make_filter
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.rollout.filters import make_filter
+from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.protocol import Episode, Hello, Submitted
 from rollax.serving.server import PolicyServer

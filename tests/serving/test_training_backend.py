@@ -11,7 +11,7 @@ import pytest
 
 from rollax import DQNTrainer, ExternalEnv, ExternalMultiAgentEnv, MultiAgentError, PPOTrainer, RequestError
 from rollax.env.external import queue as external_queue
-from rollax.evaluation.policy_runner import MOST_LOGP_CHANGE
+from rollax.rollout.policy_runner import MOST_LOGP_CHANGE
 from rollax.serving.learning_curve import LearningCurve
 from rollax.serving.pending import as_request_error
 from rollax.serving.protocol import Episode, StartEpisode

@@ -12,13 +12,13 @@ import pytest
 from gymnasium import Space, spaces
 from hypothesis import given
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import walk
 from rollax.errors import RequestError
 from rollax.serving.client_messages import encode
 from rollax.serving.limits import Limits
 from rollax.serving.request_checks import check_finite_number, read_plain
 from rollax.serving.values import SpaceValues, plain, unpack
-from rollax.spaces import walk
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 NESTED = spaces.Dict({"x": BOX, "rest": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary((2, 2))))})

@@ -14,7 +14,7 @@ from hypothesis import given
 
 from rollax import CheckpointError, PPOPolicy
 from rollax.errors import PolicyError, RequestError, RollaxError
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description, update_policy
 from tests.serving.served_policies import SingleEpisode, observations, runner
 

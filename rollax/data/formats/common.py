@@ -12,15 +12,15 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Dict
 
-from rollax import spaces
 from rollax.batch import DEFAULT_POLICY
 from rollax.config.stored import space_from_json
+from rollax.core import spaces
+from rollax.core.numbers import is_number, is_whole, numeric_array
+from rollax.core.spaces import same_space, space_text
+from rollax.core.trees import Tree
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
 from rollax.env.registry import id_without_module
 from rollax.errors import ConfigError, DatasetError, SpaceError
-from rollax.numbers import is_number, is_whole, numeric_array
-from rollax.spaces import same_space, space_text
-from rollax.trees import Tree
 
 log = logging.getLogger("rollax.data")
 

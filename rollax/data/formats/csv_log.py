@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch import DEFAULT_POLICY, SampleBatch
+from rollax.core import trees
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import FormatReader, Ids, check_setting, columns_of
 from rollax.data.formats.joining import with_last_obs

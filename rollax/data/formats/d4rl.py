@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from rollax.batch import DEFAULT_POLICY, SampleBatch
+from rollax.core.numbers import is_whole
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import (
     FormatReader,
@@ -22,7 +23,6 @@ from rollax.data.formats.joining import same_rows, with_last_obs
 from rollax.data.limits import MAX_DECODED_GB, check_decoded
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import ConfigError, DatasetError, RollaxError
-from rollax.numbers import is_whole
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _COLUMNS = {

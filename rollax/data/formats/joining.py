@@ -9,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.core import trees
+from rollax.core.trees import Tree
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import Ids
 from rollax.errors import DatasetError
-from rollax.trees import Tree
 
 
 class Assembler:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
 from rollax.batch import DEFAULT_POLICY, SampleBatch
+from rollax.core import trees
+from rollax.core.storage import parsed_json
 from rollax.data.dataset import WITH_LAST, RecordedTrajectory
 from rollax.data.formats.common import FormatReader, columns_of, one_per_step
 from rollax.data.limits import lines_of
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
-from rollax.storage import parsed_json
 
 
 class JsonLinesReader(FormatReader):

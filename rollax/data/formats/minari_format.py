@@ -15,8 +15,10 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 import rollax
-from rollax import trees
 from rollax.batch import DEFAULT_POLICY, SampleBatch
+from rollax.core import trees
+from rollax.core.spaces import path_text, walk
+from rollax.core.storage import parsed_json
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, common_header, env_actions
 from rollax.data.formats.common import (
     FormatReader,
@@ -31,8 +33,6 @@ from rollax.data.limits import MAX_DECODED_GB
 from rollax.data.new_file import new_folder
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError, RollaxError
-from rollax.spaces import path_text, walk
-from rollax.storage import parsed_json
 
 log = logging.getLogger("rollax.data")
 

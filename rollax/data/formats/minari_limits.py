@@ -16,9 +16,9 @@ from gymnasium.spaces import Box
 from minari.dataset.minari_storage import is_image_space
 from PIL import Image
 
+from rollax.core.spaces import leaves, walk
 from rollax.data.limits import check_decoded
 from rollax.errors import DatasetError, RollaxError
-from rollax.spaces import leaves, walk
 
 
 def check_episode(storage: Any, index: int, max_gb: float, where: str) -> None:

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space
 
-from rollax import trees
 from rollax.batch import DEFAULT_POLICY, SampleBatch
+from rollax.core import trees
+from rollax.core.spaces import path_text
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import FormatReader, Ids, columns_of, one_per_step
 from rollax.data.formats.joining import Assembler, HeldEpisodes
 from rollax.data.formats.json_lines import objects_of
 from rollax.errors import DatasetError
-from rollax.spaces import path_text
 
 _TYPES = ("SampleBatch", "MultiAgentBatch")
 _FURTHER = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS, SampleBatch.T)

@@ -13,6 +13,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from rollax.batch import DEFAULT_POLICY, SampleBatch
+from rollax.core.storage import parsed_json
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import (
     FormatReader,
@@ -26,7 +27,6 @@ from rollax.data.limited_parquet import LimitedParquet
 from rollax.data.limits import MAX_DECODED_GB
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
-from rollax.storage import parsed_json
 
 _OF_SPACES = ("obs", "actions", "new_obs")
 _FURTHER = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)

@@ -12,6 +12,9 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box
 
+from rollax.core.importing import named_by_caller
+from rollax.core.overrides import overrides
+from rollax.core.spaces import Path, leaves, path_text
 from rollax.env import checks
 from rollax.env.adapters import adapter_of
 from rollax.env.base_env import BaseEnv
@@ -23,9 +26,6 @@ from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.vector.vector_env import SteppedInTurn
 from rollax.errors import repr_of
-from rollax.importing import named_by_caller
-from rollax.methods import overrides
-from rollax.spaces import Path, leaves, path_text
 
 _COMPARED_POLLS = 50
 _COMPARED_RESETS = 6

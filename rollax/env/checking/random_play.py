@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import ACTION_MASK, check_space, choices, stack, walk
 from rollax.env.base_env import BaseEnv
 from rollax.env.observations import check_observation
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, SpaceError
-from rollax.spaces import ACTION_MASK, check_space, choices, stack, walk
 
 SpacesOf = Callable[[Hashable], tuple[Space, Space]]
 

@@ -11,12 +11,12 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict
 
-from rollax import spaces, trees
+from rollax.core import spaces, trees
+from rollax.core.numbers import all_finite
 from rollax.env import checks
 from rollax.env.checks import Where
 from rollax.env.observations import as_columns, check_observation, not_finite, stacked
 from rollax.errors import EnvError
-from rollax.numbers import all_finite
 
 _REMEMBERED = 10_000
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rollax import spaces, trees
+from rollax.core import spaces, trees
 from rollax.env.base_env import BaseEnv, EnvDict, in_order
 from rollax.env.copies import EnvCopies
 from rollax.env.dict_rows import RowBuilder

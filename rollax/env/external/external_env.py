@@ -7,11 +7,11 @@ from typing import Any
 
 from gymnasium import Space
 
+from rollax.core.spaces import check_space
 from rollax.env.external.episode import ByAgent
 from rollax.env.external.episodes import ExternalEpisodes
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import EnvError
-from rollax.spaces import check_space
 
 
 class _External:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
+from rollax.core import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import env_name

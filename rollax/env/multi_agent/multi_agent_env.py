@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import same_space, zeros
 from rollax.env import checks
 from rollax.env.adapters import adapted
 from rollax.env.base_env import AgentDict, in_order
@@ -18,7 +19,6 @@ from rollax.env.checks import env_name
 from rollax.env.dict_rows import flags_of, is_nothing
 from rollax.env.rows import ALL
 from rollax.errors import ConfigError, MultiAgentError, SpaceError
-from rollax.spaces import same_space, zeros
 
 Groups = Mapping[Hashable, Sequence[Hashable]]
 _PARTS = ("obs", "rewards", "terminateds", "truncateds", "infos")

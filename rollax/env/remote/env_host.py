@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from rollax import trees
+from rollax.core import trees
 from rollax.env import checks
 from rollax.env.adapters import JAX_ENV_CLASS, adapted, has_base
 from rollax.env.base_env import BaseEnv

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.cleanup import cleanup_on_error
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, check_spaces
@@ -24,7 +25,6 @@ from rollax.processes.cluster import started_ray
 from rollax.processes.pool import ActorPool, Call
 from rollax.processes.ray_actors import RayActors, stored
 from rollax.processes.stacks import StackFolder, writing_stacks
-from rollax.undoing import undone_on_failure
 
 _START_S = 60.0  # added to the time limit, for a new process and its environment
 
@@ -211,7 +211,7 @@ class RemoteEnvs(ActorPool):
         super().__init__(actors, range(num_envs), failures, makes=True, remakes=True, stop="close")
         made: dict[int, EnvFacts] = self.make_all()
         self.facts = made[0]
-        with undone_on_failure(self.stop):
+        with cleanup_on_error(self.stop):
             for index, facts in made.items():
                 where = f"{facts.name}, sub-environment {index}"
                 check_spaces(facts, self.facts, where, may_lack_spaces=facts.several_agents)

@@ -9,17 +9,17 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import Path, check_space, walk
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import IdlePolls, env_name
 from rollax.env.copies import EnvCopies
 from rollax.env.observations import ObservationChecks, as_columns, stacked
 from rollax.env.rows import NO_ENVS, Rows
-from rollax.env.vector.vector_base_env import Answers
+from rollax.env.vector.vector_base_env import ActionBuffer
 from rollax.env.vector.vector_env import warn_of_own_statistics
 from rollax.errors import EnvError, text_of
-from rollax.spaces import Path, check_space, walk
 
 _FINAL_OBS = ("final_obs", "final_observation")
 _FINAL = (*_FINAL_OBS, "final_info")
@@ -52,7 +52,7 @@ class NativeVectorEnv(BaseEnv):
         self._over = self._no  # sub-environments whose episode ended at the last poll
         self._begun = False
         self._next: tuple[trees.Tree, Any] = (None, None)  # SAME_STEP: first rows from the last poll's resets
-        self._answers = Answers(self._everyone, self.name)
+        self._answers = ActionBuffer(self._everyone, self.name)
         self._checks = ObservationChecks(self.observation_space, self.num_envs)
         self._idle = IdlePolls(self.name)
 

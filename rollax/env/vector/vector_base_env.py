@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Tuple
 
-from rollax import trees
+from rollax.core import trees
+from rollax.core.spaces import check_space
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies
@@ -16,7 +17,6 @@ from rollax.env.observations import ObservationChecks
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_env import SteppedInTurn, VectorEnv
 from rollax.errors import EnvError, RollaxError
-from rollax.spaces import check_space
 
 _OVER, _WAITING, _ANSWERED = range(3)
 
@@ -40,7 +40,7 @@ class VectorBaseEnv(BaseEnv):
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         self._everyone = np.arange(self.num_envs)
-        self._answers = Answers(self._everyone, self.name)
+        self._answers = ActionBuffer(self._everyone, self.name)
         self._resting, self._stepping = NO_ENVS, self._everyone
         self._none_set, self._all_set = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
         self._checks = ObservationChecks(env.observation_space, self.num_envs)
@@ -162,7 +162,7 @@ class VectorBaseEnv(BaseEnv):
         return lambda row: self._where(int(env_index[row]))
 
 
-class Answers:
+class ActionBuffer:
     """The actions of sub-environments that step together, until all of them have been sent."""
 
     def __init__(self, everyone: np.ndarray, name: str) -> None:

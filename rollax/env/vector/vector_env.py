@@ -8,13 +8,13 @@ from typing import Any
 
 import gymnasium as gym
 
+from rollax.core.spaces import ACTION_MASK
 from rollax.env import checks
 from rollax.env.adapters import has_base
 from rollax.env.checks import env_name
 from rollax.env.copies import EnvCopies, Spaces, close_all, space_of
 from rollax.env.restarting import Restarts
 from rollax.errors import EnvError
-from rollax.spaces import ACTION_MASK
 
 _SB3 = "stable_baselines3.common.vec_env"
 

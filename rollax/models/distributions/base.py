@@ -14,7 +14,7 @@ Array = Any
 """An array of JAX, or of the library of the subclass."""
 
 Actions = Any
-"""Columns of an action space: an array [B, ...], or a dict or tuple of columns (see `rollax.spaces`)."""
+"""Columns of an action space: an array [B, ...], or a dict or tuple of columns (see `rollax.core.spaces`)."""
 
 MASKED_LOGIT = -1e30
 """Stands for log 0 in logits and log-probabilities: its `exp` is exactly 0, and sums and gradients stay finite."""

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from rollax.core.spaces import bounds, check_space, path_text
 from rollax.errors import ShapeError, SpaceError
 from rollax.models.distributions.base import ActionDistribution, Actions, Array
-from rollax.spaces import bounds, check_space, path_text
 
 
 class Kinds(NamedTuple):
@@ -179,7 +179,7 @@ class Composite(ActionDistribution):
             where=f"{type(self).__name__}.logp",
             got=f"{type(actions).__name__} {list(actions) if isinstance(actions, Mapping) else ''}".strip(),
             expected=f"a tuple of {len(self.parts)} columns" if self.keys is None else f"a dict of {list(self.keys)}",
-            fix="pass columns as rollax.spaces.stack returns them",
+            fix="pass columns as rollax.core.spaces.stack returns them",
         )
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax.batch import SampleBatch
+from rollax.core.trees import namespace
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, uniform_choice
-from rollax.trees import namespace
 
 GREEDY_ACTIONS = "greedy_actions"
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from rollax.batch import SampleBatch
+from rollax.core.trees import namespace
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
-from rollax.trees import namespace
 
 Params = Mapping[str, Any]
 OutputsOf = Callable[[Params], np.ndarray]

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from rollax.batch import SampleBatch
+from rollax.core.stored_values import read_count, read_number
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, OutputsOf, Params, log_softmax
-from rollax.state import count, number
 
 _FACTOR = 1.01  # α of the adaptation
 _STEPS = 50  # steps between adaptations
@@ -85,8 +85,8 @@ class ParameterNoise(ExplorationWrapper):
         if not state:
             return  # of a run with another exploration
         where = "parameter noise"
-        sigma = number(state, "sigma", where)
-        self._seed, self._steps, self._ended = (count(state, key, where) for key in ("seed", "steps", "ended"))
+        sigma = read_number(state, "sigma", where)
+        self._seed, self._steps, self._ended = (read_count(state, key, where) for key in ("seed", "steps", "ended"))
         self.sigma = sigma
         self._directions, self._perturbed = {}, None
 

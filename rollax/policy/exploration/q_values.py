@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax.batch import SampleBatch
+from rollax.core.trees import namespace
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.policy.exploration.exploration import Exploration, greedy, log_softmax, softmax, uniform_choice
-from rollax.trees import namespace
 
 CHOICE = "choice"
 """[N, 2] whether the action is the greedy one, and the number of valid actions."""

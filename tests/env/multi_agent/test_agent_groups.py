@@ -12,7 +12,7 @@ from rollax import ConfigError, EnvError, MultiAgentEnv, MultiAgentError, Rollou
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
-from tests.evaluation.worlds import Encode
+from tests.rollout.worlds import Encode
 
 GROUPS = {"team": ["a", "b"]}
 NO = {ALL: False}

@@ -2,7 +2,7 @@
 trajectories are neither split nor merged, each observation is answered once, and each row's next observation is
 correct.
 
-`tests/evaluation/test_sampler_properties.py` has the same for a plain `MultiAgentEnv` and for the dict view.
+`tests/rollout/test_sampler_properties.py` has the same for a plain `MultiAgentEnv` and for the dict view.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rollax.batch import Fragment
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
 from tests.env.drive import drive
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_trace, queue_trace
-from tests.evaluation.reference import Auditor, histories
-from tests.evaluation.worlds import ALL, Encode, Scripted, action_for
+from tests.rollout.reference import Auditor, histories
+from tests.rollout.worlds import ALL, Encode, Scripted, action_for
 
 AGENTS = "abcd"
 FIRST_DOES = st.sampled_from(["", "", "o", "oT"])

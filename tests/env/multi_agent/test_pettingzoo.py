@@ -19,7 +19,7 @@ from tests.env.drive import drive
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, queue_trace
 from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, Party
-from tests.evaluation.worlds import Encode
+from tests.rollout.worlds import Encode
 
 TIC_TAC_TOE = "classic/tictactoe-v3"
 

@@ -17,12 +17,12 @@ from rollax.env.remote import remote_base_env
 from rollax.env.remote.env_host import EnvFacts, EnvHost
 from rollax.env.remote.remote_base_env import RemoteBaseEnv
 from rollax.processes.actors import LocalActors
+from tests.env.jax.worlds import JaxClock
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue
 from tests.env.old_worlds import OldClock
 from tests.env.refused import FORM
 from tests.env.remote.fragile import RAISE, EventLog, Fragile
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVector, Party
-from tests.jaxenv.worlds import JaxClock
 
 
 @pytest.fixture

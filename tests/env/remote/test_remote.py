@@ -262,9 +262,7 @@ def test_the_context_has_the_indices(trio):
 
 
 def test_each_has_a_process_without_jax_and_with_one_thread(trio):
-    found = [
-        sub_env.facts("jax", "rollax.evaluation", key="OMP_NUM_THREADS") for sub_env in trio.get_sub_environments()
-    ]
+    found = [sub_env.facts("jax", "rollax.rollout", key="OMP_NUM_THREADS") for sub_env in trio.get_sub_environments()]
     assert len({os.getpid(), *(pid for pid, _, _ in found)}) == 4
     assert [facts[1:] for facts in found] == [([False, False], "1")] * 3
 

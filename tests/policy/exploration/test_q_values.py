@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
+from rollax.core.schedules import Schedule
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.distributions.discrete import Categorical
 from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration, SoftQ
-from rollax.schedules import Schedule
 
 VALUES = jnp.array([[1.0, 5.0, 2.0, 0.0]])
 

@@ -1,0 +1,84 @@
+"""`CallGuard`: which methods of a trainer may not be called inside of others, or after it was stopped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from rollax.errors import RollaxError
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+TRAIN = "train()"
+ITERATION = "an iteration of train()"
+PLAYING = "evaluate()", "record()"
+_BETWEEN = "call it in on_train_result, or between two calls of train()"
+_IN_LOOP = "let the callback return; call train() in a loop, or fit(), outside of callbacks"
+
+
+class CallGuard:
+    """The methods of a trainer that are running; callbacks are called inside of them.
+
+    Args:
+        owner: the name of the trainer's class, for errors.
+    Attributes:
+        stopped: whether the environments are closed, or being closed.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner, self.stopped = owner, False
+        self._methods: list[tuple[str, int]] = []  # with their threads
+
+    @contextmanager
+    def marked(self, method: str) -> Iterator[None]:
+        """The method is running in the block."""
+        entry = method, threading.get_ident()
+        try:  # an interrupt may come before or after `append`
+            self._methods.append(entry)
+            yield
+        finally:
+            if entry in self._methods:
+                self._methods.remove(entry)
+
+    def refuse(self, method: str, *inside: str) -> None:
+        """Raises RollaxError if the trainer has been stopped, or one of the methods `inside` is running.
+
+        Training counts in any thread, other methods in this one.
+        """
+        if self.stopped:
+            raise RollaxError(
+                f"{method} was called after stop().",
+                where=f"{self._owner}.{method}",
+                got="a stopped trainer: its environments and processes are closed",
+                expected="such calls before stop(), or inside of the `with` block; a stopped trainer acts, and save() "
+                "works",
+                fix="set result['done'] = True in a callback to end fit(); continue with another trainer, "
+                f"{self._owner}.from_checkpoint(trainer.save(folder))",
+            )
+        here = threading.get_ident()
+        for running, thread in self._methods:
+            if running in inside and (thread == here or running in (TRAIN, ITERATION)):
+                raise RollaxError(
+                    f"{method} was called inside of {running}.",
+                    where=f"{self._owner}.{method}, in a callback or another thread",
+                    got=f"{running}, which is running",
+                    expected=f"a call after {running} has ended",
+                    fix=_IN_LOOP if method in (TRAIN, "fit()") else _BETWEEN,
+                )
+
+
+def non_reentrant(method: Method) -> Method:
+    """Makes a method of a trainer refuse calls while it is running, and after `stop`; `train` also in evaluations."""
+    name = f"{getattr(method, '__name__', '')}()"
+    others = PLAYING if name == TRAIN else ()
+
+    @wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self._running.refuse(name, name, *others)
+        with self._running.marked(name):
+            return method(self, *args, **kwargs)
+
+    return cast(Method, guarded)

@@ -1,0 +1,20 @@
+"""`cleanup_on_error`: what was made is closed if making the rest fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def cleanup_on_error(undo: Callable[[], Any]) -> Iterator[None]:
+    """Calls `undo` if the block raises; the error of the block is raised, with a note if `undo` fails too."""
+    try:
+        yield
+    except BaseException as error:
+        try:
+            undo()
+        except Exception as other:
+            error.add_note(f"Closing what was made until then failed too: {type(other).__name__}: {other}")
+        raise

@@ -1,0 +1,43 @@
+"""Types of numbers in settings that no config class checks, and arrays of finite numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+NON_NUMERIC_KINDS = frozenset("OSUMmc")
+"""Kinds of NumPy's dtypes that models cannot read as real numbers; dtypes of PyTorch have none."""
+
+_TEXT = frozenset({str, bytes})
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is an integer of Python or NumPy, and not a boolean."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number of Python or NumPy, including infinity and NaN, and not a boolean."""
+    return is_whole(value) or isinstance(value, float | np.floating)
+
+
+def numeric_array(values: Any) -> np.ndarray:
+    """The array of the numbers in lists, or an array itself; TypeError if there is text among them.
+
+    NumPy would pad every text to the longest one, so a short message could fill the memory.
+    """
+    if isinstance(values, np.ndarray):
+        return values
+    if not _TEXT.isdisjoint(map(type, np.array(values, object).ravel().tolist())):
+        raise TypeError("text in place of a number")
+    return np.array(values)
+
+
+def all_finite(values: np.ndarray) -> bool:
+    """True where no element is NaN or infinite."""
+    # A sum of squares is finite unless an element is not finite or it overflows. BLAS needs no temporary array and does
+    # not warn.
+    flat = values.ravel()
+    return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(flat).all())

@@ -1,0 +1,104 @@
+"""Settings of JAX and glibc that must be made before JAX's backend starts."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from rollax.errors import ConfigError, RollaxError
+
+log = logging.getLogger("rollax.core.runtime")
+_configured = False
+_forked = False
+
+# Parameters of glibc's mallopt and their values.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_KEPT_BYTES = {_TRIM_THRESHOLD: 512 * 2**20, _TOP_PAD: 256 * 2**20, _MMAP_THRESHOLD: 32 * 2**20}
+
+
+def configure_jax() -> None:
+    """Configures JAX for acting in small batches, once; the user's settings are kept.
+
+    Asynchronous dispatch is off: on the CPU it costs more than a small forward pass. Compiled functions are cached on
+    disk, because compiling takes a third of a short run.
+    """
+    global _configured
+    refuse_forked()
+    if _configured:
+        return
+    _configured = True
+    _keep_memory()
+    import jax
+
+    settings: Any = jax.config
+    settings.update("jax_cpu_enable_async_dispatch", False)
+    if settings.jax_compilation_cache_dir is None and settings.jax_enable_compilation_cache:
+        folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rollax" / "compiled"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            log.info("Compiled programs are not cached on disk: %s", error)
+            return
+        settings.update("jax_compilation_cache_dir", str(folder))
+        settings.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def refuse_forked() -> None:
+    """Raises RollaxError in a process that was forked after JAX had started, which would hang without JAX's threads."""
+    if _forked:
+        raise RollaxError(
+            "JAX cannot be used in a process that was forked after JAX had started.",
+            where=f"process {os.getpid()}, forked from process {os.getppid()}",
+            got="a fork, the default of multiprocessing on Linux",
+            expected="a spawned process, or a fork made before any trainer or policy",
+            fix='create the trainer in a process of multiprocessing.get_context("spawn"), or set num_workers instead',
+        )
+
+
+def refuse_missing_gpus(required: float) -> None:
+    """Raises ConfigError if this process finds fewer GPUs than `num_gpus`, in JAX or in PyTorch where it is loaded."""
+    if required == 0:
+        return
+    torch = sys.modules.get("torch")
+    found = 0 if torch is None else torch.cuda.device_count()
+    if found < required:  # JAX takes most of a GPU's memory when it starts, so it is asked last
+        import jax
+
+        found = max(found, sum(device.platform == "gpu" for device in jax.local_devices()))
+    if found < required:
+        raise ConfigError(
+            "The learning process finds fewer GPUs than num_gpus.",
+            where="config key 'num_gpus'",
+            got=required,
+            expected=f"at most {found}",
+            fix="lower num_gpus (0 learns without a GPU), or install the JAX or PyTorch version for your GPU; the "
+            "environment variables JAX_PLATFORMS and CUDA_VISIBLE_DEVICES may hide one",
+        )
+
+
+def _after_fork() -> None:
+    global _forked
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    # JAX has no public function that returns whether its backend has started.
+    started = getattr(bridge, "backends_are_initialized", lambda: _configured)
+    _forked = _forked or (bridge is not None and started())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _keep_memory() -> None:
+    """Makes glibc keep up to 512 MiB of freed memory for reuse, and allocate in large blocks."""
+    # Fetching pages for the intermediate results of each compiled call takes nearly as long as an update on images.
+    asked_otherwise = any(name.startswith("MALLOC_") for name in os.environ) or "GLIBC_TUNABLES" in os.environ
+    if asked_otherwise or platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    for parameter, amount in _KEPT_BYTES.items():
+        libc.mallopt(parameter, amount)

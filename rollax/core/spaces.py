@@ -1,0 +1,282 @@
+"""Gymnasium spaces: checks, and columns (many values as arrays).
+
+Columns of a space: for Box, MultiBinary and MultiDiscrete an array [N, *shape]; for Discrete an int64 array [N]; for
+Dict and Tuple a dict or tuple of columns.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from operator import getitem
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rollax.core import trees
+from rollax.errors import SpaceError
+
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a non-empty Dict or Tuple of those"
+
+DTYPES = frozenset(["bool", "float16", "float32", "float64", *(f"{s}int{8 << n}" for s in ("", "u") for n in range(4))])
+"""The names of the types of numbers that spaces may have."""
+
+ACTION_MASK = "action_mask"
+"""The key of the action mask in a Dict observation."""
+
+Path = tuple[Any, ...]
+"""The keys of Dicts and positions in Tuples that lead to a part of a nested space."""
+
+
+def walk(
+    leaf: Callable[..., Any],
+    space: spaces.Space,
+    *trees: Any,
+    part: Callable[[Any, Any], Any] = getitem,
+    enter: Callable[..., None] | None = None,
+    path: Path = (),
+) -> trees.Tree:
+    """The tree of `leaf(space, path, *parts)` over the leaves of a nested space.
+
+    Args:
+        leaf: called for every part that is neither a Dict nor a Tuple.
+        trees: trees with the structure of the space; `leaf` gets the corresponding part of each.
+        part: `(tree, key)` -> the part of a tree.
+        enter: called in the same way for every Dict and Tuple, to refuse a tree of another structure.
+    """
+    if isinstance(space, spaces.Dict):
+        if enter is not None:
+            enter(space, path, *trees)
+        return {
+            key: walk(leaf, inner, *(part(tree, key) for tree in trees), part=part, enter=enter, path=(*path, key))
+            for key, inner in space.spaces.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        if enter is not None:
+            enter(space, path, *trees)
+        return tuple(
+            walk(leaf, inner, *(part(tree, i) for tree in trees), part=part, enter=enter, path=(*path, i))
+            for i, inner in enumerate(space.spaces)
+        )
+    return leaf(space, path, *trees)
+
+
+def leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
+    """The leaves of a nested space with their paths, in order."""
+    found: list[tuple[Path, spaces.Space]] = []
+    walk(lambda leaf, path: found.append((path, leaf)), space)
+    return found
+
+
+def at(tree: trees.Tree, path: Path) -> trees.Tree:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def of_each(values: Sequence[Any], key: Any) -> list[Any]:
+    """The part of each value, for `walk` over a list of values."""
+    return [value[key] for value in values]
+
+
+def path_text(path: Path) -> str:
+    """A path in an error message: `, key 'position', element 0`."""
+    return "".join(f", {'element' if isinstance(key, int) else 'key'} {key!r}" for key in path)
+
+
+def check_space(space: Any, where: str) -> None:
+    """Raises SpaceError for what is no Gymnasium space, an unsupported or empty space, and a Box with low > high."""
+    walk(
+        lambda leaf, path: _check_leaf(leaf, where + path_text(path)),
+        space,
+        enter=lambda outer, path: _check_outer(outer, where + path_text(path)),
+    )
+
+
+def _check_outer(space: spaces.Dict | spaces.Tuple, where: str) -> None:
+    _refuse_empty(len(space.spaces), space, where)
+    kinds = {type(key).__name__ for key in space.spaces} if isinstance(space, spaces.Dict) else set()
+    if len(kinds) > 1:
+        raise SpaceError(
+            "The keys of a Dict space have different types and cannot be sorted.",
+            where=where,
+            got=f"keys {list(space.spaces)}, of {sorted(kinds)}",
+            expected="keys of one type, such as str",
+            fix="use strings for all keys",
+        )
+
+
+_CALLS = {Mapping: "Dict({...})", list | tuple: "Tuple([...])", int | np.integer: "Discrete(n)"}
+"""Values that are given in place of a space -> the call that makes the space."""
+
+
+def _check_leaf(space: Any, where: str) -> None:
+    if not isinstance(space, spaces.Space):
+        fix = "set it in the env's __init__, or in the config"
+        if type(space).__module__.startswith("gym."):
+            fix = "import the space from gymnasium.spaces"
+        elif inspect.ismethod(space):
+            fix = f"make {space.__name__} an attribute, or write @property above the method"
+        elif made := next((call for kind, call in _CALLS.items() if isinstance(space, kind)), None):
+            fix = f"write gymnasium.spaces.{made}"
+        raise SpaceError("This is not a Gymnasium space.", where=where, got=space, expected=SUPPORTED, fix=fix)
+    if isinstance(space, spaces.Box):
+        _check_box(space, where)
+    elif isinstance(space, spaces.Discrete):
+        _refuse_empty(int(space.n), space, where)
+    elif isinstance(space, spaces.MultiDiscrete):
+        _refuse_empty(int(np.min(space.nvec, initial=1)) * space.nvec.size, space, where)
+    elif isinstance(space, spaces.MultiBinary):
+        _refuse_empty(int(np.prod(space.shape)), space, where)
+    else:
+        raise SpaceError(
+            "This kind of space is not supported.",
+            where=where,
+            got=space,
+            expected=SUPPORTED,
+            fix="wrap the env so that it has a supported space",
+        )
+    _check_dtype(space, where)
+
+
+def _check_dtype(space: spaces.Space, where: str) -> None:
+    dtype = space.dtype
+    if dtype is not None and not (dtype.isnative and dtype.name in DTYPES):
+        order = "" if dtype.isnative else ", in the byte order of another machine"
+        raise SpaceError(
+            "Policies cannot read this type of numbers.",
+            where=where,
+            got=f"dtype {dtype.str}{order}",
+            expected=f"one of {', '.join(sorted(DTYPES))}, in the byte order of this machine",
+            fix="create the space with dtype=np.float32 or such, and convert what the environment returns: "
+            "array.astype(space.dtype)",
+        )
+
+
+def _refuse_empty(size: int, space: spaces.Space, where: str) -> None:
+    if size <= 0:
+        raise SpaceError(
+            "The space has no elements.",
+            where=where,
+            got=space,
+            expected="at least one element",
+            fix="correct the sizes of the space",
+        )
+
+
+def _check_box(space: spaces.Box, where: str) -> None:
+    _refuse_empty(int(np.prod(space.shape)), space, where)
+    if space.low.shape != space.shape or space.high.shape != space.shape:
+        raise SpaceError(
+            "The bounds of a Box do not have its shape.",
+            where=where,
+            got=f"shape {space.shape}, low {space.low.shape}, high {space.high.shape}",
+            expected="three equal shapes",
+            fix="create a new Box instead of changing its attributes",
+        )
+    crossed = ~(space.low <= space.high)
+    if crossed.any():
+        at = tuple(int(i) for i in np.argwhere(crossed)[0])
+        raise SpaceError(
+            "A bound of a Box has low > high.",
+            where=f"{where}, element {at}",
+            got=f"low {space.low[at]}, high {space.high[at]}",
+            expected="low <= high",
+            fix="swap the bounds",
+        )
+
+
+def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
+    """Returns columns from single values, in the dtypes of the space; shapes and ranges are not checked.
+
+    ValueError for a ragged list, or for numbers that the dtype cannot store: fractions as integers, 300 as uint8, 1e300
+    as float32.
+    """
+    return walk(lambda leaf, path, parts: in_dtype(leaf, parts), space, values, part=of_each)
+
+
+def in_dtype(space: spaces.Space, values: Any) -> np.ndarray:
+    """The array of values of a leaf in its dtype; ValueError for numbers that the dtype cannot store."""
+    if space.dtype is None or space.dtype.kind == "f":
+        try:
+            with np.errstate(over="raise"):
+                return np.array(values, dtype=space.dtype)
+        except FloatingPointError as error:
+            raise ValueError(f"{space} of dtype {space.dtype} cannot represent these numbers") from error
+    given = np.array(values)
+    with np.errstate(invalid="ignore"):  # NaN is refused below
+        columns = given.astype(space.dtype, copy=False)
+    if not np.can_cast(given.dtype, space.dtype) and not np.array_equal(columns, given):
+        raise ValueError(f"{space} of dtype {space.dtype} cannot represent these {given.dtype} values")
+    return columns
+
+
+def in_dtypes(space: spaces.Space, columns: trees.Tree) -> trees.Tree:
+    """The columns in the dtypes of the space; columns with the right dtype are returned unchanged."""
+    return walk(lambda leaf, path, column: np.asarray(column).astype(leaf.dtype, copy=False), space, columns)
+
+
+def zeros(space: spaces.Space, rows: int) -> trees.Tree:
+    return walk(lambda leaf, path: np.zeros((rows, *(leaf.shape or ())), dtype=leaf.dtype), space)
+
+
+def bounds(space: spaces.Space) -> tuple[Any, Any]:
+    """Returns the lowest and highest value of each element of a Box, Discrete, MultiDiscrete or MultiBinary."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return 0, 1
+
+
+def choices(space: spaces.Space) -> list[int]:
+    """The number of choices of each discrete action of a space, in the order of the entries of an action mask."""
+    counts = []
+    for _, leaf in leaves(space):
+        if isinstance(leaf, spaces.Discrete):
+            counts.append(int(leaf.n))
+        elif isinstance(leaf, spaces.MultiDiscrete):
+            counts += leaf.nvec.ravel().tolist()
+    return counts
+
+
+def have_choices(mask: NDArray, starts: NDArray) -> NDArray[np.bool_]:
+    """[N, discrete actions] whether masks [N, choices] allow a choice; the entries of each action begin at `starts`."""
+    return np.logical_or.reduceat(mask > 0, starts, axis=1)
+
+
+def same_space(a: spaces.Space, b: spaces.Space) -> bool:
+    """Returns whether two spaces are equal for a policy; Box bounds may differ in the last digit."""
+    if isinstance(a, spaces.Box) and isinstance(b, spaces.Box):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        return np.allclose(a.low, b.low, equal_nan=True) and np.allclose(a.high, b.high, equal_nan=True)
+    if isinstance(a, spaces.Dict) and isinstance(b, spaces.Dict):
+        return a.spaces.keys() == b.spaces.keys() and all(same_space(a[k], b[k]) for k in a.spaces)
+    if isinstance(a, spaces.Tuple) and isinstance(b, spaces.Tuple):
+        return len(a.spaces) == len(b.spaces) and all(
+            same_space(*pair) for pair in zip(a.spaces, b.spaces, strict=True)
+        )
+    if isinstance(a, spaces.MultiBinary) and isinstance(b, spaces.MultiBinary):
+        return a.shape == b.shape  # Gymnasium distinguishes MultiBinary(5) and MultiBinary([5])
+    return a == b
+
+
+def same_action_space(a: spaces.Space, b: spaces.Space) -> bool:
+    """Whether two action spaces are equal for a policy, with parts in the same order, as its model's outputs are."""
+    return same_space(a, b) and [path for path, _ in leaves(a)] == [path for path, _ in leaves(b)]
+
+
+def space_text(space: Any) -> str:
+    """Returns a short description of a space without its bounds: `Box((4,), float32)`."""
+    if isinstance(space, spaces.Box):
+        return f"Box({space.shape}, {space.dtype})"
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{key}={space_text(part)}' for key, part in space.spaces.items())})"
+    if isinstance(space, spaces.Tuple):
+        return f"Tuple({', '.join(map(space_text, space.spaces))})"
+    return " ".join(repr(space).split())

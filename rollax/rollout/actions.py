@@ -1,0 +1,182 @@
+"""Actions between a policy and an environment: clipped and scaled to Box spaces, checked against all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rollax.core import trees
+from rollax.core.spaces import Path, at, bounds, leaves, walk
+from rollax.core.trees import Tree, namespace
+from rollax.errors import PolicyError, ShapeError
+from rollax.policy.policy import Policy
+
+
+class ActionMap:
+    """Maps columns of policy actions to columns that the environment accepts.
+
+    Only Box leaves are mapped, and integers whose dtype is narrower than int32 are cast; if the space has neither,
+    `identity` is true. The result shares no memory with the policy's actions, which are learned from: an environment
+    may keep its actions and write into them. NaNs are kept: the caller refuses them, as it can name the policy and the
+    step.
+
+    Args:
+        action_space: the environment's action space, nested or not.
+        clip_actions: clip every element to its bounds.
+        normalize_actions: scale [-1, 1] to [low, high] in the elements that have both bounds, and clip them; other
+            elements do not change.
+    """
+
+    def __init__(self, action_space: spaces.Space, *, clip_actions: bool, normalize_actions: bool) -> None:
+        boxes = ((path, leaf) for path, leaf in leaves(action_space) if isinstance(leaf, spaces.Box))
+        self.boxes = {path: BoxMap(leaf, clip_actions, normalize_actions) for path, leaf in boxes}
+        self._space = action_space
+        self.settings = {"clip_actions": clip_actions, "normalize_actions": normalize_actions}
+        # Distributions return int32, which `space.contains` refuses for narrower dtypes.
+        self._narrow = frozenset(
+            path
+            for path, leaf in leaves(action_space)
+            if isinstance(leaf, spaces.MultiDiscrete | spaces.Discrete) and not np.can_cast(np.int32, leaf.dtype)
+        )
+        self.identity = not self.boxes and not self._narrow
+
+    @property
+    def log_width(self) -> float:
+        """log |∂a_env / ∂a|: the log density of an environment's action plus this is that of the policy's action a."""
+        widths = [box.half_width[box.scaled & (box.half_width > 0)] for box in self.boxes.values()]
+        return float(sum(np.log(width).sum() for width in widths))
+
+    def __call__(self, columns: Tree) -> Tree:
+        """The environment's actions, in the dtypes of its space; of columns in JAX, traced or not, in float32.
+
+        Arrays of NumPy are writable copies.
+        """
+
+        def to_env(leaf: spaces.Space, path: Path, column: Any) -> Any:
+            if path in self.boxes:
+                return self.boxes[path].to_env(column)
+            return column.astype(leaf.dtype) if path in self._narrow else trees.copied(column)
+
+        return trees.copied(columns) if self.identity else walk(to_env, self._space, columns)
+
+    def to_policy(self, columns: Tree) -> Tree:
+        """The inverse, for logged actions; float32 in Box leaves. It is linear beyond the bounds."""
+
+        def to_policy(_: spaces.Space, path: Path, column: Any) -> Any:
+            return self.boxes[path].to_policy(column) if path in self.boxes else column
+
+        return columns if self.identity else walk(to_policy, self._space, columns)
+
+    def on_bound(self, columns: Tree) -> NDArray[np.bool_]:
+        """[N] whether an element of the environment's actions lies on a bound that actions are clipped to."""
+        found: Any = False
+        for path, box in self.boxes.items():
+            column = np.asarray(at(columns, path))
+            hits = (column == box.low) | (column == box.high)
+            found = found | hits.reshape(len(column), -1).any(axis=1)
+        return np.broadcast_to(found, trees.length(columns))
+
+    def received(self, columns: Tree) -> Tree:
+        """The clipped and rounded actions that the environment receives, but in the scale of the policy."""
+        return self.to_policy(self(columns)) if self.boxes else columns
+
+
+class BoxMap:
+    """The map of one Box.
+
+    Attributes:
+        scaled: mask of the elements that are scaled, by `half_width` and `centre`.
+        cuts: whether results are clipped to [`low`, `high`].
+        integer: whether results are rounded before they are clipped.
+    """
+
+    def __init__(self, box: spaces.Box, clip: bool, normalize: bool) -> None:
+        self.box = box
+        self.integer = np.issubdtype(box.dtype, np.integer)
+        low, high = box.low.astype(np.float64), box.high.astype(np.float64)
+        self.scaled = box.bounded_below & box.bounded_above & normalize
+        from_, to = np.where(self.scaled, low, -1.0), np.where(self.scaled, high, 1.0)
+        # Halved before they are subtracted: the width of a float64 Box may overflow.
+        self.half_width, self.centre = to / 2 - from_ / 2, to / 2 + from_ / 2
+        # A cast to an integer outside its range is undefined, so integers are always clipped.
+        cut = self.scaled | clip | self.integer
+        self.low, self.high = np.where(cut, low, -np.inf), np.where(cut, high, np.inf)
+        self.cuts = bool(cut.any())
+
+    def to_env(self, actions: Any) -> Any:
+        actions = self._checked(actions)
+        xp = namespace(actions)
+        if self.scaled.any():
+            actions = self.centre + self.half_width * actions
+        if self.integer and not np.issubdtype(actions.dtype, np.integer):
+            actions = xp.rint(actions)
+        if self.cuts:
+            actions = xp.minimum(xp.maximum(actions, self.low), self.high)
+        return actions.astype(self.box.dtype)
+
+    def to_policy(self, actions: Any) -> NDArray[np.float32]:
+        actions = self._checked(actions)
+        if self.scaled.any():
+            # Where low = high, all actions of the policy map to it; 0 is the middle one.
+            width = np.where(self.half_width == 0, np.inf, self.half_width)
+            actions = (actions - self.centre) / width
+        return actions.astype(np.float32, copy=False)
+
+    def _checked(self, actions: Any) -> Any:
+        array = actions if hasattr(actions, "__array_namespace__") else np.asarray(actions)
+        if array.shape[1:] != self.box.shape or array.ndim == 0:
+            raise ShapeError(
+                "The actions have the wrong shape.",
+                where="a Box of the action space",
+                got=array.shape,
+                expected=("N", *self.box.shape),
+                fix="return one action per row, each with the shape of the space",
+            )
+        return array
+
+
+class ActionRanges:
+    """Checks the Discrete, MultiDiscrete and MultiBinary leaves of a policy's actions, for all rows at once."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._whole = [
+            (path, leaf, bounds(leaf)) for path, leaf in leaves(policy.action_space) if not isinstance(leaf, spaces.Box)
+        ]
+
+    def check(self, actions: Tree) -> None:
+        """Raises a PolicyError for the first action outside the space."""
+        try:
+            outside = self._outside(actions)
+        except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
+            raise PolicyError(
+                "The actions do not have the structure of the action space.",
+                where=self._policy.label,
+                got=f"{type(error).__name__}: {error}",
+                expected=str(self._policy.action_space),
+                fix="return (actions, state_outs, extra_fetches), one action per observation",
+            ) from error
+        if outside is not None:
+            row, got, leaf = outside
+            raise PolicyError(
+                "An action is not in the action space.",
+                where=f"{self._policy.label}, row {row}",
+                got=got,
+                expected=leaf,
+                fix="return integers within the action space, one per observation",
+            )
+
+    def _outside(self, actions: Tree) -> tuple[int, object, spaces.Space] | None:
+        """The row of the first action outside the space, the action, and the leaf of the space."""
+        for path, leaf, (low, high) in self._whole:
+            column = at(actions, path)
+            if column.dtype.kind not in "iub" or column.shape[1:] != leaf.shape:
+                return 0, f"{column.dtype} of shape {column.shape[1:]}: {column[0]!r}", leaf
+            wrong = (column < low) | (column > high)
+            if np.count_nonzero(wrong):
+                row = int(np.argwhere(wrong)[0][0])
+                return row, column[row], leaf
+        return None

@@ -1,0 +1,90 @@
+"""`CompiledFilter`: an observation filter inside a compiled loop, with the statistics of the filter on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rollax.core.spaces import Path, walk
+from rollax.core.trees import Tree
+from rollax.rollout.filters import MeanStdFilter
+
+
+class Moments(NamedTuple):
+    """Statistics of a leaf in float32; the variance in place of a sum of squares, which grows with the count."""
+
+    count: Any
+    mean: Any
+    variance: Any
+
+
+class CompiledFilter:
+    """The functions of a `MeanStdFilter`, traced by JAX; without effect where it filters no leaf.
+
+    Within a fragment the statistics are float32; the filter on the host adds up the same observations in float64.
+
+    Args:
+        host: the filter.
+        space: the observation space.
+    """
+
+    def __init__(self, host: MeanStdFilter, space: spaces.Space) -> None:
+        self._host, self._space = host, space
+        self.active = bool(host.moments())
+
+    def moments(self) -> dict[Path, Moments]:
+        """The current statistics of the filter on the host, by leaf."""
+        return {path: Moments(*map(jnp.float32, parts)) for path, parts in self._host.moments().items()}
+
+    def seen(self, moments: Mapping[Path, Moments], obs: Tree, counted: Any) -> dict[Path, Moments]:
+        """The statistics after [N, ...] observations, of those rows that [N] `counted` is true for.
+
+        Source: as `MeanStdFilter`, divided by the count:
+            V = V_a n_a / n + S_b / n + (m_b - m_a)² n_a n_b / n²
+        """
+        after: dict[Path, Moments] = {}
+
+        def add(_: spaces.Space, path: Path, leaf: Any) -> None:
+            if path not in moments:
+                return
+            before = moments[path]
+            weight = counted.astype(jnp.float32).reshape(-1, *[1] * (leaf.ndim - 1))
+            new = weight.sum()
+            # Sums of distances from the earlier mean, because sums of large numbers are rounded: an element that never
+            # changes would differ from its own mean.
+            leaf = leaf - before.mean
+            apart = (leaf * weight).sum(axis=0) / jnp.maximum(new, 1)
+            squares = ((leaf - apart) ** 2 * weight).sum(axis=0)
+            count = before.count + new
+            share = new / jnp.maximum(count, 1)
+            kept = 1 - share
+            variance = before.variance * kept + squares / jnp.maximum(count, 1) + apart**2 * kept * share
+            after[path] = Moments(count, before.mean + apart * share, variance)
+
+        walk(add, self._space, obs)
+        return after
+
+    def __call__(self, moments: Mapping[Path, Moments], obs: Tree) -> Tree:
+        """The filtered observations."""
+
+        def standardized(_: spaces.Space, path: Path, leaf: Any) -> Any:
+            if path not in moments:
+                return leaf
+            count, mean, variance = moments[path]
+            deviation = jnp.where(count > 1, jnp.sqrt(variance) + 1e-8, 1.0)
+            return jnp.clip((leaf - mean) / deviation, -self._host.clip, self._host.clip)
+
+        return walk(standardized, self._space, obs) if moments else obs
+
+    def on_host(self, obs: Tree) -> Tree:
+        """Filtered columns in NumPy with the dtypes that the filter on the host returns: JAX has no int64."""
+        filtered = self._host.moments()
+
+        def cast(leaf: spaces.Space, path: Path, part: NDArray) -> NDArray:
+            return part if path in filtered else part.astype(leaf.dtype)
+
+        return walk(cast, self._space, obs)

@@ -1,0 +1,229 @@
+"""`CompiledPolicy`: a policy inside a compiled loop, with its observation filter and memory, for some of the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.batch import Fragment, SampleBatch
+from rollax.core import trees
+from rollax.env.jax.jax_base_env import JaxBaseEnv
+from rollax.env.jax.jax_env import Outcome
+from rollax.env.jax.sub_environments import ByAgent, joined, replaced, split
+from rollax.env.rows import Rows
+from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.traced_acting import Decisions, TracedActing
+from rollax.rollout.compiled_filter import CompiledFilter
+from rollax.rollout.policy_runner import PolicyRunner
+from rollax.rollout.slots import initial_memory
+from rollax.rollout.trajectories import Inputs
+
+
+class PolicyCarry(NamedTuple):
+    """The carry of a policy between steps: its next inputs, [N k, ...], and the statistics of its filter."""
+
+    inputs: Inputs
+    moments: Any
+
+
+class PolicyColumns(NamedTuple):
+    """The rows of one policy, [N k T, ...]: T of each of k agents in each of N sub-environments, in time order.
+
+    `inputs` are what the policy acts on, filtered observations and its memory; `new_inputs` what it would act on next
+    if no episode ended. With a filter, `unfiltered` has what it has seen: all new observations, and the first ones of
+    the episodes that begin after a row; else it is None.
+    """
+
+    inputs: Inputs
+    actions: Any
+    packed: Any
+    new_inputs: Inputs
+    unfiltered: tuple[Any, Any] | None
+
+
+class Played(NamedTuple):
+    """The outcomes of T steps of N sub-environments with A agents, in NumPy.
+
+    Args:
+        rewards: [N, A, T] float64.
+        terminateds, truncateds: [N, T].
+        episodes: [N, T] the id of the episode.
+        trajectories: [N, A, T] the number of the trajectory.
+        t: [N, T] the step in the episode.
+    """
+
+    rewards: np.ndarray
+    terminateds: np.ndarray
+    truncateds: np.ndarray
+    episodes: np.ndarray
+    trajectories: np.ndarray
+    t: np.ndarray
+
+    @property
+    def over(self) -> np.ndarray:
+        """[N, T] whether the episode has ended."""
+        return self.terminateds | self.truncateds
+
+
+class _Memory:
+    """The functions of a `SlotMemory`, traced by JAX; without columns where the policy has no memory.
+
+    Args:
+        runner: the policy.
+        rows: N, the number of trajectories that run at a time.
+    Attributes:
+        initial: [N, ...] the columns at the start of trajectories.
+    """
+
+    def __init__(self, runner: PolicyRunner, rows: int) -> None:
+        self._runner = runner
+        initial, stored = initial_memory(runner)
+        self._stored = {name: initial[name] for name in stored}
+        self.initial: Inputs = trees.tree_map(lambda row: jnp.repeat(jnp.asarray(row)[None], rows, axis=0), initial)
+
+    def after(self, actions: trees.Tree, states: Sequence[Any], rewards: Any) -> Inputs:
+        """The columns after N decisions and the rewards that followed, if the trajectories continue."""
+        after = {
+            SampleBatch.STATE_IN: tuple(states),
+            SampleBatch.PREV_ACTIONS: self._runner.action_map.received(actions),
+            SampleBatch.PREV_REWARDS: self._runner.clipped(rewards),
+        }
+        return trees.tree_map(lambda column, part: part.astype(column.dtype), self.initial, after)
+
+    def on_host(self, columns: Inputs) -> Inputs:
+        """Selects the columns to store, in NumPy with the dtypes of the host: JAX has no int64."""
+        return trees.tree_map(lambda row, column: column.astype(row.dtype, copy=False), self._stored, columns)
+
+
+class CompiledPolicy:
+    """One policy of a `CompiledSampler`.
+
+    Args:
+        runner: the runner of the policy.
+        env: the environment.
+        agents: the k agents of the policy, in the order of the environment.
+    Attributes:
+        inputs: the inputs of the next forward pass.
+        places: [k] the positions of its agents among all.
+    """
+
+    def __init__(self, runner: PolicyRunner, env: JaxBaseEnv, agents: Sequence[str]) -> None:
+        assert isinstance(runner.policy, JaxPolicy)
+        self.runner, self.policy, self.agents = runner, runner.policy, agents
+        self.acting = TracedActing(runner.policy)
+        self.places = np.array([env.agents.index(agent) for agent in agents])
+        self._env, self._rows = env, env.num_envs * len(agents)
+        self._filter = CompiledFilter(runner.filter, self.policy.observation_space)
+        self._memory = _Memory(runner, self._rows)
+        self.inputs: Inputs = {}
+
+    def begin(self, rows: Rows, learns: bool) -> None:
+        """Takes the first observations of all sub-environments; `learns`: whether the filter learns from them."""
+        slots = np.arange(self._env.num_envs)[:, None] * len(self._env.agents) + self.places
+        obs = self.runner.filter(rows.observations(slots.ravel(), self.policy.observation_space), learns)
+        self.inputs = {SampleBatch.OBS: jax.tree.map(jnp.asarray, obs), **self._memory.initial}
+
+    def carry(self) -> PolicyCarry:
+        """The carry at the start of a compiled call."""
+        return PolicyCarry(self.inputs, self._filter.moments())
+
+    def draw_noise(self, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """The random numbers of the actions of a number of steps."""
+        return self.acting.draw_noise(steps, self._rows)
+
+    # Traced by JAX.
+
+    def act(self, params: Any, extra: Any, inputs: Inputs, noise: Any) -> tuple[Decisions, ByAgent]:
+        """The outputs and the actions by agent; `noise` is that of one step, None for greedy actions."""
+        decisions = self.acting.act(params, extra, inputs, noise)
+        return decisions, split(self.runner.action_map(decisions.actions), self.agents)
+
+    def observe(
+        self, carry: PolicyCarry, decided: Decisions, outcome: Outcome, begun: ByAgent, over: jax.Array, learns: bool
+    ) -> tuple[PolicyCarry, PolicyColumns]:
+        """The carry after a step, and the rows of the step.
+
+        Args:
+            carry: the carry before the step.
+            decided: its outputs in the step.
+            outcome: the outcome of the step.
+            begun: the observations after new episodes have begun.
+            over: [N] whether a new episode has begun.
+            learns: whether the filter learns.
+        """
+        inputs, moments = carry
+        following, first = joined(outcome.obs, self.agents), joined(begun, self.agents)
+        rewards, over = outcome.reward[:, self.places].reshape(-1), jnp.repeat(over, len(self.agents))
+        if learns:
+            moments = self._filter.seen(moments, following, jnp.ones_like(over))
+        new_memory = self._memory.after(decided.actions, decided.states, rewards)
+        new_inputs = {SampleBatch.OBS: self._filter(moments, following), **new_memory}
+        if learns:
+            moments = self._filter.seen(moments, first, over)
+        first_inputs = {SampleBatch.OBS: self._filter(moments, first), **self._memory.initial}
+        unfiltered = (following, first) if self._filter.active else None
+        row = PolicyColumns(inputs, decided.actions, decided.packed, new_inputs, unfiltered)
+        return PolicyCarry(replaced(new_inputs, over, first_inputs), moments), row
+
+    # On the host.
+
+    def on_host(self, columns: PolicyColumns, over: np.ndarray, learns: bool) -> PolicyColumns:
+        """Checks columns and converts them to the dtypes of the host; the host's filter follows the compiled one.
+
+        `over` is [N, T]: where episodes have ended.
+        """
+        steps: int = over.shape[1]
+
+        def where(row: int) -> str:
+            env_index, place = divmod(row // steps, len(self.agents))
+            return self._env.where(env_index, self.agents[place])
+
+        def checked(obs: trees.Tree) -> trees.Tree:
+            return self._env.checked(self.policy.observation_space, obs, self._rows * steps, where)
+
+        def on_host(inputs: Inputs) -> Inputs:
+            obs = inputs[SampleBatch.OBS]
+            obs = checked(obs) if columns.unfiltered is None else self._filter.on_host(obs)
+            return {SampleBatch.OBS: obs, **self._memory.on_host(inputs)}
+
+        if columns.unfiltered is not None:
+            following, begun = map(checked, columns.unfiltered)
+            if learns:
+                self.runner.filter(following)
+                self.runner.filter(trees.index(begun, self._of_agents(over)))
+        new_inputs, inputs = on_host(columns.new_inputs), on_host(columns.inputs)
+        self.policy.check_masks(inputs[SampleBatch.OBS])
+        return columns._replace(new_inputs=new_inputs, inputs=inputs)
+
+    def fragment(self, columns: PolicyColumns, played: Played) -> Fragment:
+        """The rows of its agents, in the order of sub-environments, agents and time; each segment is one trajectory."""
+        over = played.over
+        over[:, -1] = True
+        ends = self._of_agents(over).nonzero()[0]
+        rows = {
+            **columns.inputs,
+            SampleBatch.ACTIONS: columns.actions,
+            **self.acting.fetches(columns.packed),
+            SampleBatch.REWARDS: self.runner.clipped(played.rewards[:, self.places].ravel().astype(np.float32)),
+            SampleBatch.TERMINATEDS: self._of_agents(played.terminateds),
+            SampleBatch.TRUNCATEDS: self._of_agents(played.truncateds),
+            SampleBatch.EPS_ID: self._of_agents(played.episodes),
+        }
+        count, steps = over.shape
+        optional: dict[str, Callable[[], np.ndarray]] = {
+            SampleBatch.TRAJECTORY_ID: lambda: played.trajectories[:, self.places].ravel(),
+            SampleBatch.OFF_POLICY: lambda: np.zeros(self._rows * steps, bool),
+            SampleBatch.T: lambda: self._of_agents(played.t),
+            SampleBatch.AGENT_ID: lambda: np.tile(np.repeat(np.array(self.agents, object), steps), count),
+        }
+        wanted = self.runner.columns
+        rows |= {name: column() for name, column in optional.items() if wanted is None or name in wanted}
+        return Fragment(rows, ends, trees.index(columns.new_inputs, ends))
+
+    def _of_agents(self, column: np.ndarray) -> np.ndarray:
+        """Repeats [N, T] values of sub-environments for each row, [N k T]."""
+        return np.repeat(column, len(self.agents), axis=0).ravel()

@@ -1,0 +1,251 @@
+"""`CompiledSampler`: policies and an environment in JAX, compiled together: one call samples a whole fragment."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rollax.batch import Fragment, SampleBatch
+from rollax.core.overrides import overrides
+from rollax.env import checks
+from rollax.env.jax.jax_base_env import JaxBaseEnv
+from rollax.env.jax.sub_environments import EpisodeState
+from rollax.policy.traced_acting import only_acts_stepwise
+from rollax.rollout.callbacks import Callbacks
+from rollax.rollout.compiled_policy import CompiledPolicy, Played, PolicyCarry, PolicyColumns
+from rollax.rollout.policy_mapping import check_unchanged, differs_between_episodes, policies_of_agents
+from rollax.rollout.sampler import Sampler
+
+if TYPE_CHECKING:
+    from rollax.rollout.worker import RolloutWorker
+
+log = logging.getLogger("rollax.sampling")
+
+_EVALUATION_STEPS = 64
+"""Steps of one compiled call of an evaluation."""
+
+
+class _Carry(NamedTuple):
+    """The carry between steps: the running episodes, and the carry of each policy."""
+
+    running: EpisodeState
+    policies: dict[str, PolicyCarry]
+
+
+class _Rows(NamedTuple):
+    """The rows of T steps: rewards [N, A, T], flags [N, T], and the columns of each policy."""
+
+    rewards: Any
+    terminateds: Any
+    truncateds: Any
+    columns: dict[str, PolicyColumns]
+
+
+class CompiledSampler(Sampler):
+    """Samples a `JaxBaseEnv` with policies in JAX. The numbers are those of `RowSampler`, up to rounding.
+
+    Acting, stepping and resetting are one compiled loop over the steps of a fragment. Random numbers of actions are
+    drawn before it, in the order of single steps; those of sub-environments come from their own keys.
+    """
+
+    env: JaxBaseEnv
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        ids, agents, shape = list(self.runners), self.env.agents, (self.env.num_envs, len(self.env.agents))
+        self._mapped = mapped = policies_of_agents(self.policy_of, agents, ids)
+        self.episodes.policies = mapped if len(ids) > 1 else {}
+        self._numbers = np.array([ids.index(mapped[agent]) for agent in agents])
+        agents_of = {i: [agent for agent in agents if mapped[agent] == i] for i in ids}
+        self._policies = {i: CompiledPolicy(self.runners[i], self.env, mine) for i, mine in agents_of.items() if mine}
+        self._everyone = np.arange(self.env.num_envs)
+        self._trajectories = np.full(shape, -1)  # the number of each running trajectory
+        self._returns = np.zeros(shape)  # the sum of its rewards so far
+        self._begun = False
+        self._roll = jax.jit(self._traced_rollout, static_argnames=("steps", "learning"))
+
+    def sample(self) -> tuple[dict[str, Fragment], int]:
+        rows = self._play(self.fragment_length)
+        played = self._record(rows)
+        fragments = {i: one.fragment(rows.columns[i], played) for i, one in self._policies.items()}
+        self.episodes.take_finished()  # only whole episodes as fragments need them, and they would accumulate
+        self._begun = True
+        return fragments, played.over.size
+
+    def step(self) -> None:
+        # With exploration each step draws random numbers, so that surplus steps would change later ones.
+        rows = self._play(1 if self.explore else _EVALUATION_STEPS)
+        for i, one in self._policies.items():
+            one.acting.fetches(rows.columns[i].packed)  # raises where the model's outputs are not finite
+        self._record(rows)
+        self._begun = True
+
+    def restart(self) -> None:
+        self._begun = False
+        self.episodes.drop_running()
+
+    def _play(self, steps: int) -> _Rows:
+        """Plays a number of steps; an interruption before the caller has recorded them begins fresh episodes."""
+        check_unchanged(self._mapped, policies_of_agents(self.policy_of, self.env.agents, list(self.runners)))
+        policies = self._policies
+        learning = frozenset(i for i, one in policies.items() if self.record and one.runner.learns)
+        if not self._begun:
+            self._begin(learning)
+        self._begun = False
+        noise = {i: one.draw_noise(steps) for i, one in policies.items()} if self.explore else None
+        params = {i: one.policy.params for i, one in policies.items()}
+        extra = {i: one.policy.extra for i, one in policies.items()}
+        assert self.env.running is not None
+        carry = _Carry(self.env.running, {i: one.carry() for i, one in policies.items()})
+        (self.env.running, carries), rows = self._roll(params, extra, carry, noise, steps=steps, learning=learning)
+        for i, one in policies.items():
+            one.inputs = carries[i].inputs
+        rows = self._needed(jax.tree.map(np.array, rows))  # copies, which callers may change
+        rows = self._on_host(rows, learning)
+        self.env.ended((rows.terminateds | rows.truncateds).any(axis=1).nonzero()[0])
+        return rows
+
+    def _needed(self, rows: _Rows) -> _Rows:
+        """The steps up to the end of the last episode that counts; fresh episodes begin after it."""
+        left, over = self.episodes.left, rows.terminateds | rows.truncateds
+        ended = np.zeros(over.shape[1], bool) if left is None else (over.cumsum(axis=1) >= left[:, None]).all(axis=0)
+        if not ended[:-1].any():
+            return rows
+        steps, needed = len(ended), int(ended.argmax()) + 1
+
+        def first(column: np.ndarray) -> np.ndarray:
+            return column.reshape(-1, steps, *column.shape[1:])[:, :needed].reshape(-1, *column.shape[1:])
+
+        outcomes = (column[..., :needed] for column in rows[:3])
+        return _Rows(*outcomes, columns=jax.tree.map(first, rows.columns))
+
+    def _on_host(self, rows: _Rows, learning: frozenset[str]) -> _Rows:
+        """Checks rows and gives them the dtypes of the host."""
+        agents, steps = rows.rewards.shape[1:]
+
+        def where(row: int) -> str:
+            env_index, place = divmod(row // steps, agents)
+            return self.env.where(env_index, self.env.agents[place])
+
+        rewards = checks.reward_column(rows.rewards.ravel(), where).reshape(rows.rewards.shape)
+        over = rows.terminateds | rows.truncateds
+        columns = {i: one.on_host(rows.columns[i], over, i in learning) for i, one in self._policies.items()}
+        return rows._replace(rewards=rewards, columns=columns)
+
+    def _begin(self, learning: frozenset[str]) -> None:
+        self.episodes.drop_running()
+        rows = self.env.reset_rows(self._everyone, self.episodes.seeds())
+        for i, one in self._policies.items():
+            one.begin(rows, i in learning)
+        self._begin_episodes(self._everyone)
+
+    def _begin_episodes(self, env_index: np.ndarray) -> None:
+        self.episodes.begin(env_index, several_agents=False)
+        shape = len(env_index), len(self.env.agents)
+        first, self.next_trajectory = self.next_trajectory, self.next_trajectory + shape[0] * shape[1]
+        self._trajectories[env_index] = np.arange(first, self.next_trajectory).reshape(shape)
+        self._returns[env_index] = 0.0
+
+    def _record(self, rows: _Rows) -> Played:
+        """Records rewards and ends in the episode table."""
+        over = rows.terminateds | rows.truncateds
+        count, agents = rows.rewards.shape[:2]
+        t = _steps_since(over, self.episodes["length"][:count])
+        number = np.cumsum(over, axis=1) - over  # index of the episode in its sub-environment, within these steps
+        ended = over.sum(axis=1)
+        most = int(ended.max()) + 1
+        left = self.episodes.left
+        is_last = left is not None and bool((ended >= left).all())  # no episode begins after these steps
+        rewards_of = _sums(number[:, None].repeat(agents, axis=1), most, rows.rewards)
+        lengths_of = _sums(number, most)
+        ids, trajectories = np.empty((count, most), np.int64), np.empty((count, agents, most), np.int64)
+        for turn in range(most):
+            self._returns += rewards_of[..., turn]
+            self.episodes.increase("reward", slice(count), rewards_of[..., turn].sum(axis=1))
+            self.episodes.increase("length", slice(count), lengths_of[:, turn])
+            ids[:, turn], trajectories[..., turn] = self.episodes["id"][:count], self._trajectories
+            those = (ended > turn).nonzero()[0]
+            if len(those):
+                policies = np.tile(self._numbers, len(those))
+                self.episodes.end_trajectories(those.repeat(agents), policies, self._returns[those].ravel())
+                self.episodes.end(those)
+                self._begin_episodes(those[~(over[those, -1] & (ended[those] == turn + 1))] if is_last else those)
+        ids = np.take_along_axis(ids, number, axis=1)
+        # In the order of their ends, in which windows of metrics drop them. The loop added the first episodes of all
+        # sub-environments, then the second ones, ..., so short ones came last.
+        self.episodes.sort_ended(ids.T[over.T])
+        trajectories = np.take_along_axis(trajectories, number[:, None], axis=2)
+        return Played(rows.rewards, rows.terminateds, rows.truncateds, ids, trajectories, t)
+
+    def _traced_rollout(
+        self, params: Any, extra: Any, carry: _Carry, noise: Any, steps: int, learning: frozenset[str]
+    ) -> tuple[_Carry, _Rows]:
+        """Traced by JAX; `noise` is that of `steps` steps, or None for greedy actions.
+
+        `params`, `extra` and `noise` are by policy, and `learning` has the policies whose filter learns.
+        """
+        functions, policies = self.env.functions, self._policies
+
+        def step(carry: _Carry, noise: Any) -> tuple[_Carry, _Rows]:
+            decided, actions = {}, {}
+            for i, one in policies.items():
+                own_noise = None if noise is None else noise[i]
+                decided[i], own = one.act(params[i], extra[i], carry.policies[i].inputs, own_noise)
+                actions |= own
+            running, outcome = functions.advance(carry.running, actions)
+            over = outcome.terminated | outcome.truncated
+            running = functions.restart(running, over)
+            carries, columns = {}, {}
+            for i, one in policies.items():
+                carries[i], columns[i] = one.observe(
+                    carry.policies[i], decided[i], outcome, running.obs, over, i in learning
+                )
+            return _Carry(running, carries), _Rows(outcome.reward, outcome.terminated, outcome.truncated, columns)
+
+        carry, rows = lax.scan(step, carry, noise, length=steps)
+        rewards, terminateds, truncateds = (jnp.moveaxis(column, 0, -1) for column in rows[:3])
+        return carry, _Rows(rewards, terminateds, truncateds, jax.tree.map(_by_row, rows.columns))
+
+
+def _by_row(column: jax.Array) -> jax.Array:
+    """[T, R, ...] -> [R T, ...]."""
+    return jnp.swapaxes(column, 0, 1).reshape(-1, *column.shape[2:])
+
+
+def _sums(places: np.ndarray, most: int, values: np.ndarray | None = None) -> np.ndarray:
+    """[..., most] the sums of the values [..., T] that have the same place below `most`; counts without values."""
+    rows = np.arange(places.size // places.shape[-1]).reshape(*places.shape[:-1], 1)
+    weights = None if values is None else values.ravel()
+    sums = np.bincount((places + most * rows).ravel(), weights, most * rows.size)
+    return sums.reshape(*places.shape[:-1], most)
+
+
+def _steps_since(over: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """[N, T] the step in its episode, from [N, T] ends and the [N] earlier steps of the running episodes."""
+    steps, first = np.arange(over.shape[1]), -lengths[:, None]
+    begun = np.where(over[:, :-1], steps[1:], first)
+    return steps - np.maximum.accumulate(np.hstack((first, begun)), axis=1)
+
+
+def only_stepwise(worker: RolloutWorker) -> str:
+    """Why the fragments of a worker cannot be sampled by `CompiledSampler`; empty if they can."""
+    assert isinstance(worker.env, JaxBaseEnv)
+    config, runners, callbacks = worker.config, worker.runners.values(), type(worker.callbacks)
+    policy_of = worker.policy_of if len(runners) > 1 else None
+    differs = policy_of is not None and differs_between_episodes(policy_of, worker.env.agents)
+    reasons = (
+        (bool(config.sample_async), "config key 'sample_async'"),
+        (differs, "a policy_mapping_fn that differs between episodes"),
+        (any(SampleBatch.INFOS in (runner.columns or ()) for runner in runners), "a policy that reads 'infos'"),
+        (config.batch_mode == "complete_episodes", "config key 'batch_mode', complete_episodes"),
+        (config.output is not None, "config key 'output'"),
+        (overrides(callbacks, Callbacks, "on_episode_start"), "callback on_episode_start"),
+        (overrides(callbacks, Callbacks, "on_episode_step"), "callback on_episode_step"),
+    )
+    found = next((reason for applies, reason in reasons if applies), "")
+    return found or next(filter(None, (only_acts_stepwise(runner.policy) for runner in runners)), "")

@@ -1,0 +1,335 @@
+"""The table of running episodes by sub-environment, and `Episode`, the view of one for callbacks and policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rollax.core.other_names import OtherNamesOfEpisode
+from rollax.env.rows import NO_ENVS, Rows
+from rollax.errors import ConfigError
+from rollax.rollout.metrics import EpisodeMetrics, FinishedEpisodes
+from rollax.rollout.table import Index, Table
+
+
+class EpisodeTable(Table):
+    """One row per sub-environment.
+
+    The columns are `id` of the running episode, or -1; its `reward` and `length` so far; `cut`, its length when the
+    last fragment was cut; `trains`, false if it is not trained on; and `begun`, the number of episodes that have begun.
+
+    Args:
+        num_envs: number of sub-environments; the table grows if an environment uses larger numbers.
+        seed: seed of the run; None for unseeded environments.
+        first_env: index of the first sub-environment here, across all workers.
+        first_id: episode ids count up from here.
+        first_episode: initial value of `begun`, on which seeds depend.
+        on_start, on_step, on_end: called with an `Episode`; None if the callback is not overridden.
+        only_policy: the policy of all agents, if there is only one.
+        keeps_past: keep finished episodes in `past`.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        seed: int | None = None,
+        first_env: int = 0,
+        first_id: int = 0,
+        first_episode: int = 0,
+        on_start: Callable[[Episode], Any] | None = None,
+        on_step: Callable[[Episode], Any] | None = None,
+        on_end: Callable[[Episode], Any] | None = None,
+        only_policy: str | None = None,
+        keeps_past: bool = False,
+    ) -> None:
+        super().__init__(num_envs, id=-1, reward=0.0, length=0, cut=0, trains=True, begun=first_episode)
+        self.num_envs = num_envs
+        self.next_id = first_id
+        self.finished_steps = 0
+        self._all_train = True
+        self._seed, self._first_env = seed, first_env
+        self._on_start, self._on_step, self._on_end = on_start, on_step, on_end
+        self._only_policy, self._keeps_past = only_policy, keeps_past
+        self._running: dict[int, Episode] = {}  # only requested callbacks
+        self._ended = FinishedEpisodes()  # since the last `take_metrics`
+        self._finished: list[np.ndarray] = []
+        self.policies: Mapping[Hashable, str] = {}
+        """The policies of agents that have them in every episode, before they appear."""
+        self.past: dict[int, Episode] = {}
+        """The episodes that finished since it was last emptied, by id."""
+        self.left: np.ndarray | None = None
+        """The number of next episodes of each sub-environment with callbacks and metrics; None: all have them."""
+
+    def episode(self, env_index: int) -> Episode:
+        """The running episode of a sub-environment, for callbacks, mappings and policies."""
+        episode = self._running.get(env_index)
+        if episode is None:
+            episode = Episode(int(self["id"][env_index]), env_index, self, only_policy=self._only_policy)
+            episode.policies.update(self.policies)
+            self._running[env_index] = episode
+        return episode
+
+    def by_id(self, episode_id: int) -> Episode:
+        """An episode that is running or in `past`."""
+        if episode_id in self.past:
+            return self.past[episode_id]
+        return self.episode(int((self["id"] == episode_id).nonzero()[0][0]))
+
+    def seeds(self) -> list[int] | None:
+        """Seeds for the first reset of each sub-environment, from (seed, its number, the episodes it has begun)."""
+        if self._seed is None:
+            return None
+        begun = self["begun"].tolist()
+        sources = [(self._seed, self._first_env + index, begun[index]) for index in range(self.num_envs)]
+        return [int(np.random.SeedSequence(source).generate_state(1)[0]) >> 1 for source in sources]  # signed in ale-py
+
+    def begin(self, env_index: np.ndarray, trains: np.ndarray | None = None, *, several_agents: bool = True) -> None:
+        """Begins an episode in each of these sub-environments where none is running.
+
+        Args:
+            env_index: one entry per starting trajectory.
+            trains: false if the episode is not trained on; None: all are.
+            several_agents: whether a sub-environment may occur more than once.
+        """
+        if trains is not None or not self._all_train:
+            self["trains"][env_index] = True if trains is None else trains
+            self._all_train = bool(self["trains"].all())
+        new = env_index[self["id"][env_index] < 0]
+        if several_agents:
+            new = np.unique(new)
+        self["id"][new] = np.arange(self.next_id, self.next_id + len(new))
+        self.next_id += len(new)
+        self["begun"][new] += 1
+        self["reward"][new] = 0.0
+        self["length"][new] = self["cut"][new] = 0
+        if self._on_start:
+            for index in new[self.counting(new)].tolist():
+                self._on_start(self.episode(index))
+
+    def add_rewards(self, rows: Rows, outcomes: np.ndarray | None = None) -> int:
+        """Adds the rewards of a poll; returns the number of environment steps that are trained on.
+
+        Args:
+            rows: the polled rows.
+            outcomes: the rows with an outcome; None for all.
+        """
+        if rows.agents is None and not self._on_step:  # one row for each stepped sub-environment
+            index, _ = rows.places(outcomes)
+            rewards = rows.rewards if outcomes is None else rows.rewards[outcomes]
+            self.increase("reward", index, rewards)
+            self.increase("length", index, 1)
+            if self._on_end and len(rows.ended_envs):
+                self._note_infos(rows, np.isin(rows.env_index, rows.ended_envs) & ~rows.starts)
+            return len(rewards) if self._all_train else int(np.count_nonzero(self["trains"][index]))
+        reward, length, running = self["reward"], self["length"], self["id"] >= 0
+        index, rewards = rows.env_index, rows.rewards
+        if outcomes is not None:
+            index, rewards = index[outcomes], rewards[outcomes]
+        reward += np.bincount(index, rewards, self.rows)
+        # An agent that appears in a running episode shows that a step was taken, although it has no outcome itself.
+        stepped = np.zeros(self.rows, bool)
+        stepped[rows.env_index] = running[rows.env_index]
+        if len(rows.ended_envs):  # possibly without a row, after the last agent's end
+            stepped[rows.ended_envs] = running[rows.ended_envs]
+        length += stepped
+        if self._on_step or self._on_end:
+            self._note_infos(rows, stepped[rows.env_index])
+        if self._on_step:
+            steps = stepped.nonzero()[0]
+            for env_index in steps[self.counting(steps)].tolist():
+                self._on_step(self.episode(env_index))
+        return int(np.count_nonzero(stepped if self._all_train else stepped & self["trains"]))
+
+    def _note_infos(self, rows: Rows, noted: np.ndarray) -> None:
+        """Stores the infos of the rows in a mask in `last_infos` of their episodes."""
+        chosen = noted.nonzero()[0]
+        chosen = chosen[np.argsort(~rows.starts[chosen], kind="stable")]  # an end precedes a new start of its agent
+        for row, info in zip(chosen.tolist(), rows.infos_of(chosen), strict=True):
+            self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = info
+
+    def end_trajectories(self, env_index: np.ndarray, policies: np.ndarray, rewards: np.ndarray) -> None:
+        """Records [K] ended trajectories, each with its policy's number and its return."""
+        self._ended.add_trajectories(self["id"][env_index], policies, rewards)
+
+    def end(self, env_index: np.ndarray) -> None:
+        """Ends the running episodes of these sub-environments."""
+        env_index = env_index[self["id"][env_index] >= 0]  # an episode without agents is not counted
+        ids, rewards, lengths = (self[name][env_index] for name in ("id", "reward", "length"))
+        counts = self.ending(env_index)
+        if self._on_end:
+            for index in env_index[counts].tolist():
+                self._on_end(self.episode(index))
+        if self._keeps_past:
+            for episode in map(self.episode, env_index.tolist()):
+                episode.detach()
+                self.past[episode.episode_id] = episode
+        custom_metrics: dict[int, dict[str, float]] = {}
+        if self._running:
+            for index, episode_id, counted in zip(env_index.tolist(), ids.tolist(), counts.tolist(), strict=True):
+                episode = self._running.pop(index, None)
+                if counted and episode is not None and episode.custom_metrics:
+                    custom_metrics[episode_id] = episode.noted_metrics()
+        self._ended.add(ids[counts], env_index[counts], rewards[counts], lengths[counts], custom_metrics)
+        if self.left is not None:
+            np.subtract.at(self.left, env_index[counts] % len(self.left), 1)
+            self._ended.drop_trajectories(ids[~counts])
+        self["id"][env_index] = -1
+        if not self._all_train:
+            trains = self["trains"][env_index]
+            ids, lengths = ids[trains], lengths[trains]
+        if len(ids):
+            self._finished.append(ids)
+            self.finished_steps += int(lengths.sum())
+
+    def sort_ended(self, ids: np.ndarray) -> None:
+        """Sorts the metrics of the latest ended episodes, all those with [K] `ids`, in the order of `ids`."""
+        self._ended.sort_latest(ids)
+
+    def counting(self, env_index: np.ndarray) -> np.ndarray:
+        """[K] whether the running episodes of these sub-environments would count if they ended next."""
+        if self.left is None:
+            return np.ones(len(env_index), bool)
+        # The episodes of an external environment, whose num_envs is 1, have one common share.
+        return self.left[env_index % len(self.left)] > 0
+
+    def are_played(self) -> bool:
+        """Whether all episodes of an evaluation have ended."""
+        return self.left is not None and not np.count_nonzero(self.left)
+
+    def ending(self, env_index: np.ndarray) -> np.ndarray:
+        """[K] as `counting`, for episodes that end together, in this order."""
+        if self.left is None:
+            return self.counting(env_index)
+        places = env_index % len(self.left)
+        order = np.argsort(places, kind="stable")
+        in_order = places[order]
+        before = np.empty_like(order)  # the number of equal places before each one
+        before[order] = np.arange(len(places)) - np.searchsorted(in_order, in_order)
+        return self.left[places] > before
+
+    def ids_to_learn(self, env_index: Index) -> np.ndarray:
+        """The ids of the running episodes of these sub-environments; -1 for those that are not trained on."""
+        ids = self["id"][env_index]
+        return ids if self._all_train else np.where(self["trains"][env_index], ids, -1)
+
+    def steps_since_cut(self, env_index: np.ndarray) -> int:
+        """The steps of the running episodes of these sub-environments that are trained on and in no fragment yet."""
+        counted = env_index[(self["id"][env_index] >= 0) & self["trains"][env_index]]
+        return int((self["length"] - self["cut"])[counted].sum())
+
+    def drop(self, env_index: np.ndarray) -> np.ndarray:
+        """Drops the running episodes of these sub-environments; returns their ids."""
+        ids = self["id"][env_index]
+        ids = ids[ids >= 0]
+        self._ended.drop_trajectories(ids)
+        self["id"][env_index] = -1
+        for index in env_index.tolist():
+            self._running.pop(index, None)
+        return ids
+
+    def drop_running(self) -> None:
+        """Drops all running episodes."""
+        self.drop(np.arange(self.rows))
+        self.past.clear()
+        self._finished, self.finished_steps = [], 0
+
+    def take_finished(self) -> tuple[np.ndarray, int]:
+        """The ids of the episodes finished since the last call, and their environment steps."""
+        finished = np.concatenate(self._finished) if self._finished else NO_ENVS
+        steps, self.finished_steps, self._finished = self.finished_steps, 0, []
+        return finished, steps
+
+    def take_metrics(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
+        """The metrics of the episodes finished since the last call; `policy_ids` are indexed by the policy numbers."""
+        return self._ended.take(policy_ids)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Context of other episodes, such as those of an evaluation: in it, `take_metrics` returns only theirs.
+
+        Afterwards it returns again those of the earlier episodes. Running episodes are dropped, before and after.
+        """
+        self.drop_running()
+        earlier = self._ended
+        try:
+            self._ended = FinishedEpisodes()
+            yield
+        finally:
+            self._ended = earlier
+            self.drop_running()
+
+
+class Episode(OtherNamesOfEpisode):
+    """A running episode of one sub-environment, for callbacks and policies.
+
+    Args:
+        episode_id: unique across workers and time.
+        env_index: the sub-environment.
+        table: columns `reward` and `length` with one entry per sub-environment.
+        only_policy: the policy of all agents, if there is only one.
+    """
+
+    def __init__(
+        self, episode_id: int, env_index: int, table: Mapping[Any, Any], *, only_policy: str | None = None
+    ) -> None:
+        self.episode_id = episode_id
+        self.env_index = env_index
+        self.policies: dict[Hashable, str] = {}
+        self.user_data: dict[str, Any] = {}
+        self.custom_metrics: dict[str, float] = {}
+        self.last_infos: dict[Hashable, dict] = {}
+        self._table, self._row, self._only_policy = table, env_index, only_policy
+
+    def __repr__(self) -> str:
+        where = f"episode_id={self.episode_id}, env_index={self.env_index}"
+        return f"Episode({where}, length={self.length}, total_reward={self.total_reward})"
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of all agents' rewards so far, as the environment returned them."""
+        return float(self._table["reward"][self._row])
+
+    @property
+    def length(self) -> int:
+        """Environment steps so far."""
+        return int(self._table["length"][self._row])
+
+    def policy_for(self, agent_id: Hashable) -> str | None:
+        """The id of an agent's policy; None for an agent that has not appeared yet, if there are several policies."""
+        return self.policies.get(agent_id, self._only_policy)
+
+    def noted_metrics(self) -> dict[str, float]:
+        """The custom metrics; ConfigError if they are not a dict of numbers by name."""
+        noted = self.custom_metrics
+        if isinstance(noted, Mapping):
+            bad = [name for name, value in noted.items() if not (isinstance(name, str) and _is_number(value))]
+            if not bad:
+                return {name: float(value) for name, value in noted.items()}
+            where, got = f"episode.custom_metrics[{bad[0]!r}]", noted[bad[0]]
+        else:
+            where, got = "episode.custom_metrics", noted
+        raise ConfigError(
+            "A custom metric is not a number.",
+            where=f"config key 'callbacks', {where}",
+            got=f"{got!r} ({type(got).__name__})",
+            expected="a dict with strings as keys and numbers as values",
+            fix="store numbers there; keep anything else in episode.user_data",
+        )
+
+    def detach(self) -> None:
+        """Keeps the current reward and length, also when another episode begins in the sub-environment."""
+        self._table, self._row = {"reward": [self.total_reward], "length": [self.length]}, 0
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str | bytes | bytearray):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):  # the last: an integer beyond float64
+        return False
+    return True

@@ -1,0 +1,186 @@
+"""The environment of one worker, its sampler, and its background thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rollax.config import TrainerConfig
+from rollax.core.overrides import overrides
+from rollax.env.base_env import BaseEnv
+from rollax.env.making import EnvSettings, make_base_env
+from rollax.env.registry import EnvContext
+from rollax.errors import ConfigError
+from rollax.rollout.callbacks import Callbacks, check_returned
+from rollax.rollout.episodes import EpisodeTable
+from rollax.rollout.postprocess import BY_TRAJECTORY, overrides_trajectory
+from rollax.rollout.row_sampler import RowSampler
+from rollax.rollout.sampler import Sampler
+from rollax.rollout.sampling import BackgroundSampling, SamplingOnRequest
+
+if TYPE_CHECKING:
+    from rollax.rollout.worker import RolloutWorker
+
+log = logging.getLogger("rollax.sampling")
+
+# Ids of episodes and trajectories count up from (worker, restart, 0), so each is unique.
+_BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
+MOST_WAITING_STEPS = 10_000
+"""Maximum number of environment steps that wait for an off-policy learner."""
+
+
+def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig) -> BaseEnv:
+    """All sub-environments of a worker."""
+    settings = EnvSettings(
+        remote_envs=config.remote_worker_envs,
+        remote_env_batch_wait_ms=config.remote_env_batch_wait_ms,
+        remote_env_timeout_s=config.remote_env_timeout_s,
+        restart_failed_sub_environments=config.restart_failed_sub_environments,
+        observation_space=config.observation_space,
+        action_space=config.action_space,
+        ray_address=config.ray_address,
+    )
+    return make_base_env(creator, context, config.num_envs_per_worker, settings)
+
+
+def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sampler:
+    """The sampler of the worker's config."""
+    by_trajectory = any(overrides_trajectory(policy) for policy in worker.policies.values())
+    if by_trajectory or worker.policies.joint_rows is not None:
+        for runner in worker.runners.values():
+            runner.store(BY_TRAJECTORY)
+    sampler_class = _sampler_class(worker, env, record=record)
+    sampler = sampler_class(
+        env,
+        worker.runners,
+        _episode_table(worker, env, keeps_past=by_trajectory),
+        policy_of=worker.policy_of,
+        fragment_length=_fragment_length(worker.config, env),
+        complete_episodes=worker.config.batch_mode == "complete_episodes",
+        record=record,
+        explore=worker.config.explore,
+    )
+    if worker.config.output is not None:
+        if not issubclass(sampler_class, RowSampler):
+            raise ConfigError(
+                "The sampler does not write experience.",
+                where="config keys 'output' and 'sampler'",
+                got=sampler_class.__name__,
+                expected="rollax's own sampler, or a subclass of it",
+                fix="leave one of the two keys out",
+            )
+        from rollax.rollout.recorder import make_recorder
+
+        sampler.recorder = make_recorder(worker.config, sampler, worker.worker_index)
+    return sampler
+
+
+def first_numbers(worker_index: int, restarts: int) -> tuple[int, int]:
+    """The first id of episodes and trajectories, and the number of the first episode, on which seeds depend."""
+    first_episode = restarts << _BITS_OF_RESTARTS
+    return (worker_index << _BITS_OF_WORKERS) + first_episode, first_episode
+
+
+def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -> SamplingOnRequest:
+    """How a worker samples: in a background thread or on request.
+
+    Raises:
+        ConfigError: the config requests a thread, and a policy cannot act while it learns.
+    """
+    on_request, wanted = SamplingOnRequest(worker.rollout, repr(worker), env), worker.config.sample_async
+    if env is None or not record:
+        return on_request
+    others = [policy.label for policy in worker.policies.values() if not policy.acts_while_learning]
+    _warn_of_policy_lag(worker, env)
+    if not (env.samples_in_background if wanted is None else wanted) or (wanted is None and others):
+        return on_request
+    if others:
+        raise ConfigError(
+            "The policy cannot act while it learns.",
+            where="config key 'sample_async'",
+            got=f"true, with {', '.join(others)}",
+            expected="policies whose class has acts_while_learning=True, as those of all algorithms of rollax",
+            fix="set acts_while_learning=True if other threads may call compute_actions during learn_on_batch, or "
+            "leave sample_async out",
+        )
+    most = MOST_WAITING_STEPS if worker.policies.accept_off_policy else worker.config.train_batch_size
+    in_pool = worker.worker_index > 0
+    return BackgroundSampling(worker.rollout, repr(worker), env, most, worker.is_too_old, in_pool=in_pool)
+
+
+def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:
+    """Warns if `max_policy_lag` is set and has no effect. It is no error, because another environment may use it."""
+    most, on_policy = worker.config.max_policy_lag, not worker.policies.accept_off_policy
+    applies = on_policy and (worker.config.sample_async or env.samples_in_background)
+    if most == type(worker.config).model_fields["max_policy_lag"].default or applies or worker.worker_index > 1:
+        return
+    log.warning(
+        "max_policy_lag=%s has no effect: %s. It bounds the age of experience from a background thread (sample_async), "
+        "or from clients of a policy server.",
+        most,
+        "each fragment is sampled on request" if on_policy else "the policies learn from all actions",
+    )
+
+
+def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
+    given = worker.config.sampler
+    if given is None:
+        return _compiled_sampler(worker, env, record=record) if worker.env.in_jax else RowSampler
+    if isinstance(given, type) and issubclass(given, Sampler):
+        return given
+    raise ConfigError(
+        "The sampler is not a subclass of rollax.Sampler.",
+        where="config key 'sampler'",
+        got=given,
+        expected="a subclass of rollax.Sampler",
+        fix="derive it from rollax.Sampler, or leave the key out",
+    )
+
+
+def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
+    from rollax.rollout.compiled_sampler import CompiledSampler, only_stepwise  # imports JAX
+
+    reason = only_stepwise(worker)
+    if not reason:
+        return CompiledSampler
+    if record:
+        log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)
+    return RowSampler
+
+
+def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> EpisodeTable:
+    def listener(method: str) -> Callable[[Any], Any] | None:
+        callbacks = worker.callbacks
+        if not overrides(type(callbacks), Callbacks, method):
+            return None
+        call = getattr(callbacks, method)
+
+        def listen(episode: Any) -> None:
+            returned = call(worker=worker, base_env=env, episode=episode)
+            if returned is not None:
+                check_returned(callbacks, method, returned, episode)
+
+        return listen
+
+    first_id, first_episode = first_numbers(worker.worker_index, worker.restarts)
+    return EpisodeTable(
+        env.num_envs,
+        seed=worker.config.seed,
+        first_env=(max(worker.worker_index, 1) - 1) * env.num_envs,
+        first_id=first_id,
+        first_episode=first_episode,
+        on_start=listener("on_episode_start"),
+        on_step=listener("on_episode_step"),
+        on_end=listener("on_episode_end"),
+        only_policy=next(iter(worker.policies)) if len(worker.policies) == 1 else None,
+        keeps_past=keeps_past,
+    )
+
+
+def _fragment_length(config: TrainerConfig, env: BaseEnv) -> int:
+    if config.num_envs_per_worker != env.num_envs:  # a vector env has its own number
+        config = config.changed(num_envs_per_worker=env.num_envs)
+    if config.rollout_fragment_length == "auto" and config.count_steps_by == "agent_steps":
+        return -(-config.fragment_length // max(len(env.possible_agents or ()), 1))
+    return config.fragment_length

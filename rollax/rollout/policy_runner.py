@@ -1,0 +1,317 @@
+"""`PolicyRunner`: a policy with its observation filter, action map and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig
+from rollax.core import spaces, trees
+from rollax.core.other_names import ACT, OtherNamesOfRunner, naming_arguments
+from rollax.core.overrides import accepted
+from rollax.errors import NonFiniteError, PolicyError
+from rollax.policy.policy import Policy
+from rollax.policy.raw_observations import columns_of, columns_of_one
+from rollax.rollout.actions import ActionMap, ActionRanges
+from rollax.rollout.filters import MeanStdFilter
+
+MOST_LOGP_CHANGE = 5.0
+"""The largest difference between the log-probabilities of one action under two versions of a policy: a ratio of 148."""
+
+_KEPT_ANYWAY = frozenset({SampleBatch.TRAJECTORY_ID, SampleBatch.OFF_POLICY})
+
+
+class PolicyRunner(OtherNamesOfRunner):
+    """Runs a policy on raw observations.
+
+    Args:
+        policy: chooses the actions.
+        observation_filter: filters the policy's observations.
+        action_map: maps the policy's actions to the environment's.
+        learns: whether the policy is trained; otherwise sampling does not change its filter.
+        accepts_off_policy: whether samples may hold actions that the policy has not chosen; also if it does not learn.
+        clip_rewards: True keeps only the signs of the policy's rewards; a number bounds them.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        observation_filter: MeanStdFilter,
+        action_map: ActionMap,
+        *,
+        learns: bool = True,
+        accepts_off_policy: bool = True,
+        clip_rewards: bool | float | None = None,
+    ) -> None:
+        self.policy = policy
+        self.filter = observation_filter
+        self.action_map = action_map
+        self.learns = learns
+        self.accepts_off_policy = accepts_off_policy
+        self.clip_rewards = clip_rewards
+        self._accepted = accepted(policy.compute_actions) if policy.arguments is None else policy.arguments
+        self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
+        self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
+        self._takes_states = self.takes("state_batches")
+        own = not str(getattr(type(policy).compute_actions, "__module__", "")).startswith("rollax.")
+        self._ranges = ActionRanges(policy) if own else None
+        self.columns = policy.sampled_columns
+        self.stores_more = True
+        self.store(frozenset())
+
+    @classmethod
+    def of(
+        cls, policy: Policy, config: TrainerConfig, observation_filter: MeanStdFilter, **learning: Any
+    ) -> PolicyRunner:
+        """The runner of a policy whose actions and rewards are changed as in a config; `learning`: other arguments."""
+        actions = ActionMap(
+            policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
+        )
+        return cls(policy, observation_filter, actions, clip_rewards=config.clip_rewards, **learning)
+
+    def __repr__(self) -> str:
+        return f"PolicyRunner({self.policy!r}, filter={self.filter!r})"
+
+    def takes(self, argument: str) -> bool:
+        """Whether the policy's `compute_actions` accepts this argument."""
+        return self._accepted is None or argument in self._accepted
+
+    @property
+    def columns_of_trajectories(self) -> frozenset[str]:
+        """The columns that sampling always records and that batches also keep."""
+        wanted = self.columns
+        return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
+
+    def without_recorded(self, fetches: dict[str, Any]) -> dict[str, Any]:
+        """The columns to learn from, without those that are only recorded."""
+        return {name: column for name, column in fetches.items() if name not in self.policy.recorded_columns}
+
+    def clipped(self, rewards: Any) -> Any:
+        """The rewards that the policy acts on and learns from, in NumPy or JAX."""
+        bound = self.clip_rewards
+        if not bound:
+            return rewards
+        xp = trees.namespace(rewards)
+        return xp.sign(rewards) if bound is True else xp.clip(rewards, -bound, bound)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How actions and rewards differ from those of the environment, as JSON values."""
+        return {"clip_rewards": self.clip_rewards, **self.action_map.settings}
+
+    def check_off_policy(self) -> None:
+        """Raises a PolicyError if the policy cannot learn from off-policy actions."""
+        if not self.accepts_off_policy:
+            raise PolicyError(
+                "The policy learns only from its own actions, but got off-policy ones.",
+                where=self.policy.label,
+                got="an action that the environment has logged (log_action, off_policy_actions)",
+                expected="actions of this policy only",
+                fix="use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the "
+                "episode with training_enabled=False, or set accept_off_policy_actions=True to learn from them as if "
+                "they were its own",
+            )
+
+    def with_given_actions(
+        self,
+        actions: trees.Tree,
+        fetches: dict[str, Any],
+        rows: np.ndarray,
+        given: Sequence[Any],
+        logps: Mapping[int, float] = MappingProxyType({}),
+    ) -> tuple[trees.Tree, dict[str, Any]]:
+        """The policy's [N] `actions` and `fetches`, with those at `rows` replaced by `given` ones of the environment.
+
+        `logps` (row -> log-probability) are known for actions that an earlier version of the policy has chosen. They
+        are clipped to a distance from those of the current version, because they come from outside and the loss
+        exponentiates the difference.
+
+        Raises:
+            PolicyError: actions outside the action space.
+        """
+        columns = self.action_map.to_policy(self._columns(list(given)))
+        actions = trees.tree_map(np.array, actions)
+        trees.put(actions, rows, columns)
+        current = self.policy.fetches_of(actions, fetches)
+        fetches = {**fetches, **current}
+        if logps and SampleBatch.ACTION_LOGP in fetches:
+            known = np.fromiter(logps, np.int64, len(logps))
+            logp = np.array(fetches[SampleBatch.ACTION_LOGP])
+            now = logp[known] if SampleBatch.ACTION_LOGP in current else 0.0
+            logp[known] = np.clip(list(logps.values()), now - MOST_LOGP_CHANGE, now + MOST_LOGP_CHANGE)
+            fetches[SampleBatch.ACTION_LOGP] = logp
+        return actions, fetches
+
+    def store(self, names: frozenset[str]) -> None:
+        """Adds columns to store that another policy reads."""
+        if self.columns is not None:
+            self.columns = self.columns | names
+            self.stores_more = bool(self.columns & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS})
+
+    def act(
+        self, obs: trees.Tree, explore: bool, timestep: int, context: dict[str, Any]
+    ) -> tuple[trees.Tree, Sequence[Any], dict[str, Any]]:
+        """Action columns, state and fetches for filtered observations; lists of actions become arrays.
+
+        Args:
+            obs: columns of N filtered observations.
+            explore: False for greedy actions.
+            timestep: environment steps trained on so far.
+            context: further arguments of `compute_actions`; those that the policy accepts are passed.
+        Raises:
+            PolicyError: the policy did not return `(actions, states, fetches)` of the right lengths.
+            NonFiniteError: a NaN or infinite action.
+        """
+        kwargs = {name: value for name, value in context.items() if self.takes(name)} if context else {}
+        if self._takes_explore:
+            kwargs["explore"] = explore
+        if self._takes_timestep:
+            kwargs["timestep"] = timestep
+        if self._takes_states:
+            kwargs.setdefault("state_batches", [])
+        result = self.policy.compute_actions(obs, **kwargs)
+        if not (isinstance(result, tuple) and len(result) == 3):
+            got = type(result).__name__
+            raise self._refuse("compute_actions did not return three values.", got, "(actions, states, {})")
+        actions, states, fetches = result
+        if not isinstance(actions, np.ndarray):
+            actions = self._columns(actions)
+        rows = trees.length(obs)
+        self.check_actions(actions, rows)
+        if self._ranges is None:  # a built-in policy, whose columns have the right lengths
+            return actions, states, dict(fetches)
+        self._ranges.check(actions)
+        columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
+        return actions, states, columns
+
+    @naming_arguments(ACT)
+    def compute_actions(
+        self,
+        observations: Any,
+        states: Sequence[Any] | None = None,
+        explore: bool = False,
+        prev_actions: Any = None,
+        prev_rewards: Any = None,
+    ) -> tuple[trees.Tree, list[np.ndarray], dict[str, Any]]:
+        """`(actions, states, fetches)` for N raw observations, with actions in the environment's action space.
+
+        Batches are padded to a power of two, so batches of up to N observations compile at most 1 + ⌈log2 N⌉ versions.
+
+        Args:
+            observations: a list of N observations, as the environment returns them; or columns of them, an array
+                [N, ...], or for a Dict or Tuple space a dict or tuple of arrays.
+            states: the states that the previous call returned, each [N, ...]; None for a policy without memory, or at
+                the start of all N episodes.
+            explore: False for greedy actions.
+            prev_actions: the N actions that the previous call returned; None at the start of the episodes.
+            prev_rewards: [N] the rewards that followed them.
+        Returns:
+            Columns of N actions: an array [N, ...], or a dict or tuple of arrays, like the action space; the states for
+            the next call, empty for a policy without memory; and further columns, such as `action_logp`.
+        Raises:
+            EnvError, NonFiniteError: observations outside the observation space.
+        """
+        where = f"the observations for policy {self.policy.name!r}"
+        columns = columns_of(self.policy.observation_space, observations, where)
+        memory = self._memory(trees.length(columns), states, prev_actions, prev_rewards)
+        return self._actions(columns, explore, memory)
+
+    @naming_arguments(ACT)
+    def compute_single_action(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        explore: bool = False,
+        prev_action: Any = None,
+        prev_reward: float | None = None,
+    ) -> Any:
+        """The environment action for one raw observation; for many, `compute_actions` is faster.
+
+        Args:
+            obs: one observation, as the environment returns it.
+            state: the `state_out` of the step before; None for a policy without memory, or at the start of a
+                trajectory.
+            explore: False for the greedy action.
+            prev_action: the previous action, as it was returned; None at the start of a trajectory.
+            prev_reward: the reward that followed it; None at the start of a trajectory.
+        Returns:
+            The action; for a policy with memory, or if a state was passed, `(action, state_out, fetches)`.
+        Raises:
+            EnvError, NonFiniteError: an observation outside the observation space.
+        """
+        columns = columns_of_one(self.policy.observation_space, obs, f"an observation for policy {self.policy.name!r}")
+        states = None if state is None else [np.asarray(part)[None] for part in state]
+        previous = (None if part is None else [part] for part in (prev_action, prev_reward))
+        memory = self._memory(1, states, *previous)
+        actions, states_out, fetches = self._actions(columns, explore, memory)
+        action = trees.unstack(actions)[0]
+        if state is None and not memory["state_batches"]:
+            return action
+        return action, [part[0] for part in states_out], {name: column[0] for name, column in fetches.items()}
+
+    def _memory(self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any) -> dict[str, Any]:
+        actions = None if prev_actions is None else self.action_map.to_policy(self._columns(prev_actions))
+        rewards = None if prev_rewards is None else self.clipped(np.asarray(prev_rewards, np.float32))
+        return self.policy.memory_of(rows, states, actions, rewards)
+
+    def _actions(
+        self, columns: trees.Tree, explore: bool, memory: dict[str, Any]
+    ) -> tuple[trees.Tree, list[np.ndarray], dict[str, Any]]:
+        actions, states, fetches = self.act(self.filter(columns, update=False), explore, self.policy.timestep, memory)
+        return self.action_map(actions), [np.asarray(part) for part in states], fetches
+
+    def _fetched(self, name: str, column: Any, rows: int) -> trees.Tree:
+        if not isinstance(column, np.ndarray):
+            column = _array(column)
+        elif column.ndim and len(column) == rows:
+            return column
+        if any(leaf.ndim == 0 or len(leaf) != rows for leaf in trees.leaves(column)):
+            got = [leaf.shape for leaf in trees.leaves(column)]
+            raise self._refuse(f"extra_fetches[{name!r}] has the wrong number of rows.", got, f"{rows} rows")
+        return column
+
+    def _columns(self, actions: Any) -> trees.Tree:
+        if not isinstance(actions, list):
+            return trees.tree_map(np.asarray, actions)
+        try:
+            return spaces.stack(self.policy.action_space, actions)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise PolicyError(
+                f"The list of actions cannot be stacked: {error}.",
+                where=self.policy.label,
+                got=actions,
+                expected=f"elements of {self.policy.action_space}",
+                fix="pass or return one element of the action space for each row",
+            ) from error
+
+    def check_actions(self, actions: trees.Tree, rows: int) -> None:
+        """Raises PolicyError unless there are actions for that many rows, and NonFiniteError for a NaN among them."""
+        for leaf in (actions,) if isinstance(actions, np.ndarray) else trees.leaves(actions):
+            if leaf.ndim == 0 or len(leaf) != rows:
+                raise self._refuse("compute_actions returned the wrong number of actions.", leaf.shape, f"{rows} rows")
+            if leaf.dtype.kind == "f" and np.count_nonzero(np.isfinite(leaf)) != leaf.size:
+                row = int(np.argwhere(~np.isfinite(leaf))[0][0])
+                raise NonFiniteError(
+                    "The action contains NaN or infinity.",
+                    where=f"policy {self.policy.name!r}, row {row} of {rows}",
+                    got=leaf[row],
+                    expected="finite numbers",
+                    fix="look for NaN in the weights and the observations",
+                )
+
+    def _refuse(self, what: str, got: Any, expected: str) -> PolicyError:
+        return PolicyError(
+            what,
+            where=self.policy.label,
+            got=got,
+            expected=expected,
+            fix="return (actions, state_outs, extra_fetches), one action per observation",
+        )
+
+
+def _array(column: Any) -> trees.Tree:
+    return trees.tree_map(np.asarray, column) if isinstance(column, dict | tuple) else np.asarray(column)

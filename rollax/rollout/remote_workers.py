@@ -1,0 +1,256 @@
+"""Rollout workers in other processes: their pending requests, and their Ray actors."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollax.config import TrainerConfig
+from rollax.env.registry import register_all, registrations
+from rollax.errors import ConfigError
+from rollax.processes.actors import Actors, unsendable
+from rollax.processes.failures import FailureRules, Failures
+from rollax.processes.pool import Actor, ActorPool, Call
+from rollax.rollout.messages import Update
+
+if TYPE_CHECKING:
+    from rollax.processes.ray_actors import RayActors
+
+_NAME = "rollout worker"
+_ADVICE = (
+    "look for an endless loop in the environment, with ARS and ES also for an episode that never ends; if it is only "
+    "slow, raise sample_timeout_s, or lower rollout_fragment_length, with ARS and ES num_envs_per_worker"
+)
+
+
+class Reply(NamedTuple):
+    """The value that a worker returned for a request."""
+
+    index: int
+    value: Any
+
+
+class _Sent:
+    """The last update sent to a worker."""
+
+    update: Any = None
+
+
+class RemoteWorkers(ActorPool):
+    """Workers in other processes, by index from 1.
+
+    A worker that is restarted gets the last update and the pending requests of its predecessor.
+
+    Args:
+        actors: runs the workers.
+        count: the number of workers.
+        rules: rules for failed workers.
+        makes: whether workers are made by a call of `make` after their process has started.
+    """
+
+    def __init__(
+        self,
+        actors: Actors,
+        count: int,
+        rules: FailureRules = FailureRules(),  # noqa: B008  it is frozen
+        *,
+        makes: bool = False,
+    ) -> None:
+        self._update: Any = None
+        failures = Failures(rules, _NAME, _ADVICE)
+        super().__init__(actors, range(1, count + 1), failures, makes=makes, stop="stop", state=_Sent)
+
+    @classmethod
+    def of(cls, workers: Sequence[Any] | RemoteWorkers) -> RemoteWorkers:
+        """A pool of existing Ray actors, which it does not stop; a pool is returned unchanged.
+
+        Raises ConfigError for workers that are no Ray actors.
+        """
+        if isinstance(workers, RemoteWorkers):
+            return workers
+        handles, no_actors = list(workers) if isinstance(workers, Iterable) else [workers], None
+        for handle in handles:
+            if not hasattr(getattr(handle, "sample_fragment", None), "remote"):
+                raise ConfigError(
+                    "A remote worker is no Ray actor of a rollout worker.",
+                    where="remote_workers",
+                    got=type(handle).__name__,
+                    expected="a list of Ray actors",
+                    fix="make them by RolloutWorker.as_remote().remote(...), or leave remote_workers out: the local "
+                    "worker then samples",
+                )
+        if not handles:
+            return cls(no_actors, 0)  # pyright: ignore[reportArgumentType]
+        from rollax.processes.cluster import started_ray
+        from rollax.processes.ray_actors import RayActors
+
+        start = lambda index, restarts: handles[index - 1]  # noqa: E731
+        return cls(RayActors(started_ray("num_workers"), start, owned=False), len(handles))
+
+    @property
+    def sample_in_background(self) -> bool:
+        """Whether the workers sample in background threads; see `BackgroundSampling`."""
+        return any(actor.made is True for actor in self._live.values())
+
+    @property
+    def requests_in_flight(self) -> int:
+        """The number of requests whose reply is not collected yet."""
+        there = self.indices
+        return sum(not call.lost or call.index in there for call in self.pending)
+
+    def publish(self, update: Update) -> None:
+        """Stores an update, which each worker receives with its next request; WorkerError if no worker is left."""
+        if not len(self):
+            raise self.failures.unavailable()
+        self._update = self._actors.put(update)
+
+    def request(self, index: int, method: str, *arguments: Any) -> None:
+        """Requests a rollout (`sample_fragment`, `sample_apart`, `sample_gradients`) or the returns of candidates
+        (`play_candidates`), with the last update if it is new, as the last argument."""
+        self.send(index, method, *arguments)
+
+    def short_of(self, count: int) -> list[int]:
+        """The workers with fewer than `count` pending requests, each repeated once per missing request."""
+        pending = Counter(call.index for call in self.pending)
+        return [index for number in range(count) for index in self.indices if pending[index] <= number]
+
+    def collect(self, timeout_s: float = float("inf")) -> list[Reply]:
+        """The available replies; waits for at least one while a request is pending.
+
+        The request to a worker without a result yet is repeated, so that it can execute other calls in between.
+
+        Raises:
+            WorkerError: no worker is left.
+            Exception: the error of a worker, if it is neither restarted nor left out.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            replies = []
+            for call in self.ready(until - time.monotonic()):
+                if call.lost or _is_empty(call.value):
+                    self.request(call.index, call.method, *call.arguments)
+                else:
+                    self.failures.succeeded(call.index)
+                    replies.append(Reply(call.index, call.value))
+            if replies or not self.pending or time.monotonic() >= until:
+                return replies
+
+    def apply(self, function: Callable[[Any], Any]) -> dict[int, Any]:
+        """Index -> result of a function of each worker. Its exceptions are raised.
+
+        Raises:
+            ConfigError: the function cannot be sent.
+            WorkerError: no worker is left, as after `stop`.
+        """
+        if not len(self):
+            raise self.failures.unavailable()
+        try:
+            sent = self._actors.put(function)
+        except Exception as error:
+            outer = _outer_variables(function)
+            raise unsendable(
+                error,
+                "foreach_worker" + (f", a function with the outer variables {', '.join(outer)}" if outer else ""),
+                expected="a function that cloudpickle can store, with all that it uses",
+                fix="do not use the trainer, a worker or a callback in the function: assign the numbers that it needs "
+                "to variables before, as in `length = trainer.iteration`",
+            ) from error
+        return self.call_all("apply", sent, raises=True)
+
+    def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:
+        # Not by version, because a restore resets it, and the next update may have an earlier version again.
+        if not call.collected or actor.state.update is self._update:
+            return call.arguments
+        actor.state.update = self._update
+        return (*call.arguments, self._update)
+
+
+def _outer_variables(function: Callable[..., Any]) -> list[str]:
+    try:
+        found = inspect.getclosurevars(function)
+    except (TypeError, ValueError):  # a callable object; a variable without a value yet
+        return []
+    return [*found.nonlocals, *found.globals]
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a worker that samples in the background had no fragment."""
+    return (value[0] if isinstance(value, tuple) else value) is None
+
+
+def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
+    """The Ray actor class of `RolloutWorker` or a subclass; see `RolloutWorker.as_remote`.
+
+    With `make_now=False`, `make()` makes the worker and raises its original exceptions, while Ray reports only the text
+    of a constructor's.
+    """
+    from rollax.processes.ray_actors import actor_class
+    from rollax.processes.stacks import writing_stacks
+
+    registered = registrations(ray.cloudpickle.dumps)
+
+    class RemoteWorker(worker_class):
+        def __init__(self, *args: Any, make_now: bool = True, **kwargs: Any) -> None:
+            register_all(registered)
+            self.worker_index = kwargs.get("worker_index", 0)
+            self._make = partial(super().__init__, *args, **kwargs)
+            if make_now:
+                self._make()
+
+        def make(self) -> bool:
+            """Makes the worker; returns whether it samples in the background."""
+            self._make()
+            return self.samples_in_background
+
+        @ray.method(num_returns=2)
+        def sample_apart(self, update: Any = None) -> tuple[Any, Any]:
+            """A rollout without its rows, and the rows separately, which the driver can forward by reference."""
+            rollout = self.sample_fragment(update)
+            return (None, None) if rollout is None else (replace(rollout, batch=None), rollout.batch)
+
+    RemoteWorker.__name__ = RemoteWorker.__qualname__ = worker_class.__name__
+    return actor_class(ray, writing_stacks(RemoteWorker), **reserved)
+
+
+def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[str, Any]) -> RayActors:
+    """The actors of a config; each is made by a call of `make`.
+
+    Args:
+        config: config of the trainer.
+        worker_class: `RolloutWorker` or a subclass.
+        arguments: arguments of its constructor, without `worker_index` and `restarts`.
+    Raises:
+        ConfigError: the arguments cannot be pickled, or there are fewer CPUs, GPUs or resources.
+    """
+    from rollax.processes.cluster import refuse_lacking, started_here, started_ray
+    from rollax.processes.ray_actors import RayActors, stored
+    from rollax.processes.stacks import StackFolder
+
+    ray = started_ray("num_workers", config.ray_address)
+    resources = dict(config.custom_resources_per_worker)
+    num_cpus, num_gpus = config.num_cpus_per_worker, config.num_gpus_per_worker
+    each = {"CPU": num_cpus, "GPU": num_gpus, **resources}
+    if started_here(ray):
+        refuse_lacking(
+            ray,
+            {name: amount * config.num_workers for name, amount in each.items()},
+            what="The workers reserve more resources than the cluster has.",
+            where="config keys 'num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', "
+            "'custom_resources_per_worker'",
+            fix="lower num_workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or connect to a "
+            "larger cluster with ray_address",
+        )
+    made = ray_worker_class(ray, worker_class, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
+    references = stored(ray, arguments, "num_workers above 0")
+    folder, rules = StackFolder(), FailureRules.of(config)
+
+    def start(index: int, restarts: int) -> Any:
+        stacks = folder.file(index, rules.timeout_s, rules.start_timeout_s)
+        return made.remote(**references, worker_index=index, restarts=restarts, make_now=False, stacks=stacks)
+
+    return RayActors(ray, start, stacks=folder)

@@ -1,0 +1,150 @@
+"""`Sampler`: samples for a `RolloutWorker`. The config key `sampler` sets another class."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollax.batch import Fragment
+from rollax.core.stored_values import as_text, read_count, read_dict, read_value, wrong_value
+from rollax.env.base_env import BaseEnv
+from rollax.env.rows import Rows
+from rollax.rollout.episodes import EpisodeTable
+from rollax.rollout.metrics import EpisodeMetrics
+from rollax.rollout.policy_runner import PolicyRunner
+
+if TYPE_CHECKING:
+    from rollax.rollout.recorder import Recorder
+
+_ID_LIMIT = 1 << 62  # there must be further ids in int64
+
+
+@dataclass(eq=False, repr=False)
+class Sampler(ABC):
+    """Steps an environment with policies and collects their trajectories.
+
+    A subclass implements `sample`, `step` and `restart`, and keeps `episodes` up to date: `begin` when a trajectory
+    begins, `add_rewards` for each poll, `end_trajectories` and `end` when they end. Callbacks, metrics, seeds and the
+    episode counts in a checkpoint depend on that.
+
+    Args:
+        env: the environment.
+        runners: policy id -> policy, with its observation filter and action map.
+        episodes: the running episodes.
+        policy_of: `(agent_id, episode) -> policy id`, called once per agent and episode; None for a single policy.
+        fragment_length: number of env steps of each sub-environment in a fragment.
+        complete_episodes: whether a fragment has only whole episodes.
+        record: keep trajectories; false if only metrics are read, as in evaluation.
+        explore: whether actions are sampled from the policy's distribution.
+    Attributes:
+        timestep: environment steps trained on so far.
+        recorder: writes the trajectories; None without `output`.
+        next_trajectory: the id of the next trajectory, unique across workers; part of a checkpoint.
+    """
+
+    env: BaseEnv
+    runners: Mapping[str, PolicyRunner]
+    episodes: EpisodeTable
+    _: KW_ONLY
+    policy_of: Callable[..., str] | None = None
+    fragment_length: int = 200
+    complete_episodes: bool = False
+    record: bool = True
+    explore: bool = True
+    timestep: int = field(default=0, init=False)
+    recorder: Recorder | None = field(default=None, init=False)
+    next_trajectory: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.next_trajectory = self.episodes.next_id
+
+    @abstractmethod
+    def sample(self) -> tuple[dict[str, Fragment], int]:
+        """A fragment for each policy, and their number of env steps; no fragment for a policy without complete rows.
+
+        After a call that raised, or was interrupted, fresh episodes begin.
+        """
+
+    @abstractmethod
+    def step(self) -> None:
+        """One round of acting and observing, for evaluation; after an interrupted call, fresh episodes begin."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Drops running episodes and rows that are in no fragment yet; the next call resets all sub-environments."""
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int] | None = None) -> Rows | None:
+        """Resets sub-environments; during an evaluation, those without a further episode to play rest instead.
+
+        If sub-environments of this environment cannot rest, all are reset while any has an episode to play.
+
+        Args:
+            env_index: [K] sub-environments whose episodes have ended or are dropped.
+            seeds: K seeds, as for `BaseEnv.reset_rows`.
+        Returns:
+            The first rows of the next episodes, fewer than K if some rest; None if none begins, or if the environment
+            begins them by itself.
+        """
+        plays = self.episodes.counting(env_index)
+        if np.count_nonzero(plays) < len(plays):
+            if self.episodes.are_played():
+                return None
+            if self.env.rest_rows(env_index[~plays]):
+                env_index = env_index[plays]
+                seeds = None if seeds is None else list(compress(seeds, plays))
+        return self.env.reset_rows(env_index, seeds) if len(env_index) else None
+
+    def take_metrics(self) -> list[EpisodeMetrics]:
+        """The metrics of the episodes finished since the last call."""
+        return self.episodes.take_metrics(list(self.runners))
+
+    def close_recorder(self) -> None:
+        """Completes the file of experience, if there is one."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            recorder.close()
+
+    def begin_from(self, first_id: int, first_episode: int) -> None:
+        """Counts ids and the episodes of each sub-environment up from these; new episodes begin."""
+        self.episodes.next_id = self.next_trajectory = first_id
+        self.episodes["begun"][:] = first_episode
+        self.restart()
+
+    def get_state(self) -> dict[str, Any]:
+        """The state for a checkpoint: numbers of episodes and trajectories so far, and the policies' random states."""
+        return {
+            "episodes_begun": self.episodes["begun"].copy(),
+            "next_episode_id": self.episodes.next_id,
+            "next_trajectory_id": self.next_trajectory,
+            "acting": {policy_id: runner.policy.get_acting_state() for policy_id, runner in self.runners.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Sets a state from `get_state`; new episodes begin. CheckpointError for an invalid one."""
+        where = "sampling"
+        begun = read_value(state, "episodes_begun", where)
+        if not isinstance(begun, np.ndarray) or begun.ndim != 1 or begun.dtype.kind not in "iu" or (begun < 0).any():
+            raise wrong_value(
+                f"{where}: episodes_begun", as_text(begun), "an array [num_envs] of integers of at least 0"
+            )
+        next_id, next_trajectory = (
+            read_count({"next_trajectory_id": 0, **state}, f"next_{name}_id", where)
+            for name in ("episode", "trajectory")
+        )
+        if max(next_id, next_trajectory) >= _ID_LIMIT:
+            raise wrong_value(f"{where}: next ids", max(next_id, next_trajectory), f"less than {_ID_LIMIT}")
+        acting = read_dict(state, "acting", where)
+        if unknown := set(acting) - set(self.runners):
+            raise wrong_value(f"{where}: acting", sorted(unknown), f"ids of the policies {list(self.runners)}")
+        shared = min(len(begun), self.episodes.num_envs)  # the new config may have another number of sub-environments
+        self.episodes["begun"][:shared] = begun[:shared]
+        self.episodes.next_id = next_id
+        self.next_trajectory = max(self.next_trajectory, next_trajectory)
+        for policy_id, values in acting.items():
+            self.runners[policy_id].policy.set_acting_state(values)
+        self.restart()

@@ -1,0 +1,323 @@
+"""How a worker samples: on request, or in a thread during learning, so that actions do not wait for updates."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from rollax.env.base_env import BaseEnv
+from rollax.env.env_wrapper import EnvWrapper
+from rollax.env.rows import Rows
+from rollax.errors import RollaxError
+from rollax.rollout.messages import Rollout
+from rollax.rollout.metrics import EpisodeList
+
+MOST_EPISODES = 100_000
+"""Episodes of dropped fragments that are kept for the metrics."""
+
+
+class SamplingOnRequest:
+    """Samples a fragment whenever one is taken. `BackgroundSampling` samples them in a thread.
+
+    After `ended`, `take` and `halted` raise a RollaxError.
+
+    Args:
+        sample: returns the next fragment.
+        name: of the worker, for errors.
+        env: the environment for the sampler; None for a worker without one.
+    """
+
+    in_background: ClassVar[bool] = False
+
+    def __init__(self, sample: Callable[[], Rollout], name: str, env: BaseEnv | None = None) -> None:
+        self._sample, self._name = sample, name
+        self.env = env
+        self._ended = False
+
+    def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
+        """One fragment; in the background, all that wait, or the `most` oldest, or none after the timeout."""
+        self._refuse_ended()
+        return [self._sample()]
+
+    def note_dropped(self, steps: int) -> None:
+        """Adds steps that were dropped elsewhere; in the background, `Rollout.dropped_steps` reports them."""
+
+    def turn(self) -> AbstractContextManager[Any]:
+        """Context of reads and writes of the sampling state."""
+        return nullcontext()
+
+    @contextmanager
+    def halted(self, *, drops: bool = False) -> Iterator[None]:
+        """Context of code that must not run while a thread samples; `drops`: also drops fragments that wait."""
+        self._refuse_ended()
+        with self._paused(drops=drops):
+            yield
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Context of closing the environment, which may be closed before; drops fragments that wait."""
+        with self._paused(drops=True):
+            self._ended = True
+            yield
+
+    def _paused(self, *, drops: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise RollaxError(
+                "The worker has been stopped: its environments are closed.",
+                where=self._name,
+                got="a call that samples or plays episodes, after stop()",
+                expected="such calls before stop(); get_weights() and policies still work",
+                fix="call stop() last, or make a new worker",
+            )
+
+
+class SamplingLock:
+    """Gives other threads access to the state of sampling while the sampling thread waits for its environment."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._sampling: threading.Thread | None = None
+        self._held = 0
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Context of the sampling thread's work."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Context of a wait, during which other threads can enter `held` if it is inside `sampling`."""
+        if self._sampling is not threading.current_thread():  # a fragment or an evaluation on request
+            yield
+            return
+        self._leave()
+        try:
+            yield
+        finally:
+            self._enter()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Context of another thread's work, which begins when the sampling thread waits."""
+        counted = False
+        try:  # a signal can end the wait
+            with self._changed:
+                self._held += 1  # first, so that the sampling thread does not always win the race
+                counted = True
+                self._changed.wait_for(lambda: not self._sampling)
+            yield
+        finally:
+            with self._changed:
+                self._held -= counted
+                self._changed.notify_all()
+
+    def _enter(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held)
+            self._sampling = threading.current_thread()
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._sampling = None
+            self._changed.notify_all()
+
+
+class YieldingEnv(EnvWrapper):
+    """An environment whose polls are waits of `SamplingLock`.
+
+    Attributes:
+        polls: the number of polls that have returned.
+        polling: whether a poll runs, or the last one raised.
+    """
+
+    def __init__(self, env: BaseEnv, turns: SamplingLock) -> None:
+        super().__init__(env)
+        self._lock = turns
+        self.polls, self.polling = 0, False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is polled and may wait long for others, such as clients; it can then be interrupted."""
+        return self.polling and getattr(self.env.interrupt, "__func__", None) is not BaseEnv.interrupt
+
+    def poll_rows(self) -> Rows:
+        self.polling = True
+        with self._lock.waiting():
+            rows = self.env.poll_rows()
+        self.polls, self.polling = self.polls + 1, False
+        return rows
+
+
+class BackgroundSampling(SamplingOnRequest):
+    """Keeps the fragments of a sampling thread until they are taken.
+
+    If they are taken too slowly, the oldest are dropped and counted, because sampling never waits and fresh experience
+    is worth more. The next `take` raises an exception of the thread once; sampling then begins again.
+
+    Args:
+        sample: returns the next fragment; called in the thread.
+        name: of the worker, for errors.
+        env: the environment that it steps; other threads may take a `turn` while the sampler polls the attribute `env`.
+        most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
+        is_too_old: returns whether fragments of a version of the weights are too old to learn from.
+        in_pool: whether a pool of workers takes the fragments, which notices a worker by a call that does not return.
+    """
+
+    in_background: ClassVar[bool] = True
+    env: YieldingEnv
+
+    def __init__(
+        self,
+        sample: Callable[[], Rollout],
+        name: str,
+        env: BaseEnv,
+        most_waiting: int,
+        is_too_old: Callable[[int], bool],
+        in_pool: bool,
+    ) -> None:
+        self._lock = SamplingLock()
+        super().__init__(sample, name, YieldingEnv(env, self._lock))
+        self._most_waiting, self._is_too_old, self._in_pool = most_waiting, is_too_old, in_pool
+        self._changed = threading.Condition()
+        self._waiting: deque[Rollout] = deque()
+        # Of dropped fragments, for the next fragment that is taken:
+        self._dropped, self._episodes = 0, EpisodeList()
+        self._statistics: Rollout | None = None  # the last one, with the filters of all
+        self._thread: threading.Thread | None = None
+        self._halting = False
+        self._error: BaseException | None = None
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the calling thread is the sampling thread."""
+        return self._thread is threading.current_thread()
+
+    def turn(self) -> AbstractContextManager[Any]:
+        """Context of reads and writes of the sampling state; in other threads it begins when the sampling one waits."""
+        return nullcontext() if self.runs_here else self._lock.held()
+
+    def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
+        """The `most` oldest waiting fragments (None: all); blocks until there is one; none after the timeout.
+
+        In a pool it does not return while the environment finishes no step and does not wait for others either, so that
+        the pool notices that the worker hangs. The thread starts with the first call.
+        """
+        polls = self.env.polls
+        with self._changed:
+            while True:
+                self._refuse_ended()
+                self._start()
+                if not self._changed.wait_for(lambda: self._waiting or self._error, timeout_s):
+                    if self._in_pool and self.env.polls == polls and not self.env.waits:
+                        continue
+                    return []
+                if self._error is not None:
+                    error, self._error = self._error, None
+                    raise error
+                fresh = []
+                while self._waiting and len(fresh) != most:
+                    rollout = self._waiting.popleft()
+                    if self._is_too_old(rollout.version):
+                        self._drop(rollout)
+                    else:
+                        fresh.append(rollout)
+                if fresh:
+                    episodes, self._episodes = EpisodeList([*self._episodes, *fresh[0].episodes]), EpisodeList()
+                    dropped, self._dropped = self._dropped, 0
+                    first, self._statistics = self._with_statistics(fresh[0]), None
+                    return [replace(first, episodes=episodes, dropped_steps=dropped), *fresh[1:]]
+
+    def note_dropped(self, steps: int) -> None:
+        with self._changed:
+            self._dropped += steps
+
+    @contextmanager
+    def _paused(self, *, drops: bool) -> Iterator[None]:
+        """Halts the thread, and drops the steps that are in no fragment yet if the environment is interrupted.
+
+        Waiting fragments and an untaken exception are kept, unless `drops`: then they and what is noted of dropped
+        fragments are dropped.
+        """
+        if self.runs_here:
+            yield
+            return
+        try:
+            self._halt()
+            yield
+        finally:
+            with self._changed:
+                self._halting = False
+                if drops:
+                    self._error = None
+                    self._waiting.clear()
+                    self._dropped, self._episodes, self._statistics = 0, EpisodeList(), None
+
+    def _halt(self) -> None:
+        with self._changed:
+            self._halting, thread = True, self._thread
+        self.env.interrupt(True)
+        try:
+            if thread is not None:
+                _join(thread)
+        finally:
+            self.env.interrupt(False)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rollax-sampling", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        error = None
+        self.env.polling = False
+        try:
+            while not self._halting:
+                with self._lock.sampling():
+                    rollout = self._sample()
+                self._add(rollout)
+        except BaseException as raised:  # raised again by `take`
+            error = raised
+        interrupted = self._halting and self.env.waits
+        with self._changed:
+            self._thread = None
+            self._error = None if interrupted else error
+            self._changed.notify_all()
+
+    def _add(self, rollout: Rollout) -> None:
+        with self._changed:
+            self._waiting.append(rollout)
+            steps = sum(waiting.env_steps for waiting in self._waiting)
+            while len(self._waiting) > 1 and steps > self._most_waiting:
+                oldest = self._waiting.popleft()
+                steps -= oldest.env_steps
+                self._drop(oldest)
+            self._changed.notify_all()
+
+    def _drop(self, rollout: Rollout) -> None:
+        """Drops a fragment; its finished episodes still count in the metrics, its observations in the filters."""
+        self._dropped += rollout.env_steps
+        self._statistics = replace(self._with_statistics(rollout), batch=None, episodes=EpisodeList())
+        self._episodes += rollout.episodes
+        del self._episodes[:-MOST_EPISODES]
+
+    def _with_statistics(self, rollout: Rollout) -> Rollout:
+        return rollout if self._statistics is None else rollout.with_statistics_of(self._statistics)
+
+
+def _join(thread: threading.Thread) -> None:
+    try:
+        thread.join()
+    except BaseException:  # a signal; the thread ends soon, and no other may sample before
+        thread.join()
+        raise

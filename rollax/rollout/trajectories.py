@@ -1,0 +1,318 @@
+"""Trajectories of one policy as columns: one row per action, chosen or given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+import numpy as np
+
+from rollax.batch import Fragment, SampleBatch
+from rollax.core import trees
+from rollax.env.rows import Rows
+from rollax.errors import PolicyError
+from rollax.rollout.policy_rows import picked
+from rollax.rollout.table import Index, Table
+
+_EPISODE, _COMPLETE = "_episode", "_complete"
+_TRAJECTORY = SampleBatch.TRAJECTORY_ID
+_BOOKKEEPING = {
+    _TRAJECTORY: np.int64,
+    _EPISODE: np.int64,
+    _COMPLETE: np.bool_,
+    SampleBatch.REWARDS: np.float32,
+    SampleBatch.TERMINATEDS: np.bool_,
+    SampleBatch.TRUNCATEDS: np.bool_,
+    SampleBatch.OFF_POLICY: np.bool_,
+}
+_OUTCOMES = _BOOKKEEPING.keys() - {_TRAJECTORY, _EPISODE}
+"""Columns that are zero in unused rows, so that appending need not set them."""
+_INPUTS = (SampleBatch.OBS, SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS)
+Inputs = dict[str, trees.Tree]
+"""Inputs of a policy: `obs`, and the stored parts of its memory."""
+
+
+class Trajectories:
+    """Appends a row for each action, and adds outcomes to the pending rows.
+
+    A row is complete after its slot's next observation, or the end of its trajectory, has arrived; until then its
+    rewards are summed. Rows that are not complete when a fragment is cut are carried over to the next one.
+
+    Args:
+        wanted: those of `trajectory_id` and `off_policy` that batches have.
+        slots: the table; a column with the row of each slot's last action is added.
+        name: name of that column.
+        reward_dtype: dtype of the column `rewards`.
+    """
+
+    def __init__(self, wanted: frozenset[str], slots: Table, name: str, *, reward_dtype: Any = np.float32) -> None:
+        self._left_out = {_COMPLETE, *({_TRAJECTORY, SampleBatch.OFF_POLICY} - wanted)}
+        self._columns: dict[str, trees.Tree] = {}
+        self._given: Set[str] = frozenset()  # names of the columns that a policy acts with
+        self._dtypes = {**_BOOKKEEPING, SampleBatch.REWARDS: reward_dtype}
+        self._capacity = 0
+        self._size = 0
+        self._slots, self._name = slots, name
+        self._slots.add(name, -1)
+        # The slots and rows of the latest actions, if the slots are a slice: not in the column yet, and without rewards
+        # while `_unrewarded`. Both save NumPy calls if all slots act at every poll.
+        self._latest: tuple[slice, slice] | None = None
+        self._unrewarded = False
+        self._final_rows: list[np.ndarray] = []
+        self._final_inputs: list[Inputs] = []
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(
+        self,
+        slots: Index,
+        trajectories: np.ndarray,
+        episodes: np.ndarray,
+        columns: Mapping[str, Any],
+        off_policy: np.ndarray | None = None,
+    ) -> None:
+        """Appends one row for each slot, with its observation and action.
+
+        Args:
+            slots: [K] the acting slots.
+            trajectories: [K] the id of each trajectory.
+            episodes: [K] the id of each episode; -1 if it is not trained on.
+            columns: columns of K rows; the same names at every call.
+            off_policy: indices of the rows with actions that the policy has not chosen.
+        """
+        count, start = len(trajectories), self._size
+        if start + count > self._capacity:
+            self._discard()
+            start = self._size
+            self._grow(start + count, columns)
+        rows, end = self._columns, start + count
+        if columns.keys() != self._given:
+            raise PolicyError(
+                "The columns of a policy differ from those of its first rows.",
+                where="extra_fetches of compute_actions",
+                got=sorted(columns),
+                expected=sorted(self._given),
+                fix="return the same extra_fetches at every call, under names that no other column has",
+            )
+        for name, values in columns.items():
+            column = rows[name]
+            if isinstance(column, np.ndarray):
+                column[start:end] = values
+            else:
+                trees.copy_into(column, start, values)
+        rows[_TRAJECTORY][start:end] = trajectories
+        rows[_EPISODE][start:end] = episodes
+        if off_policy is not None:
+            rows[SampleBatch.OFF_POLICY][start + off_policy] = True
+        if isinstance(slots, slice):
+            if self._latest is not None and self._latest[0] != slots:
+                self._pending()
+            self._latest, self._unrewarded = (slots, slice(start, end)), True
+        else:
+            self._pending()[slots] = np.arange(start, end)
+        self._size = end
+
+    def record_rows(
+        self,
+        rows: Rows,
+        selection: np.ndarray | None,
+        inputs: Inputs,
+        complete: Any,
+        outcomes: np.ndarray | None,
+        ended: np.ndarray | None,
+        memories: tuple[np.ndarray, Inputs] | None = None,
+    ) -> None:
+        """Records the outcomes of one policy's rows of a poll, and the final inputs of trajectories that end there.
+
+        Args:
+            selection: the rows with an observation that is acted on or is the last of its trajectory; None: all.
+            inputs: columns of these rows.
+            complete: [K], or one for all, whether `outcomes` are rows with such an observation.
+            outcomes: [K] the rows of the policy with a reward and flags; None: all.
+            ended: the rows of all policies whose trajectory has ended; None if none has.
+            memories: rows in ascending order, with those of the policy that have ended, and further inputs of theirs.
+        """
+        slots, rewards = rows.places(outcomes)[1], picked(rows.rewards, outcomes)
+        if ended is None:
+            self.record_outcomes(slots, rewards, complete)
+            return
+        terminateds, truncateds = picked(rows.terminateds, outcomes), picked(rows.truncateds, outcomes)
+        self.record_outcomes(slots, rewards, complete | terminateds | truncateds, terminateds, truncateds)
+        last = positions = ended
+        if selection is not None:
+            positions = np.isin(selection, ended).nonzero()[0]
+            last = selection[positions]
+        if len(last):
+            final = trees.index(inputs, positions)
+            if memories is not None:
+                final |= trees.index(memories[1], np.searchsorted(memories[0], last))
+            self.set_final_inputs(rows.slots[last], final)
+
+    def record_outcomes(
+        self,
+        slots: Index,
+        rewards: np.ndarray,
+        complete: Any,
+        terminateds: np.ndarray | None = None,
+        truncateds: np.ndarray | None = None,
+    ) -> None:
+        """Records the outcomes of the latest actions of some distinct slots; slots without a pending row are ignored.
+
+        Args:
+            slots: [K] the slots.
+            rewards: [K] added to the reward of the row.
+            complete: [K], or one for all, whether an observation or the end has arrived, so that the row is complete.
+            terminateds: [K]; truncateds: [K]: whether the trajectory has ended; None if none has.
+        """
+        columns = self._columns
+        if self._latest is not None and isinstance(slots, slice) and self._latest[0] == slots:
+            rows: Index = self._latest[1]
+        else:
+            rows = self._pending()[slots]
+            if rows.min(initial=0) < 0:
+                decided = rows >= 0
+                rows, rewards = rows[decided], rewards[decided]
+                if not len(rows):
+                    return
+                complete, terminateds, truncateds = (
+                    one[decided] if isinstance(one, np.ndarray) else one for one in (complete, terminateds, truncateds)
+                )
+        if isinstance(rows, slice) and self._unrewarded:
+            columns[SampleBatch.REWARDS][rows] = rewards
+            self._unrewarded = False
+        else:
+            columns[SampleBatch.REWARDS][rows] += rewards
+        columns[_COMPLETE][rows] = complete
+        if terminateds is not None:
+            columns[SampleBatch.TERMINATEDS][rows] = terminateds
+        if truncateds is not None:
+            columns[SampleBatch.TRUNCATEDS][rows] = truncateds
+
+    def forget(self, slots: np.ndarray) -> None:
+        """Marks these slots as without a pending row, because their new trajectories have not acted yet."""
+        self._pending()[slots] = -1
+
+    def _pending(self) -> np.ndarray:
+        """The column with the row of each slot's last action."""
+        column = self._slots[self._name]
+        if self._latest is not None:
+            slots, rows = self._latest
+            column[slots] = np.arange(rows.start, rows.stop)
+            self._latest = None
+        return column
+
+    def set_final_inputs(self, slots: np.ndarray, inputs: Inputs) -> None:
+        """Stores the final inputs of trajectories that have just ended, before their slots are reused.
+
+        `inputs` are columns of K rows; they are kept, so the caller must not write into them.
+        """
+        rows = self._pending()[slots]
+        decided = rows >= 0
+        self._final_rows.append(rows[decided])
+        self._final_inputs.append(inputs if decided.all() else trees.index(inputs, decided))
+
+    def drop(self, episodes: np.ndarray) -> None:
+        """Drops the rows of these episodes, whose outcomes will not arrive."""
+        if self._size:
+            episode = self._columns[_EPISODE][: self._size]
+            lost = np.isin(episode, episodes)
+            episode[lost] = -1
+            self._columns[_COMPLETE][: self._size][lost] = True
+
+    def cut(
+        self, next_inputs_of: Callable[[np.ndarray], Inputs], finished: np.ndarray | None = None
+    ) -> Fragment | None:
+        """Removes the complete rows and returns them, sorted by trajectory and in time order inside each.
+
+        Args:
+            next_inputs_of: trajectories -> columns of their pending inputs.
+            finished: the episodes whose rows are taken; None for all complete rows.
+        Returns:
+            One segment per trajectory; None if no row is complete.
+        """
+        size = self._size
+        if size == 0:
+            return None
+        rows = {name: trees.index(column, slice(0, size)) for name, column in self._columns.items()}
+        learned = rows[_EPISODE] >= 0
+        taken = rows[_COMPLETE] & learned if finished is None else np.isin(rows[_EPISODE], finished)
+        if not taken.any():
+            self._discard()
+            return None
+        order = np.argsort(rows[_TRAJECTORY], kind="stable")
+        trajectories = rows[_TRAJECTORY][order]
+        continues = np.append(trajectories[1:] == trajectories[:-1], False)
+        in_batch = taken[order]
+        last = ~(continues & np.append(in_batch[1:], False))[in_batch]
+        ends = np.flatnonzero(in_batch)[last]
+        after = self._following(rows, order, ends, continues, next_inputs_of)
+        picked = order[in_batch]
+        columns = {name: trees.index(column, picked) for name, column in rows.items() if name not in self._left_out}
+        columns[SampleBatch.EPS_ID] = columns.pop(_EPISODE)
+        self._keep(np.flatnonzero(~taken & ~(rows[_COMPLETE] & ~learned)))
+        return Fragment(columns, np.flatnonzero(last), after)
+
+    def _following(
+        self, rows: dict, order: np.ndarray, ends: np.ndarray, continues: np.ndarray, next_inputs_of: Callable
+    ) -> Inputs:
+        """The next inputs after the rows at positions `ends` of the sorted order."""
+        end_rows = order[ends]
+        inputs = {name: rows[name] for name in _INPUTS if name in rows}
+        # An end without a last observation uses the observation of its last action.
+        following = {name: trees.index(column, end_rows) for name, column in inputs.items()}
+        carried = np.flatnonzero(continues[ends])
+        if len(carried):
+            trees.put(following, carried, {n: trees.index(c, order[ends[carried] + 1]) for n, c in inputs.items()})
+        if self._final_rows:
+            position = np.full(self._size, -1)
+            final_rows = np.concatenate(self._final_rows)
+            position[final_rows] = np.arange(len(final_rows))
+            known = np.flatnonzero(position[end_rows] >= 0)
+            if len(known):
+                trees.put(following, known, trees.index(trees.concat(self._final_inputs), position[end_rows[known]]))
+        over = (rows[SampleBatch.TERMINATEDS] | rows[SampleBatch.TRUNCATEDS])[end_rows]
+        waiting = np.flatnonzero(~continues[ends] & ~over)
+        if len(waiting):
+            trees.put(following, waiting, next_inputs_of(rows[_TRAJECTORY][end_rows[waiting]]))
+        return following
+
+    def _discard(self) -> None:
+        """Makes room: removes the complete rows that are not trained on."""
+        if self._size:
+            gone = self._columns[_COMPLETE][: self._size] & (self._columns[_EPISODE][: self._size] < 0)
+            if gone.any():
+                self._keep(np.flatnonzero(~gone))
+
+    def _keep(self, kept: np.ndarray) -> None:
+        """Moves the remaining rows to the front."""
+        new_place = np.full(self._size, -1)
+        new_place[kept] = np.arange(len(kept))
+        pending = self._pending()
+        pending[pending >= 0] = new_place[pending[pending >= 0]]
+        if self._final_rows:
+            places, inputs = new_place[np.concatenate(self._final_rows)], trees.concat(self._final_inputs)
+            staying = places >= 0
+            self._final_rows = [places[staying]] if staying.any() else []
+            self._final_inputs = [trees.index(inputs, staying)] if staying.any() else []
+        if len(kept):
+            for column in self._columns.values():
+                trees.copy_into(column, 0, trees.index(column, kept))
+        for name in _OUTCOMES:
+            self._columns[name][len(kept) : self._size] = 0
+        self._size = len(kept)
+
+    def _grow(self, needed: int, columns: Mapping[str, Any]) -> None:
+        if self._columns and needed <= self._capacity // 2:
+            return  # discarding has made enough room
+        capacity = max(needed, 2 * self._capacity, 256)
+        if not self._columns:
+            empty = {name: np.empty(0, dtype) for name, dtype in self._dtypes.items()}
+            self._given = columns.keys() - empty.keys()
+            self._columns = {**empty, **{name: trees.index(column, slice(0, 0)) for name, column in columns.items()}}
+        grown = {name: trees.empty_like(column, capacity) for name, column in self._columns.items()}
+        for name, column in self._columns.items():
+            trees.copy_into(grown[name], 0, trees.index(column, slice(0, self._size)))
+        for name in _OUTCOMES:
+            grown[name][self._size :] = 0
+        self._columns, self._capacity = grown, capacity

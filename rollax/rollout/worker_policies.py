@@ -1,0 +1,395 @@
+"""`WorkerPolicies`: the policies of one worker, made from their specs and spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import Space
+
+from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
+from rollax.config import TrainerConfig, resolve_config
+from rollax.config.multiagent import SharedParts
+from rollax.core.spaces import check_space, same_space
+from rollax.env.base_env import BaseEnv, in_order
+from rollax.env.making import EnvSettings, make_base_env
+from rollax.env.registry import EnvContext
+from rollax.errors import ConfigError, PolicyError, SpaceError
+from rollax.models.config import ModelConfig
+from rollax.policy.model_policy import ModelPolicy
+from rollax.policy.policy import Policy, Weights
+from rollax.policy.policy_spec import PolicySpec
+from rollax.policy.shared_variables import SharedVariables
+from rollax.policy.size_checks import check_convolutions
+from rollax.rollout.filters import State, make_filter
+from rollax.rollout.policy_mapping import PolicyMapping
+from rollax.rollout.policy_runner import PolicyRunner
+
+if TYPE_CHECKING:
+    from rollax.rollout.centralized_critic import JointRows
+
+
+class WorkerPolicies(dict[str, Policy]):
+    """Policy id -> policy, with their runners and the variables that they share.
+
+    Args:
+        runners: policy id -> policy, with its observation filter and action map.
+        joint_rows: joins the rows of all agents for a centralized critic; None without one.
+        shared_variables: as `multiagent.shared_variables`.
+    Attributes:
+        filters_set: policy id -> how often its filter was set, here or in the process of the last update.
+    Raises:
+        ConfigError, PolicyError: the policies cannot share these variables.
+    """
+
+    def __init__(
+        self,
+        runners: Mapping[str, PolicyRunner],
+        joint_rows: JointRows | None,
+        shared_variables: Mapping[str, SharedParts],
+    ) -> None:
+        super().__init__((policy_id, runner.policy) for policy_id, runner in runners.items())
+        self.runners, self.joint_rows = runners, joint_rows
+        self.filters_set: dict[str, int] = {}
+        self._shared = SharedVariables(shared_variables, self)
+
+    @property
+    def accept_off_policy(self) -> bool:
+        """Whether all of them learn from actions of other policies."""
+        return all(runner.accepts_off_policy for runner in self.runners.values())
+
+    def get_policy(self, policy_id: str) -> Policy:
+        """The policy with that id; PolicyError for an unknown one."""
+        if policy_id not in self:
+            raise PolicyError(
+                "Unknown policy.",
+                where="get_policy",
+                got=policy_id,
+                expected=f"one of {list(self)}",
+                fix="pass policy_id" if policy_id == DEFAULT_POLICY else "use an id of multiagent.policies",
+            )
+        return self[policy_id]
+
+    def get_weights(self) -> dict[str, Weights]:
+        """Policy id -> weights; shared ones are stored once."""
+        self._shared.synchronize()
+        return self._shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.items()})
+
+    def set_weights(self, weights: Mapping[str, Weights]) -> None:
+        """Sets the weights of some or all policies.
+
+        Raises:
+            PolicyError: they are not a dict by policy id, or have different values of a variable that policies share;
+                nothing has changed then. Weights of another model.
+        """
+        self._refuse_unless_by_policy(weights, "weights")
+        self._shared.refuse_conflicts(weights)
+        for policy_id, values in weights.items():
+            self.get_policy(policy_id).set_weights(values)
+
+    def get_state(self) -> dict[str, dict[str, Any]]:
+        """Policy id -> state; shared weights are stored once."""
+        self._shared.synchronize()
+        states = {policy_id: policy.get_state() for policy_id, policy in self.items()}
+        sharing = {policy_id: states[policy_id]["weights"] for policy_id in self._shared.policy_ids}
+        for policy_id, weights in self._shared.stored_once(sharing).items():
+            states[policy_id] = {**states[policy_id], "weights": weights}
+        return states
+
+    def set_state(self, states: Mapping[str, Any]) -> None:
+        """Sets the states of some or all policies."""
+        for policy_id, values in states.items():
+            self.get_policy(policy_id).set_state(values)
+
+    def get_filters(self) -> dict[str, State]:
+        """Policy id -> the state of its observation filter."""
+        return {policy_id: runner.filter.state() for policy_id, runner in self.runners.items()}
+
+    def set_filters(self, states: Mapping[str, State]) -> None:
+        """Sets the states of observation filters; PolicyError unless they are a dict by policy id."""
+        self._refuse_unless_by_policy(states, "filters")
+        for policy_id, state in states.items():
+            self.runners[policy_id].filter.set_state(state)
+            self.filters_set[policy_id] = self.filters_set.get(policy_id, 0) + 1
+
+    def _refuse_unless_by_policy(self, given: Any, what: str) -> None:
+        """Raises PolicyError for what is no dict with ids of policies."""
+        unknown = [key for key in given if key not in self] if isinstance(given, Mapping) else []
+        if unknown or not isinstance(given, Mapping):
+            raise PolicyError(
+                f"The {what} are not a dict by policy id.",
+                where=f"set_{what}",
+                got=f"the keys {unknown}" if unknown else type(given).__name__,
+                expected=f"policy id -> {what} of the policy, with ids from {list(self)}",
+                fix=f"pass what get_{what}() of a worker with these policies, such as trainer.worker, returned, or for "
+                f"one policy {{policy_id: its {what}}}",
+            )
+
+    def sync_filters(
+        self, states: Mapping[str, State], filters_set: Mapping[str, int] = MappingProxyType({}), *, learning: bool
+    ) -> None:
+        """Sets the states of observation filters, and keeps the statistics that are not sent yet.
+
+        With `learning` false, only the filters that do not learn here. A filter whose number in `filters_set` is new
+        is set in any case, and without its statistics so far.
+        """
+        for policy_id, state in states.items():
+            runner = self.runners[policy_id]
+            if filters_set.get(policy_id, 0) != self.filters_set.get(policy_id, 0):
+                runner.filter.set_state(state)
+            elif learning or not runner.learns:
+                runner.filter.sync(state)
+
+    def new_statistics(self, *, whole: bool) -> dict[str, State]:
+        """Policy id -> the statistics of its filter since the last call, or its `whole` state, of those that learn."""
+        learning = {policy_id: runner.filter for policy_id, runner in self.runners.items() if runner.learns}
+        return {policy_id: each.state() if whole else each.take_delta() for policy_id, each in learning.items()}
+
+    def compute_gradients(
+        self, batch: MultiAgentBatch, policies_to_train: Sequence[str] | None
+    ) -> dict[str, tuple[Any, dict[str, Any]]]:
+        """Policy id -> `(gradients, statistics)` over its rows in the batch; `policies_to_train` None trains all."""
+        return {
+            policy_id: self[policy_id].compute_gradients(rows)
+            for policy_id, rows in batch.items()
+            if rows.count and (policies_to_train is None or policy_id in policies_to_train)
+        }
+
+
+def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
+    """Policy id -> spec, from one policy class or the `policies` of a config."""
+    if isinstance(given, Mapping):
+        if not given:
+            raise PolicyError(
+                "No policy is given.",
+                where="RolloutWorker(env_creator, policy_cls_or_specs)",
+                got=given,
+                expected="a policy class, or at least one policy id with its spec",
+                fix="pass {'default_policy': MyPolicy}, or MyPolicy itself",
+            )
+        return {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in given.items()}
+    return {DEFAULT_POLICY: PolicySpec.of(given, DEFAULT_POLICY)}
+
+
+def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: type[Policy] | None) -> TrainerConfig:
+    """The config, validated by the config class of the first policy that has one."""
+    if isinstance(config, TrainerConfig):
+        return config
+    classes = [spec.policy_class or default for spec in specs.values()]
+    known = (policy_class.config_class for policy_class in classes if policy_class is not None)
+    config_class = next((found for found in known if found is not None), TrainerConfig)
+    return resolve_config(config_class, config)
+
+
+@contextmanager
+def env_with_spaces(
+    creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
+) -> Iterator[BaseEnv | None]:
+    """An environment for a worker that has none; None if the config or the specs define all spaces."""
+    declared: dict[str, Any] = {"observation_space": config.observation_space, "action_space": config.action_space}
+    known = all(
+        getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
+    )
+    # A centralized critic needs the ids of all agents.
+    sees_all = getattr(config, "centralized_critic", False)
+    if known and not (sees_all or any(spec.config.get("centralized_critic") for spec in specs.values())):
+        yield None
+        return
+    env = make_base_env(creator, context, 1, EnvSettings(**declared))
+    try:
+        yield env
+    finally:
+        env.stop()
+
+
+def make_policies(
+    config: TrainerConfig,
+    specs: Mapping[str, PolicySpec],
+    env: BaseEnv | None,
+    policy_of: PolicyMapping | None,
+    default_policy_class: type[Policy] | None,
+    context: EnvContext,
+    restarts: int,
+) -> WorkerPolicies:
+    """The policies of a worker.
+
+    Args:
+        config: config of the worker.
+        specs: policy id -> spec.
+        env: has the spaces and agents; None if the config or the specs define all spaces.
+        policy_of: `(agent_id, episode) -> policy id`; None for a single policy.
+        default_policy_class: the class of a spec without one.
+        context: context of the worker; worker 0, the driver, draws the same random numbers as worker 1.
+        restarts: number of earlier workers of this index that failed; each draws different random numbers.
+    """
+    source = config if env is None else env
+    spaces: dict[str, tuple[Space, Space]] = {}
+    for policy_id, spec in specs.items():
+        observation = config.observation_space if spec.observation_space is None else spec.observation_space
+        action = config.action_space if spec.action_space is None else spec.action_space
+        spaces[policy_id] = (
+            _space(policy_id, "observation_space", observation, source, policy_of),
+            _space(policy_id, "action_space", action, source, policy_of),
+        )
+    agents = in_order(getattr(env, "possible_agents", None) or ())
+    runners = {}
+    for number, (policy_id, spec) in enumerate(specs.items()):
+        policy_class = spec.policy_class or default_policy_class
+        if policy_class is None:
+            raise PolicyError(
+                "A policy has no class.",
+                where=f"policy {policy_id!r}",
+                expected="a Policy class in its spec",
+                fix="set a class in the spec: None means the algorithm's own policy, but there is no algorithm here",
+            )
+        seed = _seed(config.seed, max(context.worker_index, 1) - 1, restarts, number)
+        changes = {**spec.config, "seed": seed} if spec.config or seed != config.seed else {}
+        try:
+            own_config = config.for_policy(policy_class.config_class, **changes)
+            if getattr(own_config, "centralized_critic", False) and getattr(own_config, "critic_space", None) is None:
+                own_config = own_config.changed(critic_space=_joint_rows(agents, spaces).space(spaces[policy_id][0]))
+            check_convolutions(own_config.model, [space for space, _ in spaces.values()], f"policy {policy_id!r}")
+            policy = policy_class(*spaces[policy_id], own_config)
+        except Exception as error:
+            if len(specs) > 1:
+                error.add_note(f"Raised while policy {policy_id!r}, a {policy_class.__name__}, was made.")
+            raise
+        policy.name, policy.worker_index, policy.num_workers = policy_id, context.worker_index, context.num_workers
+        runners[policy_id] = make_runner(policy, own_config)
+    _check_sequences({policy_id: runner.policy for policy_id, runner in runners.items()})
+    sees_all = any(runner.policy.sees_all_agents for runner in runners.values())
+    joint_rows = _joint_rows(agents, spaces) if sees_all else None
+    return WorkerPolicies(runners, joint_rows, config.multiagent.shared_variables)
+
+
+def _check_sequences(policies: Mapping[str, Policy]) -> None:
+    """Raises ConfigError for a `max_seq_len` if no policy has memory, which only the model itself shows."""
+    models = {policy_id: policy for policy_id, policy in policies.items() if isinstance(policy, ModelPolicy)}
+    if len(models) < len(policies) or any(policy.memory.present for policy in models.values()):
+        return
+    for policy_id, policy in models.items():
+        length = policy.config.model.max_seq_len
+        if length != ModelConfig.model_fields["max_seq_len"].default:
+            raise ConfigError(
+                "max_seq_len has no effect: no policy has a model with memory.",
+                where=f"config key 'model.max_seq_len', for policy {policy_id!r}",
+                got=length,
+                expected="a model with memory",
+                fix="set model.use_lstm=True or model.use_gru=True, give your own model a method initial_state, or "
+                "leave max_seq_len out",
+            )
+
+
+def _joint_rows(agents: Sequence[Hashable], spaces: Mapping[str, tuple[Space, Space]]) -> JointRows:
+    from rollax.rollout.centralized_critic import JointRows
+
+    return JointRows(agents, spaces)
+
+
+def _seed(seed: int | None, process: int, restarts: int, number: int) -> int | None:
+    """The seed of a policy; it is the config's seed for the first policy of the first process."""
+    if seed is None or not (number or process or restarts):
+        return seed
+    return int(np.random.SeedSequence((seed, process, number, restarts)).generate_state(1)[0])
+
+
+def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_of: PolicyMapping | None) -> Space:
+    """A policy's space: the given one or that of `source`, an environment or a config; checked."""
+    of_source = getattr(source, kind)
+    space = of_source if given is None else given
+    if space is None:
+        by_agent, declared = getattr(source, f"{kind}s", None) or {}, getattr(source, "possible_agents", None) or ()
+        space = space_of_agents(by_agent, policy_id, policy_of, kind, declared)
+    check_space(space, f"policy {policy_id!r}, {kind}")
+    assert space is not None
+    if of_source is not None and not same_space(space, of_source):
+        raise PolicyError(
+            f"The policy's {kind} is not the environment's.",
+            where=f"policy {policy_id!r}",
+            got=space,
+            expected=of_source,
+            fix=f"leave {kind} out to take the environment's, or correct it",
+        )
+    return space
+
+
+def space_of_agents(
+    spaces: Mapping[Hashable, Space],
+    policy_id: str,
+    policy_of: PolicyMapping | None,
+    kind: str,
+    declared: Iterable[Hashable] = (),
+) -> Space | None:
+    """The common space of all agents of a policy; None if the environment has none.
+
+    Args:
+        spaces: agent id -> its space.
+        policy_id: the policy.
+        policy_of: `(agent_id, episode) -> policy id`; None for a single policy.
+        kind: the name of the space in error messages.
+        declared: the agents that the environment declares.
+    Raises:
+        PolicyError: the agents' spaces differ, or the mapping names an unknown policy.
+        SpaceError: the environment has spaces for only some of them, or no agent is known to use the policy.
+    """
+    if not spaces:
+        return None
+    agents = [*dict.fromkeys((*spaces, *declared))]
+    if policy_of is not None:
+        mapped = _mapped(agents, policy_of)
+        agents = [agent for agent in agents if mapped and mapped[agent] == policy_id]
+        if not agents:
+            raise SpaceError(
+                f"No agent is known to use this policy, so it has no {kind}.",
+                where=f"policy {policy_id!r}, multiagent.policy_mapping_fn",
+                got=mapped or "not known before an episode runs: policy_mapping_fn reads it",
+                expected=f"an agent that is mapped to {policy_id!r}",
+                fix=f"return {policy_id!r} for an agent, or set the space: PolicySpec({kind}=...)",
+            )
+    for agent in agents:
+        if agent not in spaces:
+            raise SpaceError(
+                f"An agent has no {kind}.",
+                where=f"the environment's {kind}s, agent {agent!r} of policy {policy_id!r}",
+                got=f"spaces of {sorted(map(str, spaces))}",
+                expected="a space for every agent of possible_agents that the policy acts for",
+                fix=f"add the agent to {kind}s, or give the policy its spaces in multiagent.policies",
+            )
+        if not same_space(spaces[agent], spaces[agents[0]]):
+            raise PolicyError(
+                f"The agents of one policy have different spaces, so no {kind} fits all.",
+                where=f"policy {policy_id!r}",
+                got=f"{agents[0]!r}: {spaces[agents[0]]}, {agent!r}: {spaces[agent]}",
+                expected="agents with equal spaces",
+                fix="map them to different policies in policy_mapping_fn",
+            )
+    return spaces[agents[0]]
+
+
+def _mapped(agents: Iterable[Hashable], policy_of: PolicyMapping) -> dict[Hashable, str] | None:
+    """Agent -> its policy; None if the mapping reads the episode."""
+    try:
+        return {agent: policy_of(agent, None) for agent in agents}
+    except PolicyError as error:
+        if error.__cause__ is None or not policy_of.takes_episode:
+            raise  # the error is not due to the missing episode
+        return None
+
+
+def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:
+    """The runner of a policy, with the worker's config and the changes in the policy's spec."""
+    learning = config.multiagent.policies_to_train
+    learns = learning is None or policy.name in learning
+    runner = PolicyRunner.of(
+        policy,
+        config,
+        make_filter(config.observation_filter, policy.observation_space),
+        learns=learns,
+        accepts_off_policy=config.accept_off_policy_actions or policy.learns_off_policy or not learns,
+    )
+    if config.accept_off_policy_actions:
+        runner.store(frozenset({SampleBatch.OFF_POLICY}))
+    return runner

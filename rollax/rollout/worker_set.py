@@ -1,0 +1,168 @@
+"""`WorkerSet`: the local worker of the learning process, and remote workers that sample for it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollax.batch import DEFAULT_POLICY
+from rollax.config import TrainerConfig
+from rollax.core.atomic_files import absolute
+from rollax.core.cleanup import cleanup_on_error
+from rollax.env.registry import EnvContext
+from rollax.env.registry import env_creator as creator_of
+from rollax.errors import ConfigError
+from rollax.policy.policy import Policy
+from rollax.policy.policy_spec import PolicySpec
+from rollax.processes.failures import FailureRules
+from rollax.rollout.remote_workers import RemoteWorkers, ray_workers
+from rollax.rollout.worker import RolloutWorker
+
+log = logging.getLogger("rollax.data")
+
+
+class WorkerSet:
+    """The workers of a config. With `num_workers` 0 the local worker samples, and Ray is not loaded.
+
+    Args:
+        config: config of the trainer.
+        policy_class: the policy class for specs without a class.
+        samples: false if no environment is stepped: there is only the local worker, without an environment.
+    Attributes:
+        local: has the policies that learn; with remote workers it has no environment.
+        remote: the workers in other processes.
+    Raises:
+        ConfigError, SpaceError, EnvError, PolicyError: a worker cannot be made, here or in another process.
+    """
+
+    def __init__(self, config: TrainerConfig, policy_class: type[Policy], *, samples: bool = True) -> None:
+        self.config = config
+        self._num_remote = config.num_workers if samples else 0
+        arguments = {**worker_arguments(config, policy_class), "num_workers": self._num_remote}
+        self.local = RolloutWorker(**arguments, samples=samples and not self._num_remote)
+        self.remote = RemoteWorkers.of([])
+        if self._num_remote:
+            actors = ray_workers(config, RolloutWorker, arguments)
+            self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
+            with cleanup_on_error(self.stop):
+                self.remote.make_all()
+        self._starts = 1  # of a worker, in the runs that this one continues
+        self._process = os.getpid()
+        self._records = samples and config.output is not None
+        if self._records:
+            _RECORDING.add(self)
+
+    @property
+    def has_open_files(self) -> bool:
+        """Whether this process writes `output`, and not the one that it was forked from."""
+        return getattr(self, "_records", False) and self._process == os.getpid()
+
+    def __del__(self) -> None:
+        if self.has_open_files:
+            log.warning("Workers with `output` were dropped without stop(): the episodes of their open files are lost.")
+
+    def __repr__(self) -> str:
+        return f"WorkerSet(local={self.local!r}, remote={self.remote!r})"
+
+    def get_state(self) -> dict[str, Any]:
+        """The workers' part of a checkpoint: the policies, and the sampling state of each process."""
+        state = self.local.get_state()
+        sampling = [state["sampling"]] if self.local.samples else []
+        if self._num_remote:
+            states = self.remote.call_all("get_sampling_state")
+            sampling = [states.get(index) for index in range(1, self._num_remote + 1)]  # None: the worker has failed
+        return {**state, "sampling": sampling, "starts": max(self._starts, self.remote.most_starts)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Sets a state from `get_state`, also one of another number of workers; new episodes begin.
+
+        A worker without a state, or one that is restarted later, repeats no episodes of the saved run: it counts
+        the starts of workers there as its own.
+        """
+        self.local.set_state({name: state[name] for name in ("policies", "filters")})
+        states = {index: (values,) for index, values in enumerate(state["sampling"], start=1) if values is not None}
+        starts = max(self._starts, self.remote.most_starts, state.get("starts", 1))
+        samplers = self._num_remote or int(self.local.samples)
+        new = {index: (starts,) for index in range(1, samplers + 1) if index not in states}
+        self._starts = starts + bool(new)
+        if self._num_remote:
+            self.remote.count_starts_from(self._starts)
+            self.remote.forget()  # pending requests use the previous weights
+            self.remote.call_all("restart_episodes")  # also in workers without a state
+            self.remote.call_all("set_filters", self.local.get_filters())
+            self.remote.call_each("set_restarts", new)
+            self.remote.call_each("set_sampling_state", states)
+        elif new:
+            self.local.set_restarts(*new[1])
+        elif self.local.samples:
+            self.local.restart_episodes()
+            self.local.set_sampling_state(*states[1])
+
+    def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
+        """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised.
+
+        Raises:
+            ConfigError: the workers are in other processes, and the function cannot be pickled.
+            WorkerError: they have been stopped, or none is left.
+        """
+        if self._num_remote:
+            return list(self.remote.apply(function).values())
+        return [self.local.apply(function)]
+
+    def health(self) -> dict[str, Any]:
+        """The numbers of workers that sample and of restarts, and the last error of each worker that has failed."""
+        return self.remote.health() if self._num_remote else {**self.remote.health(), "healthy": 1}
+
+    def restart_episodes(self) -> None:
+        """Drops all running episodes; fresh ones begin."""
+        if self._num_remote:
+            self.remote.call_all("restart_episodes")
+        elif self.local.samples:
+            self.local.restart_episodes()
+
+    def stop(self) -> None:
+        """Closes all environments and ends the other processes."""
+        self._records = False
+        try:
+            self.remote.stop()
+        finally:
+            self.local.stop()
+
+
+_RECORDING: weakref.WeakSet[WorkerSet] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_recording() -> None:
+    """Closes the open files, because a program that ends without `stop` would lose their episodes."""
+    for workers in list(_RECORDING):
+        if workers.has_open_files:
+            workers.stop()
+
+
+def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[str, Any]:
+    """The arguments of a `RolloutWorker`, by name."""
+    if config.output is not None:  # an absolute path, because other processes may have another current folder
+        config = config.changed(output=str(absolute(config.output, ConfigError)))
+    return {
+        # Resolved here, because a name may be registered only in this process.
+        "env_creator": _no_env if config.env is None else creator_of(config.env),
+        "policy_cls_or_specs": config.multiagent.policies or {DEFAULT_POLICY: PolicySpec()},
+        "policy_mapping_fn": config.multiagent.policy_mapping_fn,
+        "config": config,
+        "default_policy_class": policy_class,
+    }
+
+
+def _no_env(context: EnvContext) -> Any:
+    raise ConfigError(
+        "No environment is given.",
+        where="config key 'env'",
+        got=None,
+        expected="a Gymnasium id, a registered name, a class, or a creator function",
+        fix="set env (--env): learning from recorded data does not require one, but evaluation does",
+    )

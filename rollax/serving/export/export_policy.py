@@ -1,0 +1,77 @@
+"""`export_policy`: a trained policy as a file for other runtimes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rollax.algorithms.load_policy import load_policy
+from rollax.batch import DEFAULT_POLICY
+from rollax.core import atomic_files
+from rollax.errors import ConfigError, RollaxError, nearest
+from rollax.rollout.policy_runner import PolicyRunner
+
+Format = Literal["onnx", "stablehlo"]
+
+
+def export_policy(
+    policy: PolicyRunner | str | Path,
+    to: Format = "onnx",
+    *,
+    out: str | Path,
+    policy_id: str = DEFAULT_POLICY,
+    **options: Any,
+) -> Path:
+    """Writes the greedy actions of a policy as one function to a file, and returns its absolute path.
+
+    Observation filter, action masks, memory, and the scaling and clipping of actions are part of the function. It takes
+    any number of observations. An existing file is replaced once the new one is complete.
+
+    Args:
+        policy: a checkpoint, or the policy of `load_policy`.
+        to: "onnx" for ONNX, "stablehlo" for a serialized `jax.export.Exported`.
+        out: the file.
+        policy_id: the policy in a checkpoint.
+        options: further arguments of `load_policy` for a checkpoint, such as `custom_model`.
+    Raises:
+        CheckpointError: as `load_policy`.
+        ConfigError: an unknown format, or the extra `export` is not installed.
+        PolicyError: the policy chooses actions by Python code, or uses an operation that ONNX does not have.
+    """
+    if to not in get_args(Format):
+        expected = " or ".join(get_args(Format))
+        raise ConfigError("Unknown format.", where="to", got=to, expected=expected, fix=nearest(to, get_args(Format)))
+    target = atomic_files.absolute(out, ConfigError)
+    runner = policy if isinstance(policy, PolicyRunner) else load_policy(policy, policy_id, **options)
+    _write(target, _serialized(runner, to))
+    return target
+
+
+def _serialized(runner: PolicyRunner, to: Format) -> bytes:
+    if to == "onnx":
+        from rollax.serving.export.onnx_model import policy_to_onnx
+
+        return policy_to_onnx(runner)
+    from rollax.serving.export.stablehlo import policy_to_stablehlo
+
+    return policy_to_stablehlo(runner)
+
+
+def _write(target: Path, content: bytes) -> None:
+    temporary = atomic_files.temporary_for(target)
+    try:
+        atomic_files.make_parents(target.parent)
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        atomic_files.sync_folder(target.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise RollaxError(
+            "The policy was not written.", where=str(target), got=str(error), fix="write it somewhere else"
+        ) from error

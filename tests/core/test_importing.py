@@ -1,0 +1,124 @@
+import ast
+import copy
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+import rollax
+from rollax import ConfigError
+from rollax.core.importing import ImportPath, import_object, named_by_caller
+
+
+def test_nested_names():
+    assert (
+        import_object(ImportPath("collections:OrderedDict.fromkeys"), "here")
+        == __import__("collections").OrderedDict.fromkeys
+    )
+
+
+def test_current_folder_comes_last(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("dumps = None\n")
+    (tmp_path / "only_here_of_all.py").write_text("class Thing:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    assert import_object(ImportPath("only_here_of_all:Thing"), "here").__name__ == "Thing"
+    assert sys.path[-1] == str(tmp_path)
+    assert import_object(ImportPath("json:dumps"), "here") is not None
+
+
+@pytest.mark.parametrize("text", ["import no_such_thing_at_all", "1 / 0", "this is no Python", "raise SystemExit(3)"])
+def test_module_that_fails_on_import(text, tmp_path, monkeypatch):
+    (tmp_path / "fails_on_import.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"(?s)cannot be imported.*callbacks.*fails_on_import:X.*module:Class"
+    ) as error:
+        import_object(ImportPath("fails_on_import:X"), "config key 'callbacks'")
+    assert error.value.__cause__ is not None
+
+
+def test_module_whose_extra_is_not_installed(tmp_path, monkeypatch):
+    raised = (
+        """not_installed("PyTorch", ModuleNotFoundError(name="torch"), where="here", package="torch", extra="torch")"""
+    )
+    (tmp_path / "without_extra.py").write_text(f"from rollax.errors import not_installed\nraise {raised}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"without_extra:P \(ConfigError: PyTorch requires a package") as error:
+        import_object(ImportPath("without_extra:P"), "config key 'policy_class'")
+    assert error.value.parts["fix"] == "pip install 'rollax[torch]'"
+
+
+@pytest.mark.parametrize("path", ["", ":", "json", "json:", ":dumps", "json:dumps:x", "..json:dumps"])
+def test_invalid_paths_are_refused(path):
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        import_object(ImportPath(path), "here")
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("tests.env.worlds:Missing", r"define Missing in tests.env.worlds, or correct the name; .* has .*, C\w+, "),
+        ("tests.env.worlds:Clock.Missing", "define Missing in Clock, or correct the name; Clock has .*reset"),
+        ("json:dumbs", "did you mean 'dumps'"),
+        ("json:", "define the class in json"),
+        ("math:pi.x", "name a class or function of a module, not 'x' of 3.14"),
+        ("no_such_module:Missing", "python -c 'import no_such_module'"),
+    ],
+)
+def test_a_missing_name_is_named(path, fix):
+    with pytest.raises(ConfigError, match=f"fix: +.*{fix}"):
+        import_object(ImportPath(path), "here")
+
+
+IMPORTS = {
+    "__init__.py": {"importlib.import_module"},  # the table of public names
+    "algorithms/registry.py": {"importlib.import_module"},  # the table of algorithms
+    "cli/console.py": {"importlib.import_module"},  # --import
+    "data/formats/common.py": {"gymnasium.make"},  # of id_without_module
+    "data/formats/d4rl.py": {"gymnasium.spec"},  # of a name without a module
+    "data/formats/minari_format.py": {"MinariStorage.read"},  # of metadata with spaces
+    "env/atari.py": {"gym.make", "gym.make_vec", "gym.spec"},  # of ids in Gymnasium's registry
+    "env/multi_agent/pettingzoo_env.py": {"pettingzoo.make"},  # of names in PettingZoo's registry
+    "env/registry.py": {"gym.make", "gym.spec", "load_env_creator", "pickle.loads"},
+    "export/policy_function.py": {"importlib.import_module"},  # a constant
+    "importing.py": {"importlib.import_module"},
+    "jaxenv/libraries.py": {"importlib.import_module", "library.make"},  # constants, and names in their registries
+    "serving/policy_server_env.py": {"gym.make"},  # of id_without_module
+}
+"""File -> its calls that may import a module by a name, or run stored code. Files and requests must not name it there;
+elsewhere use `import_object` and `id_without_module`."""
+OF_MODULES = {"gym", "gymnasium", "pettingzoo", "library", "importlib", "pickle", "cloudpickle", "dill", "runpy"}
+BY_NAME = {"import_module", "__import__", "load_env_creator", "resolve_name", "run_module", "run_path", "exec", "eval"}
+
+
+def test_no_other_code_imports_by_name():
+    package = Path(rollax.__file__).parent
+    found: dict[str, set[str]] = {}
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                module, _, name = called.rpartition(".")
+                imports = module in OF_MODULES and name in {"make", "make_vec", "spec", "load", "loads"}
+                by_name = name in BY_NAME and module in {"", *OF_MODULES} and called != "import_module"
+                if imports or by_name or called == "MinariStorage.read":
+                    found.setdefault(file.relative_to(package).as_posix(), set()).add(called)
+    assert found == IMPORTS
+
+
+def test_a_plain_string_is_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "never_imported.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = ImportPath("never_imported:Thing")
+    made_from_it = [str(path), path.strip(), f"{path}", path + "", json.loads(json.dumps(path)), "json:dumps"]
+    for text in made_from_it:
+        with pytest.raises(ConfigError, match=r"trust_code=True"):
+            import_object(text, "here")
+    sent = pickle.loads(pickle.dumps(path))  # noqa: S301
+    for kept in (sent, copy.deepcopy(path), named_by_caller(str(path))):
+        with pytest.raises(ConfigError, match="SystemExit"):
+            import_object(kept, "here")

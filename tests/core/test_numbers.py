@@ -1,0 +1,53 @@
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from rollax.core.numbers import all_finite, is_number, is_whole, numeric_array
+
+
+@pytest.mark.parametrize("value", [0, -3, 10**30, np.int8(4), np.uint64(4)])
+def test_whole(value):
+    assert is_whole(value)
+    assert is_number(value)
+
+
+@pytest.mark.parametrize("value", [2.0, np.float32(0.5), np.float64(0.5), float("nan"), -np.inf])
+def test_numbers_that_are_not_whole(value):
+    assert not is_whole(value)
+    assert is_number(value)
+
+
+@pytest.mark.parametrize("value", [True, np.True_, "1", None, 1j, np.complex64(1), Fraction(1, 2), np.ones(1)])
+def test_values_that_are_not_numbers(value):
+    assert not is_whole(value)
+    assert not is_number(value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_all_finite(dtype):
+    """Without a warning, which would be an error here, although sums and squares overflow."""
+    big = np.finfo(dtype).max
+    assert all_finite(np.full((3, 4), big, dtype))
+    assert all_finite(np.zeros((0, 4), dtype))
+    for value in (np.nan, np.inf, -np.inf):
+        values = np.full((3, 4), big, dtype)
+        values[2, 1] = value
+        assert not all_finite(values)
+        assert not all_finite(values.T)
+    assert not all_finite(np.array([np.inf, -np.inf], dtype))
+
+
+def test_arrays_of_numbers():
+    for values in ([1, 2], [[1.5], [2]], [True], [], [1 << 70], [np.float32(1)], [None]):
+        np.testing.assert_array_equal(numeric_array(values), np.array(values), strict=True)
+    array = np.array(["a"])
+    assert numeric_array(array) is array
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        numeric_array([["a"], ["b", "c"]])
+
+
+@pytest.mark.parametrize("values", [["a"], [1, "2"], [[1.0], ["x"]], [b"1"], "a"])
+def test_text_is_no_number(values):
+    with pytest.raises(TypeError):
+        numeric_array(values)

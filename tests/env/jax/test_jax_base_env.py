@@ -1,0 +1,335 @@
+"""Environments in JAX as `BaseEnv`, what is refused when one is made, and their names."""
+
+import dataclasses
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from jax.interpreters import batching
+
+from rollax import ConfigError, EnvError, JaxEnv, Outcome, SpaceError, TimeLimit, check_env, to_base_env
+from rollax.env.jax.classic_control import CartPole
+from rollax.env.making import make_base_env
+from rollax.env.registry import EnvContext, env_creator
+from rollax.env.rows import DEFAULT_AGENT
+from tests.env.drive import drive
+from tests.env.jax.worlds import Both, JaxClock, JaxClocks, Unlike, jax_clock_trace, jax_clocks
+
+POLLS = 20
+
+
+def seeds_for(num_envs: int) -> list[int]:
+    return [2**32 - 50 + 7 * index for index in range(num_envs)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("env", [JaxClock, JaxClocks])
+@pytest.mark.parametrize("view", ["rows", "dicts"])
+@pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (4, 3)])
+def test_episodes_of_each_sub_environment_are_correct(env, view, num_envs, split):
+    traces = drive(jax_clocks(num_envs, env), view, POLLS, seeds_for(num_envs), split)
+    for trace, seed in zip(traces, seeds_for(num_envs), strict=True):
+        assert len(trace) > POLLS / 2
+        for told, happened in zip(trace, jax_clock_trace(seed, len(trace), env), strict=True):
+            assert told == happened
+
+
+def test_a_new_reset_with_the_same_seeds_is_a_new_beginning_and_without_seeds_another_one():
+    env = jax_clocks(2)
+    once, again, other = (drive(env, "rows", 13, seeds) for seeds in (seeds_for(2), seeds_for(2), None))
+    for index in range(2):
+        assert once[index] == again[index]
+        assert once[index][:5] != other[index][:5]
+
+
+def test_one_begins_anew_from_a_seed_and_the_others_go_on():
+    env = jax_clocks(3)
+    env.reset_rows(np.arange(3), seeds_for(3))
+    before = env.running.obs[DEFAULT_AGENT]
+    first = env.reset_rows(np.array([1]), [5])
+    assert tuple(first.obs[0].tolist()) == jax_clock_trace(5, 1)[0].events[0].obs
+    np.testing.assert_array_equal(np.delete(env.running.obs[DEFAULT_AGENT], 1, axis=0), np.delete(before, 1, axis=0))
+
+
+def test_nested_observations_and_actions_have_the_dtypes_of_their_spaces():
+    env = to_base_env(Both(), num_envs=2)
+    rows = env.reset_rows(np.arange(2), [0, 1])
+    move, turn = np.array([[1.5, -1], [3, 2]], np.float32), np.array([[1, 2], [0, 1]])
+    env.send_rows(rows, None, {"move": move, "turn": turn})
+    obs = env.poll_rows().obs
+    np.testing.assert_array_equal(obs["seen"][0], move)
+    assert obs["seen"][1].tolist() == [3, 1]
+    assert obs["seen"][1].dtype == obs["count"].dtype == np.int64
+
+
+def test_agents_with_different_spaces():
+    env = to_base_env(Unlike(), num_envs=2)
+    assert (env.observation_space, env.action_space, list(env.possible_agents)) == (None, None, ["mover", "turner"])
+    rows = env.reset_rows(np.arange(2), [0, 1])
+    assert rows.agents == ["mover", "turner", "mover", "turner"]
+    env.send_rows(rows, np.array([0, 2]), np.array([[1.5, -1], [3, 2]], np.float32))
+    env.send_rows(rows, np.array([1, 3]), np.array([2, 1]))
+    rows = env.poll_rows()
+    assert [rows.obs[row] for row in (0, 2)] == [(2, 1), (1, 1)]
+    assert [rows.obs[row]["seen"].tolist() for row in (1, 3)] == [[1.5, -1], [3, 2]]
+    assert rows.rewards.tolist() == [2, 0.5, 1, 5]
+
+
+def test_frames():
+    class Drawn(JaxClock):
+        def render(self, state):
+            return np.full((2, 2, 3), state["length"], np.uint8)
+
+    env = to_base_env(Drawn(), num_envs=2)
+    assert env.try_render() is None  # nothing has begun
+    env.reset_rows(np.arange(2), [3, 4])
+    for index in range(2):
+        np.testing.assert_array_equal(env.try_render(index)[0, 0], np.repeat(env.running.state["length"][index], 3))
+    assert jax_clocks(1).try_render() is None
+    assert TimeLimit(Drawn(), 3).render(({"length": 7}, 0))[0, 0, 0] == 7
+
+
+@pytest.mark.parametrize("infinite", [np.nan, np.inf])
+def test_an_observation_that_is_no_number_is_named(infinite):
+    class Broken(CartPole):
+        def step(self, state, action, key):
+            outcome = super().step(state, action, key)
+            return outcome._replace(obs=outcome.obs.at[0].set(infinite))
+
+    env = to_base_env(Broken(), num_envs=2)
+    rows = env.reset_rows(np.arange(2), [0, 1])
+    env.send_rows(rows, None, np.zeros(2, np.int32))
+    if np.isnan(infinite):
+        with pytest.raises(EnvError, match=r"observation contains NaN or infinity[\s\S]*sub-environment 0"):
+            env.poll_rows()
+    else:
+        env.poll_rows()  # the space has elements without bounds
+
+
+class Wrong(CartPole):
+    """A CartPole that returns something else in one place."""
+
+    def __init__(self, **wrong):
+        super().__init__()
+        self.wrong = wrong
+
+    def step(self, state, action, key):
+        return super().step(state, action, key)._replace(**self.wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"obs": jnp.zeros(3)}, r"The observation does not have the shape or dtype of its space[\s\S]*float32 \(3,\)"),
+        ({"obs": {"a": 1}}, "The observation does not have the structure"),
+        (
+            {"state": jnp.zeros(5)},
+            r"a state of a different structure than reset[\s\S]*float32 \(5,\)[\s\S]*float32 \(4,\)",
+        ),
+        ({"state": (jnp.zeros(4), 1)}, "a state of a different structure than reset"),
+        ({"reward": jnp.zeros(1)}, r"reward is not a real number[\s\S]*float32 \(1,\)"),
+        ({"reward": True}, "reward is not a real number"),
+        ({"terminated": jnp.float32(1)}, "terminated is not a boolean"),
+        ({"truncated": 0}, "truncated is not a boolean"),
+    ],
+)
+def test_a_step_with_another_result_is_refused_when_it_is_made(wrong, message):
+    with pytest.raises(EnvError, match=message):
+        to_base_env(Wrong(**wrong), num_envs=2)
+
+
+def test_other_mistakes_are_refused_when_it_is_made():
+    class Branches(CartPole):
+        def step(self, state, action, key):
+            return super().step(-state if action else state, action, key)
+
+    class FiveValues(CartPole):
+        def step(self, state, action, key):
+            return list(super().step(state, action, key))
+
+    class OnlyObs(CartPole):
+        def reset(self, key):
+            return jnp.zeros(4)
+
+    class NoSpace(JaxClock):
+        action_space = None
+
+    class Nobody(JaxClocks):
+        agents = ()
+
+    class Twins(JaxClocks):
+        agents = ("a", "a")
+
+    class OneMissing(JaxClocks):
+        def reset(self, key):
+            state, obs = super().reset(key)
+            return state, {"a": obs["a"]}
+
+    class OneReward(JaxClocks):
+        def step(self, state, actions, key):
+            return super().step(state, actions, key)._replace(reward=1.0)
+
+    class OneSpace(Unlike):
+        action_spaces = {"mover": spaces.Discrete(2)}
+
+    for agents in (Nobody, Twins):
+        with pytest.raises(EnvError, match="The agents do not have ids of their own"):
+            to_base_env(agents())
+    with pytest.raises(EnvError, match=r"not a dict by agent[\s\S]*reset\(\), obs[\s\S]*\['c', 'a', 'b'\]"):
+        to_base_env(OneMissing())
+    with pytest.raises(EnvError, match=r"not a dict by agent[\s\S]*step\(\), reward"):
+        to_base_env(OneReward())
+    with pytest.raises(SpaceError, match="action_space, agent 'turner'"):
+        to_base_env(OneSpace())
+    with pytest.raises(EnvError, match=r"step\(\) cannot be compiled[\s\S]*TracerBoolConversionError"):
+        to_base_env(Branches())
+    with pytest.raises(EnvError, match="did not return an Outcome"):
+        to_base_env(FiveValues())
+    with pytest.raises(EnvError, match=r"reset\(\) did not return \(state, obs\)"):
+        to_base_env(OnlyObs())
+    with pytest.raises(SpaceError, match="action_space"):
+        to_base_env(NoSpace())
+
+
+class TestTimeLimit:
+    def test_truncates_and_a_termination_stays_one(self):
+        env = TimeLimit(JaxClock(), 2)
+        ends = set()
+        for seed in range(20):
+            state, _ = env.reset(jax.random.key(seed))
+            inner = state[0]
+            for step in (1, 2):
+                outcome = env.step(state, jnp.int32(0), jax.random.key(1))
+                state = outcome.state
+                over = inner["length"] == step
+                assert bool(outcome.terminated) == bool(over and inner["kind"] != 1)
+                assert bool(outcome.truncated) == bool(step == 2 or (over and inner["kind"] != 0))
+                ends.add((bool(outcome.terminated), bool(outcome.truncated)))
+                if over:
+                    break
+        assert ends == {(False, False), (True, False), (False, True), (True, True)}
+
+    def test_of_several_agents(self):
+        env = to_base_env(TimeLimit(Unlike(), 2), num_envs=2)
+        rows = env.reset_rows(np.arange(2))
+        for step in (1, 2):
+            env.send_rows(rows, np.array([0, 2]), np.zeros((2, 2), np.float32))
+            env.send_rows(rows, np.array([1, 3]), np.zeros(2, np.int64))
+            rows = env.poll_rows()
+            assert rows.truncateds.tolist() == [step == 2] * 4
+            assert not rows.terminateds.any()
+        assert rows.ended_envs.tolist() == [0, 1]
+
+    @pytest.mark.parametrize("steps", [0, -1, 2.0, True, None])
+    def test_a_limit_that_is_none(self, steps):
+        with pytest.raises(ConfigError, match="The time limit is not a positive integer"):
+            TimeLimit(JaxClock(), steps)
+
+
+class TestNames:
+    def make(self, env, num_envs=1, **env_config):
+        return make_base_env(env_creator(env), EnvContext(env_config), num_envs)
+
+    def test_settings_and_limit(self):
+        env = self.make("jax:CartPole-v1", 3, max_episode_steps=7, length=0.25)
+        assert env.num_envs == 3
+        limit = env.get_sub_environments()[0]
+        assert (limit.max_episode_steps, limit.env.length) == (7, 0.25)
+        assert self.make("jax:Pendulum-v1").get_sub_environments()[0].max_episode_steps == 200
+
+    def test_an_unknown_name(self):
+        with pytest.raises(ConfigError, match=r"Unknown environment in JAX[\s\S]*did you mean 'CartPole-v1'"):
+            env_creator("jax:CartPole-v2")
+
+    def test_unknown_settings(self):
+        with pytest.raises(ConfigError, match=r"does not accept this env_config[\s\S]*lenght"):
+            self.make("jax:CartPole-v1", lenght=1)
+
+    def test_spaces_are_those_of_gymnasium(self):
+        for name in ("CartPole-v1", "Pendulum-v1"):
+            env, other = self.make(f"jax:{name}"), gym.make(name)
+            assert env.observation_space == other.observation_space
+            assert env.action_space == other.action_space
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("env", [JaxClock, JaxClocks, Unlike])
+def test_check_env(env):
+    check_env(lambda context: env())
+
+
+def test_observations_of_whole_numbers_become_those_of_the_space():
+    class Whole(JaxClock):
+        observation_space = spaces.Box(0, 9, (), np.float32)
+
+        def reset(self, key):
+            state, _ = super().reset(key)
+            return state, state["count"]
+
+        def step(self, state, action, key):
+            outcome = super().step(state, action, key)
+            return Outcome(outcome.state, outcome.state["count"], 1, outcome.terminated)
+
+    env = to_base_env(Whole(), num_envs=1)
+    assert env.reset_rows(np.arange(1), [0]).obs.dtype == np.float32
+
+
+class Untyped(JaxEnv):
+    """Python's numbers wherever they can stand."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (), np.float32), spaces.Discrete(2)
+
+    def reset(self, key):
+        return 0, 0.5
+
+    def step(self, state, action, key):
+        return Outcome(state + 1, 0.5, 1, False, state == 2)
+
+
+def test_pythons_numbers():
+    env = to_base_env(Untyped(), num_envs=2)
+    rows = env.reset_rows(np.arange(2))
+    for _ in range(3):
+        env.send_rows(rows, None, np.zeros(2, np.int32))
+        rows = env.poll_rows()
+    assert rows.truncateds.all()
+    assert not rows.terminateds.any()
+    assert rows.rewards.tolist() == [1, 1]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Simulated:
+    """A state whose contacts all sub-environments share, also under `jax.vmap`, as in MuJoCo's MJX with Warp."""
+
+    state: jax.Array
+    contacts: jax.Array
+
+
+def test_a_state_that_sub_environments_share_is_refused_when_it_is_made():
+    class Shares(CartPole):
+        def reset(self, key):
+            state, obs = super().reset(key)
+            return Simulated(state, jnp.zeros(7)), obs
+
+        def step(self, state, action, key):
+            outcome = super().step(state.state, action, key)
+            return outcome._replace(state=Simulated(outcome.state, state.contacts))
+
+    assert to_base_env(Shares(), num_envs=2).num_envs == 2
+    batching.register_vmappable(
+        Simulated,
+        int,
+        int,
+        lambda element, _, whole, axis: Simulated(element(whole.state, axis), whole.contacts),
+        lambda stacked, size, one, axis: Simulated(stacked(size, one.state, axis), one.contacts),
+        None,
+    )
+    try:
+        with pytest.raises(EnvError, match=r"\.contacts\n.*float32 \(7,\) for two(.|\n)*float32 \(2, 7\)"):
+            to_base_env(Shares(), num_envs=2)
+    finally:
+        batching.unregister_vmappable(Simulated)

@@ -1,0 +1,62 @@
+"""A sampler from outside the library: the example in `examples/` returns the same rows, episodes and weights."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from examples.own_sampler import PlainSampler
+from rollax import ConfigError, PPOTrainer, RolloutWorker, Sampler
+from rollax.algorithms.ppo import PPOPolicy
+from rollax.rollout.row_sampler import RowSampler
+from tests.rollout.worlds import Encode, Line
+
+CONFIG = {"num_envs_per_worker": 3, "rollout_fragment_length": 7, "observation_filter": "MeanStdFilter", "seed": 3}
+
+
+def test_the_example_is_short():
+    assert len(inspect.getsource(PlainSampler).splitlines()) <= 100
+
+
+@pytest.mark.parametrize("env", [Line, "CartPole-v1"])
+def test_the_same_rows_and_episodes(env):
+    plain, columns = (RolloutWorker(env, PPOPolicy, config={**CONFIG, "sampler": it}) for it in (PlainSampler, None))
+    assert type(plain.sampler) is PlainSampler
+    assert type(columns.sampler) is RowSampler
+    for _ in range(5):
+        rows, expected = plain.sample(), columns.sample()
+        assert rows.env_steps == expected.env_steps == 21
+        for name in expected:
+            np.testing.assert_array_equal(rows[name], expected[name], err_msg=name)
+        assert plain.get_metrics() == columns.get_metrics()
+    assert plain.evaluate(4) == columns.evaluate(4)
+    assert plain.get_state()["sampling"]["next_trajectory_id"] == columns.get_state()["sampling"]["next_trajectory_id"]
+
+
+@pytest.mark.long
+def test_training_gives_the_same_weights():
+    config = {**CONFIG, "train_batch_size": 42, "sgd_minibatch_size": 21, "model": {"fcnet_hiddens": (4,)}}
+    weights = []
+    for sampler in (PlainSampler, None):
+        with PPOTrainer(env="CartPole-v1", config={**config, "sampler": sampler}) as trainer:
+            trainer.train()
+            weights.append(trainer.get_weights()["default_policy"])
+    for name, weight in weights[0].items():
+        np.testing.assert_array_equal(weight, weights[1][name])
+
+
+def test_an_error_is_followed_by_fresh_episodes():
+    worker = RolloutWorker(Line, Encode, config={**CONFIG, "sampler": PlainSampler})
+    worker.sample()
+    env = worker.env.env
+    step, env._steps[0] = env._steps[0], lambda action: 1 / 0
+    with pytest.raises(Exception, match="division"):
+        worker.sample()
+    env._steps[0] = step
+    assert set(worker.sample()["eps_id"]) & {0, 1, 2} == set()
+
+
+@pytest.mark.parametrize("wrong", [dict, Sampler.__init__])
+def test_a_value_that_is_not_a_sampler_is_refused(wrong):
+    with pytest.raises(ConfigError, match="sampler"):
+        RolloutWorker(Line, Encode, config={"sampler": wrong})

@@ -1,0 +1,348 @@
+"""Recurrent state follows each trajectory through sampling, in every kind of environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import Policy, RolloutWorker, SampleBatch
+from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.core import trees
+from rollax.errors import PolicyError
+from tests.env.kinds import EXTERNAL, KINDS
+from tests.env.worlds import Clock, Party, action_for
+
+ALL_KINDS = {**KINDS, **EXTERNAL}
+ENDS_UNSEEN = {"multi-agent", "dict view", "restarting dict view", "old multi-agent"}
+"""Kinds in which a trajectory may end without a last observation."""
+
+
+def digest(table: np.ndarray, obs: np.ndarray) -> np.ndarray:
+    """[N, 2] the state after `table` [N, 2] and `obs`; it depends on the order of all observations."""
+    return (3 * table + np.rint(1000 * obs[:, 1:])) % 65537
+
+
+class Counting(Policy):
+    """Its state has its number of steps and a digest of its observations.
+
+    The states are lists, as users may return them.
+    """
+
+    batch_columns = frozenset(
+        {
+            *(
+                SampleBatch.OBS,
+                SampleBatch.NEW_OBS,
+                SampleBatch.ACTIONS,
+                SampleBatch.REWARDS,
+                SampleBatch.TRAJECTORY_ID,
+            ),
+            *(SampleBatch.STATE_OUT, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS),
+        }
+    )
+    fragment: Any = None
+
+    def get_initial_state(self):
+        return [0, [0.0, 0.0]]
+
+    def compute_actions(self, obs_batch, state_batches, prev_action_batch, prev_reward_batch):  # type: ignore[override]
+        steps, table = state_batches
+        assert len(prev_action_batch) == len(prev_reward_batch) == len(obs_batch)
+        return [action_for(obs) for obs in obs_batch], [(steps + 1).tolist(), digest(table, obs_batch).tolist()], {}
+
+    def postprocess_rows(self, fragment):
+        self.fragment = fragment
+        return fragment
+
+
+class Stateless(Policy):
+    """A policy without state."""
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return [action_for(obs) for obs in obs_batch], [], {}
+
+
+class StateChecker:
+    """Compares every row with the previous one of its trajectory, across fragments."""
+
+    def __init__(self) -> None:
+        self.before: dict[int, tuple] = {}
+        self.over: set[int] = set()
+        self.carried = self.unseen = 0
+
+    def check(self, batch: SampleBatch, fragment: Any) -> None:
+        for number, (start, end) in enumerate(zip(fragment.starts, fragment.ends, strict=True)):
+            trajectory = int(batch["trajectory_id"][start])
+            assert trajectory not in self.over
+            self.carried += trajectory in self.before
+            for row in range(start, end + 1):
+                assert batch["trajectory_id"][row] == trajectory
+                self._check_row(batch, row, trajectory)
+            self._check_next(batch, end, trees.index(fragment.after, np.array([number])), trajectory)
+            if batch["terminateds"][end] or batch["truncateds"][end]:
+                self.over.add(trajectory)
+
+    def _check_row(self, batch: SampleBatch, row: int, trajectory: int) -> None:
+        steps, table = batch["state_in"]
+        begins = (batch["eps_id"][row], 0, [0.0, 0.0], 0, 0.0)
+        came = (batch["eps_id"][row], steps[row], table[row].tolist(), batch["prev_actions"][row])
+        assert (*came, batch["prev_rewards"][row]) == self.before.get(trajectory, begins)
+        ended = batch["terminateds"][row] or batch["truncateds"][row]
+        # After an end without a last observation, the state before its last action is kept.
+        if not (ended and (batch["obs"][row] == batch["new_obs"][row]).all()):
+            after = digest(table[row : row + 1], batch["obs"][row : row + 1])[0].tolist()
+            outcome = (batch["actions"][row], batch["rewards"][row])
+            self.before[trajectory] = (batch["eps_id"][row], steps[row] + 1, after, *outcome)
+        else:
+            self.unseen += 1
+            self.before[trajectory] = (*came, batch["prev_rewards"][row])
+        steps_out, table_out = batch["state_out"]
+        assert (steps_out[row], table_out[row].tolist()) == self.before[trajectory][1:3]
+
+    def _check_next(self, batch: SampleBatch, end: int, memory: dict, trajectory: int) -> None:
+        (steps,), (table,) = memory["state_in"]
+        inputs = (batch["eps_id"][end], steps, table.tolist(), memory["prev_actions"][0], memory["prev_rewards"][0])
+        assert inputs == self.before[trajectory]
+
+
+def follow(worker: RolloutWorker, policy_id: str = "default_policy", fragments: int = 25) -> StateChecker:
+    follower, policy = StateChecker(), worker.get_policy(policy_id)
+    for _ in range(fragments):
+        samples = worker.sample()
+        batch = samples if isinstance(samples, SampleBatch) else samples.policy_batches.get(policy_id)
+        if batch is not None:
+            follower.check(batch, policy.fragment)  # type: ignore[attr-defined]
+    assert len(follower.over) > 10
+    return follower
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_every_kind(kind, num_envs):
+    env = ALL_KINDS[kind].make(num_envs)
+    worker = RolloutWorker(lambda _: env, Counting, config={"rollout_fragment_length": 5, "seed": 1})
+    try:
+        follower = follow(worker, fragments=25 if num_envs == 1 else 9)
+        assert follower.carried > 5
+        assert (follower.unseen > 0) == (kind in ENDS_UNSEEN)
+    finally:
+        worker.stop()
+
+
+@pytest.mark.parametrize("kind", ["native NEXT_STEP", "multi-agent", "restarting dict view"])
+def test_whole_episodes(kind):
+    config = {"rollout_fragment_length": 5, "seed": 1, "batch_mode": "complete_episodes"}
+    env = ALL_KINDS[kind].make(3)
+    assert follow(RolloutWorker(lambda _: env, Counting, config=config)).carried == 0
+
+
+def test_the_state_counts_the_steps_of_the_episode():
+    worker = RolloutWorker(Clock, Counting, config={"num_envs_per_worker": 3, "rollout_fragment_length": 50})
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    np.testing.assert_array_equal(batch["state_in"][0], batch["obs"][:, 0])
+    assert set(batch["state_in"][0].tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("clip", [True, 2.5])
+def test_the_previous_reward_is_clipped_as_in_training(clip):
+    config = {"num_envs_per_worker": 2, "rollout_fragment_length": 7, "clip_rewards": clip}
+    worker = RolloutWorker(Party, Counting, config=config)
+    follow(worker)
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    assert batch["prev_rewards"].max() == (1 if clip is True else clip)
+
+
+def test_together_with_a_policy_without_state():
+    worker = RolloutWorker(
+        Party,
+        {"counts": Counting, "forgets": Stateless},
+        policy_mapping_fn=lambda agent: "counts" if agent in "ac" else "forgets",
+        config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1},
+    )
+    assert follow(worker, "counts").carried > 5
+    samples = worker.sample()
+    assert not isinstance(samples, SampleBatch)
+    assert not {"state_in", "state_out", "prev_actions"} & samples["forgets"].keys()
+
+
+def test_evaluation_in_between_begins_new_trajectories():
+    worker = RolloutWorker(Party, Counting, config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1})
+    follower, policy = StateChecker(), worker.get_policy()
+    for _ in range(10):
+        batch = worker.sample()
+        assert isinstance(batch, SampleBatch)
+        follower.check(batch, policy.fragment)  # type: ignore[attr-defined]
+        worker.evaluate(4)
+    assert follower.carried == 0
+
+
+def test_states_are_stored_for_a_policy_without_batch_columns():
+    class WithoutColumns(Counting):
+        batch_columns = None
+
+    batch = RolloutWorker(Clock, WithoutColumns, config={"rollout_fragment_length": 9}).sample()
+    assert isinstance(batch, SampleBatch)
+    np.testing.assert_array_equal(batch["state_out"][0], batch["state_in"][0] + 1)
+    assert not {"prev_actions", "prev_rewards"} & batch.keys()
+
+
+@pytest.mark.parametrize("states", [[], [[1]], [[1], [1.0, 2.0]], [[1], [[1.0]]]], ids=str)
+def test_states_that_differ_from_the_initial_ones_are_refused(states):
+    class Wrong(Counting):
+        def compute_actions(self, obs_batch):  # type: ignore[override]
+            return [0] * len(obs_batch), states, {}
+
+    worker = RolloutWorker(Clock, Wrong)
+    with pytest.raises(
+        PolicyError, match=r"do not have the shapes of the initial state(.|\n)*\[\(1,\), \(1, 2\)\](.|\n)*initial_state"
+    ):
+        worker.sample()
+
+
+LSTM = {
+    "use_lstm": True,
+    "lstm_cell_size": 3,
+    "fcnet_hiddens": (4,),
+    "lstm_use_prev_action": True,
+    "lstm_use_prev_reward": True,
+    "max_seq_len": 3,
+}
+SETTINGS = {"num_envs_per_worker": 3, "rollout_fragment_length": 20, "seed": 4, "clip_rewards": True}
+
+
+class KeepsFragment(PPOPolicy):
+    """PPO that keeps its last fragment."""
+
+    fragment: Any = None
+
+    def postprocess_rows(self, fragment):
+        self.fragment = fragment
+        return super().postprocess_rows(fragment)
+
+
+class ByTrajectory(PPOPolicy):
+    """PPO that is called once per segment."""
+
+    def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+        return super().postprocess_trajectory(sample_batch)
+
+
+def sample(policy_class: Any, env: Any = Party, **settings: Any) -> tuple[RolloutWorker, SampleBatch]:
+    config = PPOConfig(**{**SETTINGS, "model": LSTM, **settings})
+    worker = RolloutWorker(env, policy_class, config=config)
+    worker.sample()  # so that trajectories continue in the next fragment
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    return worker, batch
+
+
+@pytest.mark.parametrize("kind", ["native NEXT_STEP", "restarting dict view"])
+def test_jax_policies_store_the_inputs_they_acted_on(kind):
+    env = ALL_KINDS[kind].make(3)
+    worker, batch = sample(KeepsFragment, lambda _: env)
+    policy: Any = worker.get_policy()
+    memory = batch["state_in"], batch["prev_actions"], batch["prev_rewards"]
+    _, (after,), fetches = policy.compute_actions(batch["obs"], *memory)
+    logp = policy.fetches_of(batch["actions"], fetches)["action_logp"]
+    np.testing.assert_allclose(logp, batch["action_logp"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(fetches["vf_preds"], batch["vf_preds"], rtol=1e-4, atol=1e-5)
+    inner = np.flatnonzero(~policy.fragment.last)
+    np.testing.assert_allclose(after[inner], batch["state_in"][0][inner + 1], rtol=1e-4, atol=1e-5)
+    ends = policy.fragment.ends
+    seen = (batch["obs"][ends] != policy.fragment.after["obs"]).any(axis=1)
+    following = policy.fragment.after["state_in"][0]
+    np.testing.assert_allclose(after[ends[seen]], following[seen], rtol=1e-4, atol=1e-5)
+    _, (unmoved,), _ = policy.compute_actions(batch["obs"])
+    assert np.abs(unmoved - after)[batch["state_in"][0].any(axis=1)].max(axis=1).min() > 1e-3
+
+
+def test_inputs_are_stored_for_a_policy_without_batch_columns():
+    class WithoutColumns(PPOPolicy):
+        batch_columns = None
+
+    (_, ours), (worker, theirs) = sample(PPOPolicy), sample(WithoutColumns)
+    assert not ours.keys() - theirs.keys()
+    np.testing.assert_array_equal(ours["prev_actions"], theirs["prev_actions"])
+    worker.get_policy().learn_on_batch(theirs)
+
+
+def test_bootstrapping_by_trajectory_and_by_fragment_agree():
+    (_, together), (_, one_by_one) = sample(PPOPolicy), sample(ByTrajectory)
+    for name in together:
+        for ours, theirs in zip(trees.leaves(together[name]), trees.leaves(one_by_one[name]), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
+    last = np.append(np.diff(together["trajectory_id"]) != 0, True)
+    cut, still = last & ~together["terminateds"], (one_by_one["obs"] == one_by_one.following("obs")).all(axis=1)
+    assert (cut & ~together["truncateds"]).any()
+    assert (cut & still).any()  # truncated without a last observation
+    assert one_by_one.ends.tolist() == together.ends.tolist() == np.flatnonzero(last).tolist()
+
+
+def test_same_seed_same_numbers():
+    (_, first), (_, second), (_, other) = sample(PPOPolicy), sample(PPOPolicy), sample(PPOPolicy, seed=5)
+    for name in first:
+        for ours, theirs in zip(trees.leaves(first[name]), trees.leaves(second[name]), strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    assert len(first) != len(other) or (first["actions"] != other["actions"]).any()
+
+
+@pytest.mark.long
+def test_a_recurrent_and_a_stateless_policy_learn_together():
+    worker = RolloutWorker(
+        Party,
+        {"remembers": (PPOPolicy, None, None, {"model": LSTM}), "forgets": PPOPolicy},
+        policy_mapping_fn=lambda agent: "remembers" if agent in "ac" else "forgets",
+        config=PPOConfig(**{**SETTINGS, "model": {"fcnet_hiddens": (4,)}, "num_sgd_iter": 1}),
+    )
+    samples = worker.sample()
+    assert not isinstance(samples, SampleBatch)
+    for policy_id, batch in samples.items():
+        assert ("state_in" in batch) == (policy_id == "remembers")
+        gradients, _ = worker.get_policy(policy_id).compute_gradients(batch)
+        assert any("memory" in name for name in gradients) == (policy_id == "remembers")
+        assert all(np.isfinite(gradient).all() for gradient in gradients.values())
+
+
+class NarrowBounds(gym.Env):
+    """Actions up to 0.1, so that most of a policy's actions are clipped; episodes of seven steps."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Box(-0.1, 0.1, (2,), np.float32)
+
+    def __init__(self, config: Any = None) -> None:
+        self.t = 0
+
+    def _obs(self) -> np.ndarray:
+        return np.array([self.t / 7], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self._obs(), 0.5, self.t == 7, False, {}
+
+
+@pytest.mark.parametrize("scale", ["clip_actions", "normalize_actions"])
+def test_previous_actions_are_what_the_environment_received(scale):
+    # As users pass them to `compute_single_action`.
+    worker, batch = sample(PPOPolicy, NarrowBounds, num_envs_per_worker=1, **{"clip_actions": False, scale: True})
+    runner = worker.runners["default_policy"]
+    received = runner.action_map.received(batch["actions"])
+    assert (np.abs(received - batch["actions"]).max(axis=1) > 0).sum() > 3
+    first = int(np.flatnonzero(np.diff(batch["trajectory_id"]))[0]) + 1
+    state, action, reward = None, None, None
+    for row in range(first, first + 7):
+        given = {"prev_action": action, "prev_reward": reward}
+        _, state, fetches = runner.compute_single_action(batch["obs"][row], state, True, **given)
+        np.testing.assert_allclose(
+            fetches["action_dist_inputs"], batch["action_dist_inputs"][row], rtol=1e-4, atol=1e-6
+        )
+        np.testing.assert_array_equal(batch["prev_actions"][row], 0 if row == first else received[row - 1])
+        action, reward = runner.action_map(batch["actions"][row][None])[0], batch["rewards"][row]

@@ -1,0 +1,246 @@
+"""`RolloutWorker` without a trainer."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import (
+    ConfigError,
+    EnvContext,
+    EnvError,
+    Policy,
+    PolicyError,
+    PPOConfig,
+    RolloutWorker,
+    SampleBatch,
+    TrainerConfig,
+    VectorEnv,
+    register_env,
+)
+from rollax.rollout.messages import Update
+from tests.env.worlds import ArrayVector
+from tests.rollout.worlds import ACTION_SPACE, OBS_SPACE, Encode, Line, Weighted
+
+
+class TestEnvironments:
+    def test_an_id(self):
+        batch = RolloutWorker("CartPole-v1", Weighted, config={"rollout_fragment_length": 30}).sample()
+        assert isinstance(batch, SampleBatch)
+        assert batch["obs"].shape == (30, 4)
+        assert batch["terminateds"].any()
+
+    def test_a_registered_name(self):
+        register_env("tests/line", Line)
+        assert len(RolloutWorker("tests/line", Encode, config={"rollout_fragment_length": 3}).sample()) == 3
+
+    def test_an_unknown_id_suggests_the_nearest(self):
+        with pytest.raises(ConfigError, match="CartPole-v1"):
+            RolloutWorker("CartPol-v1", Encode)
+
+    def test_each_copy_gets_its_indices(self):
+        seen: list[tuple] = []
+
+        def creator(context: EnvContext) -> Line:
+            seen.append((dict(context), context.vector_index, context.worker_index, context.num_workers))
+            return Line(context)
+
+        config = {"num_envs_per_worker": 3, "env_config": {"length": 7}}
+        worker = RolloutWorker(creator, Encode, config=config, worker_index=2, num_workers=4)
+        assert seen == [({"length": 7}, index, 2, 4) for index in range(3)]
+        assert worker.foreach_env(lambda env: env.index) == [0, 1, 2]
+
+    def test_functions_need_single_environments(self):
+        class Arrays(ArrayVector):
+            get_sub_environments = VectorEnv.get_sub_environments
+
+        worker = RolloutWorker(lambda context: Arrays(2), Encode)
+        with pytest.raises(EnvError, match=r"no single sub-environments(?s:.)*worker\.env\.env"):
+            worker.foreach_env(print)
+        assert worker.env.env.num_envs == 2  # pyright: ignore[reportAttributeAccessIssue]
+
+    def test_a_class_without_arguments(self):
+        class Plain(Line):
+            def __init__(self):
+                super().__init__(0)
+
+        assert RolloutWorker(Plain, Encode).env.num_envs == 1
+        with pytest.raises(ConfigError, match="The environment does not accept an env_config"):
+            RolloutWorker(Plain, Encode, config={"env_config": {"length": 7}})
+
+    def test_a_users_vector_env(self):
+        class Batched(VectorEnv):
+            def __init__(self, context):
+                super().__init__(OBS_SPACE, ACTION_SPACE, 3)
+                self.counts = np.zeros(3)
+
+            def reset_at(self, index, seed=None, options=None):
+                self.counts[index] = 0
+                return np.zeros(4, np.float32), {}
+
+            def vector_step(self, actions):
+                self.counts += 1
+                obs = np.repeat(self.counts[:, None], 4, axis=1).astype(np.float32)
+                return obs, self.counts.copy(), self.counts == [1, 2, 3], np.zeros(3, bool), [{}] * 3
+
+        worker = RolloutWorker(Batched, Encode, config={"rollout_fragment_length": 6})
+        assert len(worker.sample()) == 18
+        assert [m.length for m in sorted(worker.get_metrics(), key=lambda m: m.env_index)] == [1] * 6 + [2] * 3 + [
+            3
+        ] * 2
+
+    def test_stop_closes_the_environments(self):
+        closed = []
+
+        class Closing(Line):
+            def close(self):
+                closed.append(self.index)
+
+        RolloutWorker(Closing, Encode, config={"num_envs_per_worker": 2}).stop()
+        assert closed == [0, 1]
+
+
+class TestConfig:
+    def test_an_unknown_key_suggests_the_nearest(self):
+        with pytest.raises(ConfigError, match="num_envs_per_worker"):
+            RolloutWorker(Line, Encode, config={"num_envs_per_worke": 2})
+
+    def test_the_config_class_of_the_policy(self):
+        class Own(TrainerConfig):
+            temperature: float = 1.0
+
+        class Tempered(Encode):
+            config_class = Own
+
+        worker = RolloutWorker(Line, {"a": Tempered}, config={"temperature": 0.5})
+        assert worker.get_policy("a").config.temperature == 0.5
+
+    def test_a_typed_config(self):
+        assert RolloutWorker(Line, Encode, config=PPOConfig(num_envs_per_worker=3)).env.num_envs == 3
+
+    def test_a_worker_with_record_false_cannot_sample(self):
+        with pytest.raises(ConfigError, match="record=False"):
+            RolloutWorker(Line, Encode, record=False).sample()
+
+
+class TestState:
+    def test_weights_of_plain_numbers(self):
+        worker, other = RolloutWorker(Line, Weighted), RolloutWorker(Line, Weighted)
+        weights = worker.get_weights()
+        assert weights == {"default_policy": {"bias": 1.5, "scale": 2}}
+        other.set_weights({"default_policy": {"bias": 2.5, "scale": 3}})
+        assert other.get_weights() == {"default_policy": {"bias": 2.5, "scale": 3}}
+        assert worker.get_weights() == weights
+        with pytest.raises(PolicyError):
+            worker.set_weights({"other": {}})
+
+    def test_filters(self):
+        config = {"observation_filter": "MeanStdFilter", "rollout_fragment_length": 10}
+        worker, other = (RolloutWorker(Line, Encode, config=config) for _ in range(2))
+        worker.sample()
+        other.set_filters(worker.get_filters())
+        for name, array in worker.get_filters()["default_policy"].items():
+            np.testing.assert_array_equal(other.get_filters()["default_policy"][name], array)
+        assert other.get_filters()["default_policy"]["count"] > 10
+
+    def test_an_update_brings_the_filters_where_the_number_of_workers_is_not_given(self):
+        config = {"observation_filter": "MeanStdFilter", "rollout_fragment_length": 10}
+        driver, worker = (RolloutWorker(Line, Encode, config=config, worker_index=index) for index in (0, 1))
+        for version in (1, 2):
+            driver.sample()
+            worker.apply_update(Update(version, 0, driver.get_weights(), driver.get_filters()))
+            counts = [one.get_filters()["default_policy"]["count"] for one in (driver, worker)]
+            assert counts[0] == counts[1]
+
+    def test_the_whole_state(self):
+        config = {"observation_filter": "MeanStdFilter", "num_envs_per_worker": 3, "seed": 1}
+        worker = RolloutWorker(Line, Weighted, config=config)
+        worker.sample()
+        worker.set_timestep(77)
+        state = worker.get_state()
+        smaller = RolloutWorker(Line, Weighted, config={**config, "num_envs_per_worker": 2})
+        smaller.set_state(state)
+        assert smaller.get_policy().timestep == 77
+        assert smaller.get_filters()["default_policy"]["count"] == state["filters"]["default_policy"]["count"]
+        batch = smaller.sample()
+        assert batch["eps_id"].min() == state["sampling"]["next_episode_id"]
+        assert state["sampling"]["episodes_begun"].tolist() == worker.sampler.episodes["begun"].tolist()
+
+
+def test_arguments_of_compute_actions():
+    calls: list[dict] = []
+
+    class RecordsArguments(Policy):
+        batch_columns = frozenset({"infos"})
+
+        def compute_actions(  # type: ignore[override]
+            self,
+            obs_batch,
+            state_batches,
+            prev_action_batch,
+            prev_reward_batch,
+            info_batch,
+            episodes,
+            explore,
+            timestep,
+        ):
+            calls.append({name: value for name, value in locals().items() if name not in ("self", "calls")})
+            return np.full(len(obs_batch), 3), [], {}
+
+    config = {"num_envs_per_worker": 2, "rollout_fragment_length": 3, "explore": False}
+    worker = RolloutWorker(Line, RecordsArguments, config=config)
+    worker.set_timestep(50)
+    batch = worker.sample()
+    first, second = calls[:2]
+    assert first["prev_action_batch"].tolist() == [0, 0]
+    assert first["info_batch"] == [{}, {}]
+    assert len(first["state_batches"]) == 0
+    assert (first["explore"], first["timestep"]) == (False, 50)
+    assert [episode.env_index for episode in first["episodes"]] == [0, 1]
+    assert first["episodes"][0].policy_for("agent0") == "default_policy"
+    # Sub-environment 0's first episode had one step: its new one starts from zeros.
+    assert [episode.env_index for episode in second["episodes"]] == [0, 1]
+    assert second["prev_action_batch"].tolist() == [0, 3]
+    assert second["prev_reward_batch"].tolist() == [0, batch["rewards"][batch["eps_id"] == 1][0]]
+    assert second["info_batch"] == [{}, {"count": 1}]
+    assert [info.get("count", 0) for info in batch["infos"]] == [0, 0, 1, 2, 0, 1]
+
+
+def test_dict_and_tuple_spaces_keep_their_structure():
+    class Nested(gym.Env):
+        observation_space = spaces.Dict(
+            {"image": spaces.Box(0, 255, (2, 3), np.uint8), "pair": spaces.Tuple([spaces.Discrete(5), OBS_SPACE])}
+        )
+        action_space = spaces.Tuple([spaces.Discrete(3), spaces.Box(-2, 2, (2,), np.float32)])
+
+        def reset(self, *, seed=None, options=None):
+            self.count = 0
+            return self._obs(), {}
+
+        def step(self, action):
+            assert isinstance(action[0], int)
+            assert action[1].tolist() == [2.0, -2.0]  # [1, -1] unsquashed, then clipped
+            self.count += 1
+            return self._obs(), 1.0, self.count == 3, False, {}
+
+        def _obs(self):
+            return {"image": np.full((2, 3), self.count, np.uint8), "pair": (self.count, np.full(4, 7, np.float32))}
+
+    class Joint(Policy):
+        batch_columns = frozenset({"new_obs", "prev_actions"})
+
+        def compute_actions(self, obs_batch):  # type: ignore[override]
+            assert obs_batch["image"].dtype == np.uint8
+            return [(1, [1.0, -3.0]) for _ in obs_batch["image"]], [], {}
+
+    batch = RolloutWorker(lambda _: Nested(), Joint, config={"rollout_fragment_length": 5}).sample()
+    assert batch["obs"]["image"][:, 0, 0].tolist() == [0, 1, 2, 0, 1]
+    assert batch["obs"]["pair"][0].tolist() == [0, 1, 2, 0, 1]
+    assert batch["new_obs"]["pair"][0].tolist() == [1, 2, 3, 1, 2]
+    assert batch["actions"][1].tolist() == [[1, -3]] * 5
+    assert batch["prev_actions"][0].tolist() == [0, 1, 1, 0, 1]
+
+
+def test_a_worker_that_could_not_be_made_has_a_repr():
+    # Ray calls it if the actor's class could not be imported; an error would hide the cause.
+    assert repr(RolloutWorker.__new__(RolloutWorker)) == "RolloutWorker(worker_index=None)"

@@ -1,0 +1,231 @@
+"""Environments and callers may write into actions of every space: they are writable, and nothing else reads them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from rollax import (
+    BaseEnv,
+    ExternalEnv,
+    ExternalMultiAgentEnv,
+    MultiAgentEnv,
+    Policy,
+    PPOConfig,
+    PPOTrainer,
+    RolloutWorker,
+    VectorEnv,
+    check_env,
+    load_policy,
+)
+from rollax.core import trees
+from rollax.core.spaces import stack
+from tests.env.worlds import ALL
+
+OBS_SPACE = spaces.Box(-1, 1, (1,), np.float32)
+OBS = np.zeros(1, np.float32)
+STEPS = 5
+NO = {ALL: False}
+AGENTS = "a", "b"
+
+SPACES: dict[str, spaces.Space] = {
+    "MultiDiscrete": spaces.MultiDiscrete([5, 5]),
+    "narrow MultiDiscrete": spaces.MultiDiscrete(np.array([5, 5], np.int8), dtype=np.int8),
+    "MultiBinary": spaces.MultiBinary(5),
+    "Box": spaces.Box(-1, 1, (2,), np.float32),
+    "unbounded Box": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    "Box without axes": spaces.Box(-1, 1, (), np.float32),
+    "Box of integers": spaces.Box(0, 100, (2,), np.int32),
+    "Dict": spaces.Dict(x=spaces.MultiDiscrete([5, 5]), y=spaces.Box(-1, 1, (2,), np.float32), z=spaces.Discrete(3)),
+    "Tuple": spaces.Tuple((spaces.MultiBinary(5), spaces.Dict(x=spaces.MultiDiscrete([5, 5])), spaces.Discrete(3))),
+}
+
+
+def row(action: Any) -> tuple[float, ...]:
+    return tuple(float(number) for leaf in trees.leaves(action) for number in np.ravel(leaf))
+
+
+class Writing:
+    """Records actions, then overwrites them; it keeps all, and none may share memory with another."""
+
+    def __init__(self, action_space: spaces.Space) -> None:
+        self.action_space = action_space
+        self.got: list[tuple[float, ...]] = []
+        self.kept: list[np.ndarray] = []
+
+    def write(self, action: Any) -> None:
+        self.got.append(row(action))
+        arrays = [leaf for leaf in trees.leaves(action) if isinstance(leaf, np.ndarray)]
+        for place, array in enumerate(arrays):
+            assert not any(np.shares_memory(array, other) for other in (*self.kept, *arrays[:place]))
+            array[...] = 0
+        self.kept += arrays
+
+
+class Single(gym.Env):
+    observation_space = OBS_SPACE
+
+    def __init__(self, log: Writing) -> None:
+        self.log, self.action_space = log, log.action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return OBS, {}
+
+    def step(self, action):
+        self.log.write(action)
+        self.t += 1
+        return OBS, 0.0, self.t == STEPS, False, {}
+
+
+class Several(MultiAgentEnv):
+    observation_space, possible_agents = OBS_SPACE, AGENTS
+
+    def __init__(self, log: Writing) -> None:
+        self.log, self.action_space = log, log.action_space
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return dict.fromkeys(AGENTS, OBS), {}
+
+    def step(self, actions):
+        for action in actions.values():
+            self.log.write(action)
+        self.t += 1
+        return dict.fromkeys(AGENTS, OBS), dict.fromkeys(AGENTS, 0.0), {ALL: self.t == STEPS}, NO, {}
+
+
+class Vector(VectorEnv):
+    observation_space, num_envs = OBS_SPACE, 2
+
+    def __init__(self, log: Writing) -> None:
+        self.action_space, self.envs = log.action_space, [Single(log), Single(log)]
+
+    def vector_reset(self, seeds=None):
+        firsts = [env.reset() for env in self.envs]
+        return [obs for obs, _ in firsts], [info for _, info in firsts]
+
+    def reset_at(self, index, seed=None):
+        return self.envs[index].reset()
+
+    def vector_step(self, actions):
+        return tuple(zip(*map(Single.step, self.envs, actions), strict=True))
+
+
+class ByDicts(BaseEnv):
+    observation_space = OBS_SPACE
+
+    def __init__(self, log: Writing) -> None:
+        self.action_space, self.num_envs, self.env = log.action_space, 1, Several(log)
+
+    def try_reset(self, env_id=None):  # type: ignore[override]
+        obs, infos = self.env.reset()
+        self.result = {0: obs}, {}, {}, {}, {0: infos}, {}
+        return {0: obs}, {0: infos}
+
+    def send_actions(self, actions):
+        self.result = (*({0: part} for part in self.env.step(actions[0])), {})
+
+    def poll(self):  # type: ignore[override]
+        return self.result
+
+
+class External(ExternalEnv):
+    def __init__(self, log: Writing) -> None:
+        super().__init__(OBS_SPACE, log.action_space)
+        self.log = log
+
+    def run(self):
+        while True:
+            episode = self.start_episode()
+            for _ in range(STEPS):
+                self.log.write(self.get_action(episode, OBS))
+            self.end_episode(episode, OBS)
+
+
+class ExternalAgents(ExternalMultiAgentEnv):
+    def __init__(self, log: Writing) -> None:
+        super().__init__(OBS_SPACE, log.action_space)
+        self.log = log
+
+    def run(self):
+        while True:
+            episode = self.start_episode()
+            for _ in range(STEPS):
+                for action in self.get_action(episode, dict.fromkeys(AGENTS, OBS)).values():
+                    self.log.write(action)
+            self.end_episode(episode, dict.fromkeys(AGENTS, OBS))
+
+
+KINDS: dict[str, Callable[[Writing], Any]] = {
+    "single": Single,
+    "VectorEnv": Vector,
+    "native vector": lambda log: SyncVectorEnv([lambda: Single(log)] * 2),
+    "multi-agent": Several,
+    "dict view": ByDicts,
+    "external": External,
+    "external multi-agent": ExternalAgents,
+}
+
+
+class Random(Policy):
+    """Returns columns of its own that it keeps: arrays that are read-only, as those of JAX, or writable in turns."""
+
+    writable = False
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        self.writable = not self.writable
+        columns = stack(self.action_space, [self.action_space.sample() for _ in obs_batch])
+        for leaf in trees.leaves(columns):
+            leaf.flags.writeable = self.writable
+        return columns, [], {}
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_environments_that_write_into_actions_do_not_change_what_is_learned(kind, space):
+    log, threads = Writing(SPACES[space]), set(threading.enumerate())
+    log.action_space.seed(0)
+    config = {"rollout_fragment_length": 4 * STEPS, "normalize_actions": False, "clip_actions": False}
+    if kind == "single":
+        config["num_envs_per_worker"] = 2
+    worker = RolloutWorker(lambda _: KINDS[kind](log), Random, config=config)
+    learned = [row(action) for action in trees.rows(worker.sample()["actions"])]
+    worker.stop()
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(60)
+    assert len(learned) >= 4 * STEPS
+    assert not Counter(learned) - Counter(log.got)  # an external environment may have read further actions
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_check_env_sends_actions_as_sampling_does(kind):
+    log = Writing(SPACES["Tuple"])
+    check_env(lambda _: KINDS[kind](log))
+    assert log.got
+
+
+@pytest.mark.parametrize("space", ["MultiDiscrete", "MultiBinary", "Box", "Dict"])
+def test_callers_may_write_into_the_actions_of_a_trainer_and_a_loaded_policy(space, tmp_path):
+    log = Writing(SPACES[space])
+    config = PPOConfig(train_batch_size=STEPS, sgd_minibatch_size=STEPS, num_sgd_iter=1)
+    with PPOTrainer(lambda _: Single(log), config) as trainer:
+        policy = load_policy(trainer.save(tmp_path))
+        for act in (trainer, policy, trainer.get_policy()):
+            log.write(act.compute_single_action(OBS))
+        for act in (trainer, policy):
+            rows = act.compute_actions(np.zeros((3, 1), np.float32), explore=True)[0]
+            for action in trees.unstack(rows):
+                log.write(action)
+        raw = trainer.get_policy().compute_actions(np.zeros((3, 1), np.float32))[0]
+        for action in trees.unstack(raw):
+            log.write(action)

@@ -1,0 +1,98 @@
+"""Exported policies in onnxruntime act like the policies themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import rollax
+from tests.models.test_low_logits import Low
+from tests.serving.export.policies import check_without_memory, runner_of
+
+VECTOR = spaces.Box(-2.0, 2.0, (3,), np.float32)
+NESTED = spaces.Dict(
+    {
+        "position": spaces.Box(-1e3, 1e3, (3,), np.float64),
+        "inner": spaces.Tuple([spaces.Discrete(4, start=2), spaces.MultiBinary(3)]),
+        "kinds": spaces.MultiDiscrete([3, 2]),
+    }
+)
+MASKED = spaces.Dict({"x": VECTOR, "action_mask": spaces.MultiBinary(5)})
+IMAGE = spaces.Box(0, 255, (6, 7, 3), np.uint8)
+EMBEDDINGS = spaces.Box(-1, 1, (4, 3), np.float32)
+PARAMETRIC = spaces.Dict({"x": VECTOR, "avail_actions": EMBEDDINGS, "action_mask": spaces.MultiBinary(4)})
+BOX = spaces.Box(np.array([-1.0, 0.0, -np.inf], np.float32), np.array([2.0, 10.0, np.inf], np.float32))
+BOUNDED = spaces.Box(np.array([-3.0, 5.0], np.float32), np.array([1.0, 9.0], np.float32))
+DOUBLE = spaces.Box(-5.0, 7.0, (2, 2), np.float64)
+
+CASES = {
+    "PPO: nested observations, a filter, nested actions": (
+        rollax.PPOPolicy,
+        NESTED,
+        spaces.Dict({"turn": BOX, "press": spaces.Tuple([spaces.Discrete(3, start=-1), spaces.MultiBinary(2)])}),
+        {"observation_filter": "MeanStdFilter", "normalize_actions": True},
+    ),
+    "PPO: masks of several choices": (
+        rollax.PPOPolicy,
+        MASKED,
+        spaces.MultiDiscrete([3, 2], start=[1, 5]),
+        {},
+    ),
+    "PPO: masks, and low outputs for the valid choices": (
+        rollax.PPOPolicy,
+        MASKED,
+        spaces.MultiDiscrete([3, 2]),
+        {"model": {"custom_model": Low}},
+    ),
+    "PPO: an image, scaled actions": (rollax.PPOPolicy, IMAGE, BOUNDED, {"normalize_actions": True}),
+    "DQN: atoms, dueling, noise, parametric actions": (
+        rollax.RainbowPolicy,
+        PARAMETRIC,
+        spaces.Discrete(4),
+        {"hiddens": [6], "num_atoms": 5, "noisy": True},
+    ),
+    "SAC: a filter, actions of doubles": (
+        rollax.SACPolicy,
+        VECTOR,
+        DOUBLE,
+        {"observation_filter": "MeanStdFilter", "normalize_actions": True},
+    ),
+}
+LONG_CASES = {
+    "A2C": (rollax.A2CPolicy, VECTOR, spaces.Discrete(3), {}),
+    "IMPALA": (rollax.IMPALAPolicy, IMAGE, spaces.Discrete(3), {"model": {"fcnet_activation": "elu"}}),
+    "APPO": (rollax.APPOPolicy, VECTOR, spaces.MultiBinary([2, 2]), {"model": {"fcnet_activation": "gelu"}}),
+    "PG": (rollax.PGPolicy, VECTOR, BOX, {"model": {"free_log_std": True, "fcnet_activation": "silu"}}),
+    "DQN": (rollax.DQNPolicy, VECTOR, spaces.Discrete(3, start=4), {"model": {"fcnet_activation": "relu"}}),
+    "DQN of images": (rollax.DQNPolicy, IMAGE, spaces.Discrete(2), {}),
+    "DQN without dueling": (rollax.DQNPolicy, MASKED, spaces.Discrete(5), {"dueling": False}),
+    "SAC, discrete": (rollax.SACPolicy, MASKED, spaces.Discrete(5), {}),
+    "DDPG": (rollax.DDPGPolicy, VECTOR, BOUNDED, {"normalize_actions": True}),
+    "TD3": (rollax.TD3Policy, NESTED, BOUNDED, {"normalize_actions": True, "observation_filter": "MeanStdFilter"}),
+    "PPO, not clipped": (rollax.PPOPolicy, VECTOR, BOX, {"clip_actions": False}),
+    "PPO, parametric": (rollax.PPOPolicy, PARAMETRIC, spaces.Discrete(4), {}),
+    "PPO, larger images": (rollax.PPOPolicy, spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(4), {}),
+    "PPO, stacked frames": (rollax.PPOPolicy, spaces.Box(0, 255, (2, 16, 18, 1), np.uint8), spaces.Discrete(4), {}),
+    "PPO, channels first": (rollax.PPOPolicy, spaces.Box(0, 1, (3, 34, 34), np.float32), spaces.Discrete(4), {}),
+    "PPO, images and numbers": (
+        rollax.PPOPolicy,
+        spaces.Dict({"image": IMAGE, "x": VECTOR, "n": spaces.Discrete(3)}),
+        spaces.MultiDiscrete([[2, 3], [4, 2]]),
+        {"observation_filter": "MeanStdFilter"},
+    ),
+    "QMIX": (rollax.QMIXPolicy, spaces.Tuple([VECTOR] * 3), spaces.Tuple([spaces.Discrete(2)] * 3), {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_actions_are_equal(name):
+    policy_class, observations, actions, config = CASES[name]
+    check_without_memory(runner_of(policy_class, observations, actions, **config))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LONG_CASES)
+def test_actions_are_equal_in_further_cases(name):
+    policy_class, observations, actions, config = LONG_CASES[name]
+    check_without_memory(runner_of(policy_class, observations, actions, **config), stablehlo=True)
