@@ -84,9 +84,9 @@ IMPORTS = {
     "env/atari.py": {"gym.make", "gym.make_vec", "gym.spec"},  # of ids in Gymnasium's registry
     "env/multi_agent/pettingzoo_env.py": {"pettingzoo.make"},  # of names in PettingZoo's registry
     "env/registry.py": {"gym.make", "gym.spec", "load_env_creator", "pickle.loads"},
-    "export/policy_function.py": {"importlib.import_module"},  # a constant
-    "importing.py": {"importlib.import_module"},
-    "jaxenv/libraries.py": {"importlib.import_module", "library.make"},  # constants, and names in their registries
+    "serving/export/policy_function.py": {"importlib.import_module"},  # a constant
+    "core/importing.py": {"importlib.import_module"},
+    "env/jax/libraries.py": {"importlib.import_module", "library.make"},  # constants, and names in their registries
     "serving/policy_server_env.py": {"gym.make"},  # of id_without_module
 }
 """File -> its calls that may import a module by a name, or run stored code. Files and requests must not name it there;
