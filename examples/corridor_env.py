@@ -41,7 +41,7 @@ def main(iterations: int = 20, length: int = 10) -> float:
         "env_config": {"length": length},
         "num_envs_per_worker": 4,
         "train_batch_size": 1000,
-        "lr": 1e-3,
+        "lr": 3e-4,
         "seed": 0,
     }
     with PPOTrainer(env=Corridor, config=config) as trainer:

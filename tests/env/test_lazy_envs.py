@@ -79,7 +79,9 @@ def test_a_trainer_makes_only_environments_that_it_steps(cls, num_envs, event_lo
         assert evaluating <= num_envs
         trainer.train()
         trainer.evaluate(num_episodes=2)
-        assert (event_log.count("made"), event_log.count("simulator")) == (num_envs + evaluating,) * 2
+        assert event_log.count("made") == num_envs + evaluating
+        # two episodes are played in no more than two environments
+        assert event_log.count("simulator") == num_envs + min(evaluating, 2)
     assert [event_log.count("made", index) for index in range(3, 6)] == [0, 0, 0]
 
 

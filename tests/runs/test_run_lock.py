@@ -21,9 +21,8 @@ EXPERIMENT = {"run": "PPO", "env": None, "config": {}, "stop": {}}
 HOLD = (
     "import os, sys, time; from pathlib import Path; from rollax.runs.run_lock import RunLock\n"
     "lock = RunLock(Path(sys.argv[1]), 'here')\n"
-    "if 'forks' in sys.argv and os.fork() == 0:\n"
-    "    time.sleep(600)\n"
-    "print('held', flush=True)\n"
+    "if 'forks' not in sys.argv or os.fork() == 0:\n"  # the child speaks once it runs
+    "    print('held', flush=True)\n"
     "time.sleep(600)\n"
 )
 
