@@ -21,7 +21,7 @@ _MODULE_OF = {
     alias.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names
 }
 _NEEDS = {
-    "rollax.data.writer": ("pyarrow", "offline"),
+    "rollax.offline.writer": ("pyarrow", "offline"),
     "rollax.env.multi_agent.pettingzoo_export": ("pettingzoo", "pettingzoo"),
     "rollax.serving.policy_": ("msgspec", "serving"),
     "rollax.serving.server": ("msgspec", "serving"),

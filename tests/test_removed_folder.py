@@ -12,7 +12,7 @@ from rollax import PPOTrainer, RollaxError, Trainer
 from rollax.cli import app
 from rollax.core import storage
 from rollax.core.importing import ImportPath, import_object
-from rollax.data.new_file import NewFile, check_folder, new_folder
+from rollax.offline.new_file import NewFile, check_folder, new_folder
 from rollax.runs.display import shown_path
 from rollax.runs.results import labelled
 from rollax.serving.export.export_policy import export_policy

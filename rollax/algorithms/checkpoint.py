@@ -37,7 +37,7 @@ from rollax.config.stored import (
 )
 from rollax.core import storage
 from rollax.core.cleanup import cleanup_on_error
-from rollax.core.importing import StoredCode, named_by_file, path_of
+from rollax.core.importing import StoredCode, current_path, named_by_file, path_of
 from rollax.core.numbers import all_finite
 from rollax.core.spaces import same_action_space, same_space
 from rollax.core.stored_values import as_text, wrong_value
@@ -182,6 +182,8 @@ def read(path: Path) -> dict[str, Any]:
             )
     for holder in (about, *about["policies"].values()):
         holder["config"] = with_current_keys(holder["config"])
+    for description in about["policies"].values():
+        description["class"] = current_path(description["class"])
     return {**about, "state": state}
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from rollax.algorithms.from_data import estimates_of, steps_the_env
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
+from rollax.offline.from_data import estimates_of, steps_the_env
 from rollax.optimizers.evaluation_only import NullOptimizer
 from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, summarize
 from rollax.rollout.whole_episodes import OR_DEFAULT, check_count

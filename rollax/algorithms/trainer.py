@@ -13,7 +13,6 @@ import numpy as np
 
 from rollax.algorithms.call_guard import ITERATION, PLAYING, TRAIN, CallGuard, non_reentrant
 from rollax.algorithms.evaluator import Evaluator
-from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.algorithms.registry import refuse_config_of_another, refuse_incomplete, refuse_misplaced, run_name
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig, resolve_config
@@ -22,6 +21,7 @@ from rollax.core import runtime
 from rollax.core.cleanup import cleanup_on_error
 from rollax.core.other_names import ACT, EVALUATE, FIT, OtherNamesOfTrainer, naming_arguments
 from rollax.errors import ConfigError
+from rollax.offline.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.optimizers.evaluation_only import NullOptimizer
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy

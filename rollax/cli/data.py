@@ -14,7 +14,7 @@ from rollax.runs.display import shown_path
 from rollax.runs.results import to_json
 
 if TYPE_CHECKING:
-    from rollax.data import DatasetReader
+    from rollax.offline.dataset import DatasetReader
 
 BROKEN = 1
 
@@ -37,7 +37,7 @@ def info(
     traceback: TracebackOption = False,
 ) -> None:
     """Show what is in a data set: spaces, episodes, returns, lengths, coverage."""
-    from rollax.data.describe import describe
+    from rollax.offline.describe import describe
 
     with readable_errors(traceback):
         report = describe(_opened(sources, format, settings))
@@ -53,7 +53,7 @@ def check(
     traceback: TracebackOption = False,
 ) -> None:
     """Read a data set in full and report what is broken, with file and line; the exit code is then 1."""
-    from rollax.data.describe import describe
+    from rollax.offline.describe import describe
 
     with readable_errors(traceback):
         report = describe(_opened(sources, format, settings), check=True)
@@ -74,7 +74,7 @@ def convert(
     traceback: TracebackOption = False,
 ) -> None:
     """Write a data set in another format."""
-    from rollax.data.convert import convert as written
+    from rollax.offline.convert import convert as written
 
     with readable_errors(traceback):
         count = written(_opened(sources, format, settings), out, to)
@@ -90,7 +90,7 @@ def plot(
     traceback: TracebackOption = False,
 ) -> None:
     """Plot returns and lengths, and what observations and actions cover."""
-    from rollax.data.picture import draw_dataset
+    from rollax.offline.picture import draw_dataset
 
     with readable_errors(traceback):
         reader = _opened(sources, format, settings)
@@ -103,7 +103,7 @@ def plot(
 
 
 def _opened(sources: list[str], format: str, settings: str) -> DatasetReader:  # noqa: A002
-    from rollax.data import open_dataset
+    from rollax.offline.reader import open_dataset
 
     given: dict[str, Any] = parse_config(settings, "--settings")
     if format != "auto" and given.setdefault("format", format) != format:

@@ -19,7 +19,7 @@ from rollax.errors import ConfigError
 from rollax.runs.results import to_json
 
 if TYPE_CHECKING:
-    from rollax.estimators.estimate import Estimates
+    from rollax.offline.estimators.estimate import Estimates
 
 
 def estimate(
@@ -55,8 +55,8 @@ def estimate(
                 "Unknown behaviour policy.", where="--behaviour", got=behaviour, expected="logged or fitted"
             )
         from rollax.algorithms.load_policy import load_policy
-        from rollax.data.reader import open_dataset
-        from rollax.estimators.estimate import estimate_policy
+        from rollax.offline.estimators.estimate import estimate_policy
+        from rollax.offline.reader import open_dataset
 
         path = newest_checkpoint(checkpoint)
         runner = load_policy(path, policy_id or DEFAULT_POLICY, trust_code=trust_code)
@@ -83,7 +83,7 @@ def progress_on_stderr() -> Iterator[None]:
 
     Warnings of estimates are part of the output, and would appear twice in a terminal.
     """
-    log, handler = logging.getLogger("rollax.estimators"), logging.StreamHandler()
+    log, handler = logging.getLogger("rollax.offline.estimators"), logging.StreamHandler()
     handler.addFilter(lambda record: record.levelno < logging.WARNING)
     before = log.level, log.propagate
     log.addHandler(handler)

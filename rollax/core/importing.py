@@ -23,6 +23,11 @@ _MOST_NAMES = 10
 
 REGISTERED: set[str] = set()
 """The names of `register_env`, which are not paths, even with a colon."""
+MOVED = {
+    **{f"rollax.algorithms.{name}": f"rollax.offline.{name}" for name in ("cql", "iql", "marwil", "td3_bc")},
+    **{f"rollax.algorithms.{name}": f"rollax.search.{name}" for name in ("ars", "es")},
+}
+"""Modules of earlier versions -> their names in this one, for the classes that files name."""
 JAX_ENV = "jax:"
 """The prefix of rollax's environments in JAX, which is not a module."""
 
@@ -82,6 +87,7 @@ def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> An
         base: the path of the required base class of rollax; None if no class of rollax is possible.
         trusted: the caller trusts the file; a path that cannot be imported then raises ConfigError.
     """
+    path = current_path(path)
     if trusted:
         return import_object(ImportPath(path), f"config key '{key}'")
     own = None if base is None else _own_class(path, base)
@@ -99,6 +105,12 @@ def _own_class(path: str, base: str) -> type | None:
     if not isinstance(found, type) or inspect.isabstract(found) or path_of(found) != path:
         return None
     return found if base in map(path_of, found.__mro__) else None
+
+
+def current_path(path: str) -> str:
+    """The path of a class that a file names, in this version: its module may have moved since the file was written."""
+    module, colon, name = path.partition(":")
+    return f"{MOVED.get(module, module)}{colon}{name}"
 
 
 def path_of(value: Any) -> str:

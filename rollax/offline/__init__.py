@@ -1,1 +1,4 @@
-"""Recorded data as a source of experience: its trajectories as fragments, in replay buffers or in files."""
+"""Recorded data: data sets and their formats, learning from them, and off-policy estimates.
+
+PyArrow, h5py and Minari are imported by the formats that need them.
+"""

@@ -20,8 +20,8 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.core import trees
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
+from rollax.offline.column_files import ColumnWriter, MappedColumns, open_columns, read_about
 from rollax.offline.recorded_fragments import RecordedFragments
-from rollax.replay.column_files import ColumnWriter, MappedColumns, open_columns, read_about
 
 log = logging.getLogger("rollax.offline")
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from rollax.batch import SampleBatch
 from rollax.core.spaces import path_text, same_space, space_text
-from rollax.data.value_rules import Problem, ValueRules
 from rollax.errors import DatasetError, NonFiniteError, PolicyError, RollaxError, ShapeError, SpaceError
+from rollax.offline.value_rules import Problem, ValueRules
 from rollax.policy.policy import Policy
 
 if TYPE_CHECKING:
-    from rollax.data import DatasetReader, RecordedTrajectory
+    from rollax.offline.dataset import DatasetReader, RecordedTrajectory
 
 _LEAVE_OUT = "leave the episode out: `rollax data check` lists what is wrong"
 

@@ -13,19 +13,19 @@ import numpy as np
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.stored import space_to_json
 from rollax.core.memory import available_memory_bytes, gib
-from rollax.data.reader import reading
 from rollax.errors import ConfigError
 from rollax.offline.decoded_data import DecodedData, check_folder, fingerprint_of
+from rollax.offline.mapped import MappedReplay
+from rollax.offline.reader import reading
 from rollax.offline.recorded_fragments import RECORDED, RecordedFragments
 from rollax.policy.policy import Policy
-from rollax.replay.mapped import MappedReplay
 from rollax.replay.mixed import Part
 from rollax.replay.replay import Replay
 from rollax.replay.shard import BufferOfSize
 from rollax.rollout.worker import RolloutWorker
 
 if TYPE_CHECKING:
-    from rollax.data import DatasetReader
+    from rollax.offline.dataset import DatasetReader
 
 log = logging.getLogger("rollax.offline")
 _FILTERED_AT_ONCE = 8192

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from rollax.batch import Fragment, SampleBatch
 from rollax.core import trees
 from rollax.core.spaces import in_dtypes, zeros
-from rollax.data.dataset import ENV_ACTIONS, SCALE
 from rollax.errors import DatasetError, PolicyError
+from rollax.offline.dataset import ENV_ACTIONS, SCALE
 from rollax.offline.recorded_checks import RecordedChecks
 from rollax.rollout.actions import ActionMap
 from rollax.rollout.policy_mapping import PolicyMapping
 from rollax.rollout.policy_runner import PolicyRunner
 
 if TYPE_CHECKING:
-    from rollax.data import DatasetReader, RecordedTrajectory
+    from rollax.offline.dataset import DatasetReader, RecordedTrajectory
 
 RECORDED = frozenset(
     {

@@ -186,7 +186,7 @@ class Policy(ABC):
     def action_probabilities(self, obs_batch: Any, *, explore: bool = True) -> np.ndarray:
         """[N, n] the probability of each action of a Discrete space, for columns of N observations.
 
-        Off-policy estimates read it; see `rollax.estimators`. Policies without memory only.
+        Off-policy estimates read it; see `rollax.offline.estimators`. Policies without memory only.
 
         Args:
             explore: True for the policy as it acts in training, False for its greedy action.

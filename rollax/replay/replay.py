@@ -16,7 +16,7 @@ from rollax.errors import BatchError, ConfigError
 from rollax.replay.sequences import sequences_from
 
 if TYPE_CHECKING:
-    from rollax.replay.mapped import MappedRows
+    from rollax.offline.mapped import MappedRows
     from rollax.replay.stored_rows import StoredRows
 
 

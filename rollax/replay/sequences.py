@@ -12,8 +12,8 @@ from rollax.batch.n_step import dtype_of_returns, n_step_windows
 from rollax.core import trees
 
 if TYPE_CHECKING:
+    from rollax.offline.mapped import MappedLinks, MappedRows
     from rollax.replay.links import Links
-    from rollax.replay.mapped import MappedLinks, MappedRows
     from rollax.replay.stored_rows import StoredRows
 
 

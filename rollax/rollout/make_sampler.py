@@ -70,7 +70,7 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sample
                 expected="rollax's own sampler, or a subclass of it",
                 fix="leave one of the two keys out",
             )
-        from rollax.rollout.recorder import make_recorder
+        from rollax.offline.recorder import make_recorder
 
         sampler.recorder = make_recorder(worker.config, sampler, worker.worker_index)
     return sampler

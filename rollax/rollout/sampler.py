@@ -19,7 +19,7 @@ from rollax.rollout.metrics import EpisodeMetrics
 from rollax.rollout.policy_runner import PolicyRunner
 
 if TYPE_CHECKING:
-    from rollax.rollout.recorder import Recorder
+    from rollax.offline.recorder import Recorder
 
 _ID_LIMIT = 1 << 62  # there must be further ids in int64
 

@@ -15,7 +15,7 @@ from rollax.rollout.metrics import EpisodeMetrics
 from rollax.rollout.sampler import Sampler
 
 if TYPE_CHECKING:
-    from rollax.rollout.recorder import Recorder
+    from rollax.offline.recorder import Recorder
 
 
 OR_DEFAULT = ", or leave it out to use evaluation_num_episodes"

@@ -28,7 +28,7 @@ from rollax.rollout.whole_episodes import play_episodes, write_episodes
 from rollax.rollout.worker_policies import env_with_spaces, make_policies, resolved_config, specs_of
 
 if TYPE_CHECKING:
-    from rollax.rollout.candidates import CandidatePlayer
+    from rollax.search.candidates import CandidatePlayer
 
 PATIENCE_S = 0.5
 """The longest wait for a fragment of a background thread, whose players may have paused or not started yet."""
@@ -230,7 +230,7 @@ class RolloutWorker:
             PolicyError, EnvError: the policy or the environment does not support candidates, or there are several
                 policies.
         """
-        from rollax.rollout.compiled_candidates import make_candidate_player
+        from rollax.search.compiled_candidates import make_candidate_player
 
         if self._candidates is None:
             self._candidates = make_candidate_player(self.sampler, self.worker_index)

@@ -22,7 +22,7 @@ from rollax.processes.failures import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers, ray_workers
 from rollax.rollout.worker import RolloutWorker
 
-log = logging.getLogger("rollax.data")
+log = logging.getLogger("rollax.offline")
 
 
 class WorkerSet:

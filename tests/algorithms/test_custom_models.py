@@ -13,11 +13,11 @@ from gymnasium import spaces
 
 from rollax import ConfigError, Outputs, PolicyError, SampleBatch
 from rollax.algorithms.dqn import DQNPolicy
-from rollax.algorithms.marwil import MARWILPolicy
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.registry import get_trainer_class
 from rollax.models.layers import NoisyLinear
+from rollax.offline.marwil import MARWILPolicy
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen, huber
 

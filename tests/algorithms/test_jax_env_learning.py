@@ -10,7 +10,7 @@ from rollax import ARSTrainer, DQNTrainer, JaxEnv, PPOTrainer, SACTrainer, TimeL
 from rollax.env.jax.classic_control import CartPole
 from tests.algorithms.test_dqn_learning import ZOO_CARTPOLE
 from tests.algorithms.test_learning_runs import CARTPOLE, PENDULUM
-from tests.algorithms.test_search_learning import CARTPOLE as ARS_CARTPOLE
+from tests.search.test_search_learning import CARTPOLE as ARS_CARTPOLE
 
 pytestmark = pytest.mark.learning
 

@@ -71,7 +71,7 @@ def test_json_has_null_without_an_estimate(made, tmp_path) -> None:
 
 
 def test_progress_is_shown_on_stderr_and_warnings_are_not(capsys) -> None:
-    log = logging.getLogger("rollax.estimators")
+    log = logging.getLogger("rollax.offline.estimators")
     with progress_on_stderr():
         log.info("1 of 2")
         log.warning("few episodes")

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from rollax import load_policy
 from rollax.cli import app
-from rollax.data import RecordedTrajectory
-from rollax.data.writer import DatasetWriter
+from rollax.offline.dataset import RecordedTrajectory
+from rollax.offline.writer import DatasetWriter
 
 SMALL = ["--run=DQN", "--set=train_batch_size=4", "--set=updates_per_step=5", "--set=timesteps_per_iteration=20"]
 SMALL += ["--set=model.fcnet_hiddens=[4]", "--seed=0"]

@@ -19,8 +19,6 @@ from rollax.algorithms.appo import APPOConfig
 from rollax.algorithms.ddpg import TD3Config
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, RainbowConfig
 from rollax.algorithms.impala import IMPALAConfig
-from rollax.algorithms.iql import IQLConfig
-from rollax.algorithms.marwil import BCConfig, MARWILConfig
 from rollax.algorithms.pg import PGConfig
 from rollax.algorithms.ppo import PPOConfig
 from rollax.algorithms.qmix import QMIXConfig
@@ -30,6 +28,8 @@ from rollax.config import SchedulePoints, TrainerConfig, resolve_config
 from rollax.config.rules import inherited, refuse_first_values
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
+from rollax.offline.iql import IQLConfig
+from rollax.offline.marwil import BCConfig, MARWILConfig
 
 POINTS = ((0, 0.5), (10, 0.25))
 BOX = spaces.Box(0, 1, (2,), np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
-from rollax.data import DatasetReader, RecordedTrajectory
+from rollax.offline.dataset import DatasetReader, RecordedTrajectory
 
 OBSERVATIONS, ACTIONS = Box(-1e9, 1e9, (2,), np.float32), Discrete(3)
 

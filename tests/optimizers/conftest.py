@@ -1,4 +1,4 @@
-"""Fixtures: asynchronous optimizers with stand-ins, and an environment with counters."""
+"""Fixtures: asynchronous optimizers with stand-ins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from rollax.optimizers import async_replay
 from rollax.processes.failures import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers
-from tests.optimizers.data_runs import Line
 from tests.optimizers.replay_stand_ins import SMALL, FailingShards, RowActors, RowOptimizer, RowWorker
 from tests.optimizers.stand_ins import learner_threads
 
@@ -28,10 +27,3 @@ def make(monkeypatch):
     for optimizer in made:
         optimizer.stop()
     assert not learner_threads()
-
-
-@pytest.fixture
-def line():
-    """`Line`, whose counts begin at 0."""
-    Line.resets = Line.steps = 0
-    return Line

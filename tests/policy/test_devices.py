@@ -18,13 +18,14 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax.algorithms.es import ESPolicy
 from rollax.core import sharing
 from rollax.errors import NonFiniteError
 from rollax.models.outputs import Outputs
-from rollax.policy import acting_device, searched_policy
+from rollax.policy import acting_device
 from rollax.policy.acting_device import ActingDevice
 from rollax.policy.learner import Devices
+from rollax.search import searched_policy
+from rollax.search.es import ESPolicy
 from tests.policy import test_recurrent_policy as recurrent
 from tests.policy.small_ppo import CHOICES, SEEN, SMALL, Stateful, experience, seen
 from tests.policy.small_ppo import make as make_ppo

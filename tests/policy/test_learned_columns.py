@@ -13,10 +13,10 @@ from examples.torch_dqn import TorchDQNPolicy
 from examples.torch_ppo import TorchPPOPolicy
 from rollax import BatchError, SampleBatch
 from rollax.algorithms.dqn import DQNPolicy
-from rollax.algorithms.marwil import BCPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.sac import SACPolicy
 from rollax.batch.columns import MissingColumnError
+from rollax.offline.marwil import BCPolicy
 
 SEEN, CHOICES, FORCES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
 ROWS = 4

@@ -9,9 +9,9 @@ import pytest
 from gymnasium import spaces
 
 from rollax import DQNPolicy, PPOPolicy, SACPolicy
-from rollax.algorithms.ars import ARSPolicy
 from rollax.errors import PolicyError
 from rollax.policy.model_size import check_model_size, models_as_large_as
+from rollax.search.ars import ARSPolicy
 
 BOX, DICT = spaces.Box(-1, 1, (3,)), spaces.Dict({"a": spaces.Discrete(4), "b": spaces.Box(-1, 1, (2,))})
 IMAGE = spaces.Box(0, 255, (24, 24, 1), np.uint8)

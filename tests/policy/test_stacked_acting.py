@@ -9,9 +9,9 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import Outputs
-from rollax.algorithms.es import ESPolicy
 from rollax.core import trees
 from rollax.policy.stacked_acting import BLOCK
+from rollax.search.es import ESPolicy
 
 IMAGE = spaces.Box(0, 255, (10, 10, 3), np.uint8)
 MASKED = spaces.Dict({"obs": spaces.Box(-1, 1, (5,)), "action_mask": spaces.MultiBinary(4)})

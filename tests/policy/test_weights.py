@@ -8,9 +8,9 @@ from gymnasium import spaces
 
 from examples.torch_ppo import TorchPPOPolicy
 from rollax import PolicyError, SampleBatch
-from rollax.algorithms.ars import ARSPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import ShapeError
+from rollax.search.ars import ARSPolicy
 
 SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
 SMALL = {"model": {"fcnet_hiddens": (4,)}, "seed": 0}

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from rollax import BaseEnv, RolloutWorker
-from rollax.data import open_dataset
 from rollax.env.rows import NO_ENVS, Rows
+from rollax.offline.reader import open_dataset
 from rollax.policy.policy import Policy
 
 LAST = 9

@@ -1,0 +1,294 @@
+"""`DatasetReader`: a source of recorded trajectories.
+
+A reader of your own is a subclass with the attributes and `trajectories`; `open_dataset(source, format="module:Class")`
+calls the class with the paths and settings.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import Space
+
+from rollax.batch import SampleBatch
+from rollax.core import trees
+from rollax.core.spaces import same_space, space_text
+from rollax.core.trees import Tree
+from rollax.errors import DatasetError
+
+log = logging.getLogger("rollax.offline")
+
+ENV_ACTIONS = "env_actions"
+"""The column of the actions that the environment received, if a policy's `actions` were scaled or clipped for it."""
+
+SCALE = ("normalize_actions", "clip_actions")
+"""The settings in a header that define how a policy's actions were mapped to the environment's."""
+
+WITH_LAST = frozenset({SampleBatch.OBS, SampleBatch.INFOS})
+"""The columns of T + 1 rows."""
+_ALWAYS = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
+
+
+@dataclass
+class RecordedTrajectory:
+    """One agent's steps of one episode, in order.
+
+    Args:
+        columns: name of `SampleBatch` -> column. `obs` has T + 1 rows; its last row is the observation after the last
+            action. `infos`, if known, are the info dicts that came with the T + 1 observations. The other columns have
+            T rows: `actions` and `rewards` always; if known, `t` (the number of the environment step in the episode),
+            `action_logp`, `action_dist_inputs`, and `env_actions`.
+        terminated: the trajectory ended in a terminal state.
+        truncated: the environment ended it early, for example by a time limit. If neither is true, the recording
+            stopped in the middle. Later steps are another trajectory with the same ids.
+        episode_id: the episode; unique in its data set, and in those that are read with it.
+        agent_id: the agent.
+        policy_id: the policy that acted for it.
+        where: file and line or row, for error messages.
+        continues: whether earlier steps of the agent in this episode are missing, or are another trajectory.
+        reward_left_out: the reward of another last step that is not in `columns`, because the observation after it is
+            unknown; None without such a step.
+    """
+
+    columns: dict[str, Tree]
+    terminated: bool
+    truncated: bool
+    episode_id: str
+    agent_id: Hashable
+    policy_id: str
+    where: str = ""
+    continues: bool = False
+    reward_left_out: float | None = None
+
+    def __len__(self) -> int:
+        return trees.length(self.columns[SampleBatch.REWARDS])
+
+    def check(self) -> None:
+        """Raises DatasetError for an id, a flag or a column of a wrong type, or columns that do not fit together."""
+        _check_ids(self)
+        _check_flags(self)
+        _check_lengths(self)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was recorded to its end."""
+        return self.terminated or self.truncated
+
+    @property
+    def cut(self) -> bool:
+        """Whether its beginning or its end is missing, so that its return is unknown."""
+        return self.continues or not self.ended
+
+    @property
+    def shortened(self) -> bool:
+        """Whether it was truncated, and its last step is left out, see `reward_left_out`."""
+        return self.truncated and self.reward_left_out is not None
+
+    @property
+    def total_reward(self) -> float:
+        """The undiscounted sum of the rewards, with `reward_left_out`; DatasetError for a trajectory that is cut."""
+        if self.cut:
+            raise DatasetError(
+                "The return of a cut trajectory is unknown.",
+                where=self.where or f"episode {self.episode_id}, agent {self.agent_id!r}",
+                got=f"{len(self)} steps, "
+                + ("without the beginning" if self.ended else "neither terminated nor truncated"),
+                expected="a whole trajectory",
+                fix="skip trajectories whose `cut` is true",
+            )
+        return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64)) + (self.reward_left_out or 0.0)
+
+
+def _check_ids(trajectory: RecordedTrajectory) -> None:
+    for name in ("episode_id", "policy_id"):
+        value = getattr(trajectory, name)
+        if not isinstance(value, str):
+            raise DatasetError(
+                f"The {name} of a trajectory is not a string.",
+                where=trajectory.where or f"agent {trajectory.agent_id!r}",
+                got=value,
+                expected="a string",
+                fix=f"pass {str(value)!r}",
+            )
+
+
+def _check_flags(trajectory: RecordedTrajectory) -> None:
+    for name in ("terminated", "truncated", "continues"):
+        value = getattr(trajectory, name)
+        if np.ndim(value) or value not in (False, True):
+            raise DatasetError(
+                f"{name} of a trajectory is neither true nor false.",
+                where=trajectory.where or f"episode {trajectory.episode_id}",
+                got=value,
+                expected="True or False, for its last step" if name != "continues" else "True or False",
+                fix=f"pass bool({name}[-1])" if np.ndim(value) else "pass True or False",
+            )
+
+
+def _check_lengths(trajectory: RecordedTrajectory) -> None:
+    missing = [name for name in _ALWAYS if name not in trajectory.columns]
+    if missing:
+        raise DatasetError(
+            "The trajectory lacks a required column.",
+            where=trajectory.where or f"episode {trajectory.episode_id}",
+            got=f"no {', '.join(missing)}",
+            expected=", ".join(_ALWAYS),
+            fix="pass T actions and rewards, and T + 1 observations",
+        )
+    for name, leaf in ((name, leaf) for name, column in trajectory.columns.items() for leaf in trees.leaves(column)):
+        if not hasattr(leaf, "__array__") or not np.ndim(leaf):
+            raise DatasetError(
+                "The column is not an array.",
+                where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
+                got=f"{leaf!r}"[:60],
+                expected="a NumPy array [T, ...], or a dict or tuple of such arrays",
+                fix="convert it: np.array(column)",
+            )
+    steps = len(trajectory)
+    for name, column in trajectory.columns.items():
+        expected = steps + (name in WITH_LAST)
+        for leaf in trees.leaves(column):
+            if len(leaf) != expected or not steps:
+                raise DatasetError(
+                    "The column has the wrong length.",
+                    where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
+                    got=f"{len(leaf)} rows",
+                    expected=f"{expected}, for {steps} steps" if steps else "at least one step",
+                    fix="pass T actions and rewards, and T + 1 observations",
+                )
+
+
+class Continuations:
+    """Finds the trajectories that continue an earlier cut one of the same agent and episode.
+
+    Their rewards are the last part of an unknown return. Trajectories must be passed in the order of the data.
+    """
+
+    def __init__(self) -> None:
+        self._unfinished: set[tuple[str, Hashable]] = set()
+
+    def __call__(self, trajectory: RecordedTrajectory) -> bool:
+        who = trajectory.episode_id, trajectory.agent_id
+        found = trajectory.continues or who in self._unfinished
+        (self._unfinished.discard if trajectory.ended else self._unfinished.add)(who)
+        return found
+
+
+class DatasetReader(ABC):
+    """A data set: recorded trajectories with their spaces.
+
+    Attributes:
+        observation_spaces: policy id -> space of the environment's observations.
+        action_spaces: policy id -> action space of the environment.
+        header: facts about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`, `filters`,
+            `normalize_actions` and `clip_actions`, and `logp_of`, the scale of the actions of which `action_logp` is
+            the density, if it differs from that of `actions`. If files differ, the last three are None, and the others
+            are left out.
+        actions_of: "policy" if `actions` are the policy's, in its own scale and unclipped; "environment" if they are
+            those that the environment received.
+        broken: one message for each part that was skipped because it could not be read.
+    """
+
+    observation_spaces: Mapping[str, Space]
+    action_spaces: Mapping[str, Space]
+    header: Mapping[str, Any]
+    actions_of: Literal["policy", "environment"] = "environment"
+    broken: list[str]
+
+    @abstractmethod
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        """All trajectories once, always in the same order; those of an episode are adjacent.
+
+        Raises:
+            DatasetError: a part cannot be read; the error has its file and line.
+        """
+
+    def __len__(self) -> int:
+        """The number of rows (agent steps); reads the whole data set if the files do not contain it."""
+        return sum(len(trajectory) for trajectory in self.trajectories())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def close(self) -> None:  # noqa: B027  most readers hold nothing open
+        """Closes open files."""
+
+
+def has_box_actions(trajectory: RecordedTrajectory) -> bool:
+    """Whether a part of the actions is continuous, so that it can be scaled and clipped for the environment."""
+    return any(leaf.dtype.kind == "f" for leaf in trees.leaves(trajectory.columns[SampleBatch.ACTIONS]))
+
+
+def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
+    """The actions that the environment received; DatasetError if only those of the policy are known."""
+    columns, header = trajectory.columns, reader.header
+    if ENV_ACTIONS in columns:
+        return columns[ENV_ACTIONS]
+    unchanged = all(header.get(name, True) is False for name in SCALE)
+    if reader.actions_of == "policy" and has_box_actions(trajectory) and not unchanged:
+        raise DatasetError(
+            "The actions that the environment received are not recorded.",
+            where=trajectory.where or f"episode {trajectory.episode_id}",
+            got="actions of the policy, in its own scale",
+            expected=f"a column {ENV_ACTIONS!r}",
+            fix="convert to rollax's own format, which keeps the scale; or give the setting "
+            'actions_of="environment" if the environment received these actions',
+        )
+    return columns[SampleBatch.ACTIONS]
+
+
+def skip(broken: list[str], error: DatasetError, most: int) -> None:
+    """Adds a broken line or file to `broken`; raises the error if there are more than `most`."""
+    if len(broken) >= most:
+        if most:
+            what = f"More than max_broken={most} broken lines or files. The last one: {error}"
+            raise DatasetError(what, fix="correct or remove them, or raise max_broken") from error
+        raise error
+    broken.append(str(error))
+    log.warning("A part of the data is skipped: %s", error)
+
+
+def common_header(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[str, Any]:
+    """The header of several files or data sets: their equal entries, also within `behaviour`.
+
+    The settings of `SCALE` and `logp_of` are None if the headers differ in them.
+
+    Args:
+        headers: headers of files or data sets.
+        actions_of: the common scale of the actions.
+    """
+    behaviour = _shared([header.get("behaviour") or {} for header in headers])
+    # Without these settings, a policy's actions are scaled and clipped, as in RLlib.
+    defaults = {**dict.fromkeys(SCALE, True if actions_of == "policy" else None), "logp_of": actions_of}
+    found = {
+        name: [header.get(name, default) for header in headers]
+        for name, default in defaults.items()
+        if any(name in header for header in headers)
+    }
+    scale = {name: values[0] if values.count(values[0]) == len(values) else None for name, values in found.items()}
+    return {**_shared(headers), **({"behaviour": behaviour} if behaviour else {}), **scale}
+
+
+def _shared(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first, *others = entries
+    return {key: value for key, value in first.items() if all(key in one and one[key] == value for one in others)}
+
+
+def check_same_spaces(first: DatasetReader, other: DatasetReader, where: str) -> None:
+    """Raises a DatasetError if two readers have different spaces for a policy."""
+    for kind in ("observation_spaces", "action_spaces"):
+        ours, theirs = getattr(first, kind), getattr(other, kind)
+        for policy_id in ours.keys() & theirs.keys():
+            if not same_space(ours[policy_id], theirs[policy_id]):
+                raise DatasetError(
+                    f"The data of a policy has different {kind.replace('_', ' ')}.",
+                    where=f"{where}, policy {policy_id!r}",
+                    got=space_text(theirs[policy_id]),
+                    expected=space_text(ours[policy_id]),
+                    fix="read data of one environment at a time, or convert it first",
+                )

@@ -1,0 +1,146 @@
+"""A model of the behaviour policy, for logs without log-probabilities."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+from rollax.batch import SampleBatch
+from rollax.core import runtime, trees
+from rollax.core.spaces import ACTION_MASK
+from rollax.errors import DatasetError
+from rollax.models.catalog import make_model
+from rollax.models.config import ModelConfig
+from rollax.models.distributions.factory import make_distribution
+from rollax.offline.estimators.episodes import LoggedEpisodes
+from rollax.offline.estimators.target_policy import TargetPolicy
+from rollax.ops.masked import masked_mean
+from rollax.policy.action_masks import has_mask
+from rollax.policy.gradient_steps import GradientSteps
+from rollax.policy.learner import Learner
+from rollax.policy.minibatches import Minibatches, acting_bucket
+from rollax.policy.split_model import SplitModel
+
+log = logging.getLogger("rollax.offline.estimators")
+_HIDDENS, _BATCH_SIZE = (64, 64), 512
+_FOLDS, _FEWEST = 5, 3
+_RATES = 3e-3, 1e-3, 3e-4  # each until the held-out likelihood has not risen for some rounds
+_UPDATES, _PATIENCE, _ROUNDS = 50, 4, 20  # of a round; rounds; rounds at most with each rate
+_MOST_VALIDATED = 8192  # rows
+
+
+def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -> np.ndarray:
+    """[N] log μ̂(a_t | s_t) of models of the behaviour policy: maximum likelihood of the logged actions.
+
+    The episodes, each with all of its agents, are divided into five parts. Each part gets the probabilities of a model
+    that was fitted to three other parts, until the likelihood of the remaining part no longer rose: a model of the same
+    rows would give their actions probabilities near 1. A model is a network of the observation alone, so a behaviour
+    policy with memory is only approximated.
+
+    Source: Hanna, Niekum and Stone (2019), "Importance sampling policy evaluation with an estimated behavior policy",
+        arXiv:1806.01347; Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the parts.
+    Raises:
+        DatasetError: fewer than three episodes.
+    """
+    groups = episodes.groups
+    count = int(groups.max()) + 1
+    if count < _FEWEST:
+        raise DatasetError(
+            "Too few episodes to fit a model of the behaviour policy.",
+            where=episodes.where,
+            got=count,
+            expected=f"{_FEWEST} episodes or more",
+            fix="read more data, or use 'dm', which needs no probabilities",
+        )
+    runtime.configure_jax()
+    rng = np.random.default_rng(seed)
+    fitting = _Fitting(episodes, target, seed)
+    parts = np.array_split(rng.permutation(count), min(_FOLDS, count))
+    part_of = np.empty(count, np.int64)
+    for number, part in enumerate(parts):
+        part_of[part] = number
+    part_of_row = np.repeat(part_of[groups], episodes.lengths)
+    logp = np.empty(len(episodes.rewards))
+    for number in range(len(parts)):
+        log.info("Behaviour policy: model %d of %d", number + 1, len(parts))
+        own, held_out = part_of_row == number, part_of_row == (number + 1) % len(parts)
+        logp[own] = fitting.logp_of(np.flatnonzero(~(own | held_out)), np.flatnonzero(held_out), rng)[own]
+    return logp
+
+
+class _Fitting:
+    """Fits the same network, from the same initial weights, to several choices of the rows."""
+
+    def __init__(self, episodes: LoggedEpisodes, target: TargetPolicy, seed: int) -> None:
+        policy = target.runner.policy
+        distribution = make_distribution(policy.action_space)
+        config = ModelConfig(fcnet_hiddens=_HIDDENS, vf_share_layers=True)
+        spaces = policy.observation_space, policy.action_space
+        network = make_model(*spaces, distribution.num_inputs, config, nnx.Rngs(seed))
+        split = SplitModel(network)
+        masked = has_mask(policy.observation_space)
+
+        def logp(params: Any, extra: Any, batch: Any) -> jax.Array:
+            inputs = split.merge(params, extra)(batch[SampleBatch.OBS]).policy
+            if masked:
+                inputs = distribution.mask(inputs, batch[SampleBatch.OBS][ACTION_MASK])
+            return distribution.logp(inputs, batch[SampleBatch.ACTIONS])
+
+        def loss(params: Any, targets: Any, extra: Any, batch: Any, mask: jax.Array, coefficients: Any) -> Any:
+            value = -masked_mean(logp(params, extra, batch), mask)
+            return value, ({"total_loss": value}, extra)
+
+        columns = {SampleBatch.OBS: target.filtered(episodes.obs), SampleBatch.ACTIONS: episodes.actions}
+        self._rows = len(episodes.rewards)
+        self._capacity = acting_bucket(self._rows)
+        self._columns = trees.pad(columns, self._capacity)
+        optimizer = optax.scale_by_adam()
+        self._learner = Learner(partial(GradientSteps, loss, optimizer), optimizer, *split.arrays_of(network))
+        self._logp: Callable[..., Any] = jax.jit(logp)
+        self._initial = self._copy()
+
+    def logp_of(self, fitted: np.ndarray, held_out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """[N] log-probabilities of all rows, by a model that is fitted to some rows and validated on others."""
+        if len(held_out) > _MOST_VALIDATED:
+            held_out = rng.choice(held_out, _MOST_VALIDATED, replace=False)
+        size = min(acting_bucket(len(held_out)), acting_bucket(_MOST_VALIDATED))
+        validated = trees.pad(trees.index(self._columns, held_out), size)
+        best = self._learner.variables = self._initial
+        highest = self._of(validated)[: len(held_out)].mean()
+        for rate in _RATES:
+            self._learner.variables, without = best, 0
+            for _ in range(_ROUNDS):
+                self._update(fitted, rate, rng)
+                likelihood = self._of(validated)[: len(held_out)].mean()
+                if likelihood > highest:
+                    best, highest, without = self._copy(), likelihood, 0
+                elif (without := without + 1) == _PATIENCE:
+                    break
+        self._learner.variables = best
+        return self._of(self._columns)[: self._rows]
+
+    def _update(self, rows: np.ndarray, rate: float, rng: np.random.Generator) -> None:
+        plan = rng.choice(rows, size=(_UPDATES, _BATCH_SIZE)).astype(np.int32)
+        batches = Minibatches(plan, _UPDATES, 0, self._capacity)
+        update = self._learner.learn(
+            self._columns, batches, {"lr": np.float32(rate)}, where="model of the behaviour policy"
+        )
+        if update.error is not None:
+            raise update.error
+
+    def _of(self, columns: Any) -> np.ndarray:
+        variables = self._learner.variables
+        return np.asarray(self._logp(variables.params, variables.extra, columns), np.float64)
+
+    def _copy(self) -> Any:
+        # Copies of the arrays: an update may use the memory of the old ones. The number of updates is a Python number.
+        return jax.tree.map(
+            lambda part: np.array(part) if isinstance(part, jax.Array) else part, self._learner.variables
+        )

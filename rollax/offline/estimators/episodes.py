@@ -1,0 +1,359 @@
+"""`LoggedEpisodes`: recorded trajectories as flat rows, checked for estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rollax.batch import SampleBatch
+from rollax.core import trees
+from rollax.core.memory import available_memory_bytes, gib
+from rollax.core.spaces import ACTION_MASK, in_dtypes, same_space, space_text
+from rollax.errors import ConfigError, DatasetError, nearest
+from rollax.offline.dataset import Continuations, DatasetReader, RecordedTrajectory
+from rollax.offline.estimators.importance import starts_of
+from rollax.offline.recorded_checks import RecordedChecks
+from rollax.policy.action_masks import has_mask
+from rollax.policy.policy import Policy
+from rollax.rollout.actions import BoxMap
+from rollax.rollout.policy_runner import PolicyRunner
+
+MOST_CUT = 0.1
+"""The largest share of cut trajectories that are left out with a warning; more would bias the estimates."""
+
+_LARGEST_LOGP = 1e-3  # a probability of 1, with rounding errors
+_READ = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedEpisodes:
+    """n recorded trajectories with N rows in all, one after another; each agent of an episode has its own.
+
+    Attributes:
+        obs: columns [N, ...] of raw observations.
+        last_obs: columns [n, ...] of the observation after the last action of each trajectory.
+        actions: columns [N, ...], in the scale of the policy.
+        rewards: [N] float64.
+        lengths: [n] steps of each.
+        terminated: [n] false where it was cut by a time limit.
+        behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; None if the log does not contain it.
+        where: the origin of the data, for errors.
+        left_out: the number of other trajectories in the data, which were cut or continue a cut one.
+        episode_numbers: [n] numbers from 0 on, equal for the agents of an episode; None: one agent in each.
+    """
+
+    obs: trees.Tree
+    last_obs: trees.Tree
+    actions: trees.Tree
+    rewards: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    behaviour_logp: np.ndarray | None
+    where: str
+    left_out: int = 0
+    episode_numbers: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def groups(self) -> np.ndarray:
+        """[n] the number of the episode of each: those of one episode are not independent."""
+        return np.arange(len(self)) if self.episode_numbers is None else self.episode_numbers
+
+    @classmethod
+    def of(
+        cls, reader: DatasetReader, runner: PolicyRunner, *, policy_id: str | None = None, drop_cut: bool = False
+    ) -> LoggedEpisodes:
+        """The trajectories of a data set for estimates of a policy.
+
+        Args:
+            reader: the data set.
+            runner: the policy, for its spaces and the scale of its actions.
+            policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
+            drop_cut: leave out all cut trajectories and their continuations, however many; otherwise up to
+                `MOST_CUT` of all trajectories, because a run that records (`output`) ends in the middle of its last
+                episodes.
+        Raises:
+            ConfigError: the trajectories are larger than half of the memory.
+            DatasetError: no whole trajectory of this policy id, other spaces, or more cut trajectories.
+            ShapeError, NonFiniteError, PolicyError: impossible observations, actions or rewards.
+        """
+        policy_id = _policy_id(reader, runner, policy_id)
+        check_scale(reader, runner)
+        found = _trajectories_of(policy_id, reader)
+        return cls.of_trajectories(found, reader, runner, policy_id=policy_id, drop_cut=drop_cut)
+
+    @classmethod
+    def of_trajectories(
+        cls,
+        found: list[RecordedTrajectory],
+        reader: DatasetReader,
+        runner: PolicyRunner,
+        *,
+        policy_id: str,
+        drop_cut: bool,
+    ) -> LoggedEpisodes:
+        """As `of`, from trajectories of a data set whose spaces and scale of actions are those of the policy."""
+        whole = _whole(found, policy_id, drop_cut)
+        obs, actions, rewards = _checked_columns(whole, reader, runner)
+        lengths = np.array(list(map(len, whole)))
+        last = np.cumsum(lengths + 1) - 1
+        followed = np.ones(len(rewards) + len(whole), np.bool_)
+        followed[last] = False
+        numbers: dict[str, int] = {}
+        return cls(
+            obs=trees.index(obs, followed),
+            last_obs=_with_choices(trees.index(obs, last), runner),
+            actions=actions,
+            rewards=rewards,
+            lengths=lengths,
+            terminated=np.array([one.terminated for one in whole]),
+            behaviour_logp=_behaviour_logp(whole, actions, reader, runner),
+            where=f"data set of {runner.policy.name!r}",
+            left_out=len(found) - len(whole),
+            episode_numbers=np.array([numbers.setdefault(one.episode_id, len(numbers)) for one in whole]),
+        )
+
+    def chosen(self, numbers: Sequence[int] | np.ndarray) -> LoggedEpisodes:
+        """The trajectories with these numbers, in this order."""
+        numbers = np.asarray(numbers, np.int64)
+        starts, lengths = starts_of(self.lengths).tolist(), self.lengths.tolist()
+        rows = np.concatenate([np.arange(starts[i], starts[i] + lengths[i]) for i in numbers.tolist()])
+        logp = self.behaviour_logp
+        return LoggedEpisodes(
+            obs=trees.index(self.obs, rows),
+            last_obs=trees.index(self.last_obs, numbers),
+            actions=trees.index(self.actions, rows),
+            rewards=self.rewards[rows],
+            lengths=self.lengths[numbers],
+            terminated=self.terminated[numbers],
+            behaviour_logp=None if logp is None else logp[rows],
+            where=self.where,
+            episode_numbers=np.unique(self.groups[numbers], return_inverse=True)[1],
+        )
+
+    def following(self) -> trees.Tree:
+        """Columns [N, ...] of the observation after each row."""
+        next_rows = np.arange(len(self.rewards)) + 1
+        next_rows[np.cumsum(self.lengths) - 1] = len(self.rewards) + np.arange(len(self))
+        return trees.index(trees.concat([self.obs, self.last_obs]), next_rows)
+
+    def discounts(self, gamma: float) -> np.ndarray:
+        """[N] γ, and 0 at the last row of a terminated trajectory."""
+        discounts = np.full(len(self.rewards), gamma)
+        discounts[(np.cumsum(self.lengths) - 1)[self.terminated]] = 0.0
+        return discounts
+
+    def require_logp(self) -> np.ndarray:
+        """`behaviour_logp`; DatasetError if the log has none, or lacks that of some actions."""
+        if self.behaviour_logp is None:
+            raise DatasetError(
+                "The data set does not contain the log-probabilities of its actions.",
+                where=self.where,
+                got="no column 'action_logp', or not in every file",
+                expected="action_logp of every action, under the policy that chose it",
+                fix="record with output= or `rollax record` from a policy with an action distribution; or use 'dm', "
+                "which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the behaviour policy",
+            )
+        unknown = int(np.count_nonzero(~np.isfinite(self.behaviour_logp)))
+        if unknown:
+            raise DatasetError(
+                "The data set has actions whose probability is unknown.",
+                where=self.where,
+                got=f"{unknown} of {len(self.behaviour_logp)} values of action_logp are NaN or infinite",
+                expected="finite numbers; actions logged by an environment have none, nor have actions that were "
+                "clipped to a bound and logged as the environment received them",
+                fix="use 'dm', which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the "
+                "behaviour policy",
+            )
+        if all(leaf.dtype.kind in "iub" for leaf in trees.leaves(self.actions)):
+            largest = float(self.behaviour_logp.max(initial=-np.inf))
+            if largest > _LARGEST_LOGP:
+                raise DatasetError(
+                    "The data set has log-probabilities of discrete actions above 0.",
+                    where=self.where,
+                    got=f"action_logp up to {largest:.3g}",
+                    expected="logarithms of probabilities",
+                    fix="write log(p) in place of p",
+                )
+        return self.behaviour_logp
+
+
+def left_out_warning(episodes: LoggedEpisodes) -> str:
+    """The warning about cut trajectories, which have no return."""
+    total = len(episodes) + episodes.left_out
+    return (
+        f"{episodes.left_out} of {total} trajectories were not recorded to their end and are left out, which favours "
+        "short episodes"
+    )
+
+
+def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -> str:
+    """The policy id to read; DatasetError if there is none or its spaces differ."""
+    there, policy = list(reader.observation_spaces), runner.policy
+    wanted = given or (there[0] if len(there) == 1 else policy.name)
+    if there and wanted not in there:
+        raise _no_trajectories(wanted, there)
+    check_spaces(reader, wanted, policy)
+    return wanted
+
+
+def check_spaces(reader: DatasetReader, recorded: str, policy: Policy) -> None:
+    """Raises DatasetError if the trajectories of a recorded policy have other spaces than the estimated policy."""
+    for what, ours, theirs in (
+        ("observation", policy.observation_space, reader.observation_spaces.get(recorded)),
+        ("action", policy.action_space, reader.action_spaces.get(recorded)),
+    ):
+        if theirs is not None and not same_space(ours, theirs):  # else the format has no spaces
+            raise DatasetError(
+                f"The policy and the data have different {what} spaces.",
+                where=f"policy {recorded!r} of the data set",
+                got=space_text(theirs),
+                expected=space_text(ours),
+                fix="estimate from data of the environment that the policy was trained in",
+            )
+
+
+def _trajectories_of(policy_id: str, reader: DatasetReader) -> list[RecordedTrajectory]:
+    """The trajectories of a policy id, with the columns that estimates read; DatasetError for none."""
+    found: list[RecordedTrajectory] = []
+    others: dict[str, None] = {}
+    memory = HalfOfMemory("data of estimate_policy")
+    for one in reader.trajectories():
+        if one.policy_id != policy_id:
+            others[one.policy_id] = None
+        elif len(one):
+            found.append(memory.reduced(one))
+    if not found and others:
+        raise _no_trajectories(policy_id, list(others))
+    return found
+
+
+def _no_trajectories(policy_id: str, others: list[str]) -> DatasetError:
+    return DatasetError(
+        "The data set has no trajectories of this policy.",
+        where="policy_id",
+        got=policy_id,
+        expected=f"one of {others}",
+        fix=nearest(policy_id, others),
+    )
+
+
+def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> list[RecordedTrajectory]:
+    """The trajectories that were recorded from their beginning to their end; DatasetError if there are too few."""
+    continues = Continuations()
+    whole = [one for one in found if not continues(one) and not one.cut]
+    if len(found) - len(whole) > MOST_CUT * len(found) and not drop_cut:
+        raise _cut(next(one for one in found if one.cut), len(found) - len(whole), len(found))
+    if not whole:
+        raise DatasetError(
+            "The data set has no whole trajectory of this policy.",
+            where=f"policy {policy_id!r}",
+            got=f"{len(found)} trajectories, all of them cut",
+            expected="at least one that terminated or was truncated",
+            fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'",
+        )
+    return whole
+
+
+def _checked_columns(
+    whole: list[RecordedTrajectory], reader: DatasetReader, runner: PolicyRunner
+) -> tuple[trees.Tree, trees.Tree, np.ndarray]:
+    """All observations, those after the last steps included, the actions in the policy's scale, and the rewards."""
+    checks, space = RecordedChecks(runner.policy), runner.policy.observation_space
+    for one in whole:
+        checks.shapes(one)
+    obs = trees.concat([in_dtypes(space, one.columns[SampleBatch.OBS]) for one in whole])
+    actions = trees.concat([one.columns[SampleBatch.ACTIONS] for one in whole])
+    if reader.actions_of == "environment":
+        actions = runner.action_map.to_policy(actions)
+    rewards = np.concatenate([np.asarray(one.columns[SampleBatch.REWARDS], np.float64) for one in whole])
+    checks.values(obs, actions, rewards, whole)
+    return obs, actions, rewards
+
+
+def _with_choices(last_obs: trees.Tree, runner: PolicyRunner) -> trees.Tree:
+    """Observations after the last rows, where a mask of zeros, which no action follows, allows all actions."""
+    if not has_mask(runner.policy.observation_space):
+        return last_obs
+    mask = np.asarray(last_obs[ACTION_MASK])
+    return {**last_obs, ACTION_MASK: np.where(mask.any(axis=1, keepdims=True), mask, np.ones_like(mask))}
+
+
+def _behaviour_logp(
+    whole: list[RecordedTrajectory], actions: trees.Tree, reader: DatasetReader, runner: PolicyRunner
+) -> np.ndarray | None:
+    """[N] log densities of the actions in the policy's scale, NaN where they are unknown; None without any."""
+    logged = [one.columns.get(SampleBatch.ACTION_LOGP) for one in whole]
+    if any(logp is None for logp in logged):
+        return None
+    known = np.concatenate([np.asarray(logp, np.float64) for logp in logged])
+    logp_of = reader.header.get("logp_of", reader.actions_of)
+    if logp_of is None and runner.action_map.log_width:
+        raise DatasetError(
+            "The log-probabilities of the sources are of actions in different scales.",
+            where=whole[0].where,
+            got="densities of the policy's actions in some, of the environment's in others",
+            expected="action_logp of one scale in all sources",
+            fix="estimate from one source at a time",
+        )
+    if logp_of == "environment":
+        return known + runner.action_map.log_width
+    is_bounded = getattr(getattr(runner.policy, "distribution", None), "bounded", False)
+    if reader.actions_of == "environment" and not is_bounded:
+        # Densities of the policy's actions. They are not known for actions on a bound, which were clipped.
+        known[runner.action_map.on_bound(runner.action_map(actions))] = np.nan
+    return known
+
+
+class HalfOfMemory:
+    """Counts the memory of trajectories; raises ConfigError once they take more than half of the main memory."""
+
+    def __init__(self, where: str) -> None:
+        self._where, self._size, self._limit = where, 0, available_memory_bytes() // 2
+
+    def reduced(self, trajectory: RecordedTrajectory) -> RecordedTrajectory:
+        """The trajectory with the columns that estimates read, which are counted."""
+        columns = {name: column for name, column in trajectory.columns.items() if name in _READ}
+        self._size += sum(leaf.nbytes for leaf in trees.leaves(columns))
+        if self._size > self._limit:
+            raise ConfigError(
+                "The data for estimates needs more than half of the memory.",
+                where=self._where,
+                got=f"more than {gib(self._size)}",
+                expected=f"at most {gib(self._limit)}",
+                fix="estimate from a part of the data",
+            )
+        return replace(trajectory, columns=columns)
+
+
+def check_scale(reader: DatasetReader, runner: PolicyRunner) -> None:
+    """DatasetError where the recorded actions, and so their densities, are in another scale than the policy's."""
+    scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
+    ours = runner.action_map.settings["normalize_actions"]
+    # RLlib's default, which learning assumes, too.
+    theirs, assumed = reader.header.get("normalize_actions", True), "normalize_actions" not in reader.header
+    if reader.actions_of == "policy" and scaled and theirs is not ours:
+        said = f"normalize_actions={theirs}" + (", which is assumed because the files do not say it" if assumed else "")
+        raise DatasetError(
+            "The recorded actions and those of the policy have different scales.",
+            where=f"data set of {runner.policy.name!r}",
+            got="files that differ in normalize_actions" if theirs is None else said,
+            expected=f"normalize_actions={ours}, as in the training of the policy",
+            fix="estimate from data of a policy with the same normalize_actions; of files with the actions that the "
+            'environment received, give the setting actions_of="environment"',
+        )
+
+
+def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
+    return DatasetError(
+        "Too many trajectories were not recorded to their end, so their returns are unknown.",
+        where=f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
+        got=f"{count} of {total} trajectories, neither terminated nor truncated, or the rest of such a trajectory",
+        expected=f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
+        fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or drop these with "
+        "drop_cut=True (--drop-cut), which favours short ones",
+    )

@@ -1,0 +1,400 @@
+"""`estimate`: the value of a policy from logged episodes, by several estimators, with confidence intervals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from rollax.core.numbers import is_number, is_whole
+from rollax.errors import ConfigError, nearest
+from rollax.offline.estimators import importance
+from rollax.offline.estimators.episodes import LoggedEpisodes, left_out_warning
+from rollax.offline.estimators.importance import Terms, starts_of
+from rollax.offline.estimators.intervals import bootstrap
+from rollax.offline.estimators.target_policy import TargetPolicy, acting_state_kept
+from rollax.offline.reader import Source, reading
+from rollax.rollout.policy_runner import PolicyRunner
+
+if TYPE_CHECKING:
+    from rollax.offline.estimators.fitted_q import ActionValues, FQEConfig
+
+log = logging.getLogger("rollax.offline.estimators")
+
+_WEIGHTED = {
+    "is": importance.importance_sampling,
+    "pdis": importance.per_decision,
+    "wis": importance.weighted,
+    "wpdis": importance.weighted_per_decision,
+}
+METHODS = (*_WEIGHTED, "dm", "dr")
+"""Importance sampling (ordinary, per decision, weighted, weighted per decision), direct method, doubly robust."""
+NEED_LOGP = frozenset({*_WEIGHTED, "dr"})
+"""The methods that read the log-probabilities of the logged actions."""
+_FEW_EPISODES = 10
+_WEIGHT_TOLERANCE = 0.1  # of the mean weight, whose expectation is 1
+_MOST_OUTSIDE = 0.01  # share of values beyond what is possible
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One estimate of the discounted return of the target policy.
+
+    Attributes:
+        method: one of `METHODS`.
+        v_behavior: mean discounted return of the logged episodes.
+        v_target: the estimate; NaN, as are all numbers that follow from it, where the method is undefined.
+        v_gain: v_target - v_behavior.
+        v_std: standard deviation of the estimate, by the bootstrap over episodes.
+        low, high: confidence interval.
+    """
+
+    method: str
+    v_behavior: float
+    v_target: float
+    v_gain: float
+    v_std: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """The estimates of one policy from one data set.
+
+    Attributes:
+        policy_id: the id of the estimated policy.
+        episodes, steps: how many were read.
+        gamma: γ.
+        level: of the confidence intervals.
+        v_behavior, behavior_low, behavior_high: mean discounted return of the data, and its interval.
+        effective_sample_size: number of equally weighted episodes that would be as informative; None without importance
+            weights.
+        methods: name -> estimate.
+        warnings: reasons why an estimate may be meaningless.
+    """
+
+    policy_id: str
+    episodes: int
+    steps: int
+    gamma: float
+    level: float
+    v_behavior: float
+    behavior_low: float
+    behavior_high: float
+    effective_sample_size: float | None
+    methods: dict[str, Estimate]
+    warnings: list[str] = field(default_factory=list)
+
+    def __getitem__(self, method: str) -> Estimate:
+        return self.methods[method]
+
+
+def estimate(
+    target: TargetPolicy,
+    episodes: LoggedEpisodes,
+    methods: Sequence[str] = ("wis", "dm", "dr"),
+    *,
+    gamma: float | None = None,
+    behaviour: Literal["logged", "fitted"] = "logged",
+    values: ActionValues | None = None,
+    fqe: FQEConfig | None = None,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Estimates:
+    """Estimates the mean discounted return that a policy would have, without running it.
+
+    The policy and its random state do not change, so that a second call gives the same numbers.
+
+    Args:
+        target: the policy to estimate.
+        episodes: recorded episodes of another policy.
+        methods: some of `METHODS`, or one of them.
+        gamma: γ; None: that of the policy's config.
+        behaviour: "logged" uses the column `action_logp`; "fitted" fits models of the behaviour policy, for logs
+            without that column: see `fitted_logp`.
+        values: Q and V of the target policy for "dm" and "dr"; None: fitted Q evaluation with `fqe`.
+        level, resamples: of the confidence intervals.
+        seed: of the bootstrap and, with the default `fqe`, of the fit.
+    Raises:
+        ConfigError: an unknown method, or γ or a level out of range.
+        DatasetError: the log has no log-probabilities, which the method requires.
+        PolicyError: the policy has no probabilities for the logged actions.
+    """
+    methods = [methods] if isinstance(methods, str) else methods
+    gamma = _checked(methods, gamma, behaviour, level, resamples, seed, target)
+    rewards, lengths = episodes.rewards, episodes.lengths
+    returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
+    behavior = bootstrap(returns, episodes.groups, level=level, resamples=resamples, seed=seed)
+    warnings = [left_out_warning(episodes)] if episodes.left_out else []
+    ratios = cumulative = size = None
+    results: dict[str, Estimate] = {}
+    with acting_state_kept(target.runner.policy):
+        if NEED_LOGP & set(methods):
+            ratios = _log_ratios(target, episodes, behaviour, seed)
+            cumulative = importance.cumulative_log_weights(ratios, lengths)
+            weights = cumulative[np.cumsum(lengths) - 1]
+            size = _sample_size(weights, len(episodes), warnings)
+            if behaviour == "fitted":
+                warnings += _warnings_of_fitted_weights(weights, target.on_bound(episodes.actions).mean())
+        fitted = _fitted(methods, episodes, target, gamma, values, fqe, seed)
+        if fitted:
+            warnings += _warnings_of_values(episodes, gamma, fitted.values())
+        for method in methods:
+            terms = _terms(method, episodes, gamma, ratios, cumulative, fitted)
+            interval = bootstrap(terms, episodes.groups, level=level, resamples=resamples, seed=seed)
+            value = terms.value
+            results[method] = Estimate(
+                method, returns.value, value, value - returns.value, interval.std, interval.low, interval.high
+            )
+    for warning in warnings:
+        log.warning("Policy %r: %s", target.runner.policy.name, warning)
+    return Estimates(
+        target.runner.policy.name,
+        len(episodes),
+        len(rewards),
+        gamma,
+        level,
+        returns.value,
+        behavior.low,
+        behavior.high,
+        size,
+        results,
+        warnings,
+    )
+
+
+def estimate_policy(
+    policy: PolicyRunner,
+    data: Source,
+    methods: Sequence[str] = ("wis", "dm", "dr"),
+    *,
+    explore: bool = True,
+    policy_id: str | None = None,
+    drop_cut: bool = False,
+    **settings: Any,
+) -> Estimates:
+    """Estimates the mean discounted return that a policy would have, from the episodes of another one.
+
+    With several agents an episode of an agent is one episode, and other agents are part of the environment. The agents
+    of an episode are not independent: intervals resample them together.
+
+    Args:
+        policy: as `load_policy` returns it.
+        data: a data set: what `open_dataset` takes.
+        methods: some of `METHODS`.
+        explore: True for the policy as it acts in training, False for its greedy actions.
+        policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
+        drop_cut: leave out all trajectories that were not recorded to their end; otherwise a tenth of the
+            trajectories at most, and more are refused. Either way a warning counts them.
+        settings: further arguments of `estimate`.
+    Raises:
+        DatasetError: the data does not fit the policy, or has many cut trajectories, or no log-probabilities.
+        ConfigError, PolicyError: as `estimate`.
+    """
+    if not isinstance(policy, PolicyRunner):
+        raise ConfigError(
+            "This is not a policy that can be estimated.",
+            where="estimate_policy",
+            got=f"{type(policy).__name__} {policy!r}"[:100],
+            expected="what load_policy returns",
+            fix="estimate_policy(load_policy(path), data); of a running trainer, save a checkpoint first",
+        )
+    with reading(data) as reader:
+        episodes = LoggedEpisodes.of(reader, policy, policy_id=policy_id, drop_cut=drop_cut)
+    return estimate(TargetPolicy(policy, explore=explore), episodes, methods, **settings)
+
+
+class _FittedValues(NamedTuple):
+    """The values of the rows of logged episodes: Q [N] of the logged actions, V [N], and V [n] after the last rows."""
+
+    q: np.ndarray
+    v: np.ndarray
+    v_last: np.ndarray
+
+    @classmethod
+    def of(cls, values: ActionValues, episodes: LoggedEpisodes) -> _FittedValues:
+        last = np.where(episodes.terminated, 0.0, values.v(episodes.last_obs))
+        return cls(values.q(episodes.obs, episodes.actions), values.v(episodes.obs), last)
+
+
+def _fitted(
+    methods: Sequence[str],
+    episodes: LoggedEpisodes,
+    target: TargetPolicy,
+    gamma: float,
+    values: ActionValues | None,
+    fqe: FQEConfig | None,
+    seed: int,
+) -> dict[str, _FittedValues]:
+    """Method -> values; for "dr" each episode has those that are fitted to the other half of the episodes.
+
+    Values that were fitted to a row also predict its noise, and would hide the errors that "dr" corrects. The agents of
+    an episode are in the same half, because they may share rewards and observations.
+
+    Source: Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the halves.
+    """
+    wanted = [method for method in ("dm", "dr") if method in methods]
+    if not wanted:
+        return {}
+    if values is not None:
+        return dict.fromkeys(wanted, _FittedValues.of(values, episodes))
+    from rollax.offline.estimators.fitted_q import FittedQ, FQEConfig  # which imports JAX
+
+    config = FQEConfig(seed=seed) if fqe is None else fqe
+    if not isinstance(config, FQEConfig):
+        raise ConfigError(
+            "The config of fitted Q evaluation is not an FQEConfig.",
+            where="estimate(fqe)",
+            got=config,
+            expected="FQEConfig(updates=..., ...)",
+        )
+    found, groups = {}, episodes.groups
+    count = int(groups.max()) + 1
+    if "dm" in wanted or count < 2:
+        log.info("Values are fitted to all episodes")
+        found = dict.fromkeys(wanted, _FittedValues.of(FittedQ(target, gamma, config).fit(episodes), episodes))
+    if "dr" in wanted and count > 1:
+        log.info("Values for dr are fitted to one half of the episodes, then to the other")
+        drawn = np.array_split(np.random.default_rng(seed).permutation(count), 2)
+        halves = [np.flatnonzero(np.isin(groups, half)) for half in drawn]
+        parts = [
+            _FittedValues.of(FittedQ(target, gamma, config).fit(episodes.chosen(other)), episodes.chosen(half))
+            for half, other in (halves, halves[::-1])
+        ]
+        numbers = np.concatenate(halves)
+        rows = np.argsort(np.repeat(numbers, episodes.lengths[numbers]), kind="stable")
+        q, v, last = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        found["dr"] = _FittedValues(q[rows], v[rows], last[np.argsort(numbers)])
+    return found
+
+
+def _warnings_of_values(episodes: LoggedEpisodes, gamma: float, fitted: Iterable[_FittedValues]) -> list[str]:
+    """Warnings about 'dm' and 'dr'."""
+    warnings = []
+    truncated = int(np.count_nonzero(~episodes.terminated))
+    if truncated:
+        warnings.append(
+            f"{truncated} of {len(episodes)} episodes were truncated: 'dm' and 'dr' estimate the return without the "
+            "time limit, and must not be compared with that of the data and with importance sampling, which end there"
+        )
+    if gamma < 1:
+        low, high = episodes.rewards.min(), episodes.rewards.max()
+        low, high = min(low, low / (1 - gamma)), max(high, high / (1 - gamma))
+        tolerance = 0.05 * max(high - low, abs(low), abs(high), 1.0)  # rewards may all be equal
+        for values in fitted:
+            outside = (values.v < low - tolerance) | (values.v > high + tolerance)
+            if outside.mean() > _MOST_OUTSIDE:
+                warnings.append(
+                    f"{outside.mean():.0%} of the fitted values are outside {low:.4g} to {high:.4g}, which is what the "
+                    "rewards allow: they have not settled, and 'dm' and 'dr' mean nothing; use more data, more "
+                    "updates, or a smaller lr (FQEConfig)"
+                )
+                break
+    return warnings
+
+
+def _terms(
+    method: str,
+    episodes: LoggedEpisodes,
+    gamma: float,
+    ratios: np.ndarray | None,
+    cumulative: np.ndarray | None,
+    fitted: Mapping[str, _FittedValues],
+) -> Terms:
+    rewards, lengths = episodes.rewards, episodes.lengths
+    if method in _WEIGHTED:
+        assert cumulative is not None
+        return _WEIGHTED[method](rewards, cumulative, lengths, gamma)
+    values = fitted[method]
+    if method == "dm":
+        return importance.mean_of(values.v[starts_of(lengths)])
+    assert ratios is not None
+    return importance.doubly_robust(rewards, ratios, lengths, gamma, values.q, values.v, values.v_last)
+
+
+def _log_ratios(target: TargetPolicy, episodes: LoggedEpisodes, behaviour: str, seed: int) -> np.ndarray:
+    """[N] log π(a_t | s_t) - log μ(a_t | s_t); minus infinity for actions that the policy never takes."""
+    if behaviour == "fitted":
+        from rollax.offline.estimators.behaviour import fitted_logp
+
+        logged = fitted_logp(episodes, target, seed)
+    else:
+        logged = episodes.require_logp()
+    return target.logp(episodes) - logged
+
+
+def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) -> float:
+    if log_weights.max() == -np.inf:
+        warnings.append(
+            "the policy never takes the actions of any logged episode: importance sampling says nothing about it, and "
+            "'wis' and 'wpdis' are NaN; use 'dm', or data of a policy nearer to it"
+        )
+        return 0.0
+    size = importance.effective_sample_size(log_weights)
+    if size < min(_FEW_EPISODES, episodes / 2):
+        warnings.append(
+            f"the effective sample size is {size:.1f} of {episodes} episodes: the two policies differ too much for "
+            "importance sampling; use 'dm', or data of a policy nearer to it"
+        )
+    return size
+
+
+def _warnings_of_fitted_weights(log_weights: np.ndarray, on_bound: float) -> list[str]:
+    """Warnings if the mean weight is not 1, its expectation with correct fitted probabilities, or actions were clipped.
+
+    Args:
+        on_bound: share of the actions on a bound, where clipping puts probability that no density describes.
+    """
+    warnings = []
+    if on_bound > _MOST_OUTSIDE:
+        warnings.append(
+            f"{on_bound:.0%} of the actions lie on a bound of their Box and may have been clipped: their densities are "
+            "unknown, and the importance weights are wrong; use 'dm', or data with the unclipped actions"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = np.exp(log_weights)
+        mean, error = weights.mean(), weights.std() / np.sqrt(len(weights))
+    if not abs(mean - 1) <= max(_WEIGHT_TOLERANCE, 3 * error):
+        warnings.append(
+            f"the mean importance weight is {mean:.3g} instead of 1: the fitted model of the behaviour policy does not "
+            "describe the data, and 'is' and 'pdis' are wrong by about this factor; use data with `action_logp`, more "
+            "of it, or 'dm'"
+        )
+    return warnings
+
+
+def _checked(
+    methods: Sequence[str],
+    gamma: float | None,
+    behaviour: str,
+    level: float,
+    resamples: int,
+    seed: int,
+    target: TargetPolicy,
+) -> float:
+    for where, names, known in (
+        ("off_policy_estimation_methods", methods, METHODS),
+        ("behaviour of estimate", [behaviour], ("logged", "fitted")),
+    ):
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    "Unknown name.", where=where, got=name, expected=f"one of {list(known)}", fix=nearest(name, known)
+                )
+    if gamma is None:
+        config = target.runner.policy.config
+        gamma = float(config.get("gamma", 1.0) if isinstance(config, Mapping) else getattr(config, "gamma", 1.0))
+    for name, value, fits, expected in (
+        ("gamma", gamma, is_number(gamma) and 0 <= gamma <= 1, "a number within 0 and 1"),
+        ("level", level, is_number(level) and 0 < level < 1, "a number within 0 and 1"),
+        ("resamples", resamples, is_whole(resamples) and resamples > 0, "a whole number, 1 or more"),
+        ("seed", seed, is_whole(seed) and seed >= 0, "a whole number, 0 or more"),
+    ):
+        if not fits:
+            raise ConfigError(f"`{name}` is out of range.", where="estimate", got=value, expected=expected)
+    return gamma

@@ -1,0 +1,244 @@
+"""Fitted Q evaluation: the action values of a target policy, learned from logged transitions."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from gymnasium import spaces
+
+from rollax.batch import SampleBatch
+from rollax.core import runtime, trees
+from rollax.core.numbers import is_number, is_whole
+from rollax.errors import PolicyError
+from rollax.models.action_values import ActionValue
+from rollax.models.config import ModelConfig
+from rollax.models.q_network import QNetwork
+from rollax.offline.estimators.episodes import LoggedEpisodes
+from rollax.offline.estimators.target_policy import TargetPolicy, in_parts
+from rollax.offline.formats.common import check_setting
+from rollax.ops.masked import masked_mean
+from rollax.policy.gradient_steps import GradientSteps
+from rollax.policy.learner import Learner
+from rollax.policy.minibatches import Minibatches, acting_bucket
+from rollax.policy.split_model import SplitModel
+from rollax.policy.update_plan import polyak_average
+
+log = logging.getLogger("rollax.offline.estimators")
+_UPDATES_AT_ONCE = 2000
+_NEXT_WEIGHTS, _NEXT_ACTIONS = "next_weights", "next_actions"
+
+
+class ActionValues(Protocol):
+    """Q and V of a target policy, for direct and doubly robust estimates."""
+
+    def q(self, obs: trees.Tree, actions: trees.Tree) -> np.ndarray:
+        """[N] Q(s, a) of N raw observations, and actions in the scale of the policy."""
+        ...
+
+    def v(self, obs: trees.Tree) -> np.ndarray:
+        """[N] V(s) = Σ_a π(a | s) Q(s, a)."""
+        ...
+
+
+@dataclass(frozen=True)
+class FQEConfig:
+    """Settings of fitted Q evaluation.
+
+    Attributes:
+        hiddens: widths of the network's layers; with none and one-hot observations the values are a table.
+        updates: gradient steps.
+        batch_size: rows of one step.
+        lr: step size of Adam; it falls every 2000 updates, linearly with the share of `updates` that is done, so that
+            the last steps average.
+        tau: Polyak coefficient τ of the target network; None: 5 / ((1 - γ) `updates`), from 0.01 to 0.2, so that
+            rewards 1 / (1 - γ) steps ahead, which reach a value by one update of the targets each, are in the values.
+        samples: actions of the target policy drawn for each state, with other than Discrete actions.
+        seed: of weights and minibatches. Actions are drawn with the random numbers of the policy.
+    """
+
+    hiddens: Sequence[int] = (128, 128)
+    updates: int = 10_000
+    batch_size: int = 256
+    lr: float = 1e-3
+    tau: float | None = None
+    samples: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        hiddens = isinstance(self.hiddens, Sequence) and all(is_whole(width) and width > 0 for width in self.hiddens)
+        tau = self.tau
+        for name, fits, expected in (
+            ("hiddens", hiddens, "whole numbers, 1 or more"),
+            ("updates", is_whole(self.updates) and self.updates > 0, "a whole number, 1 or more"),
+            ("batch_size", is_whole(self.batch_size) and self.batch_size > 0, "a whole number, 1 or more"),
+            ("samples", is_whole(self.samples) and self.samples > 0, "a whole number, 1 or more"),
+            ("lr", is_number(self.lr) and 0 < self.lr < math.inf, "a number above 0"),
+            ("tau", tau is None or (is_number(tau) and 0 < tau <= 1), "a number above 0 and up to 1, or None"),
+            ("seed", is_whole(self.seed) and self.seed >= 0, "a whole number, 0 or more"),
+        ):
+            check_setting(f"FQEConfig.{name}", getattr(self, name), fits, expected)
+
+    def target_rate(self, gamma: float) -> float:
+        """τ."""
+        if self.tau is not None:
+            return self.tau
+        return min(max(5 / max((1 - gamma) * self.updates, 1e-6), 0.01), 0.2)
+
+
+class FittedQ:
+    """Action values of a target policy by fitted Q evaluation (FQE).
+
+    Minimizes (Q(s, a) - r - γ Σ_a' π(a' | s') Q̄(s', a'))² over the logged transitions, with Q̄ a slowly moving copy.
+    A truncated trajectory continues with the values of its last observation.
+
+    Source: Le, Voloshin and Yue (2019), "Batch policy learning under constraints", Algorithm 3, arXiv:1903.08738.
+    Deviations: gradient steps with a target network in the place of a regression to its end in each iteration; values
+        of Box actions are means over `samples` actions drawn from the policy, and clipped as for the environment.
+
+    Args:
+        target: the policy to evaluate, without memory.
+        gamma: γ.
+    Raises:
+        PolicyError: a policy with memory, or with actions that are neither Discrete nor a Box.
+    """
+
+    def __init__(self, target: TargetPolicy, gamma: float, config: FQEConfig | None = None) -> None:
+        self.target, self.gamma, self.config = target, gamma, config or FQEConfig()
+        policy = target.runner.policy
+        self.check(policy)
+        runtime.configure_jax()
+        rngs = nnx.Rngs(self.config.seed)
+        model_config = ModelConfig(fcnet_hiddens=tuple(self.config.hiddens), fcnet_activation="relu")
+        network: Any
+        if isinstance(policy.action_space, spaces.Discrete):
+            count = int(policy.action_space.n)
+            network = QNetwork(policy.observation_space, count, model_config, dueling=False, rngs=rngs)
+        else:
+            assert isinstance(policy.action_space, spaces.Box)
+            network = ActionValue(policy.observation_space, policy.action_space, model_config, rngs=rngs)
+        self._split = SplitModel(network)
+        params, extra = self._split.arrays_of(network)
+        parts = sorted({name.partition(".")[0] for name in params})
+        optimizer, targets = optax.scale_by_adam(), polyak_average(self.config.target_rate(gamma), parts)
+        steps = partial(GradientSteps, self._loss, optimizer, updated_targets=targets)
+        self._learner = Learner(steps, optimizer, params, extra, has_targets=True)
+        self._values = jax.jit(self._network_values)
+        self._rng = np.random.default_rng(self.config.seed)
+
+    def fit(self, episodes: LoggedEpisodes) -> FittedQ:
+        """Learns from all transitions; returns itself."""
+        config, target = self.config, self.target
+        following = episodes.following()
+        columns: dict[str, Any] = {
+            SampleBatch.OBS: target.filtered(episodes.obs),
+            SampleBatch.ACTIONS: self._inputs_of(episodes.actions),
+            SampleBatch.REWARDS: episodes.rewards.astype(np.float32),
+            SampleBatch.DISCOUNTS: episodes.discounts(self.gamma).astype(np.float32),
+            SampleBatch.NEW_OBS: target.filtered(following),
+        }
+        rows = len(episodes.rewards)
+        if target.is_discrete:
+            columns[_NEXT_WEIGHTS] = target.probabilities(following).astype(np.float32)
+        else:
+            columns[_NEXT_ACTIONS] = self._drawn(following)
+        columns = trees.pad(columns, acting_bucket(rows))
+        for first in range(0, config.updates, _UPDATES_AT_ONCE):
+            steps = min(_UPDATES_AT_ONCE, config.updates - first)
+            plan = self._rng.integers(rows, size=(steps, config.batch_size), dtype=np.int32)
+            rate = config.lr * (1 - first / config.updates)
+            batches = Minibatches(plan, steps, 0, acting_bucket(rows))
+            update = self._learner.learn(columns, batches, {"lr": np.float32(rate)}, where="fitted Q evaluation")
+            if update.error is not None:
+                raise update.error
+            log.info("Fitted Q evaluation: %d of %d updates", first + steps, config.updates)
+        return self
+
+    def q(self, obs: trees.Tree, actions: trees.Tree) -> np.ndarray:
+        given = self._inputs_of(actions)[:, None]
+        if self.target.is_discrete:
+            return np.take_along_axis(self._rows(obs), given, axis=1)[:, 0]
+        return self._rows(obs, given)[:, 0]
+
+    def v(self, obs: trees.Tree) -> np.ndarray:
+        if self.target.is_discrete:
+            return (self._rows(obs) * self.target.probabilities(obs)).sum(axis=1)
+        return self._rows(obs, self._drawn(obs)).mean(axis=1)
+
+    def _drawn(self, obs: trees.Tree) -> np.ndarray:
+        """[N, K, *shape] actions of the policy for N raw observations."""
+        drawn = self._inputs_of(self.target.sampled(obs, self.config.samples))
+        return drawn.reshape(trees.length(obs), -1, *drawn.shape[1:])
+
+    def _inputs_of(self, actions: np.ndarray) -> np.ndarray:
+        """The network's inputs: indices of Discrete actions, and Box actions as the environment receives them.
+
+        A log may have only the clipped actions, and values beyond the bounds would then be extrapolated.
+        """
+        runner = self.target.runner
+        if isinstance(runner.policy.action_space, spaces.Discrete):
+            return np.asarray(actions, np.int32) - np.int32(runner.policy.action_space.start)
+        return np.asarray(runner.action_map.received(actions), np.float32)
+
+    def _rows(self, obs: trees.Tree, actions: np.ndarray | None = None) -> np.ndarray:
+        """[N, n] values of all actions, or [N, K] those of K actions for each observation."""
+
+        def values(columns: Any) -> np.ndarray:
+            count, variables = trees.length(columns), self._learner.variables
+            padded = trees.pad({**columns, "obs": self.target.filtered(columns["obs"])}, acting_bucket(count))
+            return np.asarray(self._values(variables.params, variables.extra, padded))[:count]
+
+        columns = {"obs": obs} if actions is None else {"obs": obs, "actions": actions}
+        return in_parts(values, columns).astype(np.float64)
+
+    # Traced by JAX.
+
+    def _network_values(self, params: Any, extra: Any, columns: Mapping[str, Any]) -> jax.Array:
+        network, obs = self._split.merge(params, extra), columns["obs"]
+        if "actions" not in columns:
+            return network(obs).policy
+        count = columns["actions"].shape[1]
+        flat = columns["actions"].reshape(-1, *columns["actions"].shape[2:])
+        return network(obs, flat).reshape(-1, count)  # repeats the features of observations
+
+    def _loss(
+        self, params: Any, targets: Any, extra: Any, batch: Mapping[str, Any], mask: jax.Array, coefficients: Any
+    ) -> tuple[jax.Array, tuple[dict, Any]]:
+        following: dict[str, Any] = {"obs": batch[SampleBatch.NEW_OBS]}
+        if _NEXT_ACTIONS in batch:
+            following["actions"] = batch[_NEXT_ACTIONS]
+            next_values = self._network_values(targets, extra, following).mean(axis=1)
+        else:
+            next_values = (self._network_values(targets, extra, following) * batch[_NEXT_WEIGHTS]).sum(axis=1)
+        target = batch[SampleBatch.REWARDS] + batch[SampleBatch.DISCOUNTS] * next_values
+        model = self._split.merge(params, extra, learning=True)
+        actions = batch[SampleBatch.ACTIONS]
+        if self.target.is_discrete:
+            values = jnp.take_along_axis(model(batch[SampleBatch.OBS]).policy, actions[:, None], axis=1)[:, 0]
+        else:
+            values = model(batch[SampleBatch.OBS], actions)
+        loss = masked_mean(jnp.square(values - target), mask)
+        return loss, ({"total_loss": loss}, self._split.extra_of(model))
+
+    @staticmethod
+    def check(policy: Any) -> None:
+        """PolicyError where the policy has memory, or actions that are neither Discrete nor a Box."""
+        space = policy.action_space
+        box = isinstance(space, spaces.Box) and math.prod(space.shape) > 0
+        if policy.get_initial_state() or not (box or isinstance(space, spaces.Discrete)):
+            raise PolicyError(
+                "Fitted Q evaluation does not support this policy.",
+                where=policy.label,
+                got=f"action space {space}{', with memory' if policy.get_initial_state() else ''}",
+                expected="Discrete or Box actions, and no memory",
+                fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
+            )

@@ -1,0 +1,161 @@
+"""`TargetPolicy`: the probabilities with which a policy would take logged actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax.core import trees
+from rollax.errors import PolicyError
+from rollax.offline.estimators.episodes import LoggedEpisodes
+from rollax.offline.estimators.importance import starts_of
+from rollax.policy.policy import Policy
+from rollax.rollout.policy_runner import PolicyRunner
+
+_ROWS_AT_ONCE = 4096
+
+
+class TargetPolicy:
+    """A policy whose value is estimated.
+
+    Args:
+        runner: the policy with its observation filter and action map, as `load_policy` returns it.
+        explore: True for the policy as it acts in training, False for its greedy actions.
+    """
+
+    def __init__(self, runner: PolicyRunner, *, explore: bool = True) -> None:
+        self.runner, self.explore = runner, explore
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether there are finitely many actions, of one choice."""
+        return isinstance(self.runner.policy.action_space, spaces.Discrete)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether its actions depend on earlier steps."""
+        return bool(self.runner.policy.get_initial_state())
+
+    def filtered(self, obs: trees.Tree) -> trees.Tree:
+        """Raw observations as the policy receives them."""
+        return self.runner.filter(obs, update=False)
+
+    def logp(self, episodes: LoggedEpisodes) -> np.ndarray:
+        """[N] log π(a_t | s_t) of the logged actions; minus infinity for actions that it never takes.
+
+        Raises:
+            PolicyError: the policy has no probabilities for these actions, such as a greedy one with Box actions.
+        """
+        actions = episodes.actions
+        if self.has_memory:
+            return self._logp_with_memory(episodes, actions)
+        space = self.runner.policy.action_space
+        if isinstance(space, spaces.Discrete):
+            indices = np.asarray(actions, np.int64) - int(space.start)
+            with np.errstate(divide="ignore"):
+                return np.log(self.probabilities(episodes.obs)[np.arange(len(indices)), indices])
+        return in_parts(lambda some: self._logp_of(some[1], self.filtered(some[0]), {})[0], (episodes.obs, actions))
+
+    def probabilities(self, obs: trees.Tree) -> np.ndarray:
+        """[N, n] π(a | s) of all actions of a Discrete space, for N raw observations.
+
+        Raises:
+            PolicyError: a policy with memory, or without probabilities.
+        """
+        policy = self.runner.policy
+        if self.has_memory:
+            raise PolicyError(
+                "The values of all actions cannot be computed for a policy with memory.",
+                where=policy.label,
+                got="a recurrent model",
+                expected="a policy that depends only on the observation",
+                fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
+            )
+        found = in_parts(lambda some: policy.action_probabilities(self.filtered(some), explore=self.explore), obs)
+        return np.asarray(found, np.float64)
+
+    def on_bound(self, actions: trees.Tree) -> np.ndarray:
+        """[N] whether an element of an action, in the scale of the policy, lies exactly on a bound of its Box.
+
+        Actions beyond a bound do not count: their densities are those of the policy.
+        """
+        action_map = self.runner.action_map
+        unchanged = trees.tree_map(
+            lambda one, other: np.isclose(one, other, atol=1e-5).reshape(len(one), -1).all(axis=1),
+            *(actions, action_map.received(actions)),
+        )
+        return action_map.on_bound(action_map(actions)) & np.all([*trees.leaves(unchanged)], axis=0)
+
+    def sampled(self, obs: trees.Tree, count: int) -> trees.Tree:
+        """Columns [N · count, ...] of policy actions for N raw observations: `count` adjacent ones for each."""
+        rows = np.repeat(np.arange(trees.length(obs)), count if self.explore else 1)
+        return in_parts(lambda some: self._act(self.filtered(trees.index(obs, some)), {}, sample=True)[0], rows)
+
+    def _act(self, obs: trees.Tree, context: dict[str, Any], *, sample: bool = False) -> tuple[Any, Any, Any]:
+        return self.runner.act(obs, sample and self.explore, self.runner.policy.timestep, context)
+
+    def _logp_of(
+        self, actions: trees.Tree, obs: trees.Tree, context: dict[str, Any]
+    ) -> tuple[np.ndarray, Sequence[Any]]:
+        """[N] log-probabilities of actions in filtered observations, and the states for the next step."""
+        if self.explore:
+            logp, states = self.runner.policy.action_logp(actions, obs, **context)
+            return np.asarray(logp, np.float64), states
+        if not all(leaf.dtype.kind in "iub" for leaf in trees.leaves(actions)):
+            raise _without_density(self.runner)
+        greedy, states, _ = self._act(obs, context)
+        # By key: JAX returns the parts of a Dict in alphabetical order, a log in an order of its own.
+        same = trees.tree_map(lambda one, other: (one == other).reshape(len(one), -1).all(axis=1), actions, greedy)
+        return np.where(np.all([*trees.leaves(same)], axis=0), 0.0, -np.inf), states
+
+    def _logp_with_memory(self, episodes: LoggedEpisodes, actions: trees.Tree) -> np.ndarray:
+        """Runs all trajectories in parallel, step by step, with the logged actions as those of the policy."""
+        policy, starts = self.runner.policy, starts_of(episodes.lengths)
+        logp = np.empty(len(episodes.rewards))
+        order = np.argsort(-episodes.lengths, kind="stable")
+        context = policy.memory_of(len(order), None, None, None)
+        for step in range(int(episodes.lengths.max())):
+            alive = order[episodes.lengths[order] > step]
+            rows = starts[alive] + step
+            context = {
+                name: [part[: len(alive)] for part in value]
+                if isinstance(value, list)
+                else trees.index(value, slice(len(alive)))
+                for name, value in context.items()
+            }
+            taken = trees.index(actions, rows)
+            logp[rows], states = self._logp_of(taken, self.filtered(trees.index(episodes.obs, rows)), context)
+            rewards = self.runner.clipped(episodes.rewards[rows].astype(np.float32))
+            context = policy.memory_of(len(rows), states, self.runner.action_map.received(taken), rewards)
+        return logp
+
+
+@contextmanager
+def acting_state_kept(policy: Policy) -> Iterator[None]:
+    """A block in which a policy acts; its random state is restored afterwards."""
+    state = policy.get_acting_state()
+    try:
+        yield
+    finally:
+        policy.set_acting_state(state)
+
+
+def in_parts(function: Callable[[trees.Tree], trees.Tree], columns: trees.Tree) -> Any:
+    """The columns that a function returns for columns of the same length, computed for some thousand rows at a time."""
+    parts = range(0, trees.length(columns), _ROWS_AT_ONCE)
+    return trees.concat([function(trees.index(columns, slice(first, first + _ROWS_AT_ONCE))) for first in parts])
+
+
+def _without_density(runner: PolicyRunner) -> PolicyError:
+    policy = runner.policy
+    return PolicyError(
+        "The policy has no probabilities for logged actions.",
+        where=policy.label,
+        got="a greedy policy, whose actions have no density",
+        expected="explore=True",
+        fix="estimate it by 'dm', which requires no probabilities; or estimate the stochastic policy",
+    )

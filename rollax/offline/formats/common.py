@@ -1,0 +1,300 @@
+"""The common parts of formats: spaces as settings, columns from values, and skipped parts."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Dict
+
+from rollax.batch import DEFAULT_POLICY
+from rollax.config.stored import space_from_json
+from rollax.core import spaces
+from rollax.core.numbers import is_number, is_whole, numeric_array
+from rollax.core.spaces import same_space, space_text
+from rollax.core.trees import Tree
+from rollax.env.registry import id_without_module
+from rollax.errors import ConfigError, DatasetError, SpaceError
+from rollax.offline.dataset import DatasetReader, RecordedTrajectory, skip
+
+log = logging.getLogger("rollax.offline")
+
+Ids = tuple[str, Hashable, str]
+"""Episode, agent, policy."""
+GivenSpace = Space | Mapping[str, Any] | None
+"""A space, its JSON, or a mapping from policy id to one of these."""
+
+
+class FormatReader(DatasetReader):
+    """A reader of files without spaces, of which some parts may be broken; a subclass has `_read`.
+
+    Args:
+        observation_space: the space of one agent's observations, or its JSON; for data of several policies, or of one
+            that is not "default_policy", a mapping policy id -> space; None: unknown.
+        action_space: the action space of the environment, in the same forms.
+        env: a Gymnasium id, for spaces that are not given.
+        actions_of: "policy" or "environment", the scale of `actions`, see `DatasetReader`; None: the format's.
+        max_broken: maximum number of broken lines or files that are skipped; one more raises.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_space: GivenSpace = None,
+        action_space: GivenSpace = None,
+        env: str | None = None,
+        actions_of: Literal["policy", "environment"] | None = None,
+        max_broken: int = 0,
+    ) -> None:
+        self.broken: list[str] = []
+        if actions_of not in (None, "policy", "environment"):
+            raise ConfigError(
+                "Unknown scale of actions.", where="actions_of", got=actions_of, expected="policy or environment"
+            )
+        self.actions_of = actions_of or type(self).actions_of
+        check_max_broken(max_broken)
+        self._max_broken = max_broken
+        self._unopened = 0  # the messages in `broken` from opening the files
+        self._warned = False
+        self.left_out = 0  # trajectories of a single step that is left out
+        self.header: Mapping[str, Any] = {} if env is None else {"env": env}
+        self.observation_spaces: dict[str, Space] = _by_policy(observation_space, "observation_space", env)
+        self.action_spaces: dict[str, Space] = _by_policy(action_space, "action_space", env)
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        """As `DatasetReader.trajectories`; the first time, a warning counts the last steps that are left out."""
+        del self.broken[self._unopened :]
+        self.left_out = 0
+        rewards: list[float] = []
+        for trajectory in self._read():
+            if trajectory.shortened:
+                rewards.append(trajectory.reward_left_out or 0.0)
+            yield trajectory
+        if self._warned:
+            return
+        self._warned = bool(rewards or self.left_out)
+        if self.left_out:
+            log.warning(
+                "%d trajectories of one step are left out, because neither a termination nor the observation after the "
+                "step is known. If each step is an episode, mark it as terminated: in CSV by "
+                "ends='terminated' or a column terminated.",
+                self.left_out,
+            )
+        if rewards:
+            log.warning(
+                "%d truncated trajectories are read without their last step, because the observation after it is not "
+                "known. Their rewards, %g on average, count in returns, but not in estimates and learning.",
+                *(len(rewards), sum(rewards) / len(rewards)),
+            )
+
+    @abstractmethod
+    def _read(self) -> Iterator[RecordedTrajectory]:
+        """All trajectories once; `skip` gets the errors."""
+
+    def skip(self, error: DatasetError) -> None:
+        """Records a broken part; raises the error if there are too many."""
+        skip(self.broken, error, self._max_broken)
+
+    def spaces_of(self, policy_id: str, where: str) -> tuple[Space | None, Space | None]:
+        """The spaces of observations and actions of a policy; None if no policy has one.
+
+        Raises:
+            ConfigError: only other policies have one.
+        """
+        known = {"observation_space": self.observation_spaces, "action_space": self.action_spaces}
+        for name, by_policy in known.items():
+            if by_policy and policy_id not in by_policy:
+                raise ConfigError(
+                    "A policy has no space.",
+                    where=f"{where}, policy {policy_id!r}",
+                    got=f"{name} of {', '.join(map(repr, by_policy))}",
+                    expected="a space for each policy of the data",
+                    fix=f"pass the setting {name} as {{policy id: space}}",
+                )
+        return self.observation_spaces.get(policy_id), self.action_spaces.get(policy_id)
+
+
+def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
+    """Raises ConfigError for a wrong setting of a format."""
+    if not fits:
+        raise ConfigError("The setting has the wrong type.", where=f"setting {name!r}", got=value, expected=expected)
+
+
+def check_max_broken(max_broken: Any) -> None:
+    """Raises ConfigError for an invalid number of broken parts."""
+    check_setting("max_broken", max_broken, is_whole(max_broken) and max_broken >= 0, "a whole number, 0 or more")
+
+
+def check_max_decoded_gb(max_decoded_gb: Any) -> None:
+    """Raises ConfigError for an invalid limit in GiB."""
+    fits = is_number(max_decoded_gb) and max_decoded_gb > 0
+    check_setting("max_decoded_gb", max_decoded_gb, fits, "a number of GiB above 0")
+
+
+def _by_policy(given: Any, name: str, env: str | None) -> dict[str, Space]:
+    if isinstance(given, Mapping) and not isinstance(given, Space):
+        parts = given.values()
+        if given and all(isinstance(part, Space | Mapping) for part in parts):  # JSON of a space has a text, its type
+            return {policy_id: _space(part, f"{name} of {policy_id!r}", None) for policy_id, part in given.items()}
+    space = _space(given, name, env)
+    return {} if space is None else {DEFAULT_POLICY: space}
+
+
+def _space(given: Any, name: str, env: str | None) -> Any:
+    if isinstance(given, Mapping) and not isinstance(given, Space):
+        try:
+            return space_from_json(given, name)
+        except SpaceError as error:
+            raise ConfigError(
+                "The setting does not describe a space.",
+                where=f"setting {name!r}",
+                got=error.parts["got"],
+                expected='such as {"type": "Box", "low": -1, "high": 1, "shape": [3]} or {"type": "Discrete", "n": 2}',
+                fix="see docs/offline.md, Formats, for the JSON of spaces",
+            ) from error
+    if given is None and env is not None:
+        import gymnasium
+
+        try:
+            made = gymnasium.make(id_without_module(env, "setting 'env'"))
+        except gymnasium.error.Error as error:
+            raise ConfigError(
+                "Unknown environment.",
+                where="setting 'env'",
+                got=f"{env} ({error})",
+                expected="a Gymnasium id",
+                fix="register it, or pass observation_space and action_space",
+            ) from error
+        try:
+            return getattr(made, name)
+        finally:
+            made.close()
+    if not isinstance(given, Space | None):
+        raise ConfigError(
+            "The setting is not a space.",
+            where=name,
+            got=given,
+            expected="a space, its JSON, or a mapping from policy ids to these",
+        )
+    return given
+
+
+def take_space(known: dict[str, Space], policy_id: str, space: Space, kind: str, where: Any, first: Any) -> None:
+    """Adds the space of a policy; DatasetError if an earlier file has another one.
+
+    Args:
+        known: policy id -> space of earlier files.
+        kind: "observation_space" or "action_space".
+        where: the file.
+        first: the first file.
+    """
+    if not same_space(known.setdefault(policy_id, space), space):
+        raise DatasetError(
+            f"The files have different {kind.replace('_', ' ')}s.",
+            where=f"{where}, policy {policy_id!r}",
+            got=space_text(space),
+            expected=f"{space_text(known[policy_id])}, as in {first}",
+            fix="read data of one environment at a time",
+        )
+
+
+def check_spaces_known(reader: DatasetReader, where: Any) -> None:
+    """Raises a DatasetError if a policy has no space, as formats with spaces require."""
+    observed, acted = reader.observation_spaces.keys(), reader.action_spaces.keys()
+    if not observed or observed != acted:
+        raise DatasetError(
+            "The spaces of the data are not known.",
+            where=where,
+            got=f"observation spaces of the policies {sorted(observed)}, action spaces of {sorted(acted)}",
+            expected="both spaces of each policy",
+            fix='pass them as settings: {"env": "CartPole-v1"}, or observation_space and action_space, each a space or '
+            "{policy id: space}",
+        )
+
+
+def warn_of_logp(path: Path, count: int) -> None:
+    """Warns that the log-probabilities of `count` trajectories were left out of a file, if there are any."""
+    if count:
+        log.warning(
+            "%s: the log-probabilities of %d trajectories are left out: the format cannot store them, or they are "
+            "not those of the actions that the environment received. Importance sampling reads them; rollax's own "
+            "format keeps them.",
+            *(path, count),
+        )
+
+
+def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
+    """Columns from a list of values; without a space, numbers become float32 and integers int64.
+
+    Keys of a Dict space may be strings in the values, as in JSON.
+
+    Raises:
+        DatasetError: values that are not an array of numbers, or not in the space.
+    """
+    if isinstance(values, Mapping):  # one column per key
+        parts: dict[Any, Space] = {**space.spaces} if isinstance(space, Dict) else {}
+        keys: dict[Any, Any] = {str(key): key for key in parts}
+        return {
+            keys.get(key, key): columns_of(parts.get(keys.get(key, key)), part, f"{name}[{key!r}]", where)
+            for key, part in values.items()
+        }
+    try:
+        if space is not None:
+            column = spaces.walk(
+                lambda leaf, _, parts: spaces.in_dtype(leaf, numeric_array(parts)), space, values, part=_part_of_each
+            )
+            spaces.walk(lambda leaf, path, part: _check_leaf(leaf, part, len(values)), space, column)
+            return column
+        return _plain_columns(values)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        raise DatasetError(
+            "The values do not belong to the space."
+            if space is not None
+            else "The values cannot be converted to an array.",
+            where=f"{where}, {name}",
+            got=f"{type(error).__name__}: {error}",
+            expected=str(space) if space is not None else "numbers, in rows of equal shape",
+            fix="correct the line, or the setting of the space",
+        ) from error
+
+
+def one_per_step(values: Any, name: str, where: str, dtype: Any = np.float64) -> np.ndarray:
+    """[T] numbers or flags from [T] or [T, 1]; DatasetError for another shape."""
+    try:
+        array = numeric_array(values)
+        if array.dtype.kind in "US" or (array.ndim != 1 and array.shape[1:] != (1,)):
+            raise TypeError(f"{array.dtype} of shape {array.shape}")
+    except TypeError as error:
+        raise DatasetError(
+            "The values are not one number for each step.",
+            where=f"{where}, {name}",
+            got=str(error),
+            expected="numbers of shape [T] or [T, 1]",
+            fix="choose one of the values, or add them up, before the data is read",
+        ) from None
+    return array.astype(dtype).reshape(-1)
+
+
+def _part_of_each(values: list[Any], key: Any) -> list[Any]:
+    return [value[str(key) if isinstance(value, Mapping) and key not in value else key] for value in values]
+
+
+def _check_leaf(leaf: Space, part: np.ndarray, rows: int) -> None:
+    if part.shape != (rows, *(leaf.shape or ())):
+        raise ValueError(f"an array of shape {part.shape}, for {rows} values of {leaf}")
+
+
+def _plain_columns(values: Any) -> Tree:
+    if len(values) and isinstance(values[0], Mapping):
+        return {key: _plain_columns([value[key] for value in values]) for key in values[0]}
+    array = numeric_array(values)
+    if array.dtype.kind == "f":
+        return array.astype(np.float32)
+    if array.dtype.kind not in "biu":
+        raise ValueError(f"values of type {array.dtype}")
+    return array

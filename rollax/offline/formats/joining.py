@@ -1,0 +1,190 @@
+"""Joins pieces of trajectories, adds the last observation, and groups trajectories by episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax.batch import SampleBatch
+from rollax.core import trees
+from rollax.core.trees import Tree
+from rollax.errors import DatasetError
+from rollax.offline.dataset import RecordedTrajectory
+from rollax.offline.formats.common import Ids
+
+
+class Assembler:
+    """Joins consecutive pieces of trajectories.
+
+    An agent may skip steps of the environment, so a gap in `t` does not show that rows are missing. If the observation
+    after a row differs from that of the next row, rows are missing: the next row then begins another trajectory, which
+    continues the previous one. Without `t`, this is checked only between pieces.
+
+    Args:
+        skip: called with the error of a trajectory whose pieces do not fit together.
+    """
+
+    def __init__(self, skip: Callable[[DatasetError], None]) -> None:
+        self._open: dict[Ids, _Open] = {}
+        self._skip = skip
+        self.left_out = 0
+        """Trajectories without remaining steps."""
+
+    def __contains__(self, key: Ids) -> bool:
+        """Whether there is an unfinished trajectory of this key."""
+        return key in self._open
+
+    @property
+    def episodes(self) -> set[str]:
+        """The ids of the episodes with unfinished trajectories."""
+        return {episode for episode, _, _ in self._open}
+
+    def add(
+        self,
+        key: Ids,
+        columns: dict[str, Tree],
+        ends: tuple[bool, bool],
+        new_obs: Tree | None,
+        where: str,
+        *,
+        continues: bool = False,
+    ) -> Iterator[RecordedTrajectory]:
+        """Adds rows of (episode, agent, policy); returns the trajectories that end with them.
+
+        Args:
+            columns: columns of equal length, including `obs`.
+            ends: (terminated, truncated) after the last row.
+            new_obs: the observations after the rows, of the same length; None: unknown.
+            continues: whether earlier steps are missing, if these rows begin a trajectory.
+        """
+        found = self._open.setdefault(key, _Open(where, continues))
+        found.parts.append(columns)
+        found.new_obs.append(new_obs)
+        if any(ends):
+            yield from self.finish(key, ends)
+
+    def rest(self) -> Iterator[RecordedTrajectory]:
+        """The unfinished trajectories."""
+        for key in list(self._open):
+            yield from self.finish(key)
+
+    def finish(self, key: Ids, ends: tuple[bool, bool] = (False, False)) -> Iterator[RecordedTrajectory]:
+        """The trajectories of a key with its rows so far, if there are any."""
+        found = self._open.pop(key, None)
+        if found is None:
+            return
+        try:
+            made = list(found.trajectories(key, ends))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._skip(
+                DatasetError(
+                    "The rows of a trajectory do not have the same columns.",
+                    where=f"{found.where}, episode {key[0]}",
+                    got=f"{type(error).__name__}: {error}",
+                    expected="the same columns, with values of the same shape, in all rows and in new_obs",
+                    fix="use another copy, or skip broken files with max_broken",
+                )
+            )
+            return
+        self.left_out += made.count(None)
+        yield from (one for one in made if one is not None)
+
+
+class HeldEpisodes:
+    """Holds trajectories until their episode is over, so that those of an episode are adjacent."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[RecordedTrajectory]] = {}
+
+    def add(self, trajectories: Iterable[RecordedTrajectory]) -> None:
+        """Holds trajectories."""
+        for one in trajectories:
+            self._held.setdefault(one.episode_id, []).append(one)
+
+    def release(self, going_on: Collection[str] = ()) -> Iterator[RecordedTrajectory]:
+        """Removes and returns the trajectories of all other episodes."""
+        for episode in [episode for episode in self._held if episode not in going_on]:
+            yield from self._held.pop(episode)
+
+
+@dataclass
+class _Open:
+    """The rows of an unfinished trajectory, and the observations after them, by piece."""
+
+    where: str
+    continues: bool
+    parts: list[dict[str, Tree]] = field(default_factory=list)
+    new_obs: list[Tree | None] = field(default_factory=list)
+
+    def trajectories(self, key: Ids, ends: tuple[bool, bool]) -> Iterator[RecordedTrajectory | None]:
+        """The trajectory of these rows, or several if rows are missing; None for one without remaining steps."""
+        columns = {name: trees.concat([part[name] for part in self.parts]) for name in self.parts[0]}
+        steps = trees.length(columns[SampleBatch.REWARDS])
+        new_obs = None if any(part is None for part in self.new_obs) else trees.concat(self.new_obs)
+        missing = [] if new_obs is None else self._rows_after_missing(columns, new_obs)
+        for start, stop in pairwise([0, *missing, steps]):
+            rows = {name: trees.index(column, slice(start, stop)) for name, column in columns.items()}
+            last = None if new_obs is None else trees.index(new_obs, stop - 1)
+            over = ends if stop == steps else (False, False)
+            yield with_last_obs(rows, last, over, key, self.where, continues=self.continues or start > 0)
+
+    def _rows_after_missing(self, columns: dict[str, Tree], new_obs: Tree) -> list[int]:
+        t = columns.get(SampleBatch.T)
+        if t is None:
+            lengths = [trees.length(part[SampleBatch.REWARDS]) for part in self.parts]
+            rows = np.cumsum(lengths)[:-1]
+        else:
+            rows = np.flatnonzero(np.diff(t) != 1) + 1
+        same = trees.tree_map(same_rows, trees.index(new_obs, rows - 1), trees.index(columns[SampleBatch.OBS], rows))
+        return rows[~np.all(list(trees.leaves(same)), axis=0)].tolist()
+
+
+def same_rows(ours: NDArray, theirs: NDArray) -> NDArray[np.bool_]:
+    """[n] whether rows are equal; NaN equals NaN."""
+    equal = (ours == theirs) | ((ours != ours) & (theirs != theirs))
+    return equal.all(axis=tuple(range(1, equal.ndim)))
+
+
+def with_last_obs(
+    columns: dict[str, Tree],
+    last: Tree | None,
+    ends: tuple[bool, bool],
+    ids: Ids,
+    where: str,
+    *,
+    continues: bool = False,
+) -> RecordedTrajectory | None:
+    """The trajectory with T + 1 observations; None if no step remains.
+
+    An unknown terminal observation is replaced by the previous one, because its value is not used. Without a
+    termination the last step is left out, because the observation after it is unknown; `reward_left_out` keeps its
+    reward.
+
+    Args:
+        columns: columns of T rows.
+        last: the observation after the last row; None: unknown.
+        ends: (terminated, truncated).
+        ids: episode, agent and policy.
+        continues: whether earlier steps are missing.
+    """
+    obs, left_out = columns[SampleBatch.OBS], None
+    if last is not None:
+        after = trees.tree_map(lambda leaf: np.asarray(leaf)[None], last)
+        columns = {**columns, SampleBatch.OBS: trees.concat((obs, after))}
+    else:
+        steps = trees.length(columns[SampleBatch.REWARDS])
+        if ends[0]:
+            with_copy = trees.concat((obs, trees.index(obs, slice(steps - 1, steps))))
+            columns = {**columns, SampleBatch.OBS: with_copy}
+        elif steps < 2:
+            return None
+        else:
+            left_out = float(columns[SampleBatch.REWARDS][-1])
+            shorter = {name: trees.index(column, slice(steps - 1)) for name, column in columns.items()}
+            columns = {**shorter, SampleBatch.OBS: obs}
+    episode, agent, policy = ids
+    return RecordedTrajectory(columns, *ends, str(episode), agent, policy, where, continues, left_out)

@@ -1,0 +1,156 @@
+"""JSON lines of a policy server: one episode per line, as its clients send it (`rollax.serving.protocol.Episode`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollax.batch import DEFAULT_POLICY, SampleBatch
+from rollax.core import trees
+from rollax.core.storage import parsed_json
+from rollax.env.rows import DEFAULT_AGENT
+from rollax.errors import DatasetError
+from rollax.offline.dataset import WITH_LAST, RecordedTrajectory
+from rollax.offline.formats.common import FormatReader, columns_of, one_per_step
+from rollax.offline.limits import lines_of
+
+
+class JsonLinesReader(FormatReader):
+    """Reads `{"agents": {ID: {"obs": [T + 1], "actions": [T], "rewards": [T], "terminated": false, ...}}}` lines.
+
+    Actions are those of the environment; `action_logp` is that of the policy's unscaled action, and null (read as NaN)
+    if it is unknown. A single agent with the id "agent0" acts from t = 0 on, so a later first `t` shows that the
+    beginning is missing. `terminated` and `truncated` are true, false, or lists with one value per step.
+
+    Args:
+        paths: the files.
+        settings: as for `FormatReader`.
+    """
+
+    def __init__(self, paths: Sequence[Path], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._paths = list(paths)
+        self.header = {**self.header, "logp_of": "policy"}
+
+    def _read(self) -> Iterator[RecordedTrajectory]:
+        for number, path in enumerate(self._paths):
+            for line, episode in objects_of(path, self.skip):
+                if episode is None:
+                    continue
+                # Other files may have the same ids, and some lines may have none.
+                given = episode.get("episode_id")
+                episode_id = f"{number}:{f'line {line}' if given in (None, '') else given}"
+                try:
+                    found = list(self._episode(episode, episode_id, f"{path}, line {line}"))
+                except DatasetError as error:
+                    self.skip(error)
+                    continue
+                yield from found
+
+    def _episode(self, episode: dict[str, Any], episode_id: str, where: str) -> Iterator[RecordedTrajectory]:
+        agents = episode.get("agents")
+        if not isinstance(agents, dict) or not agents:
+            raise DatasetError(
+                "The line has no agents.", where=where, got=sorted(episode), expected='{"agents": {...}}'
+            )
+        for agent, data in agents.items():
+            place = f"{where}, agent {agent!r}"
+            try:
+                found = self._trajectory(data, episode_id, agent, place)
+                found.continues = list(agents) == [DEFAULT_AGENT] and bool(found.columns[SampleBatch.T][0] > 0)
+                yield found
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                raise DatasetError(
+                    "The trajectory cannot be read.",
+                    where=place,
+                    got=f"{type(error).__name__}: {error}",
+                    expected="obs [T + 1], actions [T], rewards [T]",
+                ) from error
+
+    def _trajectory(self, data: dict[str, Any], episode: str, agent: str, where: str) -> RecordedTrajectory:
+        steps = len(data["rewards"])
+        observation_space, action_space = self.spaces_of(DEFAULT_POLICY, where)
+        columns = {
+            SampleBatch.OBS: columns_of(observation_space, data["obs"], "obs", where),
+            SampleBatch.ACTIONS: columns_of(action_space, data["actions"], "actions", where),
+        }
+        columns[SampleBatch.REWARDS] = one_per_step(data["rewards"], "rewards", where)
+        columns[SampleBatch.T] = np.array(data.get("t") or range(steps), np.int64)
+        if data.get("action_logp") is not None:
+            columns[SampleBatch.ACTION_LOGP] = np.array(data["action_logp"], np.float32)
+        if data.get("infos") is not None:
+            infos = np.empty(steps + 1, object)
+            infos[:] = [{}, *data["infos"]]
+            columns[SampleBatch.INFOS] = infos
+        lengths = {name: trees.length(column) for name, column in columns.items()}
+        if not steps or any(length != steps + (name in WITH_LAST) for name, length in lengths.items()):
+            raise DatasetError(
+                "The columns have the wrong length.",
+                where=where,
+                got=lengths,
+                expected="obs [T + 1], actions [T], rewards [T], and action_logp and t, if they are there, [T]",
+            )
+        terminated, truncated = (_ended(data, name, steps, where) for name in ("terminated", "truncated"))
+        return RecordedTrajectory(columns, terminated, truncated, episode, agent, DEFAULT_POLICY, where)
+
+
+def _ended(data: dict[str, Any], name: str, steps: int, where: str) -> bool:
+    """A flag of the end: a bool, or a list with one per step, of which only the last may be true."""
+    given = data.get(name, False)
+    flags = given if isinstance(given, list) else [False] * (steps - 1) + [given]
+    if len(flags) != steps or not all(isinstance(flag, bool) for flag in flags) or any(flags[:-1]):
+        raise DatasetError(
+            "The flag does not determine how the trajectory ended.",
+            where=f"{where}, {name}",
+            got=given,
+            expected=f"true or false, or a list of {steps}, of which only the last may be true",
+            fix="write JSON's true or false, and split the trajectory where it ended",
+        )
+    return flags[-1]
+
+
+def objects_of(path: Path, skip: Callable[[DatasetError], None]) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """The number and object of each non-empty line; None for one that cannot be read, whose error `skip` gets."""
+    number = 0
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(lines_of(file, path), start=1):
+                if not line.strip():
+                    continue
+                try:
+                    found = _parsed(line, f"{path}, line {number}")
+                except DatasetError as error:
+                    skip(error)
+                    yield number, None
+                else:
+                    yield number, found
+    except DatasetError as error:
+        skip(error)
+        yield number + 1, None
+    except OSError as error:
+        got = f"{type(error).__name__}: {error}"
+        fix = "check the file, or skip some with max_broken"
+        skip(DatasetError("The file cannot be read.", where=path, got=got, expected="JSON lines", fix=fix))
+        yield number + 1, None
+
+
+def _parsed(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = parsed_json(line.decode())
+    except (ValueError, RecursionError) as error:
+        truncated = "" if line.endswith(b"\n") else ", which does not end in a line break"
+        raise DatasetError(
+            "The line is truncated, or is not JSON.",
+            where=where,
+            got=f"{error}, in a line of {len(line)} bytes{truncated}",
+            expected="one JSON object in UTF-8 per line",
+            fix="remove the line, or skip broken lines with max_broken",
+        ) from error
+    if not isinstance(value, dict):
+        raise DatasetError(
+            "The line is not a JSON object.", where=where, got=type(value).__name__, expected="an object"
+        )
+    return value

@@ -1,0 +1,295 @@
+"""Minari's data sets, in HDF5 and in Arrow: read with Minari's own storage classes, and written with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import minari
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Dict
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+import rollax
+from rollax.batch import DEFAULT_POLICY, SampleBatch
+from rollax.core import trees
+from rollax.core.spaces import path_text, walk
+from rollax.core.storage import parsed_json
+from rollax.env.rows import DEFAULT_AGENT
+from rollax.errors import DatasetError, RollaxError
+from rollax.offline.dataset import DatasetReader, RecordedTrajectory, common_header, env_actions
+from rollax.offline.formats.common import (
+    FormatReader,
+    check_max_decoded_gb,
+    check_spaces_known,
+    one_per_step,
+    take_space,
+    warn_of_logp,
+)
+from rollax.offline.formats.minari_limits import check_episode
+from rollax.offline.limits import MAX_DECODED_GB
+from rollax.offline.new_file import new_folder
+
+log = logging.getLogger("rollax.offline")
+
+METADATA = "metadata.json"
+_EPISODE = "T + 1 observations, T actions and rewards, of numbers"
+_ARROW_ROWS = 32 * 1024
+"""Observations of an episode in Arrow. Of a longer one, PyArrow writes several record batches in an order that it does
+not guarantee, and Minari reads only the first."""
+
+
+def data_folder(path: Path) -> Path | None:
+    """The folder with Minari's metadata: `path`, or `data` in it; None if there is none."""
+    for folder in (path, path / "data"):
+        if (folder / METADATA).is_file():
+            return folder
+    return None
+
+
+class MinariReader(FormatReader):
+    """Reads the folders of Minari data sets.
+
+    Images that Minari stored as JPEG differ from those of the environment.
+
+    Args:
+        paths: the folders, each with `data/metadata.json`.
+        actions_of, max_broken: as for `FormatReader`; the spaces come from the data.
+        max_decoded_gb: maximum GiB of a decoded episode.
+    Raises:
+        DatasetError: damaged metadata, or data sets with different spaces.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        actions_of: Literal["policy", "environment"] | None = None,
+        max_broken: int = 0,
+        max_decoded_gb: float = MAX_DECODED_GB,
+    ) -> None:
+        super().__init__(actions_of=actions_of, max_broken=max_broken)
+        check_max_decoded_gb(max_decoded_gb)
+        self._max_decoded_gb = max_decoded_gb
+        self._sets: list[_Set] = []
+        for path in paths:
+            try:
+                self._sets.append(_opened(path))
+            except DatasetError as error:
+                self.skip(error)
+        self._unopened = len(self.broken)
+        if not self._sets:
+            raise DatasetError("None of the data sets can be read.", where=", ".join(map(str, paths)), got=self.broken)
+        self.header = common_header([one.header for one in self._sets], self.actions_of)
+        for path, storage, *_ in self._sets:
+            for kind, known in (("observation_space", self.observation_spaces), ("action_space", self.action_spaces)):
+                take_space(known, DEFAULT_POLICY, getattr(storage, kind), kind, path, self._sets[0].path)
+
+    def __len__(self) -> int:
+        return sum(one.steps for one in self._sets)
+
+    def _read(self) -> Iterator[RecordedTrajectory]:
+        for number, (path, storage, episodes, *_) in enumerate(self._sets):
+            for index in range(episodes):
+                try:
+                    # One by one, because several Arrow episodes at once are returned in batches that may divide long
+                    # ones.
+                    check_episode(storage, index, self._max_decoded_gb, f"{path}, episode {index}")
+                    trajectory = _trajectory(storage, index, f"{number}:{index}", f"{path}, episode {index}")
+                except DatasetError as error:
+                    self.skip(error)
+                    continue
+                yield trajectory
+
+
+class _Set(NamedTuple):
+    """A data set of Minari."""
+
+    path: Path
+    storage: Any
+    episodes: int
+    steps: int
+    header: dict[str, Any]
+
+
+def _opened(path: Path) -> _Set:
+    folder = data_folder(path)
+    if folder is None:
+        raise DatasetError(
+            "This is not a Minari data set.",
+            where=path,
+            expected=f"a folder with data/{METADATA}",
+            fix="pass the folder of one data set, such as .../D4RL/door/human-v2; for data that is not Minari's, set "
+            "another `format`",
+        )
+    hdf5 = folder / "main_data.hdf5"
+    if hdf5.exists():
+        from rollax.offline.formats.d4rl import opened
+
+        with opened(hdf5):
+            pass
+    try:
+        described = MinariStorage.read_raw_metadata(folder).keys()
+        if missing := {"observation_space", "action_space"} - described:
+            # Minari would make the environment of `env_spec`, whose entry point and arguments may run any command.
+            raise DatasetError(
+                "The Minari data set does not describe its spaces.",
+                where=f"{path}, {folder.name}/{METADATA}",
+                got=f"no {' and no '.join(sorted(missing))}",
+                expected="observation_space and action_space, as Minari writes them",
+                fix="use a newer version of the data set, or convert it with Minari if you trust where it comes from",
+            )
+        storage = MinariStorage.read(folder)
+        metadata = storage.metadata
+        spec = parsed_json(metadata["env_spec"]) if isinstance(metadata.get("env_spec"), str) else {}
+        behaviour = {"algorithm": metadata["algorithm_name"]} if "algorithm_name" in metadata else {}
+        header = {"env": spec.get("id"), "behaviour": behaviour, "dataset_id": metadata.get("dataset_id")}
+        return _Set(path, storage, int(storage.total_episodes), int(storage.total_steps), header)
+    except Exception as error:  # of many types, from Minari and what it reads with
+        expected = "metadata as Minari writes it"
+        raise _damaged(f"{path}, {folder.name}/{METADATA}", error, expected) from error
+
+
+def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedTrajectory:
+    try:
+        (data,) = storage.get_episodes([index])
+        rewards = one_per_step(data["rewards"], "rewards", where)
+        columns = {
+            SampleBatch.OBS: data["observations"],
+            SampleBatch.ACTIONS: data["actions"],
+            SampleBatch.REWARDS: rewards,
+            SampleBatch.T: np.arange(len(rewards)),
+        }
+        for name, expected in ((SampleBatch.OBS, len(rewards) + 1), (SampleBatch.ACTIONS, len(rewards))):
+            columns[name] = trees.tree_map(_numbers, columns[name])
+            if any(len(leaf) != expected for leaf in trees.leaves(columns[name])):
+                raise ValueError(f"{trees.length(columns[name])} {name} for {len(rewards)} rewards")
+        ends = bool(data["terminations"][-1]), bool(data["truncations"][-1])
+        (metadata,) = storage.get_episode_metadata([index])
+        steps = int(metadata.get("total_steps", len(rewards)))
+    except RollaxError:
+        raise
+    except Exception as error:  # of many types, from Minari and what it reads with
+        raise _damaged(where, error) from error
+    if len(rewards) != steps:
+        raise DatasetError(
+            "Minari reads another number of steps than the episode has.",
+            where=where,
+            got=f"{len(rewards)} steps",
+            expected=f"{steps} steps, by the metadata of the episode",
+            fix=f"an episode of {_ARROW_ROWS} steps or more cannot be read from Arrow: record or convert it again, in "
+            'HDF5 (format="minari"); or skip broken episodes with max_broken',
+        )
+    return RecordedTrajectory(columns, *ends, episode, DEFAULT_AGENT, DEFAULT_POLICY, where)
+
+
+def _numbers(leaf: Any) -> np.ndarray:
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"values of type {array.dtype}")
+    return array
+
+
+def write_minari(
+    reader: DatasetReader, path: Path, *, storage: Literal["hdf5", "arrow"] = "hdf5", dataset_id: str | None = None
+) -> int:
+    """Writes a data set with one agent for Minari, images without loss; returns the number of episodes.
+
+    Infos are left out; a warning has the number of episodes with infos.
+
+    Args:
+        path: a new folder; the data is written into its folder `data`.
+        storage: HDF5 in one file, or Arrow with a folder for each episode, of less than 32,768 steps.
+        dataset_id: the id of the data set; by default `NAME-v0`, from the name of the folder.
+    Raises:
+        DatasetError: the folder exists, the data has several agents, or an episode is too long for Arrow.
+    """
+    check_spaces_known(reader, path)
+    if len(reader.observation_spaces) != 1:
+        raise DatasetError(
+            "A Minari data set can have only one agent.",
+            where=path,
+            got=f"policies {sorted(reader.observation_spaces)}",
+            expected="data with the spaces of one policy",
+            fix="convert to rollax's own format or to json_lines, which may have several agents",
+        )
+    (policy_id, observation_space), *_ = reader.observation_spaces.items()
+    for name, space in (("obs", observation_space), ("actions", reader.action_spaces[policy_id])):
+        _check_keys(space, storage, f"{path}, column {name!r}")
+    with new_folder(path) as temporary:
+        (temporary / "data").mkdir()
+        stored = MinariStorage.new(
+            temporary / "data", observation_space, reader.action_spaces[policy_id], None, storage, jpeg_encoding=False
+        )
+        count, with_infos, with_logp, agents = 0, 0, 0, {}
+        for trajectory in reader.trajectories():
+            if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
+                raise DatasetError(
+                    "A Minari data set can have only one agent.",
+                    where=trajectory.where,
+                    got=trajectory.agent_id,
+                    fix="convert to rollax's own format or to json_lines, which may have several agents",
+                )
+            if storage == "arrow" and len(trajectory) + 1 > _ARROW_ROWS:
+                raise DatasetError(
+                    "The episode is too long for Arrow: Minari would read only a part of it.",
+                    where=trajectory.where or f"episode {trajectory.episode_id}",
+                    got=f"{len(trajectory)} steps",
+                    expected=f"at most {_ARROW_ROWS - 1} steps",
+                    fix='convert to HDF5, format="minari"',
+                )
+            stored.update_episodes([_buffer(trajectory, reader)])
+            count += 1
+            with_infos += SampleBatch.INFOS in trajectory.columns
+            with_logp += SampleBatch.ACTION_LOGP in trajectory.columns
+        name = dataset_id or f"{path.name}-v0"
+        metadata = {"dataset_id": name, "minari_version": minari.__version__, "author": {"rollax"}}
+        algorithm = reader.header.get("behaviour", {}).get("algorithm")
+        stored.update_metadata({**metadata, "algorithm_name": str(algorithm or f"rollax {rollax.__version__}")})
+    warn_of_logp(path, with_logp)
+    if with_infos:
+        log.warning("%s: the infos of %d episodes are left out.", path, with_infos)
+    return count
+
+
+def _check_keys(space: Space, storage: str, where: str) -> None:
+    """Raises DatasetError for a Dict with a key that Minari cannot store."""
+
+    def check(outer: Space, place: tuple[Any, ...]) -> None:
+        for key in outer.spaces if isinstance(outer, Dict) else ():
+            at = where + path_text((*place, key))
+            if not isinstance(key, str):
+                what, fix = "A key is not a string, so Minari cannot store it.", "convert to rollax's own format"
+                raise DatasetError(what, where=at, got=key, expected="keys that are strings", fix=fix)
+            if storage == "hdf5" and "/" in key:
+                what, fix = "A key contains a slash, which HDF5 reads as a path.", "convert to minari_arrow"
+                raise DatasetError(what, where=at, got=key, expected="keys without a slash", fix=fix)
+
+    walk(lambda leaf, place: None, space, enter=check)
+
+
+def _buffer(trajectory: RecordedTrajectory, reader: DatasetReader) -> Any:
+    columns, steps = trajectory.columns, len(trajectory)
+    flags = np.zeros((2, steps), bool)
+    flags[:, -1] = trajectory.terminated, trajectory.truncated
+    return EpisodeBuffer(
+        observations=columns[SampleBatch.OBS],
+        actions=env_actions(trajectory, reader),
+        rewards=columns[SampleBatch.REWARDS],
+        terminations=flags[0],
+        truncations=flags[1],
+    )
+
+
+def _damaged(where: str, error: Exception, expected: str = _EPISODE) -> DatasetError:
+    return DatasetError(
+        "The Minari data set cannot be read.",
+        where=where,
+        got=f"{type(error).__name__}: {error}",
+        expected=expected,
+        fix="use another copy, or skip broken files with max_broken",
+    )

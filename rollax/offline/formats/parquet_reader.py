@@ -1,0 +1,311 @@
+"""`ParquetReader`: reads the files of `DatasetWriter`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from gymnasium import Space
+
+from rollax.batch import SampleBatch
+from rollax.config.stored import check_spaces_together, space_from_json
+from rollax.core import trees
+from rollax.core.storage import parsed_json
+from rollax.core.trees import Tree
+from rollax.errors import DatasetError, SpaceError
+from rollax.offline.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_header, skip
+from rollax.offline.formats.common import check_max_broken, check_max_decoded_gb, check_setting, take_space
+from rollax.offline.formats.layout import (
+    CONTINUES,
+    FORMAT_VERSION,
+    HEADER,
+    IDS,
+    IS_LAST,
+    REWARD_LEFT_OUT,
+    TERMINATED,
+    TRUNCATED,
+    Columns,
+    id_from_text,
+)
+from rollax.offline.formats.limited_parquet import LimitedParquet
+from rollax.offline.limits import MAX_DECODED_GB
+
+_SPACES = ("observation_space", "action_space")
+_ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that is not from a DatasetWriter
+
+
+class _File(NamedTuple):
+    path: Path
+    header: Mapping[str, Any]
+    columns: Mapping[str, Columns]
+    contents: Mapping[str, Any]
+
+
+class ParquetReader(DatasetReader):
+    """Reads rollax's own Parquet files, in the order given, one row group at a time.
+
+    Args:
+        paths: the files.
+        columns: the columns to read, if they exist; None: all. `obs`, `actions` and `rewards` are always read.
+        max_broken: maximum number of damaged files and row groups that are skipped; one more raises.
+        max_decoded_gb: maximum GiB of a decoded row group.
+    Raises:
+        DatasetError: a file that is truncated, of a newer format, or with other spaces than the first; or a row
+            group that is too large.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        columns: Sequence[str] | None = None,
+        max_broken: int = 0,
+        max_decoded_gb: float = MAX_DECODED_GB,
+    ) -> None:
+        check_max_broken(max_broken)
+        check_max_decoded_gb(max_decoded_gb)
+        check_setting("columns", columns, not isinstance(columns, str), "None, or a list of the names of columns")
+        self._max_decoded_gb = max_decoded_gb
+        self.broken: list[str] = []
+        self._wanted = None if columns is None else {*columns, "obs", "actions", "rewards"}
+        if self._wanted is not None and max_broken:
+            self._wanted.add(SampleBatch.T)  # shows whether the beginning of a trajectory was skipped
+        self._files = []
+        for path in paths:
+            try:
+                self._files.append(_opened(path))
+            except DatasetError as error:
+                skip(self.broken, error, max_broken)
+        self._max_broken, self._unopened = max_broken, len(self.broken)
+        if not self._files:
+            raise DatasetError("None of the files can be read.", where=", ".join(map(str, paths)), got=self.broken)
+        self.actions_of = self._files[0].header.get("actions_of", "environment")
+        self.header = common_header([file.header for file in self._files], self.actions_of)
+        score = self._score()
+        if score is not None:
+            self.header["behaviour"] = {**self.header.get("behaviour", {}), "score": score}
+        self.observation_spaces, self.action_spaces = spaces = ({}, {})
+        for file in self._files:
+            self._take_spaces(file, *spaces)
+
+    def __len__(self) -> int:
+        return sum(int(file.contents.get("steps", 0)) for file in self._files)
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        del self.broken[self._unopened :]
+        for file in self._files:
+            try:
+                parquet = LimitedParquet(file.path, self._max_decoded_gb)
+            except (pa.ArrowException, OSError) as error:  # the file was removed or changed after it was opened
+                self._skip(_damaged(file.path, error))
+                continue
+            with parquet:
+                for group in range(parquet.metadata.num_row_groups):
+                    yield from self._group(file, parquet, group)
+
+    def _group(self, file: _File, parquet: LimitedParquet, group: int) -> Iterator[RecordedTrajectory]:
+        where = f"{file.path}, row group {group}"
+        try:
+            table = parquet.read_row_group(group, self._names(file))
+            found = list(_trajectories_of(table, file.columns, self._wanted, where))
+        except DatasetError as error:
+            self._skip(error)
+            return
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
+            self._skip(_damaged(where, error))
+            return
+        for one in found:
+            # The earlier steps may be in a skipped part.
+            one.continues |= bool(self.broken and SampleBatch.T in one.columns and one.columns[SampleBatch.T][0] > 0)
+            yield one
+
+    def _skip(self, error: DatasetError) -> None:
+        skip(self.broken, error, self._max_broken)
+
+    def _score(self) -> float | None:
+        """The mean return of the whole episodes of all files; None without one."""
+        found = [(one.contents.get("episodes", 0), one.contents.get("episode_reward_mean")) for one in self._files]
+        episodes = sum(count for count, _ in found)
+        if not episodes:
+            return None
+        return sum(count * mean for count, mean in found if count) / episodes
+
+    def _names(self, file: _File) -> list[str] | None:
+        if self._wanted is None:
+            return None
+        leaves = {
+            leaf.column
+            for columns in file.columns.values()
+            for name, tree in columns.items()
+            if name in self._wanted
+            for leaf in trees.leaves(tree)
+        }
+        return [*IDS, IS_LAST, TERMINATED, TRUNCATED, CONTINUES, REWARD_LEFT_OUT, *sorted(leaves)]
+
+    def _take_spaces(self, file: _File, observations: dict[str, Space], actions: dict[str, Space]) -> None:
+        descriptions = (described.get(kind) for described in file.header["policies"].values() for kind in _SPACES)
+        try:
+            check_spaces_together(descriptions, str(file.path))
+        except SpaceError as error:
+            raise _damaged(file.path, error) from error
+        for policy_id, described in file.header["policies"].items():
+            for kind, known in zip(_SPACES, (observations, actions), strict=True):
+                try:
+                    space = space_from_json(described[kind], f"{file.path}, policy {policy_id!r}")
+                except (SpaceError, KeyError) as error:
+                    raise _damaged(file.path, error) from error
+                take_space(known, policy_id, space, kind, file.path, self._files[0].path)
+        if file.header.get("actions_of", "environment") != self.actions_of:
+            raise DatasetError(
+                "The actions of the files have different scales.",
+                where=file.path,
+                got=f"actions of the {file.header.get('actions_of')}",
+                expected=f"actions of the {self.actions_of}, as in {self._files[0].path}",
+                fix="read them as two sources",
+            )
+
+
+def header_of(path: Path) -> dict[str, Any] | None:
+    """The header of one of our Parquet files; None for another Parquet file; DatasetError for a damaged one."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        return _object(parsed_json(metadata[HEADER])) if HEADER in metadata else None
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
+
+
+def _opened(path: Path) -> _File:
+    header = header_of(path)
+    if header is None:
+        raise DatasetError(
+            "The Parquet file does not have rollax's header.",
+            where=path,
+            expected="a file that rollax wrote",
+            fix="pass its format, if RLlib wrote it; write other tables as CSV, or with rollax.DatasetWriter",
+        )
+    version = header.get("format_version", 0)
+    if not isinstance(version, int):
+        raise _damaged(path, TypeError(f"format_version={version!r}"))
+    if version > FORMAT_VERSION:
+        raise DatasetError(
+            "The file has a newer format.",
+            where=path,
+            got=f"format {version}",
+            expected=f"format {FORMAT_VERSION} or older",
+            fix="update rollax",
+        )
+    try:
+        metadata = pq.read_metadata(path)
+        contents = _object(parsed_json((metadata.metadata or {}).get(b"rollax.contents", b"{}")))
+        _check_numbers(contents)
+        _object(header.get("behaviour", {}))
+        policies = {policy_id: _object(described) for policy_id, described in _object(header["policies"]).items()}
+        columns = {i: Columns.from_json(_object(p["columns"])) for i, p in policies.items() if "columns" in p}
+        return _File(path, header, columns, contents)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
+        raise _damaged(path, error) from error
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{type(value).__name__} in place of an object")
+    return value
+
+
+def _check_numbers(contents: Mapping[str, Any]) -> None:
+    """Raises ValueError if a file's numbers of episodes and steps are invalid."""
+    names = ["steps", "episodes", *(["episode_reward_mean"] if contents.get("episodes") else [])]
+    for name in names:
+        if not isinstance(contents.get(name, 0), int | float):
+            raise ValueError(f"{name}={contents[name]!r}")
+
+
+def _trajectories_of(
+    table: pa.Table, columns: Mapping[str, Columns], wanted: set[str] | None, where: str
+) -> Iterator[RecordedTrajectory]:
+    last = table[IS_LAST].to_numpy()
+    ends = np.flatnonzero(last)
+    if not len(ends) or ends[-1] != len(last) - 1:
+        raise ValueError("the last row ends no trajectory")
+    starts = np.append(0, ends[:-1] + 1)
+    ids = {name: _ids_at(table[name], starts, ends) for name in IDS}
+    flags = {name: table[name].to_numpy()[ends - 1].astype(bool) for name in (TERMINATED, TRUNCATED)}
+    nothing: list[Any] = [None] * len(ends)  # in files of older versions
+    continues, left_out = (
+        table[name].take(pa.array(rows)).to_pylist() if name in table.column_names else nothing
+        for name, rows in ((CONTINUES, starts), (REWARD_LEFT_OUT, ends))
+    )
+    rewards_left_out = [None if reward is None else float(reward) for reward in left_out]
+    agents = {text: id_from_text(text) for text in set(ids["agent_id"])}
+    parts = {policy_id: _Part(table, columns[policy_id], wanted) for policy_id in dict.fromkeys(ids["policy_id"])}
+    shared: dict[tuple[str, ...], _Part] = {}
+    for policy_id, part in parts.items():
+        parts[policy_id] = shared.setdefault(part.names, part)
+    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        policy_id = ids["policy_id"][number]
+        yield RecordedTrajectory(
+            parts[policy_id].take(end - start),
+            bool(flags[TERMINATED][number]),
+            bool(flags[TRUNCATED][number]),
+            ids["episode_id"][number],
+            agents[ids["agent_id"][number]],
+            policy_id,
+            f"{where}, row {start}",
+            bool(continues[number]),
+            rewards_left_out[number],
+        )
+
+
+class _Part:
+    """The columns of one or more policies in a table, read trajectory by trajectory."""
+
+    def __init__(self, table: pa.Table, columns: Columns, wanted: set[str] | None) -> None:
+        self.names = tuple(leaf.column for leaf in columns.leaves())
+        self._table, self._columns, self._wanted = table, columns, wanted
+        self._arrays: dict[str, Tree] | None = None
+        self._steps = self._trajectories = 0
+
+    def take(self, steps: int) -> dict[str, Tree]:
+        """The columns of the next trajectory, which are views."""
+        if self._arrays is None:
+            self._arrays = {
+                name: trees.tree_map(lambda leaf: leaf.from_arrow(self._table[leaf.column]), tree)
+                for name, tree in self._columns.items()
+                if self._wanted is None or name in self._wanted
+            }
+        first = self._steps
+        first_obs = first + self._trajectories
+        rows, rows_of_obs = slice(first, first + steps), slice(first_obs, first_obs + steps + 1)
+        self._steps, self._trajectories = first + steps, self._trajectories + 1
+        taken = {
+            name: trees.index(tree, rows_of_obs if name in WITH_LAST else rows) for name, tree in self._arrays.items()
+        }
+        if trees.length(taken[SampleBatch.OBS]) != steps + 1 or trees.length(taken[SampleBatch.REWARDS]) != steps:
+            raise ValueError("values are missing")
+        return taken
+
+
+def _ids_at(column: pa.ChunkedArray, starts: np.ndarray, ends: np.ndarray) -> list[str]:
+    """The id of each trajectory; ValueError if it changes inside a trajectory."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().combine_chunks()
+    codes, texts = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+    changes = np.flatnonzero(codes[1:] != codes[:-1])
+    if not np.isin(changes, ends).all():
+        raise ValueError("an id changes inside a trajectory")
+    return [texts[code] for code in codes[starts].tolist()]
+
+
+def _damaged(where: Any, error: Exception) -> DatasetError:
+    return DatasetError(
+        "The file is damaged.",
+        where=where,
+        got=f"{type(error).__name__}: {error}",
+        expected="a Parquet file as rollax writes it",
+        fix="use another copy, or skip broken files with max_broken",
+    )

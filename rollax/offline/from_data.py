@@ -1,0 +1,152 @@
+"""Learning from recorded data: the trainer's optimizer, its spaces, and its evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rollax.config import TrainerConfig
+from rollax.config.data_estimates import OffPolicyEstimationFields
+from rollax.config.data_input import DataInputFields, missing_input
+from rollax.core.spaces import same_space
+from rollax.errors import ConfigError
+from rollax.policy.policy_spec import PolicySpec
+from rollax.rollout.policy_mapping import policy_mapping
+
+if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
+    from rollax.offline.estimators.in_training import TrainingEstimates
+    from rollax.optimizers.optimizer import Optimizer
+
+Config = TypeVar("Config", bound=TrainerConfig)
+
+
+def steps_the_env(config: TrainerConfig) -> bool:
+    """Whether the environment is stepped for training."""
+    return not isinstance(config, DataInputFields) or config.steps_the_env
+
+
+def optimizer_class_of(trainer_class: type[Trainer], config: TrainerConfig) -> type[Optimizer]:
+    """The optimizer class of an algorithm, or the one for recorded data if the config has some.
+
+    Raises:
+        ConfigError: an algorithm that learns from recorded data has none, or one of another optimizer has some.
+    """
+    own = trainer_class.optimizer_class
+    has_data = isinstance(config, DataInputFields) and config.input is not None
+    if own.needs_recorded_data and not has_data:
+        raise missing_input(trainer_class.name)
+    if own.needs_recorded_data or not has_data:
+        return own
+    from rollax.offline.batch_replay import BatchReplayOptimizer
+    from rollax.optimizers.async_replay import AsyncReplayOptimizer
+    from rollax.optimizers.sync_replay import SyncReplayOptimizer
+
+    # Not a subclass, which may draw in another way.
+    if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not steps_the_env(config)):
+        return BatchReplayOptimizer
+    raise ConfigError(
+        f"{trainer_class.name} cannot learn from recorded data with these settings.",
+        where="config key 'input'",
+        got=f"{own.__name__}, with {'fresh experience beside the data' if steps_the_env(config) else 'data alone'}",
+        expected="an algorithm with one replay buffer, such as DQN, SAC or TD3; data alone for Ape-X; or an optimizer "
+        "that is a BatchReplayOptimizer",
+        fix="use DQN in place of Ape-X, or learn from the data alone (without 'sampler' in input, then_online=False)",
+    )
+
+
+def estimates_methods(config: TrainerConfig) -> tuple[str, ...]:
+    """The estimates that evaluations make from recorded data."""
+    return config.off_policy_estimation_methods if isinstance(config, OffPolicyEstimationFields) else ()
+
+
+def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
+    """The estimates of a trainer's policies at each evaluation, with their data in memory; None without a method."""
+    config: Any = trainer.config
+    methods = estimates_methods(config)
+    if not methods:
+        return None
+    from rollax.offline.estimators.in_training import TrainingEstimates
+    from rollax.offline.reader import reading
+
+    source, worker = config.off_policy_estimation_input, trainer.worker
+    if source is None:
+        recorded = [one for one, _ in config.weights_of_sources()[0]]
+        source = recorded[0] if len(recorded) == 1 else recorded
+    with reading(source, **config.input_config) as reader:
+        runners = {policy_id: worker.runners[policy_id] for policy_id in trainer.optimizer.policies}
+        policy_of = policy_mapping(config.multiagent.policy_mapping_fn, list(worker.policies))
+        return TrainingEstimates(reader, runners, methods, policy_of)
+
+
+def with_spaces_of_data(config: Config, where: str) -> Config:
+    """The config of a trainer without an environment, with the spaces of its recorded data.
+
+    Raises:
+        ConfigError: there is neither an environment nor recorded data, or the environment is to be stepped or evaluated
+            in; or the data has no spaces for a policy.
+    """
+    if config.env is not None:
+        return config
+    if not isinstance(config, DataInputFields) or config.input is None or config.steps_the_env:
+        raise ConfigError(
+            "No environment is given.",
+            where=where,
+            got=None,
+            expected="a Gymnasium id, a registered name, a class, or a creator function",
+            fix=f"{where.partition('(')[0]}(env='CartPole-v1')",
+        )
+    if config.evaluation_interval is not None and not estimates_methods(config):
+        raise ConfigError(
+            "There is no environment to evaluate in.",
+            where="config keys 'evaluation_interval' and 'env'",
+            got=f"evaluation_interval={config.evaluation_interval}, env=None",
+            expected="an environment, or estimates from recorded data",
+            fix="set env, or off_policy_estimation_methods, or leave evaluation_interval out",
+        )
+    return _with_spaces(config)
+
+
+def _with_spaces(config: Any) -> Any:
+    missing = [kind for kind in ("observation_space", "action_space") if getattr(config, kind) is None]
+    specs = {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in config.multiagent.policies.items()}
+    unset = {policy_id: [kind for kind in missing if getattr(spec, kind) is None] for policy_id, spec in specs.items()}
+    if not missing or (specs and not any(unset.values())):
+        return config
+    from rollax.offline.reader import reading
+
+    source = config.weights_of_sources()[0][0][0]
+    with reading(source, **config.input_config) as reader:
+        recorded = {kind: dict(getattr(reader, f"{kind}s")) for kind in missing}
+    if not specs:
+        known = [one for one in recorded[missing[0]] if all(one in recorded[kind] for kind in missing)]
+        if not known:
+            raise ConfigError(
+                "The spaces are not known: there is no environment, and the data does not contain them.",
+                where=f"config keys {', '.join(map(repr, ['env', *missing]))}",
+                got=f"recorded data without {' and '.join(missing)}",
+                expected=" and ".join(missing),
+                fix=f"set env, or {' and '.join(missing)}",
+            )
+        spaces = {kind: recorded[kind][known[0]] for kind in missing}
+        if any(not same_space(recorded[kind][one], spaces[kind]) for one in known for kind in missing):
+            raise ConfigError(
+                "The data is from several policies with different spaces, but one policy would learn from all of it.",
+                where="config key 'multiagent'",
+                got=f"data from the policies {known}",
+                expected="policies with spaces of their own",
+                fix=f"set policies and policy_mapping_fn in multiagent, or set {' and '.join(missing)}",
+            )
+        return config.changed(**spaces)
+    policies = {}
+    for policy_id, spec in specs.items():
+        unknown = [kind for kind in unset[policy_id] if policy_id not in recorded[kind]]
+        if unknown:
+            raise ConfigError(
+                "The spaces of a policy are not known: there is no environment, and the policy is not in the data.",
+                where=f"multiagent.policies[{policy_id!r}]",
+                got=f"data from the policies {sorted(recorded[unknown[0]])}",
+                expected=" and ".join(unknown),
+                fix="set env, or the spaces in the policy's spec: PolicySpec(observation_space=..., action_space=...)",
+            )
+        policies[policy_id] = spec._replace(**{kind: recorded[kind][policy_id] for kind in unset[policy_id]})
+    return config.changed(multiagent=config.multiagent.model_copy(update={"policies": policies}))

@@ -1,0 +1,364 @@
+"""`open_dataset`: the reader of a file, folder, pattern, list of those, or function."""
+
+from __future__ import annotations
+
+import glob
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollax.core.importing import ImportPath, import_object, named_by_caller
+from rollax.errors import ConfigError, DatasetError, nearest, not_installed
+from rollax.offline.dataset import DatasetReader, RecordedTrajectory, check_same_spaces, common_header
+from rollax.offline.new_file import unfinished_in
+
+log = logging.getLogger("rollax.offline")
+
+FORMATS: dict[str, str] = {
+    "rollax": "rollax.offline.formats.parquet_reader:ParquetReader",
+    "rllib_json": "rollax.offline.formats.rllib_json:RLlibJsonReader",
+    "rllib_parquet": "rollax.offline.formats.rllib_parquet:RLlibParquetReader",
+    "minari": "rollax.offline.formats.minari_format:MinariReader",
+    "d4rl": "rollax.offline.formats.d4rl:D4RLReader",
+    "json_lines": "rollax.offline.formats.json_lines:JsonLinesReader",
+    "csv": "rollax.offline.formats.csv_log:CsvReader",
+}
+"""Name -> the reader class."""
+SUFFIXES = {
+    "json": (".json", ".jsonl"),
+    "parquet": (".parquet",),
+    "d4rl": (".hdf5", ".h5"),
+    "csv": (".csv",),
+}
+_SUFFIX_OF = {
+    "rollax": "parquet",
+    "rllib_parquet": "parquet",
+    "rllib_json": "json",
+    "json_lines": "json",
+    "d4rl": "d4rl",
+    "csv": "csv",
+}
+
+_NOT_READ = {"rlds": "RLDS (TensorFlow Datasets)", "lerobot": "LeRobot"}
+
+Source = str | Path | Sequence[Any] | Callable[[], DatasetReader] | DatasetReader
+
+
+def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", **settings: Any) -> DatasetReader:  # noqa: A002
+    """The reader of a data set.
+
+    Args:
+        source: a file, a folder, a pattern such as `runs/*/data`, several of those, or a function that returns a
+            reader.
+        format: a name in `FORMATS`; "auto" detects it; or a custom reader class, or its path "module:Class".
+        settings: settings of the reader, or arguments of the function.
+    Raises:
+        DatasetError: no such file, an unknown format, or content that cannot be read.
+        ConfigError: an unknown setting, or one that no source uses.
+    """
+    sources = list(_each(source))
+    _refuse_without_effect(sources, format, settings)
+    settings = {name: named_by_caller(value) if name == "env" else value for name, value in settings.items()}
+    with ExitStack() as opened:
+        reader = _opened(sources, named_by_caller(format), settings, opened)
+        opened.pop_all()
+    return reader
+
+
+@contextmanager
+def reading(
+    source: Source,
+    *,
+    format: str | type[DatasetReader] = "auto",  # noqa: A002
+    **settings: Any,
+) -> Iterator[DatasetReader]:
+    """`open_dataset` as a context manager that closes the readers it has opened.
+
+    Given readers, also in a list, stay open, because the caller may read them again.
+
+    Args:
+        source, format, settings: the arguments of `open_dataset`. Settings of a config may be for another source;
+            readers ignore them.
+    Raises:
+        DatasetError, ConfigError: as `open_dataset`.
+    """
+    with ExitStack() as opened:
+        yield _opened(list(_each(source)), format, settings, opened)
+
+
+def _opened(
+    sources: list[Any], kind: str | type[DatasetReader], settings: dict[str, Any], opened: ExitStack
+) -> DatasetReader:
+    """The reader of some sources; `opened` closes the readers that were opened for them."""
+
+    def of_paths(paths: Sequence[str | Path]) -> DatasetReader:
+        groups = _grouped([path for one in paths for path in _paths(one)], kind)
+        return _chained([opened.enter_context(closing(_made(of, files, settings))) for of, files in groups])
+
+    def of_one(one: Any) -> DatasetReader:
+        if isinstance(one, DatasetReader):
+            return one
+        if isinstance(one, str | Path):
+            return of_paths([one])
+        return opened.enter_context(closing(_returned(_called(one, settings), one)))
+
+    if all(isinstance(one, str | Path) for one in sources):
+        return of_paths(sources)
+    return _chained([of_one(one) for one in sources])
+
+
+def _each(source: Any) -> Iterator[Any]:
+    """The paths, readers and functions of a source; DatasetError for other values."""
+    if isinstance(source, str | Path | DatasetReader) or callable(source):
+        yield source
+    elif isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
+        for one in source:
+            yield from _each(one)
+    else:
+        raise DatasetError(
+            "This is not a source of data.",
+            where="open_dataset",
+            got=source,
+            expected="a path, a pattern, a DatasetReader, a function that returns one, or a list of these",
+            fix="pass the file or folder; {source: weight} is for the config key 'input' of a trainer",
+        )
+
+
+def _refuse_without_effect(sources: Sequence[Any], kind: Any, settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError for settings that no source uses: only paths use a format, and readers use none."""
+    takes_format = any(isinstance(one, str | Path) for one in sources)
+    takes_settings = takes_format or not all(isinstance(one, DatasetReader) for one in sources)
+    given = {**({} if kind == "auto" or takes_format else {"format": kind}), **({} if takes_settings else settings)}
+    if sources and given:
+        raise ConfigError(
+            "The settings have no effect: the data is given as a reader, or as a function, which takes no format.",
+            where="open_dataset",
+            got=given,
+            fix=f"leave {', '.join(given)} out, or pass {'it' if len(given) == 1 else 'them'} to the reader",
+        )
+
+
+def _chained(readers: Sequence[DatasetReader]) -> DatasetReader:
+    return readers[0] if len(readers) == 1 else ChainedReader(readers)
+
+
+class ChainedReader(DatasetReader):
+    """Several data sets with equal spaces, one after the other; ids of episodes get the number of the data set."""
+
+    def __init__(self, readers: Sequence[DatasetReader]) -> None:
+        if not readers:
+            raise DatasetError(
+                "No source of data is given.", where="open_dataset", got=[], expected="one source or more"
+            )
+        self.readers = list(readers)
+        first = self.readers[0]
+        self.observation_spaces, self.action_spaces = dict(first.observation_spaces), dict(first.action_spaces)
+        self.actions_of = first.actions_of
+        self.header = common_header([reader.header for reader in self.readers], self.actions_of)
+        for number, reader in enumerate(self.readers[1:], start=1):
+            check_same_spaces(first, reader, f"source {number}")
+            self.observation_spaces = {**reader.observation_spaces, **self.observation_spaces}
+            self.action_spaces = {**reader.action_spaces, **self.action_spaces}
+            if reader.actions_of != self.actions_of:
+                raise DatasetError(
+                    "The actions of the sources have different scales.",
+                    where=f"source {number}",
+                    got=f"actions of the {reader.actions_of}",
+                    expected=f"actions of the {self.actions_of}, as in source 0",
+                    fix="open them one by one, or convert one of them",
+                )
+
+    @property
+    def broken(self) -> list[str]:  # type: ignore[override]
+        return [message for reader in self.readers for message in reader.broken]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.readers))
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        for number, reader in enumerate(self.readers):
+            for trajectory in reader.trajectories():
+                yield replace(trajectory, episode_id=f"{number}:{trajectory.episode_id}")
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()
+
+
+def _paths(source: str | Path) -> list[Path]:
+    """The files and folders of a source; DatasetError if there are none."""
+    path = Path(source)
+    if path.exists():
+        return [path]
+    named = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
+    folders = set(named)
+    found = [each for each in named if folders.isdisjoint(each.parents)]  # `**` matches a folder and its content
+    if not found:
+        raise DatasetError(
+            "The data does not exist.",
+            where="open_dataset",
+            got=str(source),
+            expected="a file, a folder, or a pattern that names some",
+            fix="check the path; a relative path starts at the current folder",
+        )
+    return found
+
+
+def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[Any, list[Path]]]:
+    """`(format, paths)`, for a reader each: neighbours of the same format share one.
+
+    A file in several paths is read once.
+    """
+    groups: list[tuple[Any, list[Path]]] = []
+    by_file: dict[Path, tuple[Any, Path]] = {}
+    for kind, file in (each for path in paths for each in _files_of(path, given)):
+        own = file.parent if kind == "minari" and not (file / "data").is_dir() else file  # its folder `data` was given
+        by_file.setdefault(own.resolve(), (kind, file))
+    found = list(by_file.values())
+    # A damaged Parquet file is added to the others, whose reader reports or skips it.
+    of_parquet = next((kind for kind, _ in found if kind in ("rollax", "rllib_parquet")), "rollax")
+    for kind, file in ((kind or of_parquet, file) for kind, file in found):
+        if groups and groups[-1][0] == kind:
+            groups[-1][1].append(file)
+        else:
+            groups.append((kind, [file]))
+    return groups
+
+
+def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[Any, Path]]:
+    """The files of a path with their formats; for Minari and custom readers, folders."""
+    if isinstance(given, str) and given in _NOT_READ:
+        raise _not_read(given, path)
+    if not callable(given) and (not isinstance(given, str) or (":" not in given and given not in ("auto", *FORMATS))):
+        raise ConfigError("Unknown format.", where="format", got=given, fix=nearest(str(given), ["auto", *FORMATS]))
+    if given != "auto" and given not in _SUFFIX_OF:
+        yield given, path
+        return
+    if not path.is_dir():
+        yield (_format_of(path) if given == "auto" else given), path
+        return
+    if given == "auto" and any((folder / "metadata.json").is_file() for folder in (path, path / "data")):
+        yield "minari", path
+        return
+    if given == "auto" and (path / "meta" / "info.json").is_file() and (path / "data").is_dir():
+        raise _not_read("lerobot", path)
+    for unfinished in unfinished_in([path]):
+        log.warning("%s is incomplete and is not read: its process was killed, or is still writing.", unfinished)
+    suffixes = [suffix for group in SUFFIXES.values() for suffix in group]
+    if given != "auto":
+        suffixes = list(SUFFIXES[_SUFFIX_OF[str(given)]])
+    # Hidden files and folders are unfinished, from a DatasetWriter or `convert`.
+    seen = [file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    if given == "auto" and (records := next((file for file in seen if _is_tfrecord(file)), None)):
+        raise _not_read("rlds", records)
+    described = [file for file in seen if file.parts[-2:] == ("data", "metadata.json")] if given == "auto" else []
+    of_minari = {file.parent.parent for file in described}
+    yield from (("minari", folder) for folder in sorted(of_minari))
+    files = sorted(
+        file
+        for file in seen
+        if file.suffix.lower() in suffixes
+        and file.name != "namespace_metadata.json"
+        and of_minari.isdisjoint(file.parents)
+    )
+    if not files and not of_minari:
+        expected = f"files that end in {', '.join(suffixes)}"
+        raise DatasetError(
+            "The folder contains no data.", where=path, expected=expected, fix="check the path, or the format"
+        )
+    for file in files:
+        yield (_format_of(file) if given == "auto" else given), file
+
+
+def _format_of(path: Path) -> str | None:
+    """The format of a file, from its name and its content; None for a damaged Parquet file."""
+    if path.suffix.lower() in SUFFIXES["parquet"]:
+        return _parquet_format(path)
+    if path.suffix.lower() in SUFFIXES["json"]:
+        with open(path, "rb") as file:
+            start = file.read(1 << 12)
+        return "rllib_json" if b'"SampleBatch"' in start or b'"MultiAgentBatch"' in start else "json_lines"
+    for name, suffixes in SUFFIXES.items():
+        if path.suffix.lower() in suffixes:
+            return name
+    if _is_tfrecord(path):
+        raise _not_read("rlds", path)
+    raise DatasetError(
+        "The format of the file is unknown.",
+        where=path,
+        got=f"the name {path.name}",
+        expected=f"a name that ends in {', '.join(suffix for group in SUFFIXES.values() for suffix in group)}",
+        fix=f"pass its format, one of {', '.join(FORMATS)}; write your own arrays with rollax.DatasetWriter",
+    )
+
+
+def _is_tfrecord(path: Path) -> bool:
+    return any(suffix.startswith(".tfrecord") for suffix in path.suffixes)  # such as .tfrecord-00000-of-00002
+
+
+def _not_read(kind: str, where: Path) -> DatasetError:
+    return DatasetError(
+        f"Data sets of {_NOT_READ[kind]} are not read.",
+        where=where,
+        expected=f"one of the formats {', '.join(FORMATS)}",
+        fix="convert the episodes with rollax.DatasetWriter, see docs/offline.md, LeRobot and RLDS",
+    )
+
+
+def _parquet_format(path: Path) -> str | None:
+    """The format of a Parquet file, from the names of its columns; None for a damaged file."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return "rollax"  # the reader reports the missing package
+    try:
+        return "rllib_parquet" if "eps_id" in pq.read_schema(path).names else "rollax"
+    except (pa.ArrowException, OSError):
+        return None
+
+
+def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetReader:
+    if isinstance(kind, str):
+        try:
+            kind = import_object(ImportPath(FORMATS[kind]) if kind in FORMATS else kind, "format")
+        except ConfigError as error:
+            if isinstance(error.__cause__, ImportError) and kind in FORMATS:
+                raise not_installed(
+                    "The data set", error.__cause__, where="open_dataset", package="pyarrow", extra="offline"
+                ) from error
+            raise
+    return _called(kind, settings, paths)
+
+
+def _called(make: Callable[..., Any], settings: Mapping[str, Any], *arguments: Any) -> Any:
+    """Calls a format's class or a function; ConfigError for wrong or missing settings."""
+    try:
+        return make(*arguments, **settings)
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        names = [name for name in inspect.signature(make).parameters if name not in ("paths", "settings")]
+        raise ConfigError(
+            f"The {'format' if isinstance(make, type) else 'function'} does not accept these settings.",
+            where=f"the settings for {getattr(make, '__qualname__', repr(make))}",
+            got=str(error),
+            expected=", ".join(names) or f"none{' besides those of all formats' if arguments else ''}",
+            fix="see docs/offline.md, Formats",
+        ) from error
+
+
+def _returned(reader: Any, function: Any) -> DatasetReader:
+    if isinstance(reader, DatasetReader):
+        return reader
+    raise DatasetError(
+        "The function does not return a reader.",
+        where=getattr(function, "__qualname__", repr(function)),
+        got=type(reader).__name__,
+        expected="a DatasetReader",
+        fix="return a subclass of rollax.DatasetReader, or what rollax.open_dataset returns",
+    )

@@ -1,0 +1,310 @@
+"""`Recorder`: writes the trajectories of a sampler into a data set, with the environment's original values."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollax.batch import Fragment, SampleBatch
+from rollax.batch.columns import positions_in
+from rollax.config import TrainerConfig
+from rollax.core import spaces, trees
+from rollax.core.atomic_files import absolute
+from rollax.core.importing import path_of
+from rollax.env.rows import NO_ENVS, Rows
+from rollax.errors import ConfigError
+from rollax.offline.dataset import ENV_ACTIONS, RecordedTrajectory
+from rollax.rollout.policy_rows import GivenActions
+from rollax.rollout.policy_runner import PolicyRunner
+from rollax.rollout.table import Table
+from rollax.rollout.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    from rollax.offline.writer import DatasetWriter
+    from rollax.rollout.sampler import Sampler
+
+log = logging.getLogger("rollax.offline")
+
+_FINISHED_ROWS_AT_ONCE = 1 << 12
+_MOST_BYTES = 1 << 30
+_TRAJECTORY, _SEEN = "trajectory", "seen"
+
+
+class Recorder:
+    """Collects the trajectories of all policies, independent of the fragments, and writes whole episodes.
+
+    Observations are those before filters; actions are the policy's, and also the environment's if they were scaled or
+    clipped. Episodes that are not trained on are left out. Running episodes are written unfinished when the recorder is
+    closed, when they are dropped, and when they exceed 1 GiB of memory.
+
+    Args:
+        writer: writes the trajectories.
+        runners: policy id -> its runner.
+        explore: whether actions are sampled; otherwise no log-probabilities are written, because greedy actions have
+            none.
+        infos: whether info dicts are written.
+    """
+
+    def __init__(
+        self,
+        writer: DatasetWriter,
+        runners: Mapping[str, PolicyRunner],
+        *,
+        explore: bool = True,
+        infos: bool = False,
+    ) -> None:
+        self.writer = writer
+        self._runners, self._explore, self._infos = runners, explore, infos
+        self._number = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Drops rows that are not written yet; fresh episodes begin."""
+        self._slots = Table(**{_TRAJECTORY: -1})
+        self._trajectories: dict[str, Trajectories] = {}
+        for policy_id, runner in self._runners.items():
+            seen: dict[str, Any] = {"obs": trees.index(spaces.zeros(runner.policy.observation_space, 1), 0)}
+            if self._infos:
+                seen["infos"] = np.array(None, object)
+            self._slots.add((_SEEN, policy_id), seen)
+            kept, name = frozenset({SampleBatch.TRAJECTORY_ID}), f"pending row of {policy_id}"
+            self._trajectories[policy_id] = Trajectories(kept, self._slots, name, reward_dtype=np.float64)
+        self._finished: list[np.ndarray] = []
+        self._finished_rows = 0
+        self._row_bytes = dict.fromkeys(self._runners, 0)
+
+    # Called by the sampler.
+
+    def observe(
+        self,
+        policy_id: str,
+        rows: Rows,
+        selection: np.ndarray | None,
+        obs: trees.Tree,
+        complete: Any,
+        outcomes: np.ndarray | None,
+        ended: np.ndarray | None,
+    ) -> None:
+        """Records the outcomes and observations of one policy's rows of a poll.
+
+        Args:
+            selection: the rows with an observation that is acted on or is the last of its trajectory; None: all.
+            obs: columns of their original observations.
+            complete: [K], or one for all, whether `outcomes` are rows with such an observation.
+            outcomes: [K] the rows of the policy with a reward and flags; None: all.
+            ended: the rows of all policies whose trajectory has ended.
+        """
+        seen: dict[str, Any] = {"obs": obs}
+        self._slots.make_room(int(rows.slots.max(initial=-1)) + 1)
+        observed = selection is None or len(selection)
+        if observed and self._infos:
+            from rollax.offline.formats.layout import plain_infos  # which imports PyArrow
+
+            infos = rows.info_list()
+            seen["infos"] = plain_infos(infos if selection is None else [infos[row] for row in selection.tolist()])
+        if outcomes is None or len(outcomes):
+            trajectories = self._trajectories[policy_id]
+            trajectories.record_rows(rows, selection, {SampleBatch.OBS: seen}, complete, outcomes, ended)
+        if observed:
+            trees.put(self._slots[_SEEN, policy_id], rows.places(selection)[1], seen)
+
+    def act(
+        self,
+        policy_id: str,
+        rows: Rows,
+        selection: np.ndarray | None,
+        actions: trees.Tree,
+        columns: Mapping[str, Any],
+        numbers: tuple[np.ndarray, np.ndarray, np.ndarray],
+        given: GivenActions | None = None,
+    ) -> None:
+        """Records one policy's actions for some rows.
+
+        Args:
+            selection: the rows; None: all.
+            actions: as the policy chose them.
+            columns: further results of the policy.
+            numbers: [K] the trajectory, the episode (-1: not trained on), and its length so far.
+            given: the given actions. Unknown log-probabilities are written as NaN.
+        """
+        trajectory, episode, t = numbers
+        slots, runner = rows.places(selection)[1], self._runners[policy_id]
+        self._slots[_TRAJECTORY][slots] = trajectory
+        decided: dict[str, Any] = {
+            SampleBatch.OBS: trees.index(self._slots[_SEEN, policy_id], slots),
+            SampleBatch.ACTIONS: actions,
+            SampleBatch.T: t,
+            SampleBatch.AGENT_ID: rows.agent_ids(selection),
+            **runner.policy.behaviour(actions, columns, self._explore),
+        }
+        if given is not None and SampleBatch.ACTION_LOGP in decided:
+            decided[SampleBatch.ACTION_LOGP] = logp = np.array(decided[SampleBatch.ACTION_LOGP])
+            logp[given.rows] = np.nan
+            logp[list(given.logps)] = list(given.logps.values())
+        if runner.action_map.boxes:
+            decided[ENV_ACTIONS] = runner.action_map(actions)
+            if given is not None:
+                trees.put(decided[ENV_ACTIONS], given.rows, spaces.stack(runner.policy.action_space, given.values))
+        row_bytes = sum(leaf[:1].nbytes for column in decided.values() for leaf in trees.leaves(column))
+        self._row_bytes[policy_id] = row_bytes
+        self._trajectories[policy_id].append(slots, trajectory, episode, decided)
+
+    def forget(self, slots: np.ndarray) -> None:
+        """Marks these slots as without a pending row, because their new trajectories have not acted yet."""
+        for trajectories in self._trajectories.values():
+            trajectories.forget(slots)
+
+    def drop(self, episodes: np.ndarray) -> None:
+        """Drops episodes that were lost."""
+        for trajectories in self._trajectories.values():
+            trajectories.drop(episodes)
+
+    def end(self, episodes: np.ndarray, lengths: np.ndarray, counted: np.ndarray) -> None:
+        """Records the episodes that end with this poll; those that do not count are left out."""
+        if not counted.all():
+            self.drop(episodes[~counted])
+        self._finished.append(episodes[counted])
+        self._finished_rows += int(lengths[counted].sum())
+
+    def polled(self) -> None:
+        """Writes the finished episodes if there are enough; called after a poll was recorded."""
+        waiting = {policy_id: len(rows) for policy_id, rows in self._trajectories.items()}
+        if self._finished_rows >= _FINISHED_ROWS_AT_ONCE and 2 * self._finished_rows >= sum(waiting.values()):
+            self.write_finished()
+        elif sum(self._row_bytes[policy_id] * rows for policy_id, rows in waiting.items()) > _MOST_BYTES:
+            self.write_running()
+
+    # Writing.
+
+    def write_finished(self) -> None:
+        """Writes the episodes that have ended."""
+        finished = np.concatenate(self._finished) if self._finished else NO_ENVS
+        self._finished, self._finished_rows = [], 0
+        if len(finished):
+            self._write(finished, finished)
+
+    def write_running(self) -> None:
+        """Writes all complete rows; those of running episodes as cut trajectories."""
+        self.write_finished()
+        self._write(None, NO_ENVS)
+
+    def cut_running(self) -> None:
+        """Writes all complete rows; fresh episodes begin."""
+        self.write_running()
+        self.restart()
+
+    def close(self) -> None:
+        """Writes all complete rows and completes the file."""
+        try:
+            self.write_running()
+        except (IndexError, ValueError, KeyError):  # an interrupt left the rows inconsistent
+            log.warning("Sampling was interrupted: the last episodes were not written.", exc_info=True)
+        finally:
+            self.writer.close()
+
+    def _write(self, finished: np.ndarray | None, order: np.ndarray) -> None:
+        recorded: list[tuple[int, RecordedTrajectory]] = []
+        for policy_id, trajectories in self._trajectories.items():
+            fragment = trajectories.cut(lambda numbers, p=policy_id: self._waiting(p, numbers), finished)
+            if fragment is not None:
+                recorded += self._recorded(policy_id, fragment)
+        rank = {episode: place for place, episode in enumerate(order.tolist())}
+        recorded.sort(key=lambda one: rank.get(one[0], one[0]))  # stable: keeps the order of policies and trajectories
+        for _, trajectory in recorded:
+            self.writer.write(trajectory)
+
+    def _waiting(self, policy_id: str, numbers: np.ndarray) -> dict[str, trees.Tree]:
+        """What these trajectories are about to act on."""
+        slots = positions_in(self._slots[_TRAJECTORY], numbers)
+        return {SampleBatch.OBS: trees.index(self._slots[_SEEN, policy_id], slots)}
+
+    def _recorded(self, policy_id: str, fragment: Fragment) -> list[tuple[int, RecordedTrajectory]]:
+        """Each segment of a fragment, with the id of its episode."""
+        found = []
+        taken = [n for n in fragment if n not in _LEFT_OUT]
+        last = trees.concat((fragment.after[SampleBatch.OBS],))
+        for number, (start, end) in enumerate(zip(fragment.starts.tolist(), fragment.ends.tolist(), strict=True)):
+            rows = slice(start, end + 1)
+            columns = {name: trees.tree_map(np.copy, trees.index(fragment[name], rows)) for name in taken}
+            seen = trees.concat(
+                (trees.index(fragment[SampleBatch.OBS], rows), trees.index(last, slice(number, number + 1)))
+            )
+            columns = {SampleBatch.OBS: seen["obs"], **columns}
+            if self._infos:
+                columns[SampleBatch.INFOS] = seen["infos"]
+            episode = int(fragment[SampleBatch.EPS_ID][start])
+            trajectory = RecordedTrajectory(
+                columns,
+                bool(fragment[SampleBatch.TERMINATEDS][end]),
+                bool(fragment[SampleBatch.TRUNCATEDS][end]),
+                f"{episode:x}-{self.writer.token}",
+                fragment[SampleBatch.AGENT_ID][start],
+                policy_id,
+            )
+            found.append((episode, trajectory))
+        return found
+
+
+_LEFT_OUT = frozenset(
+    {
+        SampleBatch.OBS,
+        SampleBatch.TERMINATEDS,
+        SampleBatch.TRUNCATEDS,
+        SampleBatch.EPS_ID,
+        SampleBatch.TRAJECTORY_ID,
+        SampleBatch.AGENT_ID,
+    }
+)
+
+
+def make_recorder(config: TrainerConfig, sampler: Sampler, worker_index: int) -> Recorder:
+    """The recorder of a worker, into the folder `config.output`.
+
+    Raises ConfigError if PyArrow is missing, DatasetError if the folder cannot be written to.
+    """
+    from rollax.errors import not_installed
+
+    try:
+        from rollax.offline.new_file import check_folder
+        from rollax.offline.writer import DatasetWriter
+    except ImportError as error:
+        raise not_installed(
+            "Writing experience", error, where="config key 'output'", package="pyarrow", extra="offline"
+        ) from error
+    assert config.output is not None
+    runners = sampler.runners
+
+    def header() -> dict[str, Any]:
+        filters = {policy_id: _plain(runner.filter.state()) for policy_id, runner in runners.items()}
+        algorithm = type(config).__name__.removesuffix("Config")
+        played = {"timesteps": sampler.timestep, "explore": config.explore}
+        policies = {policy_id: path_of(type(runner.policy)) for policy_id, runner in runners.items()}
+        return {
+            "env": config.env if isinstance(config.env, str) else getattr(config.env, "__qualname__", None),
+            "behaviour": {"algorithm": algorithm, "policies": policies, **played},
+            "normalize_actions": config.normalize_actions,
+            "clip_actions": config.clip_actions,
+            "observation_filter": config.observation_filter,
+            "filters": filters,
+            "worker_index": worker_index,
+        }
+
+    check_folder(config.output)  # raise now, not after hours
+    writer = DatasetWriter(
+        absolute(config.output, ConfigError),
+        {policy_id: runner.policy.observation_space for policy_id, runner in runners.items()},
+        {policy_id: runner.policy.action_space for policy_id, runner in runners.items()},
+        header=header,
+        actions_of="policy",
+        prefix=f"worker{worker_index:03d}",
+        compression=config.output_compress,
+        max_file_size=config.output_max_file_size,
+    )
+    return Recorder(writer, runners, explore=config.explore, infos=config.output_infos)
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(values).tolist() for name, values in state.items()}

@@ -1,0 +1,76 @@
+"""ARS: augmented random search.
+
+Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Candidates θ ± ν δ_k are played, and the b directions with the
+best candidates move the parameters: θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_k⁻) δ_k. V1 acts on observations as they are, V2
+(`observation_filter="MeanStdFilter"`) standardizes them by statistics that change between iterations, and the variants
+V1-t and V2-t use b < N directions. Deviations: both candidates of a direction begin from the same states, unless
+`shared_starts` is false; actions 1 and -1 are the bounds of the action space, unless `normalize_actions` is false;
+networks beside linear policies; a time limit is the environment's own; standardized observations are clipped to
+[-10, 10].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import optax
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.config.groups import SearchFields
+from rollax.models.config import ModelConfig
+from rollax.ops.evolution import ars_weights
+from rollax.search.optimizer import SearchOptimizer
+from rollax.search.searched_policy import SearchedPolicy
+
+
+class ARSConfig(SearchFields):
+    """The fields of a search, with N for the number of directions, ν for `noise_stdev` and α for `lr`."""
+
+    defaults = {"lr": 0.02, "observation_filter": "MeanStdFilter"}
+    requires = {"adam_epsilon": "a step is plain gradient ascent"}
+    places = {"directions_used": ()}
+
+    model: ModelConfig = Field(
+        default=ModelConfig(fcnet_hiddens=()),
+        description="network of the policy: by default linear, without a bias, with initial weights 0. A model in the "
+        "config replaces the whole default, fcnet_hiddens included",
+    )
+    directions_used: int | None = Field(
+        default=None, ge=1, description="b, number of directions with the best candidates that a step uses; None: all N"
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.directions_used is not None:
+            self.refuse_larger("directions_used", "num_directions")
+
+
+class ARSPolicy(SearchedPolicy):
+    """The policy of ARS, whose steps are those of gradient ascent."""
+
+    config_class = ARSConfig
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        return optax.identity()
+
+
+class ARSOptimizer(SearchOptimizer):
+    """One iteration of ARS in each step."""
+
+    config_class = ARSConfig
+
+    def weights(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
+        return ars_weights(returns, self.config.directions_used)
+
+
+class ARSTrainer(Trainer):
+    """ARS: augmented random search.
+
+    Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Its config is `ARSConfig`.
+    """
+
+    name = "ARS"
+    config_class = ARSConfig
+    policy_class = ARSPolicy
+    optimizer_class = ARSOptimizer

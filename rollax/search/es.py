@@ -1,0 +1,121 @@
+"""ES: evolution strategies.
+
+Source: Salimans et al. (2017), arXiv:1703.03864. Candidates θ ± σ ε_k are played; their returns, as centered ranks, are
+the weights of the directions in an estimate of the gradient, which Adam follows:
+    g = 1/(2N) Σ_k (s(r_k⁺) - s(r_k⁻)) ε_k,  θ ← Adam(-g + c θ)
+Deviations: equal returns have equal ranks; both candidates of a direction begin from the same states, unless
+`shared_starts` is false; directions are generated again where they are needed, and not read from a table of noise;
+noise on actions is in units of half their range; no virtual batch normalization; no adaptive time limit; with
+`observation_filter="MeanStdFilter"` statistics are those of all episodes, not of 1 % of them, standard deviations have
+no lower bound (the authors': 0.1), and standardized observations are clipped to [-10, 10] (the authors': [-5, 5]).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.config.groups import SearchFields
+from rollax.config.rules import ENABLED
+from rollax.core.spaces import space_text
+from rollax.errors import ConfigError
+from rollax.ops.evolution import Shaping, es_weights
+from rollax.rollout.messages import Candidates
+from rollax.search.optimizer import SearchOptimizer
+from rollax.search.searched_policy import SearchedPolicy
+
+
+class ESConfig(SearchFields):
+    """The fields of ES in addition to those of a search, with the symbols of the module's equation."""
+
+    defaults = {"lr": 0.01, "num_directions": 50, "noise_stdev": 0.02, "observation_filter": "MeanStdFilter"}
+    requires = {
+        "clip_rewards": {"shaping": ("centered_rank", "identity")},
+        "explore": {"action_noise_std": ENABLED},
+    }
+    places = {("shaping", "l2_coeff", "action_noise_std"): ()}
+
+    shaping: Shaping = Field(
+        default="centered_rank",
+        description="weights of candidates: centered_rank, the ranks of their returns; identity, the returns; sign, "
+        "the sums of the signs of rewards; centered_sign_rank, the ranks of these sums",
+    )
+    l2_coeff: float = Field(default=0.005, ge=0, description="c, weight decay")
+    action_noise_std: float = Field(
+        default=0.01,
+        ge=0,
+        description="standard deviation of the noise on Box actions of candidates, in units of half an action's range "
+        "(of the action itself if it has no bounds, or without normalize_actions); no noise in evaluations, with "
+        "explore=False, and on a Box inside Dict or Tuple actions",
+    )
+
+
+class ESPolicy(SearchedPolicy):
+    """The policy of ES, whose steps are those of Adam."""
+
+    config_class = ESConfig
+
+    def check_spaces(self) -> None:
+        super().check_spaces()
+        noise = self.config.action_noise_std
+        if noise not in (0.0, ESConfig.model_fields["action_noise_std"].default) and not _takes_noise(self):
+            raise ConfigError(
+                "The actions are not continuous, so no noise can be added to them.",
+                where="config key 'action_noise_std'",
+                got=f"{noise:g}, for {space_text(self.action_space)}",
+                expected="a Box action space",
+                fix="leave action_noise_std out for this action space",
+            )
+
+
+class ESOptimizer(SearchOptimizer):
+    """One iteration of ES in each step."""
+
+    config_class = ESConfig
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        if not (self.config.explore or _takes_noise(self._policy)):
+            raise ConfigError(
+                "explore has no effect: all actions are greedy, and noise is added to continuous ones only.",
+                where="config key 'explore'",
+                got=f"False, for {space_text(self._policy.action_space)}",
+                expected="a Box action space, or no such key",
+                fix="leave explore out: candidates explore by perturbed parameters",
+            )
+
+    def weights(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
+        return es_weights(returns, self.config.shaping)
+
+    def decay(self) -> float:
+        return self.config.l2_coeff
+
+    def request(self, indices: NDArray) -> Candidates:
+        config = self.config
+        return replace(
+            super().request(indices),
+            action_noise=config.action_noise_std if config.explore and _takes_noise(self._policy) else 0.0,
+            sign_rewards="sign" in config.shaping,
+        )
+
+
+def _takes_noise(policy: SearchedPolicy) -> bool:
+    """Whether actions of this policy are numbers that noise can be added to."""
+    return isinstance(policy.action_space, Box)
+
+
+class ESTrainer(Trainer):
+    """ES: evolution strategies.
+
+    Source: Salimans et al. (2017), arXiv:1703.03864. Its config is `ESConfig`.
+    """
+
+    name = "ES"
+    config_class = ESConfig
+    policy_class = ESPolicy
+    optimizer_class = ESOptimizer

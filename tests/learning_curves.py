@@ -1,0 +1,128 @@
+"""Fixtures that measure learning runs, for `conftest.py` of the folders with such runs.
+
+"At least X within N" is the best periodic greedy evaluation (20 episodes) inside N steps, averaged over three seeds;
+the last evaluation is printed beside it. With `--learning-results FOLDER` each run saves its curves there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollax import EvaluationResult, Trainer
+
+SEEDS, EVALUATIONS = (0, 1, 2), 10
+Score = Callable[[EvaluationResult], float]
+Point = tuple[int, float]
+
+
+def reward_of(evaluation: EvaluationResult) -> float:
+    """The usual score: the mean reward of an episode."""
+    return evaluation["episode_reward_mean"]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The result of one algorithm on one task, with each seed.
+
+    Args:
+        name: name of the test.
+        algorithm: name of the trainer's algorithm.
+        env: id or class of the environment.
+        budget: steps, in the unit that the trainer counts in.
+        target: required mean over the seeds of their best scores.
+        num_workers: processes that sample; 0 means that the learning process samples.
+        curves: one for each seed, of (steps, score).
+        seconds: duration of each seed's run, evaluations included.
+    """
+
+    name: str
+    algorithm: str
+    env: str
+    budget: int
+    target: float
+    num_workers: int
+    curves: list[list[Point]]
+    seconds: list[float]
+
+    @property
+    def best(self) -> float:
+        return float(np.mean([max(score for _, score in curve) for curve in self.curves]))
+
+    @property
+    def last(self) -> float:
+        return float(np.mean([curve[-1][1] for curve in self.curves]))
+
+
+@pytest.fixture
+def learning_run(capsys, request):
+    """Trains with each seed, and prints the scores."""
+
+    def show(text: str) -> None:
+        with capsys.disabled():
+            print(text, end="", flush=True)
+
+    def run(
+        trainer_class, env, target, budget, config, score: Score = reward_of, seeds: Sequence[int] = SEEDS
+    ) -> Learned:
+        curves, seconds = [], []
+        for seed in seeds:
+            show(f"\n{request.node.name} seed {seed}:")
+            started, curve = time.monotonic(), []
+            with trainer_class(env, {"evaluation_num_episodes": 20, **config, "seed": seed}) as trainer:
+                for steps, found in evaluations(trainer, budget):
+                    curve.append((steps, score(found)))
+                    show(f" {curve[-1][1]:.5g}")
+            curves.append(curve)
+            seconds.append(round(time.monotonic() - started, 1))
+            show(f", {seconds[-1]:.0f} s")
+        named = env if isinstance(env, str) else env.__name__
+        workers = config.get("num_workers", 0)
+        name = request.node.name
+        learned = Learned(name, trainer_class.name, named, budget, target, workers, curves, seconds)
+        show(f"\n{name}: best {learned.best:.5g}, last {learned.last:.5g}, target {target}\n")
+        folder = request.config.getoption("--learning-results")
+        if folder:
+            keep(learned, Path(folder))
+        return learned
+
+    return run
+
+
+@pytest.fixture
+def reaches(learning_run):
+    """Trains with each seed and checks the mean of the best evaluations."""
+
+    def check(
+        trainer_class, env, target, budget, config, score: Score = reward_of, seeds: Sequence[int] = SEEDS
+    ) -> None:
+        assert learning_run(trainer_class, env, target, budget, config, score, seeds).best >= target
+
+    return check
+
+
+def evaluations(trainer: Trainer, budget: int) -> Iterator[tuple[int, EvaluationResult]]:
+    """Yields steps and a greedy evaluation after each tenth of the budget. Whole episodes may exceed the budget; such a
+    last evaluation is left out."""
+    steps, one_iteration = 0, max(trainer.config.train_batch_size, trainer.config.timesteps_per_iteration)
+    for part in range(1, EVALUATIONS + 1):
+        before = steps
+        while steps + one_iteration <= part * budget / EVALUATIONS:
+            steps = trainer.train()["timesteps_total"]
+        if before < steps <= budget:
+            yield steps, trainer.evaluate()
+
+
+def keep(learned: Learned, folder: Path) -> None:
+    """Writes the curves to the folder that the report of the benchmarks reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"\W+", "_", learned.name.removeprefix("test_")).strip("_")
+    text = json.dumps({**asdict(learned), "best": learned.best, "last": learned.last}, indent=1)
+    (folder / f"{name}.json").write_text(text + "\n")

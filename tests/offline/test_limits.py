@@ -1,0 +1,176 @@
+"""Small files that would be large in memory are refused before they are decoded."""
+
+from __future__ import annotations
+
+import os
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+from PIL import Image
+
+from rollax import ConfigError, DatasetError, open_dataset
+from rollax.offline import limits
+from tests.offline.test_describe import some, written
+
+TOO_MUCH = "The decoded data needs too much memory"
+PIXELS = spaces.Box(0, 255, (40, 32, 3), np.uint8)
+
+
+def read(path, **settings):
+    return list(open_dataset(path, **settings).trajectories())
+
+
+@pytest.mark.parametrize("limit", ["4", 0, -1.0, True, float("nan"), None])
+@pytest.mark.parametrize("name", ["data", "a.hdf5"])
+def test_invalid_limits(tmp_path, name, limit):
+    written(tmp_path / "data", some(1))
+    (tmp_path / "a.hdf5").touch()
+    with pytest.raises(ConfigError, match=r"setting 'max_decoded_gb'(.|\n)*a number of GiB above 0"):
+        open_dataset(tmp_path / name, max_decoded_gb=limit)
+
+
+def test_formats_of_text_have_no_limit(tmp_path):
+    (tmp_path / "log.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"The format does not accept these settings(.|\n)*argument 'max_decoded_gb'"):
+        open_dataset(tmp_path / "log.jsonl", max_decoded_gb=4)
+
+
+class TestParquet:
+    def with_ids(self, tmp_path, length):
+        """A file whose rows share one episode id of `length` letters, which is stored once."""
+        (path,) = written(tmp_path / "data", some(60))
+        table = pq.read_table(path)
+        # One id for all rows: `is_last` separates the trajectories.
+        ids = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(table), np.int32)), pa.array(["x" * length]))
+        table = table.set_column(table.column_names.index("episode_id"), "episode_id", ids)
+        metadata = pq.read_metadata(path).metadata
+        with pq.ParquetWriter(path, table.schema, store_schema=False, compression="zstd") as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({key: metadata[key] for key in (b"rollax", b"rollax.contents")})
+        return path
+
+    def test_a_string_that_all_rows_share(self, tmp_path):
+        # 60 trajectories of 2 to 61 steps, each with a last row: 60 · 31.5 + 60 = 1950 rows.
+        path = self.with_ids(tmp_path, 3 << 20)
+        assert path.stat().st_size < 1 << 20
+        with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*row group 0.*at least 5.7 GiB.*at most 4.0 GiB"):
+            read(tmp_path / "data")
+
+    def test_below_the_limit_it_is_read(self, tmp_path):
+        self.with_ids(tmp_path, 30)
+        assert [one.episode_id for one in read(tmp_path / "data")] == ["x" * 30] * 60
+
+    def test_the_declared_size(self, tmp_path):
+        # Each of 1950 rows has an observation of 3 float32.
+        written(tmp_path / "data", some(60))
+        with pytest.raises(DatasetError, match=TOO_MUCH):
+            read(tmp_path / "data", max_decoded_gb=1950 * 12 / 2**30)
+        assert len(read(tmp_path / "data", max_decoded_gb=1e-3)) == 60
+
+    def test_columns_that_are_not_read_do_not_count(self, tmp_path):
+        many = some(60)
+        for one in many:
+            one.columns["action_dist_inputs"] = np.random.default_rng(0).random((len(one), 200), np.float32)
+        written(tmp_path / "data", many)
+        limit = 1950 * 800 / 2**30
+        with pytest.raises(DatasetError, match=TOO_MUCH):
+            read(tmp_path / "data", max_decoded_gb=limit)
+        assert len(read(tmp_path / "data", max_decoded_gb=limit, columns=["obs"])) == 60
+
+    def test_rllib(self, tmp_path):
+        rows = 1000
+        columns = {
+            "eps_id": ["e"] * rows,
+            "obs": [[0.0, 1.0]] * rows,
+            "actions": [0] * rows,
+            "rewards": [1.0] * rows,
+            "terminateds": [False] * (rows - 1) + [True],
+        }
+        pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+        assert len(read(tmp_path / "a.parquet")) == 1
+        with pytest.raises(DatasetError, match=TOO_MUCH):
+            read(tmp_path / "a.parquet", max_decoded_gb=rows * 16 / 2**30)
+
+
+def test_an_episode_of_d4rl(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name, width in (("observations", 3), ("actions", 1)):
+            file.create_dataset(name, (1000, width), "f4", compression="gzip")
+        file["rewards"], file["terminals"] = np.zeros(1000, np.float32), np.arange(1000) % 100 == 99
+    assert len(read(tmp_path / "a.hdf5", time_limit=100)) == 10
+    # Up to 1000 rows are read at once, or one longer episode: 500,000 rows of 5 float32.
+    with h5py.File(tmp_path / "b.hdf5", "w") as file:
+        for name, width in (("observations", 3), ("actions", 1)):
+            file.create_dataset(name, (500_000, width), "f4", compression="gzip")
+        file["rewards"], file["terminals"] = np.zeros(500_000, np.float32), np.arange(500_000) == 499_999
+    assert len(read(tmp_path / "b.hdf5", time_limit=500_000, max_decoded_gb=10_000_001 / 2**30)) == 1
+    with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*b.hdf5, row 0"):
+        read(tmp_path / "b.hdf5", time_limit=500_000, max_decoded_gb=9_999_999 / 2**30)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_lines_without_an_end_are_not_read_to_it(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(limits, "LONGEST_LINE", 1 << 17)
+    path, settings = tmp_path / name, {"obs": ["obs"], "actions": ["actions"], "rewards": "rewards"}
+    path.write_text('{"agents": {}}' if name == "a.jsonl" else "obs,actions,rewards\n1,1,1\n")
+    os.truncate(path, 1 << 40)
+    with pytest.raises(DatasetError, match="too long"):
+        read(path, **({} if name == "a.jsonl" else settings))
+    reader = open_dataset(path, max_broken=1, **({} if name == "a.jsonl" else settings))
+    list(reader.trajectories())
+    assert len(reader.broken) == 1
+
+
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+class TestImagesOfMinari:
+    def write(self, tmp_path, storage, monkeypatch, bomb=None):
+        """Writes an episode with 5 observations as JPEG; `bomb` replaces the third image."""
+        (tmp_path / "data").mkdir()
+        made = MinariStorage.new(tmp_path / "data", PIXELS, spaces.Discrete(2), None, storage, jpeg_encoding=True)
+        number = 0
+        whole = Image.Image.save
+
+        def save(image, buffer, **settings):
+            nonlocal number
+            number += 1
+            whole(bomb if bomb is not None and number == 3 else image, buffer, **settings)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Image.Image, "save", save)
+            flags = np.array([False, False, False, True])
+            made.update_episodes(
+                [
+                    EpisodeBuffer(
+                        observations=np.full((5, *PIXELS.shape), 128, np.uint8),
+                        actions=np.zeros(4, np.int64),
+                        rewards=np.zeros(4),
+                        terminations=flags,
+                        truncations=np.zeros(4, bool),
+                    )
+                ]
+            )
+        made.update_metadata({"dataset_id": "a-v0", "minari_version": "0.5.3"})
+        return tmp_path
+
+    def test_images_are_read(self, tmp_path, storage, monkeypatch):
+        (one,) = read(self.write(tmp_path, storage, monkeypatch))
+        assert one.columns["obs"].shape == (5, 40, 32, 3)
+
+    def test_the_decoded_size_is_limited(self, tmp_path, storage, monkeypatch):
+        path = self.write(tmp_path, storage, monkeypatch)
+        with pytest.raises(DatasetError, match=rf"{TOO_MUCH}(.|\n)*episode 0"):
+            read(path, max_decoded_gb=5 * 40 * 32 * 3 / 2**30)
+
+    def test_images_larger_than_the_space_are_refused(self, tmp_path, storage, monkeypatch):
+        path = self.write(tmp_path, storage, monkeypatch, Image.new("RGB", (8000, 6000)))
+        with pytest.raises(DatasetError, match=r"(?s)larger than its space.*6000 × 8000 pixels.*40 × 32"):
+            read(path)
+        reader = open_dataset(path, max_broken=1)
+        assert list(reader.trajectories()) == []
+        assert len(reader.broken) == 1

@@ -1,0 +1,154 @@
+"""A `DatasetWriter` refuses values that could not be read again, and converts ids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax import ConfigError, DatasetError, DatasetWriter, open_dataset
+from rollax.offline.formats.layout import plain_infos
+from tests.offline.test_describe import BOX, SPACES, TWO, some, written
+
+
+@pytest.mark.parametrize("name", ["terminated", "is_last", "episode_id", "reward_left_out"])
+def test_reserved_names_of_columns(tmp_path, name):
+    (one,) = some(1)
+    one.columns[name] = np.zeros(len(one))
+    with pytest.raises(DatasetError, match=rf"name of the column is reserved(.|\n)*got: +{name}"):
+        written(tmp_path, [one])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_columns_of_the_same_name(tmp_path):
+    (one,) = some(1)
+    one.columns["more"], one.columns["more/x"] = {"x": np.zeros(len(one))}, np.zeros(len(one))
+    with pytest.raises(DatasetError, match=r"name of the column is reserved(.|\n)*more/x"):
+        written(tmp_path, [one])
+
+
+@pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
+def test_a_column_that_is_missing(tmp_path, name):
+    (one,) = some(1)
+    del one.columns[name]
+    with pytest.raises(DatasetError, match=f"lacks a required column(.|\n)*no {name}"):
+        written(tmp_path, [one])
+
+
+def test_an_episode_id_that_is_not_a_string(tmp_path):
+    (one,) = some(1)
+    one.episode_id = 3
+    with pytest.raises(DatasetError, match=r"episode_id of a trajectory is not a string(.|\n)*pass '3'"):
+        written(tmp_path, [one])
+
+
+@pytest.mark.parametrize("name", ["terminated", "truncated", "continues"])
+@pytest.mark.parametrize("value", [np.array([False, True]), [True], "no", None])
+def test_flags_that_are_no_booleans(tmp_path, name, value):
+    good, wrong = some(2)
+    setattr(wrong, name, value)
+    with pytest.raises(DatasetError, match=rf"{name} of a trajectory is neither true nor false"):
+        written(tmp_path, [good, wrong])
+    assert len(list(open_dataset(tmp_path).trajectories())) == 1
+
+
+@pytest.mark.parametrize("agent", [np.int64(7), ("red", np.int32(7)), np.uint8(7)])
+def test_agent_ids_of_numpy(tmp_path, agent):
+    (one,) = some(1)
+    one.agent_id = agent
+    written(tmp_path, [one])
+    (read,) = open_dataset(tmp_path).trajectories()
+    assert read.agent_id == agent
+    assert hash(read.agent_id) == hash(agent)
+
+
+@pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
+def test_a_column_that_is_not_an_array(tmp_path, name):
+    (one,) = some(1)
+    one.columns[name] = one.columns[name].tolist()
+    with pytest.raises(DatasetError, match=rf"not an array(.|\n)*column '{name}'(.|\n)*np.array"):
+        written(tmp_path, [one])
+
+
+def test_a_header_that_is_not_json(tmp_path):
+    with pytest.raises(DatasetError, match=r"not JSON(.|\n)*type object is not"):
+        written(tmp_path, some(1), header={"x": object()})
+    assert list(tmp_path.glob("*.parquet")) == []
+
+
+def test_a_single_space_is_for_the_default_policy(tmp_path):
+    with DatasetWriter(tmp_path, BOX, TWO) as writer:
+        writer.write(some(1)[0])
+    reader = open_dataset(tmp_path)
+    assert (reader.observation_spaces, reader.action_spaces) == SPACES
+
+
+def test_arrays_of_jax(tmp_path):
+    (one,) = some(1)
+    one.columns["obs"] = jnp.asarray(one.columns["obs"])
+    written(tmp_path, [one])
+    (found,) = open_dataset(tmp_path).trajectories()
+    np.testing.assert_array_equal(found.columns["obs"], one.columns["obs"])
+
+
+def test_infos_with_arrays_of_other_libraries(tmp_path):
+    (one,) = some(1)
+    one.columns["infos"] = np.array(
+        [{"x": jnp.float32(i), "y": (jnp.arange(2), {1, 2}), "type": np.float32} for i in range(len(one) + 1)]
+    )
+    written(tmp_path, [one])
+    (found,) = open_dataset(tmp_path).trajectories()
+    assert found.columns["infos"].tolist() == [{"x": i, "y": [[0, 1], None]} for i in range(len(one) + 1)]
+
+
+def test_copies_of_infos_have_arrays_and_not_lists_of_their_numbers():
+    pixels = np.zeros(2, np.uint8)
+    (copied,) = plain_infos(np.array([{"pixels": pixels, "objects": np.array([{1}, 2], object)}]))
+    pixels += 1
+    np.testing.assert_array_equal(copied.pop("pixels"), np.zeros(2, np.uint8), strict=True)
+    assert copied == {"objects": [None, 2]}
+
+
+def test_arrays_that_the_caller_reuses(tmp_path):
+    (one,) = some(1)
+    place = np.zeros(1)
+    one.columns["infos"] = np.array([{"place": place}] * (len(one) + 1))
+    with DatasetWriter(tmp_path, *SPACES) as writer:
+        for number in range(3):
+            one.columns["rewards"][:] = place[:] = number
+            writer.write(replace(one, episode_id=str(number)))
+    reader = open_dataset(tmp_path)
+    assert [read.columns["infos"][-1] for read in reader.trajectories()] == [{"place": [i]} for i in range(3)]
+    assert [set(read.columns["rewards"].tolist()) for read in reader.trajectories()] == [{0}, {1}, {2}]
+    assert reader.header["behaviour"]["score"] == len(one)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ConfigError, match=r"Unknown compression(.|\n)*got: +zst(.|\n)*zstd"):
+        DatasetWriter("unused", BOX, TWO, compression="zst")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"Unknown actions_of(.|\n)*got: +env\n(.|\n)*environment"):
+        DatasetWriter("unused", BOX, TWO, actions_of="env")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"different policies(.|\n)*\['a'\] and \['b'\]"):
+        DatasetWriter("unused", {"a": BOX}, {"b": TWO})
+
+
+@pytest.mark.parametrize("prefix", [".x", "", "../x", "a/b", "a\\b", "a*", "[ab]", "a?", 3, None])
+def test_a_prefix_of_files_that_a_reader_would_not_find(tmp_path, prefix):
+    with pytest.raises(
+        ConfigError, match=r"cannot begin the names of data files(.|\n)*prefix of DatasetWriter(.|\n)*begins with"
+    ):
+        DatasetWriter(tmp_path, BOX, TWO, prefix=prefix)
+
+
+@pytest.mark.parametrize("prefix", ["part", "run 1.5", "_über-2"])
+def test_other_prefixes_of_files(tmp_path, prefix):
+    written(tmp_path, some(1), prefix=prefix)
+    assert len(list(open_dataset(tmp_path).trajectories())) == 1
+
+
+def test_columns_to_read_must_be_a_list(tmp_path):
+    written(tmp_path, some(1))
+    with pytest.raises(ConfigError, match=r"setting 'columns'(.|\n)*got: +obs"):
+        open_dataset(tmp_path, columns="obs")

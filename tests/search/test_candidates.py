@@ -1,0 +1,417 @@
+"""`CandidatePlayer`: which candidate plays which episodes with which seeds, independent of the number of slots."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+
+import gymnasium as gym
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollax import Callbacks, EnvError, MultiAgentEnv, PolicyError, RolloutWorker, VectorEnv
+from rollax.algorithms.pg import PGPolicy
+from rollax.env.restarting import EnvFailures
+from rollax.errors import NonFiniteError
+from rollax.models.outputs import Outputs
+from rollax.ops.evolution import direction, episode_seed
+from rollax.rollout import long_episodes
+from rollax.rollout.messages import Candidates
+from rollax.search.es import ESPolicy
+from tests.search.search_worlds import Drift
+
+LINEAR = {"model": {"fcnet_hiddens": ()}, "observation_filter": "NoFilter", "seed": 0}
+
+
+def worker_of(env=Drift, policy=ESPolicy, **config):
+    return RolloutWorker(env, policy, config={**LINEAR, **config})
+
+
+def request(count=3, **settings):
+    return Candidates(seed=5, generation=2, indices=np.arange(count), noise_stdev=0.1, **settings)
+
+
+def play_stepwise(theta, task, *, offset=0.0, sign=False):
+    """The return of one episode, played step by step, and its observations."""
+    index, side, episode = task
+    vector = (theta + np.float32((0.1, -0.1)[side]) * direction(5, 2, index, len(theta))).reshape(3, 2)
+    env, total, seen = Drift({}), 0.0, []
+    obs, _ = env.reset(seed=episode_seed(5, 2, index, episode))
+    over = False
+    while not over:
+        seen.append(obs)
+        action = np.clip(obs @ vector, -1, 1).astype(np.float32)
+        obs, reward, over, _, _ = env.step(action)
+        total += np.sign(reward + offset) if sign else reward + offset
+    return total, np.array(seen, np.float64)
+
+
+def test_returns_of_each_candidate():
+    worker = worker_of(num_envs_per_worker=4, observation_filter="MeanStdFilter")
+    result = worker.play_candidates(request(3, episodes=2))
+    theta = worker.get_policy().get_vector()
+    assert result.indices.tolist() == [0, 1, 2]
+    tasks = [(index, side, episode) for index in range(3) for side in range(2) for episode in range(2)]
+    stepwise = [play_stepwise(theta, task) for task in tasks]
+    expected = np.array([total for total, _ in stepwise]).reshape(3, 2, 2)
+    np.testing.assert_allclose(result.returns, expected.mean(axis=2), rtol=1e-5)
+    np.testing.assert_allclose([episode.reward for episode in result.episodes], expected.ravel(), rtol=1e-5)
+    assert [episode.length for episode in result.episodes] == [len(seen) for _, seen in stepwise]
+    assert result.lengths.tolist() == np.array([len(seen) for _, seen in stepwise]).reshape(3, 4).sum(axis=1).tolist()
+    for state, (_, seen) in zip(result.filters, stepwise, strict=True):
+        assert state["count"] == len(seen)
+        np.testing.assert_allclose(state["mean"], seen.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(state["squares"], seen.var(axis=0) * len(seen), rtol=1e-4, atol=1e-10)
+
+
+def test_shaped_rewards_do_not_change_the_metrics():
+    worker = worker_of(num_envs_per_worker=3)
+    theta = worker.get_policy().get_vector()
+    # All rewards are negative: an offset of 2 changes the signs of some.
+    result = worker.play_candidates(request(2, sign_rewards=True, reward_offset=2.0))
+    expected = [[play_stepwise(theta, (k, side, 0), sign=True, offset=2.0)[0] for side in range(2)] for k in range(2)]
+    np.testing.assert_allclose(result.returns, expected, rtol=1e-6)
+    assert result.returns.min() < 0 < result.returns.max()
+    np.testing.assert_allclose(result.episodes[3].reward, play_stepwise(theta, (1, 1, 0))[0], rtol=1e-5)
+    clipped = worker_of(num_envs_per_worker=3, clip_rewards=0.5).play_candidates(request(2))
+    assert (clipped.returns >= -0.5 * result.lengths.max()).all()
+    # Clipped after the offset: each reward is 0.5, not -0.5 + 100.
+    above = worker_of(num_envs_per_worker=3, clip_rewards=0.5).play_candidates(request(2, reward_offset=100.0))
+    np.testing.assert_array_equal(above.returns.sum(axis=1), 0.5 * above.lengths)
+
+
+@pytest.mark.parametrize("filter_name", ["NoFilter", "MeanStdFilter"])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_results_do_not_depend_on_the_number_of_slots(filter_name, noise):
+    results = []
+    for slots in (1, 5, 40):
+        worker = worker_of(num_envs_per_worker=slots, observation_filter=filter_name)
+        worker.get_policy().set_weights({"head.kernel": np.float32([[0.1, 0.2], [-0.3, 0.4], [0.5, -0.6]])})
+        results.append(worker.play_candidates(request(6, episodes=3, action_noise=noise)))
+    first = results[0]
+    for other in results[1:]:
+        np.testing.assert_array_equal(other.returns, first.returns)
+        np.testing.assert_array_equal(other.lengths, first.lengths)
+        assert [(e.reward, e.length) for e in other.episodes] == [(e.reward, e.length) for e in first.episodes]
+        assert len(other.filters) == len(first.filters)
+        for state, expected in zip(other.filters, first.filters, strict=True):
+            assert {name: array.tobytes() for name, array in state.items()} == {
+                name: array.tobytes() for name, array in expected.items()
+            }
+
+
+def test_each_episode_has_its_own_action_noise():
+    worker = worker_of(num_envs_per_worker=4)
+    quiet, noisy = (worker.play_candidates(request(3, action_noise=noise)) for noise in (0.0, 0.5))
+    assert (quiet.returns != noisy.returns).all()
+    np.testing.assert_array_equal(worker.play_candidates(request(3, action_noise=0.5)).returns, noisy.returns)
+
+
+def test_seeds_are_shared_by_both_sides_of_a_direction_and_otherwise_distinct():
+    resets = deque()
+    worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
+    worker.play_candidates(request(5, episodes=2))
+    seeds = {episode_seed(5, 2, index, episode): 2 for index in range(5) for episode in range(2)}
+    assert Counter(resets) == seeds
+
+
+def test_each_episode_can_have_its_own_seed():
+    resets = deque()
+    worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
+    result = worker.play_candidates(request(5, episodes=2, shared_starts=False))
+    seeds = {episode_seed(5, 2, index, part): 1 for index in range(5) for part in range(4)}
+    assert Counter(resets) == seeds
+    other = worker_of(num_envs_per_worker=3).play_candidates(request(5, episodes=2, shared_starts=False))
+    np.testing.assert_array_equal(result.returns, other.returns)
+
+
+def test_sub_environments_without_a_candidate_are_not_stepped():
+    # 6 candidates in 9 sub-environments: 3 are never stepped, and none after its episode's end (`Drift` asserts that).
+    steps, resets = deque(), deque()
+    worker = worker_of(num_envs_per_worker=9, env_config={"steps": steps, "resets": resets})
+    result = worker.play_candidates(request(3))
+    assert set(steps) == set(range(6))
+    assert len(steps) == result.lengths.sum()
+    assert len(resets) == 6
+    result = worker.play_candidates(request(6))  # all are used again
+    assert set(list(steps)[-int(result.lengths.sum()) :]) == set(range(9))
+
+
+class Batched(VectorEnv):
+    """A simulator of several points, which are always stepped together."""
+
+    def __init__(self, num_envs):
+        super().__init__(Drift.observation_space, Drift.action_space, num_envs)
+        self.envs = [Drift({}) for _ in range(num_envs)]
+
+    def reset_at(self, index, seed=None, options=None):
+        return self.envs[index].reset(seed=seed)
+
+    def vector_step(self, actions):
+        obs, rewards, terms, truncs, infos = zip(
+            *(env.step(a) for env, a in zip(self.envs, actions, strict=True)), strict=True
+        )
+        return list(obs), rewards, terms, truncs, infos
+
+
+def sync(context):
+    return SyncVectorEnv([lambda: Drift({})] * 7, autoreset_mode=AutoresetMode.DISABLED)
+
+
+@pytest.mark.parametrize("env", [lambda context: Batched(7), sync], ids=["VectorEnv", "SyncVectorEnv"])
+@pytest.mark.parametrize("count", [2, 9])
+def test_environments_that_step_all_of_their_sub_environments(env, count):
+    expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").play_candidates(request(count))
+    worker = worker_of(env, observation_filter="MeanStdFilter")
+    for _ in range(2):
+        found = worker.play_candidates(request(count))
+        np.testing.assert_array_equal(found.returns, expected.returns)
+        np.testing.assert_array_equal(found.lengths, expected.lengths)
+        assert len(found.episodes) == 2 * count
+        for state, other in zip(found.filters, expected.filters, strict=True):
+            assert all(np.array_equal(state[name], other[name]) for name in other)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("small_ray")
+@pytest.mark.parametrize("wait_ms", [0.0, 1e4])
+def test_remote_sub_environments(wait_ms):
+    expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").play_candidates(request(4))
+    remote = {"remote_worker_envs": True, "remote_env_batch_wait_ms": wait_ms}
+    worker = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter", **remote)
+    for count in (4, 1, 4):
+        found = worker.play_candidates(request(count))
+        np.testing.assert_array_equal(found.returns, expected.returns[:count])
+        np.testing.assert_array_equal(found.lengths, expected.lengths[:count])
+    for state, other in zip(found.filters, expected.filters, strict=True):
+        assert all(np.array_equal(state[name], other[name]) for name in other)
+    worker.stop()
+
+
+def test_a_lost_episode_is_played_again():
+    config = {"num_envs_per_worker": 3, "observation_filter": "MeanStdFilter"}
+    expected = worker_of(**config).play_candidates(request(4))
+    env_config = {"resets": deque(), "fails": deque([3, 7])}
+    worker = worker_of(**config, restart_failed_sub_environments=True, env_config=env_config)
+    found = worker.play_candidates(request(4))
+    assert not env_config["fails"]
+    np.testing.assert_array_equal(found.returns, expected.returns)
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    assert [e.length for e in found.episodes] == [e.length for e in expected.episodes]
+    for state, other in zip(found.filters, expected.filters, strict=True):
+        assert all(np.array_equal(state[name], other[name]) for name in other)
+
+
+class Unplayable(Drift):
+    """Every fourth level fails in each of its attempts: some in their reset, others in their first step."""
+
+    def reset(self, *, seed=None, options=None):
+        started = super().reset(seed=seed, options=options)
+        self.level = int(self.np_random.integers(8))
+        if self.level == 0:
+            raise ValueError("no such level")
+        return started
+
+    def step(self, action):
+        if self.level == 1:
+            raise ValueError("no way out")
+        return super().step(action)
+
+
+def test_an_episode_that_fails_with_its_seed_is_played_with_another(monkeypatch):
+    monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 0.0)
+    results = []
+    for slots in (1, 5):
+        worker = worker_of(Unplayable, num_envs_per_worker=slots, restart_failed_sub_environments=True)
+        results.append(worker.play_candidates(request(8)))
+    np.testing.assert_array_equal(results[0].returns, results[1].returns)
+    np.testing.assert_array_equal(results[0].lengths, results[1].lengths)
+
+
+def test_a_call_after_one_that_raised():
+    env_config = {"resets": deque(), "fails": deque([3])}
+    worker = worker_of(num_envs_per_worker=3, env_config=env_config)
+    with pytest.raises(EnvError, match="no such level"):
+        worker.play_candidates(request(4))
+    expected = worker_of(num_envs_per_worker=2).play_candidates(request(4))
+    np.testing.assert_array_equal(worker.play_candidates(request(4)).returns, expected.returns)
+
+
+def test_sampling_and_evaluation_afterwards():
+    worker = worker_of(num_envs_per_worker=4)
+    worker.play_candidates(request(1))  # two of four sub-environments are unused
+    assert worker.sample().env_steps == 200
+    assert len(worker.evaluate(6)) == 6
+    expected = worker_of(num_envs_per_worker=1).play_candidates(request(3))
+    np.testing.assert_array_equal(worker.play_candidates(request(3)).returns, expected.returns)
+
+
+def lengths_of_ended(batch):
+    """The lengths of the episodes that ended in a batch, with which they began."""
+    ended = batch["eps_id"][batch["terminateds"]]
+    return sorted(np.count_nonzero(batch["eps_id"] == episode_id) for episode_id in ended)
+
+
+class TestMetricsOfSampling:
+    """`get_metrics` returns the sampled episodes, whatever was played in between."""
+
+    def test_are_kept_and_those_of_candidates_do_not_count(self):
+        worker = worker_of(num_envs_per_worker=4, callbacks=StepCounter)
+        batches = [worker.sample()]
+        assert len(worker.play_candidates(request(3)).episodes) == 6
+        batches.append(worker.sample())
+        worker.play_candidates(request(5))
+        metrics = worker.get_metrics()
+        assert len(metrics) > 20
+        assert [m.custom_metrics["steps"] for m in metrics] == [m.length for m in metrics]
+        for batch in batches:
+            lengths = lengths_of_ended(batch)
+            episodes, metrics = metrics[: len(lengths)], metrics[len(lengths) :]
+            assert sorted(episode.length for episode in episodes) == lengths
+        assert metrics == worker.get_metrics() == []
+
+    def test_after_an_error(self):
+        env_config = {"resets": deque(), "fails": deque()}
+        worker = worker_of(num_envs_per_worker=3, env_config=env_config)
+        lengths = lengths_of_ended(worker.sample())
+        env_config["fails"].append(len(env_config["resets"]) + 3)  # in the first steps of candidates
+        with pytest.raises(EnvError, match="no such level"):
+            worker.play_candidates(request(4))
+        lengths += lengths_of_ended(worker.sample())
+        assert sorted(episode.length for episode in worker.get_metrics()) == sorted(lengths)
+
+
+class Long(Drift):
+    """Episodes of 60 steps."""
+
+    def reset(self, *, seed=None, options=None):
+        started = super().reset(seed=seed, options=options)
+        self.left = 60
+        return started
+
+
+def test_a_long_episode_warns(monkeypatch, caplog):
+    monkeypatch.setattr(long_episodes, "_POLLS_BETWEEN_CHECKS", 10)
+    monkeypatch.setattr(long_episodes, "_LONG_EPISODE", 50)
+    worker_of(num_envs_per_worker=2).play_candidates(request(30))  # 30 episodes of 3 to 9 steps in each
+    assert not caplog.records
+    worker = worker_of(Long, num_envs_per_worker=3)
+    for _ in range(2):
+        worker.play_candidates(request(2))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    for part in ("after 59 steps", "max_episode_steps", "TimeLimit"):  # logged at the 60th poll
+        assert part in record.getMessage()
+
+
+class StepCounter(Callbacks):
+    """Reports the number of steps of each episode as a custom metric."""
+
+    def on_episode_start(self, *, worker, base_env, episode):
+        episode.user_data["steps"] = 0
+
+    def on_episode_step(self, *, worker, base_env, episode):
+        episode.user_data["steps"] += 1
+
+    def on_episode_end(self, *, worker, base_env, episode):
+        episode.custom_metrics["steps"] = episode.user_data["steps"]
+
+
+@pytest.mark.parametrize("env", [Drift, lambda context: Batched(5)])
+def test_callbacks_see_the_episodes_of_candidates(env):
+    worker = worker_of(env, callbacks=StepCounter, **({"num_envs_per_worker": 5} if env is Drift else {}))
+    result = worker.play_candidates(request(4))
+    assert [e.custom_metrics["steps"] for e in result.episodes] == [e.length for e in result.episodes]
+    assert [e.policy_rewards["default_policy"] for e in result.episodes] == [[e.reward] for e in result.episodes]
+
+
+class Scaled(nnx.Module):
+    """A linear model with a variable that is not a parameter."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.head, self.scale = nnx.Linear(3, num_outputs, rngs=rngs), nnx.BatchStat(jnp.ones(()))
+
+    def __call__(self, obs):
+        return Outputs(policy=self.head(obs) * self.scale[...])
+
+
+def test_a_model_with_state_that_is_not_a_parameter():
+    config = {"num_envs_per_worker": 3, "model": {"custom_model": Scaled}}
+    worker, fresh = worker_of(**config), worker_of(**config)
+    before = worker.play_candidates(request()).returns
+    weights = worker.get_weights()["default_policy"]
+    for each in (worker, fresh):
+        each.set_weights({"default_policy": {**weights, "scale": np.float32(-2)}})
+    after = worker.play_candidates(request()).returns
+    assert (after != before).any()
+    np.testing.assert_array_equal(after, fresh.play_candidates(request()).returns)
+
+
+class Two(MultiAgentEnv):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+    possible_agents = ("a", "b")
+
+    def reset(self, *, seed=None, options=None):
+        return {agent: np.zeros(2, np.float32) for agent in ("a", "b")}, {}
+
+
+class Overflowing(Drift):
+    """One observation in each episode is infinite, which its space allows."""
+
+    def step(self, action):
+        obs, *others = super().step(action)
+        return np.full_like(obs, np.inf) if self.left == 1 else obs, *others
+
+
+class Clock(gym.Env):
+    """Shows a time in 64 bits."""
+
+    observation_space = gym.spaces.Box(0, np.iinfo(np.int64).max, (1,), np.int64)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, context):
+        pass
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([2**32 + 1]), {}
+
+    def step(self, action):
+        return np.array([2**32 + 2]), 1.0, True, False, {}
+
+
+class TestRefused:
+    def test_integers_that_jax_would_wrap(self):
+        with pytest.raises(EnvError, match=r"needs more than 32 bits(.|\n)*got: +4294967297"):
+            worker_of(Clock).play_candidates(request(1))
+
+    def test_infinite_observations_that_are_standardized(self):
+        worker = worker_of(Overflowing, observation_filter="MeanStdFilter")
+        with pytest.raises(EnvError, match="cannot be standardized"):
+            worker.play_candidates(request(2))
+        with pytest.raises(NonFiniteError, match="an infinite observation gives such outputs too"):
+            worker_of(Overflowing).play_candidates(request(2))
+
+    def test_several_agents(self):
+        with pytest.raises(EnvError, match="The algorithm supports only one agent, but the environment has several"):
+            worker_of(lambda context: Two()).play_candidates(request())
+
+    def test_environments_that_begin_episodes_by_themselves(self):
+        def make(context):
+            return SyncVectorEnv([lambda: Drift({})] * 2)
+
+        with pytest.raises(EnvError, match=r"cannot start each episode(.|\n)*AutoresetMode.DISABLED"):
+            worker_of(make).play_candidates(request())
+
+    def test_other_policies(self):
+        with pytest.raises(PolicyError, match=r"PGPolicy(.|\n)*SearchedPolicy"):
+            RolloutWorker(Drift, PGPolicy, config={"seed": 0}).play_candidates(request())
+
+    def test_outputs_that_are_not_finite(self):
+        worker = worker_of(num_envs_per_worker=3)
+        worker.get_policy().set_weights({"head.kernel": np.full((3, 2), np.inf)})
+        with pytest.raises(NonFiniteError, match=r"direction \d+ of generation 2"):
+            worker.play_candidates(request())

@@ -1,0 +1,137 @@
+"""Configs, environments and models that ARS and ES refuse."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+
+from examples.own_sampler import PlainSampler
+from rollax import (
+    ARSTrainer,
+    ConfigError,
+    EnvError,
+    ESTrainer,
+    Outputs,
+    PolicyError,
+    RolloutWorker,
+)
+from rollax.policy import size_checks
+from rollax.rollout import worker_set
+from tests.algorithms.test_off_policy import Logs
+from tests.env.old_worlds import OldVector
+from tests.rollout.test_worker_set import workers_here
+from tests.search.search_worlds import Drift
+from tests.search.searches import SMALL
+from tests.search.test_candidates import Two
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"directions_used": 20}, "directions_used <= num_directions"),
+        ({"train_batch_size": 1000}, "train_batch_size has no effect(.|\n)*num_directions"),
+        ({"gamma": 0.9}, "gamma has no effect"),
+        ({"sampler": PlainSampler}, "sampler has no effect(.|\n)*PlainSampler(.|\n)*leave sampler out"),
+        ({"multiagent": {"policies": {"a": None}, "policy_mapping_fn": str}}, "trains only one policy"),
+        ({"model": {"use_lstm": True}}, "use_lstm"),
+        ({"num_rollouts": 5}, "num_directions"),
+        ({"shaping": "centered_rank"}, "Unknown config key"),
+    ],
+)
+def test_configs(config, message):
+    with pytest.raises(ConfigError, match=message):
+        ARSTrainer(Drift, {**SMALL, **config})
+
+
+def test_settings_of_es_without_effect():
+    with pytest.raises(ConfigError, match="clip_rewards has no effect: shaping is 'sign'"):
+        ESTrainer(Drift, {**SMALL, "shaping": "sign", "clip_rewards": 0.5})
+    with pytest.raises(ConfigError, match=r"'action_noise_std'(.|\n)*0.5, for Discrete\(2\)"):
+        ESTrainer("CartPole-v1", {**SMALL, "action_noise_std": 0.5})
+
+
+def test_noise_table_size_is_accepted_with_a_warning(caplog):
+    with ESTrainer(Drift, {**SMALL, "noise_size": 250_000_000}) as trainer:
+        assert trainer.config.noise_size == 250_000_000
+    assert caplog.text.count("noise_size has no effect") == 1
+
+
+def test_output(tmp_path):
+    with pytest.raises(ConfigError, match=r"'output'(.|\n)*record"):
+        ARSTrainer(Drift, {**SMALL, "output": str(tmp_path)})
+    with ARSTrainer(Drift, SMALL) as trainer:
+        assert trainer.record(2, tmp_path / "data")["episodes"] == 2
+
+
+@pytest.mark.parametrize("env", [Logs, lambda context: OldVector(2)], ids=["loop of its own", "old vector env"])
+def test_environments_that_take_no_seeds(env):
+    env_config = {"actions": spaces.Discrete(4)}
+    with pytest.raises(EnvError, match="The environment cannot start each episode from a given seed"):
+        ARSTrainer(env, {"env_config": env_config, "seed": 0})
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_several_agents(monkeypatch, num_workers):
+    # Raised at once, not as a failure of workers, which would be restarted.
+    monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+    with pytest.raises(EnvError, match="The algorithm supports only one agent, but the environment has several"):
+        ARSTrainer(lambda context: Two(), {**SMALL, "num_workers": num_workers})
+
+
+def test_a_model_without_parameters():
+    class Still(nnx.Module):
+        def __init__(self, observation_space, num_outputs, *, rngs):
+            self.width = num_outputs
+
+        def __call__(self, obs):
+            return Outputs(jnp.zeros((len(obs), self.width)))
+
+    with pytest.raises(PolicyError, match="The model has no parameters to search for"):
+        ESTrainer(Drift, {**SMALL, "model": {"custom_model": Still}})
+
+
+def test_candidates_beyond_the_memory(monkeypatch):
+    # 3 × 2 parameters of 4 bytes, in 2 blocks of 16: 768 bytes.
+    monkeypatch.setattr(size_checks, "gib", str)
+    with ARSTrainer(Drift, {**SMALL, "num_envs_per_worker": 17}) as trainer:
+        policy = trainer.get_policy()
+        monkeypatch.setattr(size_checks, "available_memory_bytes", lambda: 768)
+        policy.stacked(17)
+        message = r"A stack of the parameters of 48 candidates(.|\n)*ARSPolicy(.|\n)*at least 1152(.|\n)*than 768"
+        with pytest.raises(ConfigError, match=message):
+            policy.stacked(33)
+
+
+def test_a_model_with_memory():
+    class Remembers(nnx.Module):
+        def __init__(self, observation_space, num_outputs, *, rngs):
+            self.layer = nnx.Linear(*observation_space.shape, num_outputs, rngs=rngs)
+
+        def initial_state(self):
+            return (np.zeros(1, np.float32),)
+
+        def __call__(self, obs, state):
+            return Outputs(self.layer(obs), state=state)
+
+    with pytest.raises(PolicyError, match="has memory, which the algorithm does not support"):
+        ESTrainer(Drift, {**SMALL, "model": {"custom_model": Remembers}})
+
+
+def test_learning_from_rows():
+    with ARSTrainer(Drift, SMALL) as trainer:
+        policy, batch = trainer.get_policy(), trainer.worker.sample()
+        for method in (policy.learn_on_batch, policy.compute_gradients):
+            with pytest.raises(PolicyError, match="does not implement"):
+                method(batch)
+
+
+def test_a_policy_of_another_kind():
+    from rollax import PGPolicy
+    from rollax.search.ars import ARSConfig, ARSOptimizer
+
+    worker = RolloutWorker(Drift, PGPolicy, config=ARSConfig(seed=0))
+    with pytest.raises(PolicyError, match="SearchedPolicy"):
+        ARSOptimizer(worker)
