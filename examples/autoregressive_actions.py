@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import PPOTrainer
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.discrete import Categorical
 
@@ -104,7 +104,7 @@ class FirstThenSecond(ActionDistribution):
         return (jax.nn.softmax(self._of_first(inputs)) * values.reshape(-1, self.first.n)).sum(-1)
 
 
-class KickerPolicy(PPOPolicy):
+class Kicker(PPO):
     """PPO with the distribution above; the model gets its number of outputs from it."""
 
     @cached_property
@@ -115,9 +115,9 @@ class KickerPolicy(PPOPolicy):
 
 
 class KickerTrainer(PPOTrainer):
-    """PPO with `KickerPolicy`."""
+    """PPO with `Kicker`."""
 
-    policy_class = KickerPolicy
+    policy_class = Kicker
 
 
 def main(trainer_class: type[PPOTrainer] = KickerTrainer, iterations: int = 60) -> float:

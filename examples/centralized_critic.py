@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rollax import Fragment, MultiAgentEnv, Outputs, Policy, PolicySpec, PPOPolicy, PPOTrainer, SampleBatch
+from rollax import PPO, Fragment, JaxPolicy, MultiAgentEnv, Outputs, Policy, PolicySpec, PPOTrainer, SampleBatch
 
 AGENTS = ("first", "second")
 STATES, ACTIONS = 3, 2
@@ -64,7 +64,7 @@ class ActorWithCritic(nnx.Module):
         return self.value_head(jnp.tanh(self.hidden(critic_obs))).squeeze(-1)
 
 
-class CriticByHand(PPOPolicy):
+class CriticByHandPolicy(JaxPolicy):
     """Fills the column `critic_obs` of each trajectory."""
 
     def postprocess_trajectory(
@@ -84,6 +84,10 @@ class CriticByHand(PPOPolicy):
         ]
         sample_batch["critic_obs"] = np.concatenate(columns, axis=1)
         return super().postprocess_trajectory(sample_batch)  # values and advantages
+
+
+class CriticByHand(PPO):
+    policy_class = CriticByHandPolicy
 
 
 def train(policy: PolicySpec, iterations: int, **changes: Any) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rollax import DQNPolicy, DQNTrainer, SampleBatch
+from rollax import DQN, DQNTrainer, JaxPolicy, SampleBatch
 
 BITS = 8
 
@@ -43,7 +43,7 @@ class FlipBits(gym.Env):
         return {"achieved_goal": self.bits.copy(), "desired_goal": self.goal.copy()}
 
 
-class HindsightDQNPolicy(DQNPolicy):
+class HindsightDQNPolicy(JaxPolicy):
     """Stores each trajectory twice: as it was, and with its last state as the goal."""
 
     def postprocess_trajectory(self, sample_batch: Any, other_agent_batches: Any = None, episode: Any = None) -> Any:
@@ -59,8 +59,12 @@ class HindsightDQNPolicy(DQNPolicy):
         return SampleBatch.concat_samples([postprocess(sample_batch), postprocess(hindsight)])
 
 
-class HindsightDQNTrainer(DQNTrainer):
+class HindsightDQN(DQN):
     policy_class = HindsightDQNPolicy
+
+
+class HindsightDQNTrainer(DQNTrainer):
+    policy_class = HindsightDQN
 
 
 CONFIG = {

@@ -5,10 +5,10 @@ Source: Mnih et al. (2015), doi:10.1038/nature14236; van Hasselt et al. (2016), 
 
 from gymnasium.spaces import Discrete
 
-from rollax import SyncReplayOptimizer, TorchFields, TorchPolicy, Trainer
+from rollax import SyncReplayOptimizer, TorchAlgorithm, TorchFields, Trainer
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.policy.exploration.q_values import EpsilonGreedy
-from rollax.policy.replayed import TRANSITION, transitions
+from rollax.policy.replayed import TRANSITION
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 from rollax.torch.losses import chosen, huber, masked_mean, q_target
 from rollax.torch.networks import QNetwork, check_own_networks
@@ -18,10 +18,10 @@ class TorchDQNConfig(TorchFields, QLearningFields, ReplayFields):
     """The keys of DQN: replay, targets and ε-greedy exploration."""
 
 
-class TorchDQNPolicy(TorchPolicy):
+class TorchDQN(TorchAlgorithm):
     action_space: Discrete
     statistics = ("q_loss", "mean_q", "mean_td_error")
-    config_class, learns_off_policy, batch_columns = TorchDQNConfig, True, TRANSITION
+    config_class, learns_off_policy, reads = TorchDQNConfig, True, TRANSITION
 
     def check_spaces(self):
         check_own_networks(self, Discrete)
@@ -36,10 +36,7 @@ class TorchDQNPolicy(TorchPolicy):
     def make_model(self):
         return QNetwork(self.observation_space, int(self.action_space.n), self.config.model, dueling=False)
 
-    def train_columns(self, batch):
-        return transitions(batch)
-
-    def target_columns(self, model, target_model, batch, mask, coefficients):
+    def targets(self, model, target_model, batch, mask, coefficients):
         following = {"obs": batch["new_obs"]}
         values = self.forward(target_model, following).policy
         selector = self.forward(model, following).policy if self.config.double_q else values
@@ -60,7 +57,7 @@ class TorchDQNPolicy(TorchPolicy):
 class TorchDQNTrainer(Trainer):
     name = "TorchDQN"
     config_class = TorchDQNConfig
-    policy_class = TorchDQNPolicy
+    policy_class = TorchDQN
     optimizer_class = SyncReplayOptimizer
 
 

@@ -5,7 +5,7 @@ Source: Williams (1992), REINFORCE. Each action is weighted by its discounted re
 
 from __future__ import annotations
 
-from rollax import SyncSamplesOptimizer, TorchConfig, Trainer, torch_policy
+from rollax import SyncSamplesOptimizer, TorchConfig, Trainer, torch_algorithm
 from rollax.ops.advantages import discounted_returns, standardized
 from rollax.torch.losses import masked_mean, policy_gradient_loss
 
@@ -15,37 +15,37 @@ class TorchPGConfig(TorchConfig):
     requires = {"model.vf_share_layers": "there is no value function"}
 
 
-def postprocess(policy, fragment):
-    fragment["advantages"] = discounted_returns(fragment, None, gamma=policy.config.gamma)
+def postprocess(pg, fragment, values):
+    fragment["advantages"] = discounted_returns(fragment, None, gamma=pg.config.gamma)
     return fragment
 
 
-def train_columns(policy, batch):
+def drawn(pg, batch, rng):
     return {"obs": batch["obs"], "actions": batch["actions"], "advantages": standardized(batch["advantages"])}
 
 
-def loss(policy, model, out, batch, mask, coefficients):
-    logp = policy.distribution.logp(out.policy, batch["actions"])
+def loss(pg, model, out, batch, mask, coefficients):
+    logp = pg.distribution.logp(out.policy, batch["actions"])
     policy_loss = policy_gradient_loss(logp, batch["advantages"], mask)
-    entropy = masked_mean(policy.distribution.entropy(out.policy).detach(), mask)
+    entropy = masked_mean(pg.distribution.entropy(out.policy).detach(), mask)
     return policy_loss, {"policy_loss": policy_loss, "entropy": entropy}
 
 
-TorchPGPolicy = torch_policy(
+TorchPG = torch_algorithm(
     loss,
     postprocess=postprocess,
-    train_columns=train_columns,
-    batch_columns=("obs", "actions", "rewards"),
+    reads=("obs", "actions", "advantages"),
+    drawn=drawn,
     statistics=("policy_loss", "entropy"),
     config_class=TorchPGConfig,
-    name="TorchPGPolicy",
+    name="TorchPG",
 )
 
 
 class TorchPGTrainer(Trainer):
     name = "TorchPG"
     config_class = TorchPGConfig
-    policy_class = TorchPGPolicy
+    policy_class = TorchPG
     optimizer_class = SyncSamplesOptimizer
 
 

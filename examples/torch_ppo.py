@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rollax import SyncSamplesOptimizer, TorchConfig, TorchPolicy, Trainer
+from rollax import SyncSamplesOptimizer, TorchAlgorithm, TorchConfig, Trainer
 from rollax.config.groups import StateValueFields
 from rollax.ops.advantages import standardized
 from rollax.policy.advantages import add_advantages
@@ -23,20 +23,19 @@ class TorchPPOConfig(StateValueFields, TorchConfig):
     clip_param: float = Field(default=0.2, ge=0, description="ε, how far the probability ratio may leave 1")
 
 
-class TorchPPOPolicy(TorchPolicy):
+class TorchPPO(TorchAlgorithm):
     config_class = TorchPPOConfig
     statistics = ("policy_loss", "vf_loss", "kl", "entropy")
-    batch_columns = frozenset({"obs", "actions", "rewards", "action_logp", "action_dist_inputs", "vf_preds"})
+    reads = ("obs", "actions", "action_logp", "action_dist_inputs", "advantages", "value_targets")
 
     def make_plan(self):
         return UpdatePlan(self.config.sgd_minibatch_size, self.config.num_sgd_iter)
 
-    def postprocess_rows(self, fragment):
-        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
+    def postprocess(self, fragment, values):
+        return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
-    def train_columns(self, batch):
-        names = ("obs", "actions", "action_logp", "action_dist_inputs", "value_targets")
-        return {**{name: batch[name] for name in names}, "advantages": standardized(batch["advantages"], batch.mask())}
+    def drawn(self, batch, rng):
+        return {**super().drawn(batch, rng), "advantages": standardized(batch["advantages"], batch.mask())}
 
     def loss(self, model, out, batch, mask, coefficients):
         config, logp = self.config, self.distribution.logp(out.policy, batch["actions"])
@@ -51,7 +50,7 @@ class TorchPPOPolicy(TorchPolicy):
 class TorchPPOTrainer(Trainer):
     name = "TorchPPO"
     config_class = TorchPPOConfig
-    policy_class = TorchPPOPolicy
+    policy_class = TorchPPO
     optimizer_class = SyncSamplesOptimizer
 
 

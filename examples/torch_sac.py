@@ -5,11 +5,11 @@ from functools import cached_property
 from gymnasium.spaces import Box
 from pydantic import Field
 
-from rollax import SyncReplayOptimizer, TorchFields, TorchPolicy, Trainer
+from rollax import SyncReplayOptimizer, TorchAlgorithm, TorchFields, Trainer
 from rollax.config.groups import ReplayFields
 from rollax.models.config import ModelConfig
 from rollax.policy.exploration.action_noise import RandomAtFirst
-from rollax.policy.replayed import TRANSITION, transitions
+from rollax.policy.replayed import TRANSITION
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 from rollax.torch.distributions import make_distribution
 from rollax.torch.losses import masked_mean, td_target, temperature_loss, twin_errors
@@ -23,10 +23,10 @@ class TorchSACConfig(TorchFields, ReplayFields):
     random_steps: int = Field(default=1500, ge=0, description="steps at first whose actions are uniformly random")
 
 
-class TorchSACPolicy(TorchPolicy):
+class TorchSAC(TorchAlgorithm):
     action_space: Box
     statistics = ("critic_loss", "actor_loss", "alpha")
-    config_class, learns_off_policy, batch_columns = TorchSACConfig, True, TRANSITION
+    config_class, learns_off_policy, reads = TorchSACConfig, True, TRANSITION
 
     def check_spaces(self):
         check_own_networks(self, Box)
@@ -44,11 +44,11 @@ class TorchSACPolicy(TorchPolicy):
         actor = Actor(space, self.exploration.num_inputs, layers)
         return ActorWithCritics(actor, Ensemble(lambda: ActionValue(space, actions, layers), 2), initial_alpha=1.0)
 
-    def train_columns(self, batch):
-        noise = self.learning_rng.random((2, len(batch), self.distribution.num_noise), "float32")
-        return {**transitions(batch), "noise": noise[0], "next_noise": noise[1]}
+    def drawn(self, batch, rng):
+        noise = rng.random((2, len(batch), self.distribution.num_noise), "float32")
+        return {**super().drawn(batch, rng), "noise": noise[0], "next_noise": noise[1]}
 
-    def target_columns(self, model, target_model, batch, mask, coefficients):
+    def targets(self, model, target_model, batch, mask, coefficients):
         actions, logp = self.distribution.sample_and_logp(model(batch["new_obs"]).policy, batch["next_noise"])
         soft_values = target_model.critics(batch["new_obs"], actions).amin(dim=0) - model.log_alpha.exp() * logp
         return {"q_target": td_target(batch["rewards"], batch["discounts"], soft_values)}
@@ -65,7 +65,7 @@ class TorchSACPolicy(TorchPolicy):
 
 
 class TorchSACTrainer(Trainer):
-    name, config_class, policy_class, optimizer_class = "TorchSAC", TorchSACConfig, TorchSACPolicy, SyncReplayOptimizer
+    name, config_class, policy_class, optimizer_class = "TorchSAC", TorchSACConfig, TorchSAC, SyncReplayOptimizer
 
 
 def main(iterations: int = 10) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from rollax import DQNPolicy, DQNTrainer, MultiAgentEnv, PolicySpec, PPOPolicy, PPOTrainer
+from rollax import DQN, PPO, DQNTrainer, MultiAgentEnv, PolicySpec, PPOTrainer
 
 
 class TwoCarts(MultiAgentEnv):
@@ -42,7 +42,7 @@ def config(policy_to_train: str, **changes: Any) -> dict[str, Any]:
     """Returns the config of a trainer, which has both policies and trains one of them."""
     return {
         "multiagent": {
-            "policies": {"ppo_policy": PolicySpec(PPOPolicy), "dqn_policy": PolicySpec(DQNPolicy)},
+            "policies": {"ppo_policy": PolicySpec(PPO), "dqn_policy": PolicySpec(DQN)},
             "policy_mapping_fn": lambda agent: POLICY_OF[agent],
             "policies_to_train": [policy_to_train],
         },
@@ -53,8 +53,8 @@ def config(policy_to_train: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-PPO = {"train_batch_size": 1024, "lr": 1e-3, "lambda": 0.8}
-DQN = {
+PPO_CONFIG = {"train_batch_size": 1024, "lr": 1e-3, "lambda": 0.8}
+DQN_CONFIG = {
     "rollout_fragment_length": 16,
     "timesteps_per_iteration": 1024,
     "training_intensity": 0.5,
@@ -72,8 +72,8 @@ def copy_weights(ppo: PPOTrainer, dqn: DQNTrainer) -> None:
 
 def main(iterations: int = 50) -> float:
     """Trains and returns the mean reward of the weaker policy in 20 greedy episodes: at most 500."""
-    ppo = PPOTrainer(env=TwoCarts, config=config("ppo_policy", **PPO))
-    dqn = DQNTrainer(env=TwoCarts, config=config("dqn_policy", **DQN))
+    ppo = PPOTrainer(env=TwoCarts, config=config("ppo_policy", **PPO_CONFIG))
+    dqn = DQNTrainer(env=TwoCarts, config=config("dqn_policy", **DQN_CONFIG))
     with ppo, dqn:
         for iteration in range(1, iterations + 1):
             trained = ppo.train()["policy_reward_mean"]["ppo_policy"], dqn.train()["policy_reward_mean"]["dqn_policy"]

@@ -124,9 +124,10 @@ def ends(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def cleared_cache() -> None:
     """Clears the cache of compiled functions, so that `compilations` counts only those of this test."""
-    from rollax.core import sharing
+    import jax
 
-    sharing.clear()
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

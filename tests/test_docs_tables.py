@@ -58,18 +58,13 @@ def names(cell: str) -> set[str]:
 
 def columns_in_docs() -> dict[str, list[set[str]]]:
     """Algorithm -> the columns that its policy asks for, that postprocessing adds, and that its loss reads."""
-    rows = table(DOCS / "batches.md", "| algorithm | `batch_columns` |")
+    rows = table(DOCS / "batches.md", "| algorithm | sampled |")
     return {name: [names(cell) for cell in row[1:]] for row in rows for name in row[0].split(", ")}
-
-
-def test_the_columns_that_policies_ask_for():
-    declared = {name: get_trainer_class(name).policy_class.batch_columns for name in ALGORITHMS}
-    assert {name: asked for name, (asked, *_) in columns_in_docs().items()} == declared
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_columns_that_postprocessing_adds_and_losses_read(name):
+def test_the_columns_that_are_sampled_and_added_and_read(name):
     trainer_class = get_trainer_class(name)
     fragments = {} if issubclass(trainer_class.config_class, SearchFields) else {"rollout_fragment_length": 8}
     config = trainer_class.config_class(**fragments, seed=0)
@@ -84,9 +79,10 @@ def test_the_columns_that_postprocessing_adds_and_losses_read(name):
         buffer.add(processed)
         learned = buffer.sample(2, np.random.default_rng(0))
     asked, added, read = columns_in_docs()[name]
+    assert asked == policy.algorithm.samples
     assert asked | ALWAYS <= sampled
     assert set(processed) - sampled == added
-    assert set(policy.train_columns(learned)) == read
+    assert set(policy.algorithm.drawn(learned, policy.learning_rng)) == read
 
 
 def test_every_column_of_a_batch_is_described():

@@ -75,7 +75,7 @@ for name in left_out:
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    of_torch = ["TorchConfig", "TorchFields", "TorchPolicy", "torch_policy"]
+    of_torch = ["TorchAlgorithm", "TorchConfig", "TorchFields", "TorchPolicy", "torch_algorithm"]
     of_serving = ["MultiAgentPolicyServerEnv", "PolicyBackend", "PolicyServer", "PolicyServerEnv"]
     expected = sorted(["DatasetWriter", "to_pettingzoo", *of_serving, *of_torch])
     assert done.stdout.strip() == str(expected)

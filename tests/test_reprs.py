@@ -22,7 +22,7 @@ class Meeting(MultiAgentEnv):
 
 
 def test_repr_of_a_trainer_and_its_parts(trainer):
-    policy = "PPOPolicy('default_policy', Box((4,), float32) -> Discrete(2))"
+    policy = "PPO('default_policy', Box((4,), float32) -> Discrete(2))"
     assert repr(trainer) == "PPOTrainer(env='CartPole-v1', num_workers=0, timesteps_total=0)"
     assert repr(trainer.get_policy()) == policy
     assert repr(trainer.worker.runners["default_policy"]) == f"PolicyRunner({policy}, filter=NoFilter())"

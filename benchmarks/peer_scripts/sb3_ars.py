@@ -22,7 +22,7 @@ def main() -> None:
     torch.set_num_threads(1)  # several threads do not help for a single row
     envs = VecNormalize(make_vec_env(args.env, n_envs=1, seed=0), norm_reward=False)
     policy, settings = ("MlpPolicy", {"net_arch": args.hiddens}) if args.hiddens else ("LinearPolicy", {})
-    model = ARS(
+    model = ARS.make_policy(
         policy, envs, n_delta=args.directions, delta_std=0.05, learning_rate=0.02, policy_kwargs=settings, seed=0
     )
 

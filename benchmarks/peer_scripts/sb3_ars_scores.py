@@ -30,7 +30,7 @@ def main() -> None:
     if settings["observation_filter"] == "MeanStdFilter":
         envs = VecNormalize(envs, norm_reward=False)
         evaluated = VecNormalize(evaluated, norm_reward=False, training=False)
-    model = ARS(
+    model = ARS.make_policy(
         "LinearPolicy",
         envs,
         n_delta=settings["num_directions"],

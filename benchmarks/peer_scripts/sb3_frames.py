@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     args = parser.parse_args()
 
-    model = DQN(
+    model = DQN.make_policy(
         "CnnPolicy",
         Blank(),
         buffer_size=args.transitions,

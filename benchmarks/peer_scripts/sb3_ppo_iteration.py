@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, required=True)
     args = parser.parse_args()
 
-    model = PPO(
+    model = PPO.make_policy(
         "MlpPolicy",
         make_vec_env(args.env, n_envs=args.num_envs, seed=0),
         n_steps=args.train_batch // args.num_envs,

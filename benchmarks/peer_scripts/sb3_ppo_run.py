@@ -30,7 +30,7 @@ def main() -> None:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    model = PPO(
+    model = PPO.make_policy(
         "MlpPolicy",
         make_vec_env(args.env, n_envs=8, seed=args.seed),
         n_steps=32,

@@ -18,7 +18,7 @@ def main() -> None:
 
     envs = make_vec_env(args.env, n_envs=args.num_envs, seed=0)
     steps = args.num_envs * args.fragment
-    model = PPO("MlpPolicy", envs, n_steps=args.fragment, batch_size=steps, device="cpu", seed=0)
+    model = PPO.make_policy("MlpPolicy", envs, n_steps=args.fragment, batch_size=steps, device="cpu", seed=0)
     _, callback = model._setup_learn(total_timesteps=10**9)
 
     def collect() -> int:

@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--one-by-one", action="store_true", help="the weights as an argument of each worker's call")
     args = parser.parse_args()
 
-    from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.algorithms.ppo import PPO, PPOConfig
     from rollax.models.config import ModelConfig
     from rollax.rollout.messages import Update
     from rollax.rollout.worker_set import WorkerSet
@@ -41,7 +41,7 @@ def main() -> None:
         ray_address="local",
         seed=0,
     )
-    workers = WorkerSet(config, PPOPolicy)
+    workers = WorkerSet(config, PPO)
     remote, version = workers.remote, 0
 
     def hand_out() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.free_env import ACTION_SPACE, OBSERVATION_SPACE
 from benchmarks.protocol import serve_rates, versions
 from rollax import EnvStoppedError, ExternalEnv, RolloutWorker
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.models.config import ModelConfig
 
 _LENGTH = 200
@@ -77,7 +77,7 @@ def main() -> None:
         model=ModelConfig(fcnet_hiddens=(64, 64), fcnet_activation="tanh"),
         seed=0,
     )
-    worker = RolloutWorker(lambda context: FreeEpisodes(args.episodes, args.threads), PPOPolicy, config=config)
+    worker = RolloutWorker(lambda context: FreeEpisodes(args.episodes, args.threads), PPO, config=config)
     polls, poll_rows = 0, worker.env.poll_rows
 
     def counted() -> Any:

@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     args = parser.parse_args()
 
-    from rollax.algorithms.dqn import DQNPolicy
+    from rollax.algorithms.dqn import DQN
     from rollax.replay.frames import StackedFrames
     from rollax.replay.uniform import UniformReplay
 
@@ -36,7 +36,7 @@ def main() -> None:
 
     shape = (SIDE, SIDE, STACK)
     config = {"train_batch_size": args.batch, "double_q": False, "dueling": False, "seed": 0}
-    policy = DQNPolicy(spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(ACTIONS), config)
+    policy = DQN.make_policy(spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(ACTIONS), config)
     rng = np.random.default_rng(0)
 
     def update() -> tuple[float, float]:

@@ -15,7 +15,7 @@ def main() -> None:
     args = parser.parse_args()
 
     from rollax import SyncSamplesOptimizer
-    from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.algorithms.ppo import PPO, PPOConfig
     from rollax.config import MultiAgentConfig
     from rollax.models.config import ModelConfig
     from rollax.rollout.worker_set import WorkerSet
@@ -32,7 +32,7 @@ def main() -> None:
         ray_address="local",
         seed=0,
     )
-    workers = WorkerSet(config, PPOPolicy)
+    workers = WorkerSet(config, PPO)
     optimizer = SyncSamplesOptimizer(workers.local, workers.remote)
 
     def collect() -> int:

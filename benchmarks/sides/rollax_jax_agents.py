@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from benchmarks.protocol import serve_rates, versions
 from rollax import JaxEnv, MultiAgentEnv, MultiAgentJaxEnv, Outcome, RolloutWorker, TimeLimit
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.models.config import ModelConfig
 from rollax.rollout.row_sampler import RowSampler
 
@@ -86,7 +86,7 @@ def main() -> None:
         seed=0,
     )
     names = _AGENTS[: args.num_policies]
-    policies = {name: (PPOPolicy, _OBSERVATIONS, _ACTIONS, {}) for name in names}
+    policies = {name: (PPO, _OBSERVATIONS, _ACTIONS, {}) for name in names}
     mapping = dict.fromkeys(_AGENTS, "ann") | {name: name for name in names}
     worker = RolloutWorker(create, policies, policy_mapping_fn=lambda agent_id: mapping[agent_id], config=config)
 

@@ -15,7 +15,7 @@ def main() -> None:
     args = parser.parse_args()
 
     from rollax import MultiAgentEnv, RolloutWorker
-    from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.algorithms.ppo import PPO, PPOConfig
     from rollax.models.config import ModelConfig
 
     class FreeEnv(FreeAgents, MultiAgentEnv):
@@ -32,7 +32,7 @@ def main() -> None:
     )
     worker = RolloutWorker(
         create,
-        {"shared": (PPOPolicy, OBSERVATION_SPACE, ACTION_SPACE, {})},
+        {"shared": (PPO, OBSERVATION_SPACE, ACTION_SPACE, {})},
         policy_mapping_fn=lambda agent_id: "shared",
         config=config,
     )

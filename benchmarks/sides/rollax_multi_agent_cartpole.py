@@ -16,7 +16,7 @@ def main() -> None:
     args = parser.parse_args()
 
     from rollax import MultiAgentEnv, RolloutWorker
-    from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.algorithms.ppo import PPO, PPOConfig
     from rollax.models.config import ModelConfig
 
     class CartPoles(ManyCartPoles, MultiAgentEnv):
@@ -33,7 +33,7 @@ def main() -> None:
     )
     worker = RolloutWorker(
         create,
-        {"even": PPOPolicy, "odd": PPOPolicy},
+        {"even": PPO, "odd": PPO},
         policy_mapping_fn=lambda agent_id: "odd" if agent_id % 2 else "even",
         config=config,
     )

@@ -15,7 +15,7 @@ def main() -> None:
     args = parser.parse_args()
 
     from rollax import RolloutWorker
-    from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.algorithms.ppo import PPO, PPOConfig
     from rollax.models.config import ModelConfig
 
     config = PPOConfig(
@@ -27,7 +27,7 @@ def main() -> None:
         model=ModelConfig(fcnet_hiddens=(64, 64), fcnet_activation="tanh"),
         seed=0,
     )
-    worker = RolloutWorker(SleepingEnv, PPOPolicy, config=config)
+    worker = RolloutWorker(SleepingEnv, PPO, config=config)
 
     def collect() -> int:
         steps = worker.sample().env_steps

@@ -21,7 +21,7 @@ def main() -> None:
     args = parser.parse_args()
 
     from rollax import RolloutWorker
-    from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.algorithms.ppo import PPO, PPOConfig
     from rollax.models.config import ModelConfig
     from rollax.rollout.row_sampler import RowSampler
 
@@ -36,7 +36,7 @@ def main() -> None:
         sampler=RowSampler if args.stepwise else None,
         seed=0,
     )
-    worker = RolloutWorker(args.env if args.env.startswith("jax:") else create, PPOPolicy, config=config)
+    worker = RolloutWorker(args.env if args.env.startswith("jax:") else create, PPO, config=config)
 
     def collect() -> int:
         steps = worker.sample().env_steps

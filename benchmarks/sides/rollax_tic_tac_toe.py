@@ -16,7 +16,7 @@ def main() -> None:
     args = parser.parse_args()
 
     from rollax import RolloutWorker
-    from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.algorithms.ppo import PPO, PPOConfig
     from rollax.models.config import ModelConfig
 
     def create(_context: Any) -> Any:
@@ -28,7 +28,7 @@ def main() -> None:
         model=ModelConfig(fcnet_hiddens=(64, 64), fcnet_activation="tanh"),
         seed=0,
     )
-    worker = RolloutWorker(create, PPOPolicy, config=config)
+    worker = RolloutWorker(create, PPO, config=config)
 
     def collect() -> int:
         steps = worker.sample().agent_steps

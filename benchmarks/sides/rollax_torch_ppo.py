@@ -6,7 +6,7 @@ import json
 from pydantic import Field
 
 from benchmarks.protocol import serve_durations, versions
-from examples.torch_ppo import TorchPPOConfig, TorchPPOPolicy, TorchPPOTrainer
+from examples.torch_ppo import TorchPPO, TorchPPOConfig, TorchPPOTrainer
 from rollax.torch.losses import clipped_surrogate, masked_mean, value_loss
 
 
@@ -17,7 +17,7 @@ class Config(TorchPPOConfig):
     vf_clip_param: float | None = Field(default=None, gt=0)
 
 
-class Policy(TorchPPOPolicy):
+class Policy(TorchPPO):
     """The KL penalty has a constant weight instead of an adaptive one."""
 
     config_class = Config

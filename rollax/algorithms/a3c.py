@@ -26,7 +26,8 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.advantages import add_advantages
-from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.algorithm import Algorithm
+from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
 
 
@@ -41,19 +42,15 @@ class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
         return 1  # an update learns from one worker's fragment
 
 
-class A3CPolicy(JaxPolicy):
+class A3C(Algorithm):
     """An actor and a critic, trained on advantages of whole fragments."""
 
     config_class = A3CConfig
     statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var")
-    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.VF_PREDS})
+    reads = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS)
 
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
-
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        names = (SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS, SampleBatch.CRITIC_OBS)
-        return {**super().train_columns(batch), **{name: batch[name] for name in names if name in batch}}
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -71,7 +68,7 @@ class A3CTrainer(Trainer):
 
     name = "A3C"
     config_class = A3CConfig
-    policy_class = A3CPolicy
+    policy_class = A3C
     optimizer_class = AsyncGradientsOptimizer
 
 
@@ -99,8 +96,8 @@ class A2CConfig(A3CConfig):
             self.refuse_larger("microbatch_size", "train_batch_size")
 
 
-class A2CPolicy(A3CPolicy):
-    """The policy of A3C, which may learn from a batch in parts."""
+class A2C(A3C):
+    """A3C, which may learn from a batch in parts."""
 
     config_class = A2CConfig
 
@@ -116,5 +113,5 @@ class A2CTrainer(Trainer):
 
     name = "A2C"
     config_class = A2CConfig
-    policy_class = A2CPolicy
+    policy_class = A2C
     optimizer_class = SyncSamplesOptimizer

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
-from rollax.algorithms.dqn import EPSILON, GREEDY, DQNConfig, DQNPolicy, DQNTrainer
+from rollax.algorithms.ddpg import DDPG, DDPGConfig, DDPGTrainer
+from rollax.algorithms.dqn import DQN, EPSILON, GREEDY, DQNConfig, DQNTrainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
+from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
 
 
@@ -28,12 +29,21 @@ def worker_scale(base: float, alpha: float, worker_index: int, num_workers: int)
     return base ** (1 + alpha * place)
 
 
-class _InitialPriorities(JaxPolicy):
-    """Computes the initial priorities of rows where they are sampled, with the network that acts.
+class ApexPolicy(JaxPolicy):
+    """Explores on a scale of its worker, and computes the initial priorities of rows, with the network that acts.
 
     Source: Algorithm 1, line 10. Deviations: for a row whose n steps exceed the fragment, the error has only the steps
     inside of it; the buffer draws the row with all n.
     """
+
+    def make_exploration(self) -> Exploration:
+        return self.algorithm.exploration_of(lambda: self.exploration_scale)
+
+    @property
+    def exploration_scale(self) -> float:
+        """The scale of the worker that it acts in."""
+        config = self.config
+        return worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, self.worker_index, self.num_workers)
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         super().postprocess_rows(fragment)
@@ -41,11 +51,6 @@ class _InitialPriorities(JaxPolicy):
             errors = self.td_errors(fragment.transitions(self.config.n_step, self.config.gamma))
             fragment[SampleBatch.PRIORITIES] = np.abs(errors).astype(np.float32)
         return fragment
-
-    @property
-    def exploration_scale(self) -> float:
-        config = self.config
-        return worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, self.worker_index, self.num_workers)
 
 
 class ApexDQNConfig(AsyncReplayFields, DQNConfig):
@@ -58,13 +63,15 @@ class ApexDQNConfig(AsyncReplayFields, DQNConfig):
     }
 
 
-class ApexDQNPolicy(_InitialPriorities, DQNPolicy):
-    """The policy of DQN with one ε per worker."""
+class ApexDQN(DQN):
+    """DQN with one ε per worker."""
 
     config_class = ApexDQNConfig
+    policy_class = ApexPolicy
 
-    def epsilon(self) -> Callable[[float], float]:
-        return super().epsilon() if self.config.noisy else lambda _: self.exploration_scale
+    def exploration_of(self, scale: Callable[[], float]) -> Exploration:
+        """Returns the exploration of a worker with this scale, which is its ε."""
+        return self.exploration_by(self.epsilon() if self.config.noisy else lambda _: scale())
 
 
 class ApexDQNTrainer(DQNTrainer):
@@ -75,7 +82,7 @@ class ApexDQNTrainer(DQNTrainer):
 
     name = "APEX"
     config_class = ApexDQNConfig
-    policy_class = ApexDQNPolicy
+    policy_class = ApexDQN
     optimizer_class = AsyncReplayOptimizer
 
 
@@ -85,14 +92,16 @@ class ApexDDPGConfig(AsyncReplayFields, DDPGConfig):
     defaults = {"noise_scale": 1.0}
 
 
-class ApexDDPGPolicy(_InitialPriorities, DDPGPolicy):
-    """The policy of DDPG with one noise scale per worker."""
+class ApexDDPG(DDPG):
+    """DDPG with one noise scale per worker."""
 
     config_class = ApexDDPGConfig
+    policy_class = ApexPolicy
 
-    def noise_scale(self) -> Callable[[float], float]:
-        scale = super().noise_scale()
-        return lambda timestep: self.exploration_scale * scale(timestep)
+    def exploration_of(self, scale: Callable[[], float]) -> Exploration:
+        """Returns the exploration of a worker with this scale, a factor of its noise."""
+        factor = self.noise_scale()
+        return self.exploration_by(lambda timestep: scale() * factor(timestep))
 
 
 class ApexDDPGTrainer(DDPGTrainer):
@@ -103,5 +112,5 @@ class ApexDDPGTrainer(DDPGTrainer):
 
     name = "APEX_DDPG"
     config_class = ApexDDPGConfig
-    policy_class = ApexDDPGPolicy
+    policy_class = ApexDDPG
     optimizer_class = AsyncReplayOptimizer

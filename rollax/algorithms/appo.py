@@ -17,13 +17,14 @@ from typing import Any
 import jax
 from pydantic import Field
 
-from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, learned_rows
-from rollax.algorithms.state_value import KLPenaltyPolicy, with_critic_and_entropy
+from rollax.algorithms.impala import IMPALA, IMPALAConfig, IMPALATrainer, learned_rows
+from rollax.algorithms.state_value import KLPenalty, with_critic_and_entropy
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate, truncated_reference
 from rollax.policy.advantages import add_advantages
+from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 
 _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"
@@ -62,41 +63,36 @@ class APPOConfig(IMPALAConfig):
     kl_target: float = Field(default=0.01, gt=0, description="KL divergence that kl_coeff adapts to")
 
 
-class APPOPolicy(KLPenaltyPolicy, IMPALAPolicy):
+class APPO(KLPenalty, IMPALA):
     """An actor and a critic, trained on the clipped surrogate with a target network."""
 
     config_class = APPOConfig
-    statistics = (*IMPALAPolicy.statistics, "kl", "cur_kl_coeff")
+    statistics = (*IMPALA.statistics, "kl", "cur_kl_coeff")
 
     @property
     def penalizes_kl(self) -> bool:
         return self.config.use_kl_loss
 
     @property
-    def sampled_columns(self) -> frozenset[str] | None:
-        columns = super().sampled_columns
-        if columns is None or self.config.vtrace:
-            return columns
-        return columns | {SampleBatch.VF_PREDS, SampleBatch.ACTION_DIST_INPUTS}
+    def reads(self) -> tuple[str, ...]:
+        if self.config.vtrace:
+            return IMPALA.reads
+        return (
+            *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS),
+            *(SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS),
+        )
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
         interval = config.target_update_frequency * config.num_sgd_iter
         return UpdatePlan(epochs=config.num_sgd_iter, targets=periodic_copy(interval) if config.vtrace else None)
 
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         if self.config.vtrace:
-            return super().postprocess_rows(fragment)
-        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
+            return super().postprocess(fragment, values)
+        return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        columns = super().train_columns(batch)
-        if self.config.vtrace:
-            return columns
-        names = (SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS, SampleBatch.ACTION_DIST_INPUTS)
-        return {**columns, **{name: batch[name] for name in names}}
-
-    def target_columns(
+    def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
         dist_inputs = self.forward(target_model, batch).policy
@@ -132,4 +128,4 @@ class APPOTrainer(IMPALATrainer):
 
     name = "APPO"
     config_class = APPOConfig
-    policy_class = APPOPolicy
+    policy_class = APPO

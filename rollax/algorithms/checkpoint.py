@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
 KIND, FORMAT = "rollax-checkpoint", 3
-_TRAINER = "rollax.algorithms.trainer:Trainer"
+_TRAINER = ("rollax.algorithms.trainer:Trainer",)
 _ARRAY, _FLOAT = "$array", "$float"
 _FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
 _PICKLED = frozenset({".pt", ".pth"})
@@ -292,7 +292,7 @@ def trainer_class_of(
         code = named_by_file(named, "trainer_class", base=_TRAINER, trusted=trust_code)
     if isinstance(code, StoredCode):
         raise untrusted(path, code, fix)
-    if not isinstance(code, type) or _TRAINER not in map(path_of, code.__mro__):
+    if not isinstance(code, type) or _TRAINER[0] not in map(path_of, code.__mro__):
         raise CheckpointError(
             "The class that the checkpoint names is not a trainer class.",
             where=f"{path}: trainer_class",
@@ -369,7 +369,7 @@ def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:
     config = policy.config if isinstance(policy.config, TrainerConfig) else trainer.config
     return {
         "config": config.to_json(),
-        "class": path_of(type(policy)),
+        "class": path_of(policy.made_by),
         "observation_space": space_to_json(policy.observation_space),
         "action_space": space_to_json(policy.action_space),
     }

@@ -10,7 +10,7 @@ an action's range (RLlib: by 0.1 of the whole range); replay is uniform by defau
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from jax import lax
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import SpaceError
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
@@ -34,12 +34,13 @@ from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
 from rollax.ops.masked import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from rollax.policy.algorithm import Algorithm
+from rollax.policy.base_algorithm import rates_by_part
 from rollax.policy.exploration.action_noise import Deterministic, with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
-from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.optimizers import adam, by_part
-from rollax.policy.replayed import TRANSITION, transitions
+from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 
@@ -77,13 +78,13 @@ class DDPGConfig(ActorCriticFields):
     target_noise_clip: float = Field(default=0.5, ge=0, description="c, bound on the noise on target actions")
 
 
-class DDPGPolicy(JaxPolicy):
+class DDPG(Algorithm):
     """A deterministic actor with one or two critics."""
 
     config_class = DDPGConfig
     statistics = ("critic_loss", "actor_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
-    batch_columns = TRANSITION
+    reads = TRANSITION
 
     def check_spaces(self) -> None:
         if not isinstance(self.action_space, spaces.Box):
@@ -107,7 +108,11 @@ class DDPGPolicy(JaxPolicy):
         return self.config.schedule("noise_scale")
 
     def make_exploration(self) -> Exploration:
-        config, scale, greedy = self.config, self.noise_scale(), Deterministic(self.action_space.shape or ())
+        return self.exploration_by(self.noise_scale())
+
+    def exploration_by(self, scale: Callable[[float], float]) -> Exploration:
+        """Returns the exploration with noise of this scale, a function of the timestep."""
+        config, greedy = self.config, Deterministic(self.action_space.shape or ())
         exploration = with_action_noise(greedy, self.action_space, config, scale)
         if config.exploration != "ParameterNoise":
             return exploration
@@ -122,8 +127,8 @@ class DDPGPolicy(JaxPolicy):
         )
         return ActorWithCritics(actor, critics, squashed=True)
 
-    def learning_rates(self) -> dict[str, float]:
-        return self.rates_by_part(actor=self.config.actor_lr, critics=self.config.critic_lr)
+    def learning_rates(self, lr: float) -> dict[str, float]:
+        return rates_by_part(lr, actor=self.config.actor_lr, critics=self.config.critic_lr)
 
     def make_optimizer(self) -> optax.GradientTransformation:
         due: Any = partial(_is_due, self.config.policy_delay)
@@ -131,17 +136,13 @@ class DDPGPolicy(JaxPolicy):
         actor = optax.conditionally_mask(adam(self.config), due)
         return by_part({"actor": actor, "critics": adam(self.config)})
 
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        self.adapt_exploration(fragment)
-        return fragment
-
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        columns = transitions(batch)
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        columns = super().drawn(batch, rng)
         if self.config.smooth_target_policy:
-            columns[_NOISE] = self.learning_rng.standard_normal(np.shape(batch[SampleBatch.ACTIONS]), np.float32)
+            columns[_NOISE] = rng.standard_normal(np.shape(batch[SampleBatch.ACTIONS]), np.float32)
         return columns
 
-    def target_columns(
+    def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
         next_values = self.next_values(target_model, self.next_actions(target_model, batch), batch)
@@ -191,11 +192,12 @@ class DDPGPolicy(JaxPolicy):
             SampleBatch.TD_ERROR: errors,
         }
 
-    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        stats = super().learn_on_batch(batch)
-        share = stats.pop("actor_updates")
+    def after_update(
+        self, numbers: Mapping[str, float], statistics: dict[str, Any]
+    ) -> tuple[Mapping[str, float], dict[str, Any]]:
+        share = statistics.pop("actor_updates")
         # The mean over the updates that include the actor; one call may have none.
-        return {**stats, "actor_loss": stats["actor_loss"] / share if share else None}
+        return numbers, {**statistics, "actor_loss": statistics["actor_loss"] / share if share else None}
 
     def _actions(self, model: Any, obs: Any) -> jax.Array:
         return self.exploration.mode(model(obs).policy)
@@ -214,7 +216,7 @@ class DDPGTrainer(Trainer):
 
     name = "DDPG"
     config_class = DDPGConfig
-    policy_class = DDPGPolicy
+    policy_class = DDPG
     optimizer_class = SyncReplayOptimizer
 
 
@@ -234,8 +236,8 @@ class TD3Config(DDPGConfig):
     }
 
 
-class TD3Policy(DDPGPolicy):
-    """The policy of DDPG with other defaults."""
+class TD3(DDPG):
+    """DDPG with other defaults."""
 
     config_class = TD3Config
 
@@ -248,4 +250,4 @@ class TD3Trainer(DDPGTrainer):
 
     name = "TD3"
     config_class = TD3Config
-    policy_class = TD3Policy
+    policy_class = TD3

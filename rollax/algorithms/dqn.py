@@ -22,7 +22,7 @@ from gymnasium import spaces
 from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.core.schedules import Schedule
@@ -34,11 +34,11 @@ from rollax.models.q_network import CustomQNetwork, QNetwork, expected_values, l
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import categorical_cross_entropy, categorical_entropy, chosen, huber, projected, q_target
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from rollax.policy.algorithm import Algorithm
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ, ValueExploration
-from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.replayed import TRANSITION, transitions
+from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 
@@ -105,13 +105,13 @@ class DQNConfig(QLearningFields, ReplayFields):
             )
 
 
-class DQNPolicy(JaxPolicy):
+class DQN(Algorithm):
     """Values of discrete actions, trained on targets from a target network."""
 
     config_class = DQNConfig
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
-    batch_columns = TRANSITION
+    reads = TRANSITION
 
     def check_spaces(self) -> None:
         if not isinstance(self.action_space, spaces.Discrete):
@@ -141,11 +141,14 @@ class DQNPolicy(JaxPolicy):
         return Schedule(0.0) if self.config.noisy else self.config.epsilon()
 
     def make_exploration(self) -> Exploration:
+        return self.exploration_by(self.epsilon())
+
+    def exploration_by(self, epsilon: Callable[[float], float]) -> Exploration:
+        """Returns the exploration with this ε, a function of the timestep."""
         config, space = self.config, self.action_space
         assert isinstance(space, spaces.Discrete)
         if config.exploration == "SoftQ":
             return SoftQ(space, config.temperature)
-        epsilon = self.epsilon()
         if config.exploration == "EpsilonGreedy":
             return EpsilonGreedy(space, epsilon)
         # Parameter noise has the distance of ε-greedy actions.
@@ -183,18 +186,11 @@ class DQNPolicy(JaxPolicy):
             rngs=rngs,
         )
 
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        self.adapt_exploration(fragment)
-        return fragment
-
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        return transitions(batch)
-
     def _logits(self, out: Outputs) -> jax.Array:
         """[B, actions, atoms] the logits among the model's outputs; PolicyError if there are none."""
-        return logits_of(out, f"policy class {type(self).__name__}, make_model")
+        return logits_of(out, f"{self.label}, make_model")
 
-    def target_columns(
+    def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
         following = {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]}
@@ -242,7 +238,7 @@ class DQNTrainer(Trainer):
 
     name = "DQN"
     config_class = DQNConfig
-    policy_class = DQNPolicy
+    policy_class = DQN
     optimizer_class = SyncReplayOptimizer
 
 
@@ -263,8 +259,8 @@ class RainbowConfig(DQNConfig):
     }
 
 
-class RainbowPolicy(DQNPolicy):
-    """The policy of DQN with other defaults."""
+class Rainbow(DQN):
+    """DQN with other defaults."""
 
     config_class = RainbowConfig
 
@@ -277,4 +273,4 @@ class RainbowTrainer(DQNTrainer):
 
     name = "Rainbow"
     config_class = RainbowConfig
-    policy_class = RainbowPolicy
+    policy_class = Rainbow

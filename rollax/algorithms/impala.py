@@ -29,7 +29,8 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 from rollax.policy.advantages import check_critic_obs
-from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.algorithm import Algorithm
+from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
 
 _MAX_LOG_RHO = 60.0
@@ -78,17 +79,24 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
             )
 
 
-class IMPALAPolicy(JaxPolicy):
+class IMPALA(Algorithm):
     """An actor and a critic, trained on V-trace targets."""
 
     config_class = IMPALAConfig
     statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var", "mean_rho", "max_rho", "limited_rhos")
-    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
+    reads = (
+        SampleBatch.OBS,
+        SampleBatch.ACTIONS,
+        SampleBatch.REWARDS,
+        SampleBatch.DISCOUNTS,
+        SampleBatch.ACTION_LOGP,
+        SampleBatch.BOOTSTRAP,
+    )
     reads_values = True
 
     @property
-    def sampled_columns(self) -> frozenset[str] | None:
-        columns = super().sampled_columns
+    def samples(self) -> frozenset[str] | None:
+        columns = super().samples
         if columns is not None and self.config.accept_off_policy_actions:  # their log-probability is computed from it
             columns = columns | {SampleBatch.ACTION_DIST_INPUTS}
         return columns
@@ -96,20 +104,10 @@ class IMPALAPolicy(JaxPolicy):
     def make_plan(self) -> UpdatePlan:
         return UpdatePlan(epochs=self.config.num_sgd_iter)
 
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        check_critic_obs(fragment, self.name)
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        check_critic_obs(fragment)
         fragment[SampleBatch.DISCOUNTS] = fragment.discounts(self.config.gamma)
         return fragment.with_bootstrap_rows()
-
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        names = (
-            SampleBatch.REWARDS,
-            SampleBatch.DISCOUNTS,
-            SampleBatch.ACTION_LOGP,
-            SampleBatch.BOOTSTRAP,
-            SampleBatch.CRITIC_OBS,
-        )
-        return {**super().train_columns(batch), **{name: batch[name] for name in names if name in batch}}
 
     def make_optimizer(self) -> optax.GradientTransformation:
         if self.config.opt_type == "adam":
@@ -169,5 +167,5 @@ class IMPALATrainer(Trainer):
 
     name = "IMPALA"
     config_class = IMPALAConfig
-    policy_class = IMPALAPolicy
+    policy_class = IMPALA
     optimizer_class = AsyncSamplesOptimizer

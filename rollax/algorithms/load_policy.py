@@ -16,8 +16,10 @@ from rollax.config.stored import GIVEN, POLICY, space_from_json
 from rollax.core.frozen import fields_by_key
 from rollax.core.importing import StoredCode, named_by_file, path_of
 from rollax.errors import CheckpointError
+from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.model_size import models_as_large_as, weights_in
 from rollax.policy.policy import Policy
+from rollax.policy.policy_spec import PolicyClass
 from rollax.rollout.filters import make_filter
 from rollax.rollout.policy_runner import PolicyRunner
 
@@ -27,7 +29,7 @@ def load_policy(
     policy_id: str = DEFAULT_POLICY,
     *,
     trainer_class: type[Trainer] | None = None,
-    policy_class: type[Policy] | None = None,
+    policy_class: PolicyClass | None = None,
     custom_model: type | None = None,
     trust_code: bool = False,
 ) -> PolicyRunner:
@@ -86,7 +88,7 @@ class _GivenCode:
 
     path: str | Path
     trainer_class: type[Trainer] | None
-    policy_class: type[Policy] | None
+    policy_class: PolicyClass | None
     custom_model: type | None
     trust_code: bool
 
@@ -100,7 +102,7 @@ def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> Poli
     state = stored["state"]["workers"]
     with checkpoint.taking_over(path):
         with models_as_large_as([weights_in(state["policies"][policy_id])]):
-            policy = policy_class(observation_space, action_space, config)
+            policy = policy_class.make_policy(observation_space, action_space, config)
         policy.name = policy_id
         policy.set_state(state["policies"][policy_id])
         observation_filter = make_filter(config.observation_filter, policy.observation_space)
@@ -108,7 +110,7 @@ def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> Poli
     return PolicyRunner.of(policy, config, observation_filter)
 
 
-def _policy_class(saved: str, code: _GivenCode) -> type[Policy]:
+def _policy_class(saved: str, code: _GivenCode) -> PolicyClass:
     if code.policy_class is not None:
         return code.policy_class
     trainer_class = code.trainer_class
@@ -118,7 +120,7 @@ def _policy_class(saved: str, code: _GivenCode) -> type[Policy]:
 
 
 def _config(
-    stored: Mapping[str, Any], data: Mapping[str, Any], policy_class: type[Policy], code: _GivenCode
+    stored: Mapping[str, Any], data: Mapping[str, Any], policy_class: PolicyClass, code: _GivenCode
 ) -> TrainerConfig:
     config_class = policy_class.config_class
     if config_class is None or not data.keys() <= {*fields_by_key(config_class), GIVEN}:  # a trainer's may have more
@@ -135,11 +137,11 @@ def _config(
     return config
 
 
-def _class_of(path: str | Path, name: str, trust_code: bool) -> type[Policy]:
+def _class_of(path: str | Path, name: str, trust_code: bool) -> PolicyClass:
     found = named_by_file(name, "policy_class", base=POLICY, trusted=trust_code)
     if isinstance(found, StoredCode):
         raise checkpoint.untrusted(path, found, "pass policy_class=YourPolicy")
-    if not (isinstance(found, type) and issubclass(found, Policy)):
+    if not (isinstance(found, type) and issubclass(found, Policy | BaseAlgorithm)):
         raise CheckpointError(
             "The class that the checkpoint names is not a policy class.",
             where=str(path),

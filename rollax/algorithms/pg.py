@@ -10,17 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.batch.columns import check_batch
 from rollax.config import TrainerConfig
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import discounted_returns, standardized
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
-from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.algorithm import Algorithm
+from rollax.policy.base_algorithm import Values
 
 
 class PGConfig(TrainerConfig):
@@ -30,21 +31,20 @@ class PGConfig(TrainerConfig):
     requires = {"model.vf_share_layers": "there is no value function"}
 
 
-class PGPolicy(JaxPolicy):
+class PG(Algorithm):
     """An actor trained on -log π(a|s) G."""
 
     config_class = PGConfig
     statistics = ("policy_loss", "entropy")
-    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
+    reads = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.ADVANTAGES)
 
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        check_batch(fragment, Fragment, f"policy {self.name!r}, postprocessing")
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         fragment[SampleBatch.ADVANTAGES] = discounted_returns(fragment, None, gamma=self.config.gamma)
         return fragment
 
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         returns = standardized(batch[SampleBatch.ADVANTAGES], batch.mask())
-        return {**super().train_columns(batch), SampleBatch.ADVANTAGES: returns}
+        return {**super().drawn(batch, rng), SampleBatch.ADVANTAGES: returns}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -62,5 +62,5 @@ class PGTrainer(Trainer):
 
     name = "PG"
     config_class = PGConfig
-    policy_class = PGPolicy
+    policy_class = PG
     optimizer_class = SyncSamplesOptimizer

@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 from pydantic import Field
 
-from rollax.algorithms.state_value import KLPenaltyPolicy, with_critic_and_entropy
+from rollax.algorithms.state_value import KLPenalty, with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import ENABLED, SchedulePoints, TrainerConfig
@@ -27,6 +28,7 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.advantages import add_advantages
+from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
 
 _KL_MARGIN = 1.5
@@ -72,20 +74,18 @@ class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
         self.refuse_larger("sgd_minibatch_size", "train_batch_size")
 
 
-class PPOPolicy(KLPenaltyPolicy):
+class PPO(KLPenalty):
     """An actor and a critic, trained on the clipped surrogate."""
 
     config_class = PPOConfig
     statistics = ("policy_loss", "vf_loss", "kl", "entropy", "vf_explained_var", "cur_kl_coeff", "num_gradient_steps")
-    batch_columns = frozenset(
-        {
-            SampleBatch.OBS,
-            SampleBatch.ACTIONS,
-            SampleBatch.REWARDS,
-            SampleBatch.ACTION_LOGP,
-            SampleBatch.ACTION_DIST_INPUTS,
-            SampleBatch.VF_PREDS,
-        }
+    reads = (
+        SampleBatch.OBS,
+        SampleBatch.ACTIONS,
+        SampleBatch.ACTION_LOGP,
+        SampleBatch.ACTION_DIST_INPUTS,
+        SampleBatch.ADVANTAGES,
+        SampleBatch.VALUE_TARGETS,
     )
 
     def make_plan(self) -> UpdatePlan:
@@ -93,20 +93,12 @@ class PPOPolicy(KLPenaltyPolicy):
         stops = None if target is None else lambda statistics: statistics["kl"] > _KL_MARGIN * target
         return UpdatePlan(config.sgd_minibatch_size, config.num_sgd_iter, stops=stops)
 
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        names = (
-            SampleBatch.OBS,
-            SampleBatch.ACTIONS,
-            SampleBatch.ACTION_LOGP,
-            SampleBatch.ACTION_DIST_INPUTS,
-            SampleBatch.VALUE_TARGETS,
-        )
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         advantages = standardized(batch[SampleBatch.ADVANTAGES], batch.mask())
-        seen = {name: batch[name] for name in (*names, SampleBatch.CRITIC_OBS) if name in batch}
-        return {**seen, SampleBatch.ADVANTAGES: advantages}
+        return {**super().drawn(batch, rng), SampleBatch.ADVANTAGES: advantages}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -128,11 +120,6 @@ class PPOPolicy(KLPenaltyPolicy):
             loss = loss + coefficients["kl_coeff"] * kl
         return loss, {**stats, "kl": kl}
 
-    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        before = self.learner.num_updates
-        stats = super().learn_on_batch(batch)
-        return {**stats, "num_gradient_steps": self.learner.num_updates - before}
-
 
 class PPOTrainer(Trainer):
     """PPO: proximal policy optimization.
@@ -142,5 +129,5 @@ class PPOTrainer(Trainer):
 
     name = "PPO"
     config_class = PPOConfig
-    policy_class = PPOPolicy
+    policy_class = PPO
     optimizer_class = SyncSamplesOptimizer

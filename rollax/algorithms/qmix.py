@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from gymnasium import Space, spaces
 from pydantic import Field, PositiveInt
@@ -29,10 +30,11 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.action_masks import GroupMasks, refuse_nested_masks
+from rollax.policy.algorithm import Algorithm
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration
-from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.replayed import TRANSITION, ReplayedSequences, transitions
+from rollax.policy.recurrent_columns import RecurrentColumns
+from rollax.policy.replayed import TRANSITION, ReplayedSequences, transitions_or_sequences
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 
 _TARGET = "joint_target"
@@ -74,13 +76,13 @@ class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
     )
 
 
-class QMIXPolicy(JaxPolicy):
-    """The policy of a group: each member acts on its own values, and all are trained on the joint value."""
+class QMIX(Algorithm):
+    """A group of agents: each member acts on its own values, and all are trained on the joint value."""
 
     config_class = QMIXConfig
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
-    batch_columns = TRANSITION
+    reads = TRANSITION
 
     def check_spaces(self) -> None:
         _check_state(self.config, self.view, self.observation_space)
@@ -95,13 +97,12 @@ class QMIXPolicy(JaxPolicy):
     def _first_action(self) -> int:
         return int(self.action_space[0].start)  # type: ignore[index]  a Tuple, as GroupView has found
 
-    @property
-    def replayed(self) -> ReplayedSequences | None:
-        if not self.memory.present:
+    def replayed(self, memory: RecurrentColumns) -> ReplayedSequences | None:
+        if not memory.present:
             return None
         unused = {SampleBatch.STATE_IN} if self.config.zero_init_states else set()
-        columns = tuple(name for name in self.memory.columns if name not in unused)
-        return ReplayedSequences(self.memory.max_seq_len, self.config.burn_in, columns)
+        columns = tuple(name for name in memory.columns if name not in unused)
+        return ReplayedSequences(memory.max_seq_len, self.config.burn_in, columns)
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
@@ -136,26 +137,25 @@ class QMIXPolicy(JaxPolicy):
             _check_without_memory(config)
         return model
 
-    def _describe(self, model: Any) -> None:
+    def check_model(self, model: Any) -> None:
         if not (hasattr(model, "values") and hasattr(model, "joint")):
             raise PolicyError(
                 "The model is not that of a group.",
-                where=f"policy class {type(self).__name__}, make_model",
+                where=f"{self.label}, make_model",
                 got=type(model).__name__,
                 expected="a GroupQNetwork, or a module with its methods values and joint",
                 fix="set the config key model.custom_model for the network of a member, or return a GroupQNetwork from "
                 "make_model",
             )
-        super()._describe(model)
 
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        return transitions(batch, SampleBatch.TARGET_STEPS if self.memory.present else SampleBatch.NEW_OBS)
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        return transitions_or_sequences(batch)
 
-    def target_columns(
+    def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
         rewards, discounts = batch[SampleBatch.REWARDS][:, None], batch[SampleBatch.DISCOUNTS][:, None]
-        if not self.memory.present:
+        if SampleBatch.STATE_IN not in batch:
             values = self._greedy_values(model, target_model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]})
             return {_TARGET: rewards + discounts * values}
         values = self._greedy_values(model, target_model, batch)
@@ -193,7 +193,7 @@ class QMIXPolicy(JaxPolicy):
 
     def _by_unit(self, column: jax.Array, batch: Columns) -> jax.Array:
         """Returns the sum over each sequence, because a sequence has one priority."""
-        if not self.memory.present:
+        if SampleBatch.STATE_IN not in batch:
             return column
         return column.reshape(len(batch[SampleBatch.STATE_IN][0]), -1).sum(axis=1)
 
@@ -206,7 +206,7 @@ class QMIXTrainer(Trainer):
 
     name = "QMIX"
     config_class = QMIXConfig
-    policy_class = QMIXPolicy
+    policy_class = QMIX
     optimizer_class = SyncReplayOptimizer
 
 
@@ -220,8 +220,8 @@ class VDNConfig(QMIXConfig):
     )
 
 
-class VDNPolicy(QMIXPolicy):
-    """The policy of QMIX with another mixer."""
+class VDN(QMIX):
+    """QMIX with another mixer."""
 
     config_class = VDNConfig
 
@@ -234,7 +234,7 @@ class VDNTrainer(QMIXTrainer):
 
     name = "VDN"
     config_class = VDNConfig
-    policy_class = VDNPolicy
+    policy_class = VDN
 
 
 def _check_uniform(config: QMIXConfig) -> None:

@@ -34,10 +34,11 @@ from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.masked import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from rollax.policy.algorithm import Algorithm
+from rollax.policy.base_algorithm import rates_by_part
 from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.replayed import TRANSITION, transitions
+from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 
@@ -72,7 +73,7 @@ class SACConfig(ActorCriticFields):
     )
 
 
-class SACPolicy(JaxPolicy):
+class SAC(Algorithm):
     """A stochastic actor, two critics and a temperature, for continuous actions or one Discrete action."""
 
     config_class = SACConfig
@@ -87,7 +88,7 @@ class SACPolicy(JaxPolicy):
         "mean_td_error",
     )
     learns_off_policy = True
-    batch_columns = TRANSITION
+    reads = TRANSITION
 
     def check_spaces(self) -> None:
         check_box_or_discrete(self.action_space, f"action_space of {type(self).__name__}", composite="PPO")
@@ -119,19 +120,19 @@ class SACPolicy(JaxPolicy):
         critics = make_critics(space, self.action_space, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
         return ActorWithCritics(actor, critics, initial_alpha=self.config.initial_alpha)
 
-    def learning_rates(self) -> dict[str, float]:
+    def learning_rates(self, lr: float) -> dict[str, float]:
         config = self.config
-        return self.rates_by_part(actor=config.actor_lr, critics=config.critic_lr, log_alpha=config.alpha_lr)
+        return rates_by_part(lr, actor=config.actor_lr, critics=config.critic_lr, log_alpha=config.alpha_lr)
 
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        columns = transitions(batch)
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        columns = super().drawn(batch, rng)
         if isinstance(self.action_space, spaces.Box):
             shape = (len(batch), self.distribution.num_noise)
             for name in (_NOISE, _NEXT_NOISE):
-                columns[name] = self.learning_rng.random(shape, np.float32)
+                columns[name] = rng.random(shape, np.float32)
         return columns
 
-    def target_columns(
+    def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
         values, logp = self.next_values(model, target_model, batch)
@@ -200,5 +201,5 @@ class SACTrainer(Trainer):
 
     name = "SAC"
     config_class = SACConfig
-    policy_class = SACPolicy
+    policy_class = SAC
     optimizer_class = SyncReplayOptimizer

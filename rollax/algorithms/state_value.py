@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from gymnasium import Space
 
-from rollax.batch import Columns, SampleBatch
-from rollax.core.stored_values import read_number
+from rollax.batch import Columns
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff
 from rollax.ops.values import explained_variance, value_loss
-from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.algorithm import Algorithm
 
 
 def with_critic_and_entropy(
-    policy: JaxPolicy,
+    algorithm: Algorithm,
     policy_loss: jax.Array,
     out: Outputs,
     targets: jax.Array,
@@ -29,8 +27,8 @@ def with_critic_and_entropy(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Returns `(loss, statistics)`: policy loss, value loss and entropy bonus, weighted as in `StateValueFields`."""
     vf_loss = value_loss(out.value, targets, mask, vf_clip_param=vf_clip_param)
-    entropy = masked_mean(policy.distribution.entropy(out.policy), mask)
-    loss = policy_loss + policy.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
+    entropy = masked_mean(algorithm.distribution.entropy(out.policy), mask)
+    loss = policy_loss + algorithm.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
     return loss, {
         "policy_loss": policy_loss,
         "vf_loss": vf_loss,
@@ -39,34 +37,20 @@ def with_critic_and_entropy(
     }
 
 
-class KLPenaltyPolicy(JaxPolicy):
+class KLPenalty(Algorithm):
     """A loss with the penalty `kl_coeff` · KL, whose weight adapts to `kl_target` after each train batch."""
-
-    per_policy = frozenset({"kl_coeff"})  # a coefficient: it changes without recompilation
-
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        super().__init__(observation_space, action_space, config)
-        self.kl_coeff = self.config.kl_coeff
 
     @property
     def penalizes_kl(self) -> bool:
         return bool(self.config.kl_coeff)
 
-    def coefficients(self) -> dict[str, Any]:
-        return {**super().coefficients(), "kl_coeff": self.kl_coeff}
-
-    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        stats = super().learn_on_batch(batch)
-        stats["cur_kl_coeff"] = self.kl_coeff if self.penalizes_kl else 0.0
-        if self.penalizes_kl:
-            self.kl_coeff = float(adapted_kl_coeff(self.kl_coeff, stats["kl"], target=self.config.kl_target))
-        return stats
-
-    def get_state(self) -> dict[str, Any]:
+    def first_numbers(self) -> dict[str, float]:
         # 0 never adapts: it means a run without the penalty.
-        return {**super().get_state(), "kl_coeff": self.kl_coeff if self.penalizes_kl else 0.0}
+        return {"kl_coeff": self.config.kl_coeff if self.penalizes_kl else 0.0}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        kl_coeff = read_number(state, "kl_coeff", f"policy {self.name!r}")
-        super().set_state(state)
-        self.kl_coeff = kl_coeff or self.config.kl_coeff
+    def after_update(
+        self, numbers: Mapping[str, float], statistics: dict[str, Any]
+    ) -> tuple[Mapping[str, float], dict[str, Any]]:
+        weight, target = numbers["kl_coeff"], self.config.kl_target
+        following = float(adapted_kl_coeff(weight, statistics["kl"], target=target)) if self.penalizes_kl else 0.0
+        return {"kl_coeff": following}, {**statistics, "cur_kl_coeff": weight}

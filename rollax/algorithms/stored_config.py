@@ -97,7 +97,7 @@ def refuse_first_values_in_specs(policies: Mapping[str, Policy], stored: Mapping
     """As `refuse_first_values`, for the specs of policies; `stored` are the policies of the checkpoint."""
     for policy_id, policy in policies.items():
         description = stored.get(policy_id)
-        if description and isinstance(policy.config, TrainerConfig) and description["class"] == path_of(type(policy)):
+        if description and isinstance(policy.config, TrainerConfig) and description["class"] == path_of(policy.made_by):
             given = policy.config.model_fields_set
             refuse_first_values(policy.config, given, description["config"], f"policy {policy_id!r} of {path}")
 

@@ -25,6 +25,7 @@ from rollax.offline.from_data import optimizer_class_of, steps_the_env, with_spa
 from rollax.optimizers.evaluation_only import NullOptimizer
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
+from rollax.policy.policy_spec import PolicyClass
 from rollax.rollout.callbacks import check_returned
 from rollax.rollout.metrics import EpisodeWindow, EvaluationResult, TrainResult
 from rollax.rollout.worker import RolloutWorker
@@ -58,7 +59,7 @@ class Trainer(OtherNamesOfTrainer):
     name: ClassVar[str] = cast(str, _ClassName())
     """The name of the algorithm, which a checkpoint stores; that of the class where none is set or inherited."""
     config_class: ClassVar[type[TrainerConfig]]
-    policy_class: ClassVar[type[Policy]]
+    policy_class: ClassVar[PolicyClass]
     optimizer_class: ClassVar[type[Optimizer]]
     """The optimizer, which turns samples into updates."""
 

@@ -38,7 +38,7 @@ from rollax.core.spaces import DTYPES, SUPPORTED, check_space
 from rollax.errors import ConfigError, SpaceError
 
 GIVEN = "given"
-POLICY = "rollax.policy.policy:Policy"
+POLICY = ("rollax.policy.policy:Policy", "rollax.policy.base_algorithm:BaseAlgorithm")
 Trust = Literal["nothing", "code fields", "everything"]
 Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
@@ -335,7 +335,7 @@ def _code(path: str | None, place: Place, trust: Trust) -> Any:
     trusted = trust == "everything" or (trust == "code fields" and _holds_code(place))
     if path is None or (trusted and place[-1] in _IMPORTED_WHERE_USED):
         return StoredCode(_key(place), None) if path is None else ImportPath(path)
-    return named_by_file(path, _key(place), base=POLICY if _holds_policy(place) else None, trusted=trusted)
+    return named_by_file(path, _key(place), base=POLICY if _holds_policy(place) else (), trusted=trusted)
 
 
 def _is_code(text: str, place: Place) -> bool:

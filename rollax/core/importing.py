@@ -28,6 +28,7 @@ MOVED = {
     **{f"rollax.algorithms.{name}": f"rollax.search.{name}" for name in ("ars", "es")},
 }
 """Modules of earlier versions -> their names in this one, for the classes that files name."""
+_ALGORITHMS = re.compile(r"rollax\.(algorithms|offline|search)\.\w+")
 JAX_ENV = "jax:"
 """The prefix of rollax's environments in JAX, which is not a module."""
 
@@ -75,26 +76,26 @@ class StoredCode:
         )
 
 
-def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> Any:
+def named_by_file(path: str, key: str, *, base: tuple[str, ...], trusted: bool) -> Any:
     """Returns the object for a path in a file, or a `StoredCode` if it is not trusted.
 
     Only this function turns names in a file into objects. Without trust it imports only classes of rollax that derive
-    from `base` and are defined under that name in that module, which runs only code of rollax.
+    from one of `base` and are defined under that name in that module, which runs only code of rollax.
 
     Args:
         path: "module:Class".
         key: its location in the file.
-        base: the path of the required base class of rollax; None if no class of rollax is possible.
+        base: the paths of the base classes of rollax, one of which is required; () if no class of rollax is possible.
         trusted: the caller trusts the file; a path that cannot be imported then raises ConfigError.
     """
     path = current_path(path)
     if trusted:
         return import_object(ImportPath(path), f"config key '{key}'")
-    own = None if base is None else _own_class(path, base)
+    own = _own_class(path, base)
     return StoredCode(key, path) if own is None else own
 
 
-def _own_class(path: str, base: str) -> type | None:
+def _own_class(path: str, base: tuple[str, ...]) -> type | None:
     named = _OWN_CLASS.fullmatch(path)
     if named is None:
         return None
@@ -104,12 +105,14 @@ def _own_class(path: str, base: str) -> type | None:
         return None
     if not isinstance(found, type) or inspect.isabstract(found) or path_of(found) != path:
         return None
-    return found if base in map(path_of, found.__mro__) else None
+    return None if set(base).isdisjoint(map(path_of, found.__mro__)) else found
 
 
 def current_path(path: str) -> str:
     """The path of a class that a file names, in this version: its module may have moved since the file was written."""
     module, colon, name = path.partition(":")
+    if _ALGORITHMS.fullmatch(module):  # an algorithm was a class of policies
+        name = name.removesuffix("Policy")
     return f"{MOVED.get(module, module)}{colon}{name}"
 
 

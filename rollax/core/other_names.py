@@ -112,7 +112,6 @@ PUBLIC: dict[str, str] = {
     "CheckpointCallback": "the argument checkpoint_frequency of fit",
     "BaseCallback": "Callbacks",
     # RLlib
-    "Algorithm": "Trainer",
     "AlgorithmConfig": "TrainerConfig",
     **each("DefaultCallbacks RLlibCallback", "Callbacks"),
     "EnvRunner": "RolloutWorker",

@@ -23,8 +23,8 @@ from flax import nnx
 from gymnasium import spaces
 from pydantic import Field
 
-from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
-from rollax.algorithms.sac import SACConfig, SACPolicy, SACTrainer
+from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer
+from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import ConservativeFields
 from rollax.errors import SpaceError
@@ -57,11 +57,11 @@ class CQLConfig(ConservativeFields, SACConfig):
     deterministic_backup: bool = Field(default=True, description="whether targets omit the entropy")
 
 
-class CQLPolicy(SACPolicy):
-    """The policy of SAC with conservative critics, for continuous actions."""
+class CQL(SAC):
+    """SAC with conservative critics, for continuous actions."""
 
     config_class = CQLConfig
-    statistics = (*SACPolicy.statistics, "conservative_gap", "conservative_weight")
+    statistics = (*SAC.statistics, "conservative_gap", "conservative_weight")
 
     def check_spaces(self) -> None:
         if isinstance(self.action_space, spaces.Discrete):
@@ -80,18 +80,18 @@ class CQLPolicy(SACPolicy):
             model.log_multiplier = nnx.Param(jnp.asarray(np.float32(0)))
         return model
 
-    def learning_rates(self) -> dict[str, float]:
-        rates = super().learning_rates()
+    def learning_rates(self, lr: float) -> dict[str, float]:
+        rates = super().learning_rates(lr)
         return {**rates, "log_multiplier": rates["critics"]} if self.config.lagrangian else rates
 
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         shape = (len(batch), 3, self.config.num_actions, self.distribution.num_noise)
-        return {**super().train_columns(batch), _NOISE: self.learning_rng.random(shape, np.float32)}
+        return {**super().drawn(batch, rng), _NOISE: rng.random(shape, np.float32)}
 
-    def target_columns(
+    def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        columns = super().target_columns(model, target_model, batch, mask, coefficients)
+        columns = super().targets(model, target_model, batch, mask, coefficients)
         actions, densities = self._sampled(model, batch)
         columns |= {_ACTIONS: actions, _DENSITIES: densities}
         if self.config.deterministic_backup:
@@ -140,7 +140,7 @@ class CQLTrainer(SACTrainer):
 
     name = "CQL"
     config_class = CQLConfig
-    policy_class = CQLPolicy
+    policy_class = CQL
 
 
 class DiscreteCQLConfig(ConservativeFields, DQNConfig):
@@ -149,11 +149,11 @@ class DiscreteCQLConfig(ConservativeFields, DQNConfig):
     defaults = {"min_q_weight": 1.0}
 
 
-class DiscreteCQLPolicy(DQNPolicy):
-    """The policy of DQN with conservative values."""
+class DiscreteCQL(DQN):
+    """DQN with conservative values."""
 
     config_class = DiscreteCQLConfig
-    statistics = (*DQNPolicy.statistics, "conservative_gap")
+    statistics = (*DQN.statistics, "conservative_gap")
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -174,4 +174,4 @@ class DiscreteCQLTrainer(DQNTrainer):
 
     name = "DiscreteCQL"
     config_class = DiscreteCQLConfig
-    policy_class = DiscreteCQLPolicy
+    policy_class = DiscreteCQL

@@ -39,8 +39,9 @@ from rollax.ops.imitation import advantage_weights, expectile_loss
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.replayed import TRANSITION, transitions
+from rollax.policy.algorithm import Algorithm
+from rollax.policy.base_algorithm import Values, rates_by_part
+from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 
@@ -68,7 +69,7 @@ class IQLConfig(WeightedImitationFields, ActorCriticFields):
     )
 
 
-class IQLPolicy(JaxPolicy):
+class IQL(Algorithm):
     """A stochastic actor, two critics and a state value."""
 
     config_class = IQLConfig
@@ -84,7 +85,7 @@ class IQLPolicy(JaxPolicy):
         "mean_td_error",
     )
     learns_off_policy = True
-    batch_columns = TRANSITION
+    reads = TRANSITION
 
     def check_spaces(self) -> None:
         check_box_or_discrete(self.action_space, f"action_space of {type(self).__name__}", composite="MARWIL")
@@ -106,11 +107,11 @@ class IQLPolicy(JaxPolicy):
         value = make_state_value(observations, actions, sizes, rngs=rngs)
         return ActorWithCritics(actor, critics, state_value=value)
 
-    def learning_rates(self) -> dict[str, float]:
+    def learning_rates(self, lr: float) -> dict[str, float]:
         config = self.config
-        return self.rates_by_part(actor=config.actor_lr, critics=config.critic_lr, state_value=config.value_lr)
+        return rates_by_part(lr, actor=config.actor_lr, critics=config.critic_lr, state_value=config.value_lr)
 
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         """The rows with clipped actions, as recorded ones are: those that the environment received."""
         config, space = self.config, self.action_space
         if isinstance(space, spaces.Box) and (config.normalize_actions or config.clip_actions):
@@ -119,10 +120,7 @@ class IQLPolicy(JaxPolicy):
             fragment[SampleBatch.ACTIONS] = np.clip(actions, low, high, dtype=actions.dtype)
         return fragment
 
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        return transitions(batch)
-
-    def target_columns(
+    def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
         following = model.state_value(batch[SampleBatch.NEW_OBS])
@@ -169,5 +167,5 @@ class IQLTrainer(Trainer):
 
     name = "IQL"
     config_class = IQLConfig
-    policy_class = IQLPolicy
+    policy_class = IQL
     optimizer_class = SyncReplayOptimizer

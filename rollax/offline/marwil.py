@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from gymnasium import Space
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
@@ -37,8 +36,10 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from rollax.policy.algorithm import Algorithm
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.replayed import TRANSITION, ReplayedSequences, transitions
+from rollax.policy.recurrent_columns import RecurrentColumns
+from rollax.policy.replayed import TRANSITION, ReplayedSequences, transitions_or_sequences
 from rollax.policy.update_plan import UpdatePlan
 
 log = logging.getLogger("rollax.offline")
@@ -54,10 +55,8 @@ _OF_WEIGHTS = (
 _REWARDS_SEEN = ({"model.lstm_use_prev_reward": True}, {"model.custom_model": ENABLED})
 """Models that may read rewards."""
 
-_OF_ADVANTAGES = frozenset(
-    ("vf_loss", "vf_explained_var", "mean_weight", "mean_squared_advantage", "moving_average_sqd_adv_norm")
-)
-"""The statistics that imitation alone, with `beta` 0, does not have."""
+_OF_IMITATION = ("policy_loss", "entropy")
+"""The statistics with `beta` 0."""
 
 
 class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, ReplayFields):
@@ -93,83 +92,9 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
 
 
 class MARWILPolicy(JaxPolicy):
-    """An actor that imitates, and a critic that the returns of recorded actions are compared with."""
+    """A policy that says which settings keep the weights of a few actions from outweighing all others."""
 
-    config_class = MARWILConfig
-    statistics = (
-        "policy_loss",
-        "vf_loss",
-        "entropy",
-        "vf_explained_var",
-        "mean_weight",
-        "mean_squared_advantage",
-        "moving_average_sqd_adv_norm",
-    )
-    learns_off_policy = True
-    batch_columns = TRANSITION
     _warned = False
-
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        super().__init__(observation_space, action_space, config)
-        if not self.config.beta:
-            self.statistics = tuple(name for name in self.statistics if name not in _OF_ADVANTAGES)
-
-    @property
-    def _learning_reads_values(self) -> bool:
-        return self.reads_values or bool(self.config.beta)
-
-    @property
-    def replayed(self) -> ReplayedSequences | None:
-        if not self.memory.present:
-            return None
-        columns = tuple(name for name in self.memory.columns if name != SampleBatch.STATE_IN)
-        return ReplayedSequences(self.memory.max_seq_len, self.config.burn_in, columns)
-
-    def make_plan(self) -> UpdatePlan:
-        return UpdatePlan(self.config.train_batch_size)
-
-    def make_model(self, rngs: nnx.Rngs) -> Any:
-        model = super().make_model(rngs)
-        if self.config.beta:
-            start = np.float32(self.config.moving_average_sqd_adv_norm_start)
-            model.mean_square = nnx.Variable(jnp.asarray(start))  # c²: not trained, but part of the weights
-        return model
-
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        if not self.config.beta:
-            return {name: batch[name] for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.WEIGHTS)}
-        return transitions(batch, SampleBatch.TARGET_STEPS if self.memory.present else SampleBatch.NEW_OBS)
-
-    def loss(
-        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
-    ) -> tuple[jax.Array, dict]:
-        config = self.config
-        importance = batch[SampleBatch.WEIGHTS]
-        learned = mask * (importance > 0)  # neither burn-in rows nor bootstrap rows
-        logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
-        entropy = self.distribution.entropy(out.policy)
-        imitated = logp + config.bc_logstd_coeff * entropy if config.bc_logstd_coeff else logp
-        if not config.beta:
-            loss = policy_gradient_loss(imitated, importance, learned)
-            return loss, {"policy_loss": loss, "entropy": masked_mean(entropy, learned)}
-        targets = self._value_targets(model, out, batch)
-        advantages = jnp.where(learned > 0, targets - jax.lax.stop_gradient(out.value), 0.0)
-        rate = config.moving_average_sqd_adv_norm_update_rate
-        square = moving_mean_square(model.mean_square[...], advantages, learned, rate=rate)
-        model.mean_square[...] = square
-        scaled = advantages / (jnp.sqrt(square) + 1e-8)
-        weights = advantage_weights(scaled, beta=config.beta, max_weight=config.max_weight)
-        policy_loss = policy_gradient_loss(imitated, importance * weights, learned)
-        vf_loss = 0.5 * value_loss(out.value, targets, learned, weights=importance)
-        return policy_loss + config.vf_loss_coeff * vf_loss, {
-            "policy_loss": policy_loss,
-            "vf_loss": vf_loss,
-            "entropy": masked_mean(entropy, learned),
-            "vf_explained_var": explained_variance(targets, out.value, learned),
-            "mean_weight": masked_mean(weights, learned),
-            "mean_squared_advantage": masked_mean(advantages**2, learned),
-            "moving_average_sqd_adv_norm": square,
-        }
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         try:
@@ -203,9 +128,82 @@ class MARWILPolicy(JaxPolicy):
                 )
         return stats
 
+
+class MARWIL(Algorithm):
+    """An actor that imitates, and a critic that the returns of recorded actions are compared with."""
+
+    config_class = MARWILConfig
+    policy_class = MARWILPolicy
+    learns_off_policy = True
+    reads = TRANSITION
+    statistics = (
+        *_OF_IMITATION,
+        *("vf_loss", "vf_explained_var", "mean_weight", "mean_squared_advantage", "moving_average_sqd_adv_norm"),
+    )
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        return self.statistics if self.config.beta else _OF_IMITATION
+
+    @property
+    def reads_values(self) -> bool:
+        return bool(self.config.beta)
+
+    def replayed(self, memory: RecurrentColumns) -> ReplayedSequences | None:
+        if not memory.present:
+            return None
+        columns = tuple(name for name in memory.columns if name != SampleBatch.STATE_IN)
+        return ReplayedSequences(memory.max_seq_len, self.config.burn_in, columns)
+
+    def make_plan(self) -> UpdatePlan:
+        return UpdatePlan(self.config.train_batch_size)
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        model = super().make_model(rngs)
+        if self.config.beta:
+            start = np.float32(self.config.moving_average_sqd_adv_norm_start)
+            model.mean_square = nnx.Variable(jnp.asarray(start))  # c²: not trained, but part of the weights
+        return model
+
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        if not self.config.beta:
+            return {name: batch[name] for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.WEIGHTS)}
+        return transitions_or_sequences(batch)
+
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        config = self.config
+        importance = batch[SampleBatch.WEIGHTS]
+        learned = mask * (importance > 0)  # neither burn-in rows nor bootstrap rows
+        logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
+        entropy = self.distribution.entropy(out.policy)
+        imitated = logp + config.bc_logstd_coeff * entropy if config.bc_logstd_coeff else logp
+        if not config.beta:
+            loss = policy_gradient_loss(imitated, importance, learned)
+            return loss, {"policy_loss": loss, "entropy": masked_mean(entropy, learned)}
+        targets = self._value_targets(model, out, batch)
+        advantages = jnp.where(learned > 0, targets - jax.lax.stop_gradient(out.value), 0.0)
+        rate = config.moving_average_sqd_adv_norm_update_rate
+        square = moving_mean_square(model.mean_square[...], advantages, learned, rate=rate)
+        model.mean_square[...] = square
+        scaled = advantages / (jnp.sqrt(square) + 1e-8)
+        weights = advantage_weights(scaled, beta=config.beta, max_weight=config.max_weight)
+        policy_loss = policy_gradient_loss(imitated, importance * weights, learned)
+        vf_loss = 0.5 * value_loss(out.value, targets, learned, weights=importance)
+        return policy_loss + config.vf_loss_coeff * vf_loss, {
+            "policy_loss": policy_loss,
+            "vf_loss": vf_loss,
+            "entropy": masked_mean(entropy, learned),
+            "vf_explained_var": explained_variance(targets, out.value, learned),
+            "mean_weight": masked_mean(weights, learned),
+            "mean_squared_advantage": masked_mean(advantages**2, learned),
+            "moving_average_sqd_adv_norm": square,
+        }
+
     def _value_targets(self, model: Any, out: Outputs, batch: Columns) -> jax.Array:
         """Returns [B] G, bootstrapped with the current values; constant."""
-        if self.memory.present:
+        if SampleBatch.STATE_IN in batch:
             sequences = len(batch[SampleBatch.STATE_IN][0])
             values, steps = out.value.reshape(sequences, -1), batch[SampleBatch.TARGET_STEPS].reshape(sequences, -1)
             following = jnp.take_along_axis(values, steps, axis=1).reshape(-1)
@@ -224,7 +222,7 @@ class MARWILTrainer(Trainer):
 
     name = "MARWIL"
     config_class = MARWILConfig
-    policy_class = MARWILPolicy
+    policy_class = MARWIL
     optimizer_class = SyncReplayOptimizer
 
 
@@ -240,11 +238,11 @@ class BCConfig(MARWILConfig):
     }
 
 
-class BCPolicy(MARWILPolicy):
+class BC(MARWIL):
     """An actor that imitates."""
 
     config_class = BCConfig
-    statistics = ("policy_loss", "entropy")
+    statistics = _OF_IMITATION
 
 
 class BCTrainer(MARWILTrainer):
@@ -252,5 +250,6 @@ class BCTrainer(MARWILTrainer):
 
     name = "BC"
     config_class = BCConfig
-    policy_class = BCPolicy
+    statistics = _OF_IMITATION
+    policy_class = BC
     optimizer_class = BatchReplayOptimizer  # it cannot learn from its own actions

@@ -200,7 +200,7 @@ class RecordedData:
 
 def _derives(policy: Policy, columns: Collection[str]) -> bool:
     """Whether columns of a policy's rows may come from the user's own code, in `postprocess_rows`."""
-    return not type(policy).__module__.startswith("rollax.") and not RECORDED.issuperset(columns)
+    return not policy.made_by.__module__.startswith("rollax.") and not RECORDED.issuperset(columns)
 
 
 def _in_buffer(fragments: list[Fragment], buffer_of: BufferOfSize) -> Replay:

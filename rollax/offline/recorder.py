@@ -281,7 +281,7 @@ def make_recorder(config: TrainerConfig, sampler: Sampler, worker_index: int) ->
         filters = {policy_id: _plain(runner.filter.state()) for policy_id, runner in runners.items()}
         algorithm = type(config).__name__.removesuffix("Config")
         played = {"timesteps": sampler.timestep, "explore": config.explore}
-        policies = {policy_id: path_of(type(runner.policy)) for policy_id, runner in runners.items()}
+        policies = {policy_id: path_of(runner.policy.made_by) for policy_id, runner in runners.items()}
         return {
             "env": config.env if isinstance(config.env, str) else getattr(config.env, "__qualname__", None),
             "behaviour": {"algorithm": algorithm, "policies": policies, **played},

@@ -19,10 +19,11 @@ import jax
 import numpy as np
 from pydantic import Field
 
-from rollax.algorithms.ddpg import TD3Config, TD3Policy, TD3Trainer
+from rollax.algorithms.ddpg import TD3, TD3Config, TD3Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.models.config import ModelConfig
 from rollax.ops.imitation import behaviour_regularized_loss, squared_distances
+from rollax.policy.base_algorithm import Values
 
 _NEW_ACTIONS, _ACTS_NEXT = "new_actions", "acts_next"
 
@@ -53,8 +54,8 @@ class TD3BCConfig(TD3Config):
     )
 
 
-class TD3BCPolicy(TD3Policy):
-    """The policy of TD3, whose actor stays near the recorded actions."""
+class TD3BC(TD3):
+    """TD3, whose actor stays near the recorded actions."""
 
     config_class = TD3BCConfig
 
@@ -62,15 +63,15 @@ class TD3BCPolicy(TD3Policy):
     def replayed_columns(self) -> tuple[str, ...]:
         return (_NEW_ACTIONS, _ACTS_NEXT) if self.config.critic_penalty else ()
 
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         if self.config.critic_penalty:
             actions = np.asarray(fragment[SampleBatch.ACTIONS])
             fragment[_NEW_ACTIONS] = np.concatenate([actions[1:], actions[-1:]])
             fragment[_ACTS_NEXT] = (~fragment.last).astype(np.float32)
-        return super().postprocess_rows(fragment)
+        return super().postprocess(fragment, values)
 
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        return {**super().train_columns(batch), **{name: batch[name] for name in self.replayed_columns}}
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        return {**super().drawn(batch, rng), **{name: batch[name] for name in self.replayed_columns}}
 
     def next_values(self, target_model: Any, actions: jax.Array, batch: Columns) -> jax.Array:
         values = super().next_values(target_model, actions, batch)
@@ -92,4 +93,4 @@ class TD3BCTrainer(TD3Trainer):
 
     name = "TD3BC"
     config_class = TD3BCConfig
-    policy_class = TD3BCPolicy
+    policy_class = TD3BC

@@ -66,11 +66,11 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         return super().buffers_of(policy, *columns)
 
     def _shard_settings(self, capacities: Sequence[int]) -> ShardSettings:
-        for policy_id, policy in self.policies.items():
+        for policy in self.policies.values():
             if policy.replayed is not None:
                 raise ConfigError(
                     "The policy learns from sequences, but replay shards draw single rows.",
-                    where=f"policy {policy_id!r}, class {type(policy).__name__}",
+                    where=policy.label,
                     got=policy.replayed,
                     expected="one that learns from single rows",
                     fix="use a model without memory, or SyncReplayOptimizer",

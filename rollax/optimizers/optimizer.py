@@ -309,12 +309,11 @@ class Optimizer(ABC):
 
     def _check_learn_from_fragments(self) -> None:
         # If the worker's config has replay, too, the user has chosen it.
-        for policy_id, policy in self.policies.items():
+        for policy in self.policies.values():
             if isinstance(policy.config, ReplayFields) and not isinstance(self.local_worker.config, ReplayFields):
                 raise PolicyError(
                     "A policy to train learns from replayed experience, but this trainer replays none.",
-                    where=f"policy {policy_id!r}, class {type(policy).__name__}, "
-                    "config key 'multiagent.policies_to_train'",
+                    where=f"{policy.label}, config key 'multiagent.policies_to_train'",
                     got=f"a {type(policy.config).__name__}, where the trainer's is a "
                     f"{type(self.local_worker.config).__name__}",
                     expected="a policy that learns from fresh samples, such as one of PPO or IMPALA",

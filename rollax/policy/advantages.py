@@ -5,47 +5,44 @@ from __future__ import annotations
 import numpy as np
 
 from rollax.batch import Fragment, SampleBatch
-from rollax.batch.columns import check_batch
 from rollax.core import trees
 from rollax.errors import PolicyError
 from rollax.ops.advantages import generalized_advantages
-from rollax.policy.model_policy import ModelPolicy
+from rollax.policy.base_algorithm import Values
 
 
-def add_advantages(policy: ModelPolicy, fragment: Fragment, *, gamma: float, lambda_: float) -> Fragment:
+def add_advantages(fragment: Fragment, values: Values, *, gamma: float, lambda_: float) -> Fragment:
     """Fills `advantages` and `value_targets` by generalized advantage estimation; see `generalized_advantages`.
 
     Args:
-        policy: computes the value after each segment, and of every row if the fragment has `critic_obs`.
         fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`; gets the new columns.
+        values: computes the value after each segment, and of every row if the fragment has `critic_obs`.
         gamma: γ in [0, 1].
         lambda_: λ in [0, 1].
     Raises:
         PolicyError: a segment is not terminated and `critic_obs` has no entry in `after`.
-        BatchError: `fragment` is a plain batch.
     """
-    check_critic_obs(fragment, policy.name)
+    check_critic_obs(fragment)
     if SampleBatch.CRITIC_OBS in fragment:
         critic_obs = {SampleBatch.CRITIC_OBS: fragment[SampleBatch.CRITIC_OBS]}
-        fragment[SampleBatch.VF_PREDS] = policy.compute_values(fragment[SampleBatch.OBS], critic_obs)
+        fragment[SampleBatch.VF_PREDS] = values(fragment[SampleBatch.OBS], critic_obs)
     goes_on = np.flatnonzero(fragment.goes_on)
     after = {name: trees.index(column, goes_on) for name, column in fragment.after.items()}
     next_values = np.zeros(len(fragment.ends), np.float32)
-    next_values[goes_on] = policy.compute_values(after.pop(SampleBatch.OBS), after)
+    next_values[goes_on] = values(after.pop(SampleBatch.OBS), after)
     advantages, targets = generalized_advantages(fragment, next_values, gamma=gamma, lambda_=lambda_)
     fragment[SampleBatch.ADVANTAGES], fragment[SampleBatch.VALUE_TARGETS] = advantages, targets
     return fragment
 
 
-def check_critic_obs(fragment: Fragment, policy_id: str) -> None:
-    """PolicyError if a segment goes on and `critic_obs` has no entry in `after`; BatchError for a plain batch."""
-    check_batch(fragment, Fragment, f"policy {policy_id!r}, postprocessing")
+def check_critic_obs(fragment: Fragment) -> None:
+    """PolicyError if a segment goes on and `critic_obs` has no entry in `after`."""
     if SampleBatch.CRITIC_OBS not in fragment or SampleBatch.CRITIC_OBS in fragment.after:
         return
     if fragment.goes_on.any():
         raise PolicyError(
             "The next `critic_obs` of an unterminated trajectory is missing.",
-            where=f"policy {policy_id!r}, postprocess_trajectory",
+            where="postprocess_trajectory",
             got=f"the column {SampleBatch.CRITIC_OBS!r} alone",
             expected=f"sample_batch.after[{SampleBatch.CRITIC_OBS!r}] beside it",
             fix="set after['critic_obs'] to one row: the `critic_obs` that follows the last row",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rollax.batch import Columns
 from rollax.policy.loss_result import misshapen_statistic
-from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, part_of
+from rollax.policy.traces import note_trace
+from rollax.policy.update_plan import UpdatePlan, part_of
 from rollax.policy.weighted_mean import weighted_mean
 
 
@@ -58,8 +60,28 @@ def _as_bytes(array: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(array, jnp.uint8).reshape(-1)
 
 
-Loss = Callable[[Columns, Columns, Columns, Columns, jax.Array, Columns], tuple[jax.Array, tuple[dict, Columns]]]
-"""(params, targets, extra, batch, mask, coefficients with `num_updates`) -> (loss, (statistics, extra))."""
+class Objective(Protocol):
+    """What gradient steps minimize, and by which optimizer; hashable, because equal objectives share compiled steps."""
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Gives the direction of a step, which the coefficient `lr` scales: a number, or one for each part."""
+        ...
+
+    @property
+    def plan(self) -> UpdatePlan:
+        """Has the updates of target parameters, and what ends an update."""
+        ...
+
+    def loss(
+        self, params: Columns, targets: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, tuple[dict, Columns]]:
+        """`(loss, (statistics, the new extra))`; the coefficients have `num_updates` too."""
+        ...
+
+    def count_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
+        """The number of rows over which the loss of a microbatch is averaged."""
+        ...
 
 
 class Devices:
@@ -80,6 +102,12 @@ class Devices:
     def __deepcopy__(self, memo: Any) -> Devices:
         return self  # devices cannot be copied
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Devices) and self._devices == other._devices
+
+    def __hash__(self) -> int:
+        return hash(self._devices)
+
     def everywhere(self, tree: Any) -> Any:
         """Copies the arrays to each device."""
         return tree if self.count == 1 else jax.device_put(tree, self._everywhere)
@@ -98,9 +126,9 @@ class Devices:
             return tree
         return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree)
 
-    def compiled(self, function: Callable[..., Any]) -> Any:
-        """Compiles a function; its results are on all devices."""
-        return jax.jit(function) if self.count == 1 else jax.jit(function, out_shardings=self._everywhere)
+    def replicated(self, tree: Any) -> Any:
+        """`everywhere` inside a compiled function."""
+        return tree if self.count == 1 else lax.with_sharding_constraint(tree, self._everywhere)
 
 
 @cache
@@ -118,36 +146,47 @@ class Variables(NamedTuple):
     num_updates: Any  # gradient steps taken so far
 
 
+@dataclass(frozen=True)
 class GradientSteps:
-    """Pure functions of `Variables`, each one compiled call; without arrays, so that equal learners can share them.
+    """Pure functions of `Variables`, each one compiled call. It has no arrays: equal ones share what JAX compiles."""
 
-    Args:
-        optimizer: gives the direction; the coefficient `lr` scales it: a number, or one for each part of the model.
-        count_rows: (batch, mask) -> the number of rows over which the loss of a microbatch is averaged.
-    """
+    objective: Objective
+    devices: Devices = field(default_factory=Devices)
 
-    def __init__(
-        self,
-        loss: Loss,
-        optimizer: optax.GradientTransformation,
-        *,
-        updated_targets: UpdatedTargets | None = None,
-        stops: StopsUpdate | None = None,
-        count_rows: Callable[[Columns, jax.Array], jax.Array] = lambda batch, mask: mask.sum(),
-        devices: Devices | None = None,
-    ) -> None:
-        self._loss, self._optimizer = loss, optimizer
-        self._updated_targets, self._count_rows, self._stops = updated_targets, count_rows, stops
-        self._devices = Devices() if devices is None else devices
-        self.update = self._devices.compiled(self._run_plan)
-        self.gradients = self._devices.compiled(self._one_gradient)
-        self.apply = self._devices.compiled(self._one_step)
-        # The update needs it twice, for the shapes of the statistics and inside its loop.
-        self._traced_once = jax.jit(self._one_gradient, inline=True)
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.objective, self.devices))
 
-    def functions(self) -> Sequence[Any]:
-        """The compiled functions."""
-        return self.update, self.gradients, self.apply
+    def __hash__(self) -> int:
+        return self._hash  # computed once: each compiled call needs it
+
+    def __deepcopy__(self, memo: Any) -> GradientSteps:
+        return self
+
+    @partial(jax.jit, static_argnums=0)
+    def first_state(self, params: Columns) -> Any:
+        """The optimizer's state before the first step. As a whole: op by op, a program is compiled for every shape."""
+        return self.devices.replicated(self.objective.optimizer.init(params))
+
+    @partial(jax.jit, static_argnums=0)
+    def update(self, *args: Any) -> tuple[Variables, Packed]:
+        """See `_run_plan`."""
+        note_trace(self)
+        return self.devices.replicated(self._run_plan(*args))
+
+    @partial(jax.jit, static_argnums=0)
+    def gradients(
+        self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, Any, dict, Columns]:
+        """Loss, gradients, statistics and the new `extra` of one minibatch."""
+        note_trace(self)
+        return self.devices.replicated(self._one_gradient(variables, batch, rows, coefficients))
+
+    @partial(jax.jit, static_argnums=0)
+    def apply(self, variables: Variables, gradients: Any, lr: Any) -> tuple[Variables, jax.Array]:
+        """The variables after a step, and whether it was finite; see `_one_step`."""
+        note_trace(self)
+        return self.devices.replicated(self._one_step(variables, gradients, lr))
 
     def _run_plan(
         self,
@@ -164,8 +203,10 @@ class GradientSteps:
         `rows` are the statistics by row. The loop ends after the first minibatch whose loss, gradients or new
         parameters are not `finite`; its step is in the variables, but not in `taken`.
         """
-        shapes = jax.eval_shape(self._traced_once, variables, batch, plan[0], coefficients)[2]
-        capacity = jax.tree.leaves(batch)[0].shape[0]
+        # Needed twice, for the shapes of the statistics and inside of the loop.
+        one_gradient = jax.jit(self._one_gradient, inline=True)
+        shapes = jax.eval_shape(one_gradient, variables, batch, plan[0], coefficients)[2]
+        capacity, stops = jax.tree.leaves(batch)[0].shape[0], self.objective.plan.stops
         # Statistics [B] are kept by row, without microbatches.
         by_row = {name: stat for name, stat in shapes.items() if stat.ndim}
         for name, stat in by_row.items():
@@ -183,13 +224,13 @@ class GradientSteps:
         def minibatch(carry: tuple) -> tuple:
             step, before, sums, columns, *_ = carry
             rows = plan[step]
-            loss, gradients, stats, extra = self._traced_once(before, batch, rows, coefficients)
+            loss, gradients, stats, extra = one_gradient(before, batch, rows, coefficients)
             after, fits = self._one_step(before, gradients, coefficients["lr"])
             after = after._replace(extra=extra)
             finite = jnp.isfinite(loss) & fits
             takes_step = finite
-            if self._stops is not None:
-                takes_step &= ~self._stops(stats)
+            if stops is not None:
+                takes_step &= ~stops(stats)
                 after = jax.tree.map(lambda new, old: jnp.where(takes_step, new, old), after, before)
             begins = step % per_epoch == 0  # an epoch, whose sums start at 0
             places = jnp.where(rows >= 0, rows, capacity)  # padding is out of range and dropped
@@ -216,11 +257,11 @@ class GradientSteps:
 
         def at_once(extra: Columns, rows: jax.Array) -> tuple[Any, Columns, jax.Array]:
             some = jax.tree.map(lambda column: column[rows], dict(batch))
-            some, mask = self._devices.share_rows((some, (rows >= 0).astype(jnp.float32)))
-            (loss, (stats, extra)), gradients = jax.value_and_grad(self._loss, has_aux=True)(
+            some, mask = self.devices.share_rows((some, (rows >= 0).astype(jnp.float32)))
+            (loss, (stats, extra)), gradients = jax.value_and_grad(self.objective.loss, has_aux=True)(
                 variables.params, variables.targets, extra, some, mask, now
             )
-            return (loss, gradients, stats), extra, self._count_rows(some, mask)
+            return (loss, gradients, stats), extra, self.objective.count_rows(some, mask)
 
         if rows.ndim == 1:
             means, extra, _ = at_once(variables.extra, rows)
@@ -235,11 +276,11 @@ class GradientSteps:
         """
         params, extra, targets, optimizer_state, num_updates = variables
         direction: Any
-        direction, optimizer_state = self._optimizer.update(gradients, optimizer_state, params)
+        direction, optimizer_state = self.objective.optimizer.update(gradients, optimizer_state, params)
         params = {name: value - _rate(lr, name) * direction[name] for name, value in params.items()}
-        if self._updated_targets is not None:
+        if self.objective.plan.targets is not None:
             assert targets is not None  # `_everywhere` has filled them in
-            targets = self._updated_targets(targets, params, num_updates + 1)
+            targets = self.objective.plan.targets(targets, params, num_updates + 1)
         after = Variables(params, extra, targets, optimizer_state, num_updates + 1)
         return after, jnp.isfinite(_squared_norm(gradients)) & jnp.isfinite(_squared_norm(params))
 

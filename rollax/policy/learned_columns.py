@@ -18,9 +18,9 @@ from rollax.policy.column_shapes import ColumnShapes, Misfit
 
 _NAMES = frozenset(value for key, value in vars(SampleBatch).items() if key.isupper())
 _OF_SEQUENCES = {
-    SampleBatch.STATE_IN: "leave state_in out of train_columns: the loss of a model with memory has it anyway, one row "
+    SampleBatch.STATE_IN: "leave state_in out of `reads`: the loss of a model with memory has it anyway, one row "
     "for each sequence",
-    SampleBatch.SEQ_LENS: "leave seq_lens out of train_columns: the argument mask of the loss is 0 on the padding of "
+    SampleBatch.SEQ_LENS: "leave seq_lens out of `reads`: the argument mask of the loss is 0 on the padding of "
     "sequences",
 }
 """The fix for a column with one row for each sequence among those with one for each step."""
@@ -31,11 +31,12 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 class LearnedColumns:
     """The shapes that the columns `obs`, `new_obs` and `actions` of a policy have."""
 
-    def __init__(self, observation_space: Space, action_space: Space) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, changed: frozenset[str] = frozenset()) -> None:
         seen, chosen = ColumnShapes(observation_space), ColumnShapes(action_space, whole=True)
-        self._shapes = {SampleBatch.OBS: seen, SampleBatch.NEW_OBS: seen, SampleBatch.ACTIONS: chosen}
+        shapes = {SampleBatch.OBS: seen, SampleBatch.NEW_OBS: seen, SampleBatch.ACTIONS: chosen}
+        self._shapes = {name: shape for name, shape in shapes.items() if name not in changed}
 
-    def check(self, columns: Mapping[str, Any], batch: SampleBatch, policy: Any) -> None:
+    def check(self, columns: Mapping[str, Any], batch: SampleBatch, where: str) -> None:
         """Raises BatchError for a column of another length than the batch, which padding would fill with zeros.
 
         Also for observations or actions of the batch that are no numbers or have other shapes than in the policy's
@@ -47,39 +48,32 @@ class LearnedColumns:
                 if np.shape(leaf)[:1] != (rows,):
                     raise BatchError(
                         "The number of rows of the column is not that of its batch.",
-                        where=f"policy class {type(policy).__name__}, train_columns, column {name!r}",
+                        where=f"{where}, drawn, column {name!r}",
                         got=f"shape {np.shape(leaf)}",
                         expected=f"({rows}, ...)",
                         fix=_OF_SEQUENCES.get(name)
                         or "return one row for each row of the batch; return numbers that are equal for all rows from "
                         "coefficients()",
                     )
-        changed = _may_be_changed(type(policy))
         for name, shapes in self._shapes.items():
-            if name in changed:
-                continue
-            # An override of `train_columns` may have changed the column for its own loss.
+            # An override of `drawn` may have changed the column for its own loss.
             given = (column := columns.get(name)) is not None and column is batch.get(name)
             if given and (misfit := shapes.misfit(column, rows)) is not None:
-                raise _refused(policy, name, misfit)
+                raise _refused(where, name, misfit)
 
 
-def _may_be_changed(policy_class: type) -> tuple[str, ...]:
-    """Columns that the user's own postprocessing may have changed for its own loss, such as actions to one-hot."""
-    methods = (getattr(policy_class, name) for name in ("postprocess_rows", "postprocess_trajectory"))
-    own = any(not method.__module__.startswith("rollax.") for method in methods)
-    return (SampleBatch.NEW_OBS, SampleBatch.ACTIONS) if own else ()
-
-
-def _refused(policy: Any, name: str, misfit: Misfit) -> BatchError:
+def _refused(where: str, name: str, misfit: Misfit) -> BatchError:
     what = "action" if name == SampleBatch.ACTIONS else "observation"
     if misfit.of_kind:
         fix = f"convert the column: batch[{name!r}].astype(np.{misfit.space.dtype})"
     else:
-        fix = f"pass one row for each step, in the shapes of the {what} space; columns for an own loss get another name"
+        fix = (
+            f"pass one row for each step, in the shapes of the {what} space; for a column that postprocess changes, "
+            f"set own_columns = frozenset({{{name!r}}})"
+        )
     return BatchError(
         f"The {what}s of the batch do not fit the policy's {what} space.",
-        where=f"{policy.label}, column {name!r}{path_text(misfit.path)}",
+        where=f"{where}, column {name!r}{path_text(misfit.path)}",
         got=misfit.got,
         expected=f"{'whole ' if misfit.whole else ''}numbers {list(misfit.shape)}, of {space_text(misfit.space)}",
         fix=fix,
@@ -97,7 +91,11 @@ def naming_missing_columns(method: Method) -> Method:
             raise _missing(self.label, error.parts["got"], batch) from error
         except KeyError as error:
             name = error.args[0] if len(error.args) == 1 else None
-            if not isinstance(name, str) or not (name in _NAMES or name in batch) or name in self.train_columns(batch):
+            if (
+                not isinstance(name, str)
+                or not (name in _NAMES or name in batch)
+                or name in (self.algorithm.reads or ())
+            ):
                 raise  # the key is of another dict
             raise _missing(self.label, name, batch) from error
 
@@ -107,14 +105,14 @@ def naming_missing_columns(method: Method) -> Method:
 def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:
     if name in batch:
         return MissingColumnError(
-            "The loss reads a column that train_columns does not return.",
+            "The loss reads a column that the algorithm does not name.",
             where=f"{where}, column {name!r}",
-            got="the column in the batch, but not in train_columns(batch)",
-            expected=f"{name!r} among the returned columns",
-            fix=f"return it: {{**super().train_columns(batch), {name!r}: batch[{name!r}]}}",
+            got="the column in the batch, but neither in `reads` nor returned by drawn(batch, rng)",
+            expected=f"{name!r} in `reads`",
+            fix=f"name it: reads = (*BaseClass.reads, {name!r})",
         )
     fixes = _OF_SEQUENCES | {"dones": f"use {SampleBatch.TERMINATEDS} and {SampleBatch.TRUNCATEDS}, which are separate"}
-    filled = "pass a batch that postprocess_rows returned or a replay buffer returns, or fill the column"
+    filled = "pass a batch that postprocess returned or a replay buffer returns, or fill the column"
     return MissingColumnError(
         "The batch lacks a column that the policy learns from.",
         where=f"{where}, column {name!r}",

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from rollax.batch import Columns
 from rollax.core import trees
-from rollax.core.sharing import cached_compilation
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.finite import not_finite
-from rollax.policy.gradient_steps import Devices, GradientSteps, Packed, Variables
+from rollax.policy.gradient_steps import Devices, GradientSteps, Objective, Packed, Variables
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
 from rollax.policy.update_plan import UpdateResult
@@ -29,33 +26,19 @@ class Learner:
     acting are on the first one.
 
     Args:
-        steps: returns the compiled functions; called once, at the first gradient step.
-        optimizer, devices: those of `steps`.
-        has_targets: whether `steps` update target parameters.
+        objective: what the steps minimize; target parameters exist if its plan updates them.
+        params, extra: name -> array, the first variables.
     """
 
     def __init__(
-        self,
-        steps: Callable[[], GradientSteps],
-        optimizer: optax.GradientTransformation,
-        params: Columns,
-        extra: Columns,
-        *,
-        has_targets: bool = False,
-        devices: Devices | None = None,
+        self, objective: Objective, params: Columns, extra: Columns, *, devices: Devices | None = None
     ) -> None:
         self.devices = Devices() if devices is None else devices
-        self._make_steps, self.has_targets = steps, has_targets
-        # Compiled as a whole; op by op it would compile a program for every shape.
-        begin = cached_compilation(jax.jit, optimizer.init) if self.devices.count == 1 else None
-        begin = begin or self.devices.compiled(optimizer.init)
-        optimizer_state = begin(self.devices.everywhere(dict(params)))
+        self.steps = GradientSteps(objective, self.devices)
+        self.has_targets = objective.plan.targets is not None
+        optimizer_state = self.steps.first_state(self.devices.everywhere(dict(params)))
         params, extra = self.devices.first((dict(params), dict(extra)))
         self.variables = Variables(params, extra, None, optimizer_state, 0)
-
-    @cached_property
-    def _steps(self) -> GradientSteps:
-        return self._make_steps()
 
     @property
     def num_updates(self) -> int:
@@ -76,7 +59,7 @@ class Learner:
         before, per_epoch = self._everywhere(), plan.steps - plan.last_epoch
 
         def run(steps: int) -> tuple[Variables, Packed]:
-            return self._steps.update(before, columns, plan.rows, steps, per_epoch, coefficients)
+            return self.steps.update(before, columns, plan.rows, steps, per_epoch, coefficients)
 
         after, results = run(plan.steps)
         # Waits for the device: errors there are raised before anything has changed.
@@ -106,7 +89,7 @@ class Learner:
         """
         columns, plan = self._placed(batch, plan)
         before = self._everywhere()
-        _, gradients, stats, extra = self._steps.gradients(before, columns, plan.rows[0], coefficients)
+        _, gradients, stats, extra = self.steps.gradients(before, columns, plan.rows[0], coefficients)
         changed = {name: value for name, value in extra.items() if not np.array_equal(value, before.extra[name])}
         on_host = {name: np.asarray(value) for name, value in jax.device_get(stats).items()}
         return {**gradients, **changed}, {
@@ -126,7 +109,7 @@ class Learner:
         bad += [f"the new value of {name}" for name, value in extra.items() if not np.isfinite(value).all()]
         if not bad:
             before = before._replace(extra={**before.extra, **extra})
-            after, finite = self._steps.apply(before, given, lr)
+            after, finite = self.steps.apply(before, given, lr)
             if finite:  # waits too
                 self._assign(after, self.num_updates + 1)
                 return
@@ -157,12 +140,12 @@ class Learner:
         self, variables: Variables, batch: Columns, rows: Any, coefficients: Columns, where: str
     ) -> NonFiniteError:
         """Repeats the failed step, to name the tensor that is not finite."""
-        loss, gradients, stats, _ = self._steps.gradients(variables, batch, rows, coefficients)
+        loss, gradients, stats, _ = self.steps.gradients(variables, batch, rows, coefficients)
         bad = [f"the gradient of {name}" for name, value in gradients.items() if not np.isfinite(value).all()]
         if not np.isfinite(loss):
             terms = [name for name, value in stats.items() if name != "total_loss" and not np.isfinite(value).all()]
             bad = [f"the loss ({', '.join(terms) or 'total_loss'})", *bad]
-        bad = bad or _too_large(gradients, self._steps.apply(variables, gradients, coefficients["lr"])[0].params)
+        bad = bad or _too_large(gradients, self.steps.apply(variables, gradients, coefficients["lr"])[0].params)
         columns = [
             name
             for name, column in batch.items()

@@ -11,7 +11,7 @@ from rollax.batch import SampleBatch
 from rollax.errors import PolicyError, ShapeError
 
 
-def checked_loss(result: Any, policy_class: type, array: type) -> tuple[Any, Mapping[str, Any]]:
+def checked_loss(result: Any, algorithm_class: type, array: type) -> tuple[Any, Mapping[str, Any]]:
     """What `loss` returned; PolicyError unless it is a number, as an array of this class, and statistics."""
     fits = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
     if fits and isinstance(result[0], array) and result[0].ndim == 0:
@@ -20,7 +20,7 @@ def checked_loss(result: Any, policy_class: type, array: type) -> tuple[Any, Map
     name = array.__name__.rpartition(".")[2]  # JAX writes the module before it
     raise PolicyError(
         "The loss function does not return a number and a dict of statistics.",
-        where=f"policy class {policy_class.__name__}, loss",
+        where=f"algorithm {algorithm_class.__name__}, loss",
         got=", ".join(f"{name} {list(p.shape)}" if isinstance(p, array) else type(p).__name__ for p in parts),
         expected=f"({name} [], {{name: statistic}})",
         fix="return a mean over the valid rows, such as masked_mean(errors, mask), and a dict, which may be empty",

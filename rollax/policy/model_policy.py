@@ -5,97 +5,113 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import spaces
 
-from rollax.batch import Columns, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.batch.columns import check_batch
-from rollax.config import TrainerConfig, resolve_config
+from rollax.config import TrainerConfig
 from rollax.core import trees
 from rollax.core.overrides import overrides
 from rollax.core.schedules import Schedule
 from rollax.core.spaces import path_text, space_text
-from rollax.core.stored_values import generator_state, read_dict
+from rollax.core.stored_values import generator_state, read_dict, read_number
 from rollax.errors import BatchError, EnvError, PolicyError
 from rollax.models.distributions.base import ActionDistribution
-from rollax.models.outputs import Outputs, has_critic
-from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
+from rollax.models.outputs import has_critic
+from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.column_shapes import ColumnShapes
-from rollax.policy.exploration.exploration import Exploration, FromDistribution, greedy
+from rollax.policy.exploration.exploration import Exploration, greedy
 from rollax.policy.finite import check_finite
 from rollax.policy.learned_columns import LearnedColumns, naming_missing_columns
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.model_size import check_model_size
 from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.size_checks import check_sizes
 from rollax.policy.update_plan import UpdatePlan
 
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
 
 
 class ModelPolicy(Policy):
-    """A policy that acts by a model and its exploration, and learns by a loss; see `JaxPolicy` and `TorchPolicy`.
+    """A policy that acts and learns by an algorithm with a model and a loss; see `JaxPolicy` and `TorchPolicy`.
 
-    A subclass of those implements `loss`. It may override the steps of construction, which read the config:
-    `check_spaces`, `make_masks`, `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for
-    each batch: `check_masks`, `postprocess_rows`, `train_columns`, `coefficients`, `learning_rates`, and with target
-    parameters `target_columns`.
+    A subclass, named as `policy_class` of an algorithm, may override the methods of `Policy`.
+
+    Args:
+        algorithm: what it learns by.
+        config: the whole config, of `algorithm.config_class`.
     """
 
-    _noisy: bool
-    """Whether the model explores by numbers that it draws itself."""
-    reads_values: ClassVar[bool] = False
-    """Whether learning reads `Outputs.value`, as policies with the column `vf_preds` do too."""
     memory: RecurrentColumns
-    plan: UpdatePlan
     learner: Any
     """The `Learner` of its library, which holds the variables that gradient steps change."""
-    distribution: ActionDistribution
-    """The action distribution whose inputs the model returns."""
-    make_model: Callable[..., Any]
-    """Returns the model; see `JaxPolicy` and `TorchPolicy`."""
+    _noisy: bool
+    """Whether the model explores by numbers that it draws itself."""
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        super().__init__(observation_space, action_space, resolve_config(self.config_class or TrainerConfig, config))
-        self.statistics = (*self.statistics, "total_loss", "cur_lr")
-        self.sees_all_agents = getattr(self.config, "centralized_critic", False)
-        self.check_spaces()
-        check_sizes(observation_space, action_space, self.config, f"policy class {type(self).__name__}")
+    def __init__(self, algorithm: BaseAlgorithm, config: TrainerConfig) -> None:
+        super().__init__(algorithm.observation_space, algorithm.action_space, config)
+        self.algorithm: Any = algorithm
+        self.statistics = (*algorithm.reported, "total_loss", "cur_lr")
+        self.sees_all_agents = algorithm.sees_all_agents
+        self.learns_off_policy = algorithm.learns_off_policy
+        self.replayed_columns = algorithm.replayed_columns
         # Separate streams: learning does not depend on which process acts.
         acting, learning, self._initial = np.random.SeedSequence(self.config.seed).spawn(3)
         self.acting_rng = np.random.Generator(np.random.SFC64(acting))
         self.learning_rng = np.random.Generator(np.random.SFC64(learning))
         self._schedules: dict[str, Schedule] = {}
-        self._shapes_of_obs = ColumnShapes(observation_space)
-        self._learned_columns = LearnedColumns(observation_space, action_space)
-        self.masks = self.make_masks()
+        self._shapes_of_obs = ColumnShapes(self.observation_space)
+        self._learned_columns = LearnedColumns(self.observation_space, self.action_space, algorithm.own_columns)
+        self.numbers: Mapping[str, float] = algorithm.first_numbers()
         self.exploration = self.make_exploration()
         self._exploration_state = self.exploration.initial_state()
         self._checked_fetch = next(iter(self.exploration.fetched))
         self.on_new_variables: Callable[[], Any] | None = None
 
+    def __repr__(self) -> str:
+        algorithm, spaces = self.algorithm, (self.observation_space, self.action_space)
+        return f"{type(algorithm).__name__}({self.name!r}, {' -> '.join(map(space_text, spaces))})"
+
+    @property
+    def label(self) -> str:
+        return f"policy {self.name!r}, {self.algorithm.label}"
+
+    @property
+    def made_by(self) -> type:
+        return type(self.algorithm)
+
+    @property
+    def distribution(self) -> ActionDistribution:
+        """The action distribution whose inputs the model returns."""
+        return self.algorithm.distribution
+
+    @property
+    def plan(self) -> UpdatePlan:
+        """How a batch becomes gradient steps."""
+        return self.algorithm.plan
+
+    def make_exploration(self) -> Exploration:
+        """Returns the exploration of this policy: by default that of the algorithm."""
+        return self.algorithm.make_exploration()
+
     def _describe(self, model: Any) -> None:
-        """Sets what depends on the model: the memory, the arguments and columns, and the plan of an update."""
+        """Sets what depends on the model: the memory, and the arguments and columns."""
+        self.algorithm.check_model(model)
         self.memory = RecurrentColumns(model, self.action_space, self.config.model.max_seq_len)
         carried = {"state_batches"} if self._exploration_state else frozenset()
         self.arguments = _ARGUMENTS | self.memory.arguments | carried
-        self.plan = self.make_plan()
+        self.replayed = self.algorithm.replayed(self.memory)
         self.minibatch_size = self.plan.minibatch_size
         if self.sampled_columns is not None and self.config.output is not None:
             self.recorded_columns = self.exploration.recorded - self.sampled_columns - {self._checked_fetch}
 
-    @property
-    def _learning_reads_values(self) -> bool:
-        """Whether learning with this config reads values of the model."""
-        return self.reads_values or SampleBatch.VF_PREDS in (self.batch_columns or ())
-
     def _needs_value(self, model: Any) -> bool:
         """Whether the model must return values: learning reads them, and not those of a critic for `critic_obs`."""
         own_columns = overrides(type(self), Policy, "postprocess_trajectory")
-        return self._learning_reads_values and not self.sees_all_agents and not (own_columns and has_critic(model))
+        return self.algorithm.learns_values and not self.sees_all_agents and not (own_columns and has_critic(model))
 
     def _seed_of_model(self) -> int:
         """The seed of the initial weights."""
@@ -116,11 +132,12 @@ class ModelPolicy(Policy):
 
     @property
     def sampled_columns(self) -> frozenset[str] | None:
-        if self.batch_columns is None:
+        samples = self.algorithm.samples
+        if samples is None:
             return None
         # A centralized critic's values are computed in postprocessing.
         computed = {SampleBatch.VF_PREDS} if self.sees_all_agents else frozenset()
-        return (self.batch_columns - computed) | self.memory.batch_columns
+        return (samples - computed) | self.memory.batch_columns
 
     @property
     def _fetched_columns(self) -> frozenset[str] | None:
@@ -128,68 +145,23 @@ class ModelPolicy(Policy):
         wanted = self.sampled_columns
         return None if wanted is None else wanted | self.recorded_columns
 
-    def check_spaces(self) -> None:
-        """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
-
-    def make_masks(self) -> ActionMasks | GroupMasks:
-        """Returns the checks of action masks: by default of one at the top level of the observation."""
-        if self.config.model.custom_model is None:  # which may apply masks of its own
-            fix = "put one mask for all choices there; for a group of agents, use QMIX or VDN, which read the masks of "
-            refuse_nested_masks(self.observation_space, self.action_space, "observation space", fix + "the members")
-        return ActionMasks(self.observation_space, self.action_space)
-
-    def make_exploration(self) -> Exploration:
-        """Returns the exploration: by default actions are drawn from `distribution`."""
-        return FromDistribution(self.distribution)
-
-    def make_plan(self) -> UpdatePlan:
-        """Returns how a batch becomes gradient steps: by default it is one step."""
-        return UpdatePlan()
-
     def _check_model_size(self) -> None:
         """PolicyError for a model that is larger than the stored weights for it; not of a user's class of models."""
-        if self.config.model.custom_model is None and self.make_model.__module__.startswith("rollax."):
+        if self.config.model.custom_model is None:
             check_model_size(self._weight_shapes, self.label)
 
     @abstractmethod
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of the arrays that `make_model` would allocate; nothing is allocated."""
 
-    @abstractmethod
-    def loss(self, model: Any, out: Outputs, batch: Columns, mask: Any, coefficients: Columns) -> tuple[Any, dict]:
-        """`(loss, statistics)` of one minibatch.
-
-        Two more statistics take the place of others with their names: `total_loss`, this loss, and `cur_lr`.
-
-        Args:
-            model: the model in training mode.
-            out: its outputs for the minibatch, from one forward pass; see `forward`.
-            batch: the columns of `train_columns`, [B, ...], which the loss must not change; with memory also
-                `state_in`, one row for each sequence; with target parameters also those of `target_columns`.
-            mask: [B] 1 for a real row, 0 for padding.
-            coefficients: the result of `coefficients()`, with `num_updates`: gradient steps taken before this one.
-        """
-
-    def target_columns(
-        self, model: Any, target_model: Any, batch: Columns, mask: Any, coefficients: Columns
-    ) -> dict[str, Any]:
-        """Further columns [B, ...] for the loss, without gradient, if the plan has `targets`.
-
-        Both models are in evaluation mode; `target_model` has the target parameters.
-        """
-        return {}
-
     def coefficients(self) -> dict[str, Any]:
-        """Numbers that change between updates: `lr`, and each field that can have a schedule."""
-        return {**{name: self.scheduled(name) for name in self.config.scheduled_fields()}, "lr": self.learning_rates()}
+        """Numbers that change between updates: each field that can have a schedule, `lr`, and `numbers`."""
+        scheduled = {name: self.scheduled(name) for name in self.config.scheduled_fields()}
+        return {**scheduled, **self.numbers, "lr": self.learning_rates()}
 
     def learning_rates(self) -> Any:
         """The current learning rate: a number, or one for each part of the model with an optimizer of its own."""
-        return self.scheduled("lr")
-
-    def rates_by_part(self, **rates: float | None) -> dict[str, float]:
-        """The result of `learning_rates` with these rates of parts of the model, where None is the current `lr`."""
-        return {part: self.scheduled("lr") if rate is None else rate for part, rate in rates.items()}
+        return self.algorithm.learning_rates(self.scheduled("lr"))
 
     def reported_lr(self) -> float:
         """The statistic `cur_lr`: that of the whole model, else the config key `lr`."""
@@ -201,10 +173,6 @@ class ModelPolicy(Policy):
         if key not in self._schedules:
             self._schedules[key] = self.config.schedule(key)
         return self._schedules[key](self.timestep)
-
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        """The columns of a postprocessed batch that the loss reads."""
-        return {name: batch[name] for name in (SampleBatch.OBS, SampleBatch.ACTIONS)}
 
     def get_initial_state(self) -> list[Any]:
         return [*self.memory.initial_state, *self._exploration_state]
@@ -253,7 +221,7 @@ class ModelPolicy(Policy):
 
     def check_masks(self, obs_batch: Any) -> None:
         """Raises EnvError if an action mask allows no action."""
-        self.masks.check(obs_batch, self.name)
+        self.algorithm.masks.check(obs_batch, self.name)
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
         return self.exploration.behaviour(actions, fetches, self.timestep) if explore else {}
@@ -334,6 +302,10 @@ class ModelPolicy(Policy):
         self._check_observations(obs_batch)
         return {SampleBatch.OBS: obs_batch, **self.memory.of(memory)}
 
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        check_batch(fragment, Fragment, f"{self.label}, postprocess")
+        return self.algorithm.postprocess(fragment, self.compute_values)
+
     @naming_missing_columns
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """Trains on epochs of minibatches; statistics are means over the last epoch that began.
@@ -342,12 +314,16 @@ class ModelPolicy(Policy):
         """
         self._share()  # completes what an interrupt may have left undone
         columns, count, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
+        before = self.learner.num_updates
         update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
         self._share()
         if update.error is not None:
             raise update.error
         by_row = {name: column[:count] for name, column in update.rows.items()}
-        return {**update.statistics, **by_row, "cur_lr": self.reported_lr()}
+        steps = {name: self.learner.num_updates - before for name in ("num_gradient_steps",) if name in self.statistics}
+        numbers, statistics = self.algorithm.after_update(self.numbers, {**update.statistics, **by_row, **steps})
+        self.numbers = numbers
+        return {**statistics, "cur_lr": self.reported_lr()}
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], int, Minibatches]:
         """The padded columns to train on, the number of their rows (or sequences), and those of each gradient step."""
@@ -387,8 +363,8 @@ class ModelPolicy(Policy):
                 expected="1 row or more",
                 fix="do not call it if nothing was sampled",
             )
-        columns = self.train_columns(batch)
-        self._learned_columns.check(columns, batch, self)
+        columns = self.algorithm.drawn(batch, self.learning_rng)
+        self._learned_columns.check(columns, batch, self.label)
         return columns
 
     def _units(self, rows: int | None) -> int | None:
@@ -401,11 +377,16 @@ class ModelPolicy(Policy):
 
     def get_state(self) -> dict[str, Any]:
         learning_rng = self.learning_rng.bit_generator.state
-        return {**super().get_state(), "learning_rng": learning_rng, **self.learner.get_state()}
+        return {**super().get_state(), **self.numbers, "learning_rng": learning_rng, **self.learner.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        learning_rng = generator_state(state, "learning_rng", f"policy {self.name!r}", self.learning_rng)
+        where = f"policy {self.name!r}"
+        learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
+        # A stored 0 is that of a run without the number.
+        first = self.algorithm.first_numbers()
+        numbers = {name: start and (read_number(state, name, where) or start) for name, start in first.items()}
         super().set_state(state)
+        self.numbers = numbers
         self.learning_rng.bit_generator.state = learning_rng
 
     def get_acting_state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Optimizers of the parameters of a `JaxPolicy`, without their learning rate."""
+"""Optimizers of the parameters of a model, without their learning rate."""
 
 from __future__ import annotations
 
@@ -49,34 +49,34 @@ def clipped(
     return optax.GradientTransformation(optimizer.init, update)
 
 
-def check_optimizer(optimizer: Any, params: Mapping[str, jax.Array], where: str) -> None:
-    """Refuses what is not an optimizer of Optax, or one whose first steps together are against the gradient.
+def checked_optimizer(optimizer: Any, where: str) -> optax.GradientTransformation:
+    """The optimizer; PolicyError for what is not one of Optax."""
+    if callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None)):
+        return optimizer
+    raise PolicyError(
+        "make_optimizer did not return an optimizer.",
+        where=f"{where}, make_optimizer",
+        got=type(optimizer).__name__,
+        expected="an optax.GradientTransformation, or an object with its methods init and update",
+        fix="return one without a learning rate, such as optax.scale_by_adam()",
+    )
 
-    Args:
-        optimizer: what a user's `make_optimizer` returned.
-        params: name -> parameter.
-        where: the policy, in messages.
-    Raises:
-        PolicyError: it is refused. With a learning rate of its own it would climb up the loss, because updates subtract
-            `lr` times its steps.
+
+def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> jax.Array:
+    """[] the sum of the elements of the first steps for gradients of 1, from parameters of 0."""
+    gradients, state, total = jax.tree.map(jnp.ones_like, zeros), optimizer.init(zeros), jnp.zeros(())
+    for _ in range(_FIRST_STEPS):
+        steps, state = optimizer.update(gradients, state, zeros)
+        total += sum(map(jnp.sum, jax.tree.leaves(steps)))
+    return total
+
+
+def check_direction(steps: Any, where: str) -> None:
+    """PolicyError if `first_steps` are against the gradient.
+
+    With a learning rate of its own an optimizer would climb up the loss, because updates subtract `lr` times its steps.
     """
-    if not (callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))):
-        raise PolicyError(
-            "make_optimizer did not return an optimizer.",
-            where=f"{where}, make_optimizer",
-            got=type(optimizer).__name__,
-            expected="an optax.GradientTransformation, or an object with its methods init and update",
-            fix="return one without a learning rate, such as optax.scale_by_adam()",
-        )
-
-    def first_steps(zeros: Any) -> jax.Array:
-        gradients, state, total = jax.tree.map(jnp.ones_like, zeros), optimizer.init(zeros), jnp.zeros(())
-        for _ in range(_FIRST_STEPS):
-            steps, state = optimizer.update(gradients, state, zeros)
-            total += sum(map(jnp.sum, jax.tree.leaves(steps)))
-        return total
-
-    if jax.jit(first_steps)(jax.tree.map(jnp.zeros_like, dict(params))) < 0:
+    if steps < 0:
         raise PolicyError(
             "The optimizer reverses the sign of the gradient, so updates would increase the loss.",
             where=f"{where}, make_optimizer",

@@ -50,7 +50,7 @@ class Policy(ABC):
     sees_all_agents: bool = False
     """Whether the column `critic_obs` is filled with the observations and actions of all agents; see `JointRows`."""
 
-    learns_off_policy: ClassVar[bool] = False
+    learns_off_policy: bool = False
     """Whether it can learn from the actions of another policy."""
 
     acts_while_learning: ClassVar[bool] = False
@@ -90,6 +90,16 @@ class Policy(ABC):
     def __repr__(self) -> str:
         spaces = f"{space_text(self.observation_space)} -> {space_text(self.action_space)}"
         return f"{type(self).__name__}({self.name!r}, {spaces})"
+
+    @classmethod
+    def make_policy(cls, observation_space: Space, action_space: Space, config: Any = None) -> Policy:
+        """A policy of this class, as `Algorithm.make_policy` makes that of an algorithm."""
+        return cls(observation_space, action_space, config)
+
+    @property
+    def made_by(self) -> type:
+        """The class whose `make_policy` makes such a policy: its own, or that of its algorithm."""
+        return type(self)
 
     @property
     def label(self) -> str:

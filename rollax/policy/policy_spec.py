@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 from gymnasium import Space
 
 from rollax.errors import PolicyError
+from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.policy import Policy
+
+PolicyClass = type[Policy] | type[BaseAlgorithm]
+"""What makes a policy: a class of policies, or of algorithms."""
 
 
 class PolicySpec(NamedTuple):
@@ -22,7 +26,7 @@ class PolicySpec(NamedTuple):
         config: the keys that differ for this policy, such as {"gamma": 0.85}.
     """
 
-    policy_class: type[Policy] | None = None
+    policy_class: PolicyClass | None = None
     observation_space: Space | None = None
     action_space: Space | None = None
     config: Mapping[str, Any] = MappingProxyType({})
@@ -55,4 +59,4 @@ class PolicySpec(NamedTuple):
 
 
 def _is_policy_class(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Policy)
+    return isinstance(value, type) and issubclass(value, Policy | BaseAlgorithm)

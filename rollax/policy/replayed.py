@@ -7,14 +7,18 @@ from typing import Any
 
 from rollax.batch import SampleBatch
 
-TRANSITION = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
-"""The columns that sampling fills for algorithms with a replay buffer."""
+_IN_BOTH = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
+TRANSITION = (*_IN_BOTH, SampleBatch.NEW_OBS)
+"""The columns of transitions, single rows of a replay buffer."""
+TRANSITION_SAMPLED = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID)
+"""The sampled columns that transitions are computed from, which every replay buffer stores."""
+SEQUENCE = (*_IN_BOTH, SampleBatch.TARGET_STEPS)
+"""The columns of sequences from a replay buffer: the value to bootstrap from is that of a later row."""
 
 
-def transitions(batch: SampleBatch, valued: str = SampleBatch.NEW_OBS) -> dict[str, Any]:
-    """The columns of replayed transitions; `valued` names the column to bootstrap from."""
-    names = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
-    return {name: batch[name] for name in (*names, valued)}
+def transitions_or_sequences(batch: SampleBatch) -> dict[str, Any]:
+    """The columns of rows from a replay buffer, in the form in which it stores them."""
+    return {name: batch[name] for name in (SEQUENCE if SampleBatch.TARGET_STEPS in batch else TRANSITION)}
 
 
 @dataclass(frozen=True, slots=True)

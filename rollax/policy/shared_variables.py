@@ -198,7 +198,7 @@ def _holder(policy: Policy, policy_id: str) -> Any:
     if not hasattr(policy, "on_new_variables"):
         raise PolicyError(
             "A policy without named variables cannot share them.",
-            where=f"policy {policy_id!r}, class {type(policy).__name__}",
+            where=policy.label,
             expected="a JaxPolicy, or a class with `params`, `extra` and `on_new_variables`",
             fix="leave the policy out of multiagent.shared_variables",
         )

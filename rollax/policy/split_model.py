@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -32,8 +33,6 @@ class SplitModel:
     module's graph at every call, which costs more than a small forward pass.
     """
 
-    never_changes = True
-
     def __init__(self, model: nnx.Module) -> None:
         model.eval()
         self._acting_graph = nnx.split(model, nnx.Param, ...)[0]
@@ -51,6 +50,26 @@ class SplitModel:
         """`(params, extra)` of a model of this graph: name -> array."""
         _, params, extra = nnx.split(model, nnx.Param, ...)
         return {name: _typed(value) for name, value in _named(params)[1].items()}, self._without_keys(_named(extra)[1])
+
+    @cached_property
+    def _content(self) -> Any:
+        """Equal for equal graphs; a graph with a constant that cannot be hashed is equal to itself only."""
+        graphs = self._acting_graph, self._exploring_graph, self._learning_graph
+        arrays = tuple((name, a.shape, str(a.dtype)) for name, a in {**self.params, **self.extra}.items())
+        content = graphs, self._params_tree, self._extra_tree, arrays, tuple(map(str, self._keys.values()))
+        try:
+            return hash(content), content
+        except TypeError:
+            return id(self), self
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, SplitModel):
+            return self is other
+        (number, content), (others_number, others_content) = self._content, other._content
+        return number == others_number and content == others_content
+
+    def __hash__(self) -> int:
+        return self._content[0]
 
     def __deepcopy__(self, memo: Any) -> SplitModel:
         return self

@@ -41,7 +41,7 @@ class TracedActing:
         draw = policy.exploration.noise
         drawn = [(draw(policy.acting_rng, size, policy.timestep), policy._draw_noise_seed()) for _ in range(calls)]
         noise, seeds = zip(*drawn, strict=True)
-        return np.stack(noise)[:, :rows], np.stack(seeds) if policy._noisy else None
+        return np.stack(noise)[:, :rows], np.stack(seeds) if policy.actor.noisy else None
 
     def act(self, params: Columns, extra: Columns, columns: Columns, noise: Any) -> Decisions:
         """The decisions for any number of rows; traced by JAX.
@@ -56,13 +56,13 @@ class TracedActing:
             noise, seed = noise
             noise, exploring = policy.exploration.advance(noise, exploring)
         inputs = {**columns, SampleBatch.STATE_IN: state[:parts]}
-        actions, packed, states = policy._acting.traced_actions(params, extra, inputs, noise, seed)
+        actions, packed, states = policy.actor.traced_actions(params, extra, inputs, noise, seed)
         return Decisions(actions, packed, (*states, *exploring))
 
     def fetches(self, packed: np.ndarray) -> dict[str, np.ndarray]:
         """The `fetches` of `compute_actions`, of any number of rows; NonFiniteError as there."""
         policy = self._policy
-        fetches = policy._acting.fetches_of(packed)
+        fetches = policy.actor.fetches_of(packed)
         check_finite(fetches[policy._checked_fetch], policy.name, policy.timestep)
         return fetches
 

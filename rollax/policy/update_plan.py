@@ -91,7 +91,7 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
     Args:
         owners: name of a parameter -> all attributes of the model that contain it; the name begins with one of them.
         targets: of the plan.
-        where: the policy class, for errors.
+        where: the algorithm, for errors.
     Raises:
         PolicyError: such a parameter, whose target would be constant.
     """
@@ -101,7 +101,7 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
         if own not in averaged and (others := averaged.intersection(attributes)):
             raise PolicyError(
                 "Some target parameters would never change: another attribute of the model owns them.",
-                where=f"policy class {where}, make_plan",
+                where=f"{where}, make_plan",
                 got=f"{name}, which is in {sorted(others)} too",
                 expected="polyak_average with all attributes that share parameters",
                 fix=f"pass all of them: polyak_average(tau, {tuple(sorted({own, *averaged}))})",
@@ -114,12 +114,12 @@ def check_rates(parts: Collection[str], rates: Any, where: str) -> None:
     Args:
         parts: the attributes.
         rates: a number, or one for each attribute.
-        where: the policy class, for errors.
+        where: the algorithm, for errors.
     """
     if isinstance(rates, Mapping) and (left := sorted(set(parts) - rates.keys())):
         raise PolicyError(
             "Parts of the model have no learning rate.",
-            where=f"policy class {where}, make_model and learning_rates",
+            where=f"{where}, make_model and learning_rates",
             got=f"learning rates of {sorted(rates)}, and a model with trained parameters in {left}",
             expected="one learning rate for each attribute of the model that has trained parameters",
             fix=f"return a model with the attributes {sorted(rates)} from make_model, or override learning_rates",

@@ -29,7 +29,7 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
             where=where,
             got=f"no columns {missing}" if missing else f"a {type(fragment).__name__} without what came after its rows",
             expected=f"a Fragment with the columns {[*names, *_MARKS]}, and `obs` after its segments",
-            fix="list these columns in the policy's batch_columns, and return the fragment, or what "
+            fix="name these columns in `reads` of the algorithm, and return the fragment, or what "
             "super().postprocess_trajectory returns, from postprocessing",
         )
     for name in names:

@@ -17,6 +17,7 @@ from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, EnvError
 from rollax.policy.policy import Policy
+from rollax.policy.policy_spec import PolicyClass
 from rollax.rollout.callbacks import after_sample, make_callbacks
 from rollax.rollout.make_sampler import first_numbers, make_env, make_sampler, make_sampling
 from rollax.rollout.messages import CandidateReturns, Candidates, Rollout, Update
@@ -58,11 +59,11 @@ class RolloutWorker:
     def __init__(
         self,
         env_creator: Any,
-        policy_cls_or_specs: type[Policy] | Mapping[str, Any],
+        policy_cls_or_specs: PolicyClass | Mapping[str, Any],
         *,
         policy_mapping_fn: Callable[..., str] | None = None,
         config: TrainerConfig | Mapping[str, Any] | None = None,
-        default_policy_class: type[Policy] | None = None,
+        default_policy_class: PolicyClass | None = None,
         worker_index: int = 0,
         num_workers: int = 0,
         restarts: int = 0,

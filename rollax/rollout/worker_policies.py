@@ -21,7 +21,7 @@ from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.models.config import ModelConfig
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy, Weights
-from rollax.policy.policy_spec import PolicySpec
+from rollax.policy.policy_spec import PolicyClass, PolicySpec
 from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.size_checks import check_convolutions
 from rollax.rollout.filters import State, make_filter
@@ -159,7 +159,7 @@ class WorkerPolicies(dict[str, Policy]):
         }
 
 
-def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
+def specs_of(given: PolicyClass | Mapping[str, Any]) -> dict[str, PolicySpec]:
     """Policy id -> spec, from one policy class or the `policies` of a config."""
     if isinstance(given, Mapping):
         if not given:
@@ -174,7 +174,7 @@ def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
     return {DEFAULT_POLICY: PolicySpec.of(given, DEFAULT_POLICY)}
 
 
-def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: type[Policy] | None) -> TrainerConfig:
+def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: PolicyClass | None) -> TrainerConfig:
     """The config, validated by the config class of the first policy that has one."""
     if isinstance(config, TrainerConfig):
         return config
@@ -210,7 +210,7 @@ def make_policies(
     specs: Mapping[str, PolicySpec],
     env: BaseEnv | None,
     policy_of: PolicyMapping | None,
-    default_policy_class: type[Policy] | None,
+    default_policy_class: PolicyClass | None,
     context: EnvContext,
     restarts: int,
 ) -> WorkerPolicies:
@@ -252,7 +252,7 @@ def make_policies(
             if getattr(own_config, "centralized_critic", False) and getattr(own_config, "critic_space", None) is None:
                 own_config = own_config.changed(critic_space=_joint_rows(agents, spaces).space(spaces[policy_id][0]))
             check_convolutions(own_config.model, [space for space, _ in spaces.values()], f"policy {policy_id!r}")
-            policy = policy_class(*spaces[policy_id], own_config)
+            policy = policy_class.make_policy(*spaces[policy_id], own_config)
         except Exception as error:
             if len(specs) > 1:
                 error.add_note(f"Raised while policy {policy_id!r}, a {policy_class.__name__}, was made.")

@@ -16,8 +16,7 @@ from rollax.core.cleanup import cleanup_on_error
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError
-from rollax.policy.policy import Policy
-from rollax.policy.policy_spec import PolicySpec
+from rollax.policy.policy_spec import PolicyClass, PolicySpec
 from rollax.processes.failures import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers, ray_workers
 from rollax.rollout.worker import RolloutWorker
@@ -39,7 +38,7 @@ class WorkerSet:
         ConfigError, SpaceError, EnvError, PolicyError: a worker cannot be made, here or in another process.
     """
 
-    def __init__(self, config: TrainerConfig, policy_class: type[Policy], *, samples: bool = True) -> None:
+    def __init__(self, config: TrainerConfig, policy_class: PolicyClass, *, samples: bool = True) -> None:
         self.config = config
         self._num_remote = config.num_workers if samples else 0
         arguments = {**worker_arguments(config, policy_class), "num_workers": self._num_remote}
@@ -144,7 +143,7 @@ def _stop_recording() -> None:
             workers.stop()
 
 
-def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[str, Any]:
+def worker_arguments(config: TrainerConfig, policy_class: PolicyClass) -> dict[str, Any]:
     """The arguments of a `RolloutWorker`, by name."""
     if config.output is not None:  # an absolute path, because other processes may have another current folder
         config = config.changed(output=str(absolute(config.output, ConfigError)))

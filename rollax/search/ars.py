@@ -21,7 +21,7 @@ from rollax.config.groups import SearchFields
 from rollax.models.config import ModelConfig
 from rollax.ops.evolution import ars_weights
 from rollax.search.optimizer import SearchOptimizer
-from rollax.search.searched_policy import SearchedPolicy
+from rollax.search.searched_policy import Searched
 
 
 class ARSConfig(SearchFields):
@@ -46,8 +46,8 @@ class ARSConfig(SearchFields):
             self.refuse_larger("directions_used", "num_directions")
 
 
-class ARSPolicy(SearchedPolicy):
-    """The policy of ARS, whose steps are those of gradient ascent."""
+class ARS(Searched):
+    """The algorithm of ARS, whose steps are those of gradient ascent."""
 
     config_class = ARSConfig
 
@@ -72,5 +72,5 @@ class ARSTrainer(Trainer):
 
     name = "ARS"
     config_class = ARSConfig
-    policy_class = ARSPolicy
+    policy_class = ARS
     optimizer_class = ARSOptimizer

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from gymnasium import Space
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 from pydantic import Field
@@ -27,7 +28,7 @@ from rollax.errors import ConfigError
 from rollax.ops.evolution import Shaping, es_weights
 from rollax.rollout.messages import Candidates
 from rollax.search.optimizer import SearchOptimizer
-from rollax.search.searched_policy import SearchedPolicy
+from rollax.search.searched_policy import Searched
 
 
 class ESConfig(SearchFields):
@@ -55,15 +56,15 @@ class ESConfig(SearchFields):
     )
 
 
-class ESPolicy(SearchedPolicy):
-    """The policy of ES, whose steps are those of Adam."""
+class ES(Searched):
+    """The algorithm of ES, whose steps are those of Adam."""
 
     config_class = ESConfig
 
     def check_spaces(self) -> None:
         super().check_spaces()
-        noise = self.config.action_noise_std
-        if noise not in (0.0, ESConfig.model_fields["action_noise_std"].default) and not _takes_noise(self):
+        noise, default = self.config.action_noise_std, ESConfig.model_fields["action_noise_std"].default
+        if noise not in (0.0, default) and not _takes_noise(self.action_space):
             raise ConfigError(
                 "The actions are not continuous, so no noise can be added to them.",
                 where="config key 'action_noise_std'",
@@ -80,7 +81,7 @@ class ESOptimizer(SearchOptimizer):
 
     def _set_up(self) -> None:
         super()._set_up()
-        if not (self.config.explore or _takes_noise(self._policy)):
+        if not (self.config.explore or _takes_noise(self._policy.action_space)):
             raise ConfigError(
                 "explore has no effect: all actions are greedy, and noise is added to continuous ones only.",
                 where="config key 'explore'",
@@ -99,14 +100,14 @@ class ESOptimizer(SearchOptimizer):
         config = self.config
         return replace(
             super().request(indices),
-            action_noise=config.action_noise_std if config.explore and _takes_noise(self._policy) else 0.0,
+            action_noise=config.action_noise_std if config.explore and _takes_noise(self._policy.action_space) else 0.0,
             sign_rewards="sign" in config.shaping,
         )
 
 
-def _takes_noise(policy: SearchedPolicy) -> bool:
-    """Whether actions of this policy are numbers that noise can be added to."""
-    return isinstance(policy.action_space, Box)
+def _takes_noise(space: Space) -> bool:
+    """Whether actions are numbers that noise can be added to."""
+    return isinstance(space, Box)
 
 
 class ESTrainer(Trainer):
@@ -117,5 +118,5 @@ class ESTrainer(Trainer):
 
     name = "ES"
     config_class = ESConfig
-    policy_class = ESPolicy
+    policy_class = ES
     optimizer_class = ESOptimizer

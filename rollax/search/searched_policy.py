@@ -1,4 +1,4 @@
-"""`SearchedPolicy`: a deterministic policy whose parameters are searched for, without gradients of a loss."""
+"""`Searched`: a deterministic policy whose parameters are searched for, without gradients of a loss."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rollax.models.embeddings import is_parametric
 from rollax.models.linear import LinearPolicy
 from rollax.models.outputs import Outputs
 from rollax.policy.acting_device import SMALL_CALL, cpu_beside_gpu
+from rollax.policy.algorithm import Algorithm
 from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration, FromDistribution, greedy
 from rollax.policy.jax_policy import JaxPolicy
@@ -43,54 +44,20 @@ class GreedyActions(FromDistribution):
 
 
 class SearchedPolicy(JaxPolicy):
-    """Acts greedily on one network, whose parameters are a vector to its optimizer.
+    """A policy whose parameters are a vector to its optimizer."""
 
-    A Box action is the network's output, without a squashing function; other actions are the most probable ones.
-
-    Without hidden layers (`model.fcnet_hiddens=()`), the network is linear in the encoded observation, without a bias,
-    and these weights begin at 0. An image among other observations is encoded by a CNN. If all observations are images,
-    or embeddings describe the actions, the network is that of other algorithms.
-    """
-
-    statistics = ("gradient_norm", "weight_norm", "return_mean", "return_std", "return_max")
-    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
-
-    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, config: Any = None) -> None:
-        super().__init__(observation_space, action_space, config)
-        self.statistics = (*type(self).statistics, "cur_lr")
+    def __init__(self, algorithm: Searched, config: Any) -> None:
+        super().__init__(algorithm, config)
+        self.statistics = (*algorithm.reported, "cur_lr")
         self._shapes = {name: array.shape for name, array in self.split.params.items()}
         if not self._shapes:
             raise PolicyError(
                 "The model has no parameters to search for.",
-                where=f"policy class {type(self).__name__}, make_model",
+                where=f"{algorithm.label}, make_model",
                 got="no nnx.Param",
                 expected="a model with trained parameters",
                 fix="keep the parameters in nnx.Param, as layers such as nnx.Linear do",
             )
-
-    def check_spaces(self) -> None:
-        check_layers(self.config.model, type(self).__name__)
-
-    def make_exploration(self) -> Exploration:
-        if isinstance(self.action_space, spaces.Box):
-            assert self.distribution is not None  # raises SpaceError for a Box of integers
-            return Deterministic(self.action_space.shape)
-        return GreedyActions(self.distribution)
-
-    def make_model(self, rngs: nnx.Rngs) -> Any:
-        space, sizes, outputs = self.observation_space, self.config.model, self.exploration.num_inputs
-        actor = make_actor(space, self.action_space, outputs, sizes, rngs=rngs)
-        if sizes.custom_model is not None or sizes.fcnet_hiddens or is_parametric(space):
-            return actor
-        return actor if actor.trunk.encoder.images_only else LinearPolicy(space, outputs, sizes, rngs=rngs)
-
-    def loss(
-        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
-    ) -> tuple[jax.Array, dict]:
-        raise self._cannot("loss")
-
-    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        return {}  # nothing is learned from rows
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         raise self._cannot("learn_on_batch")
@@ -129,10 +96,46 @@ class SearchedPolicy(JaxPolicy):
         check_fits(
             f"A stack of the parameters of {copies} candidates",
             copies * size * np.dtype(np.float32).itemsize,
-            f"policy class {type(self).__name__}, config keys 'num_envs_per_worker' and 'model.fcnet_hiddens'",
+            f"{self.algorithm.label}, config keys 'num_envs_per_worker' and 'model.fcnet_hiddens'",
             f"use smaller layers, or lower num_envs_per_worker: {BLOCK} copies are the least",
         )
         dense = all(len(shape) <= 2 for shape in self._shapes.values())  # convolutions use a parameter many times
         small = dense and 2 * size * BLOCK <= SMALL_CALL  # a product and a sum for each parameter
         device = cpu_beside_gpu() if small and not with_env else None
-        return StackedActing(self._shapes, self._acting.checked_greedy, slots, device)
+        return StackedActing(self._shapes, self.actor.traced_checked_greedy, slots, device)
+
+
+class Searched(Algorithm):
+    """Acts greedily on one network, whose parameters are searched for.
+
+    A Box action is the network's output, without a squashing function; other actions are the most probable ones.
+
+    Without hidden layers (`model.fcnet_hiddens=()`), the network is linear in the encoded observation, without a bias,
+    and these weights begin at 0. An image among other observations is encoded by a CNN. If all observations are images,
+    or embeddings describe the actions, the network is that of other algorithms.
+    """
+
+    policy_class = SearchedPolicy
+    reads = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
+    statistics = ("gradient_norm", "weight_norm", "return_mean", "return_std", "return_max")
+
+    def check_spaces(self) -> None:
+        check_layers(self.config.model, self.label)
+
+    def make_exploration(self) -> Exploration:
+        if isinstance(self.action_space, spaces.Box):
+            assert self.distribution is not None  # raises SpaceError for a Box of integers
+            return Deterministic(self.action_space.shape)
+        return GreedyActions(self.distribution)
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        space, sizes, outputs = self.observation_space, self.config.model, self.exploration.num_inputs
+        actor = make_actor(space, self.action_space, outputs, sizes, rngs=rngs)
+        if sizes.custom_model is not None or sizes.fcnet_hiddens or is_parametric(space):
+            return actor
+        return actor if actor.trunk.encoder.images_only else LinearPolicy(space, outputs, sizes, rngs=rngs)
+
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        raise PolicyError("Nothing is learned from rows: parameters are searched for.", where=self.label)

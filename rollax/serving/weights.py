@@ -56,7 +56,7 @@ def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
             "Clients do not have the code of this policy.",
             status=409,
             where=f"policy {policy.name!r}",
-            got=f"class {path_of(type(policy))}, model {getattr(policy.config, 'model', None)!r}",
+            got=f"class {path_of(policy.made_by)}, model {getattr(policy.config, 'model', None)!r}",
             expected="a policy and a model of rollax",
             fix="use remote inference, or get the policy as ONNX",
         )
@@ -64,7 +64,7 @@ def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
         "format": FORMAT,
         "version": version,
         "policy_id": policy.name,
-        "class": path_of(type(policy)),
+        "class": path_of(policy.made_by),
         "config": _without(policy.config.to_json()),
         "observation_space": space_to_json(policy.observation_space),
         "action_space": space_to_json(policy.action_space),
@@ -101,7 +101,7 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
         observation_space = space_from_json(description["observation_space"], _WHERE)
         action_space = space_from_json(description["action_space"], _WHERE)
         with models_as_large_as([_under(_WEIGHTS, storage.bytes_to_arrays(data, _WHERE))]):
-            policy = policy_class(observation_space, action_space, config)
+            policy = policy_class.make_policy(observation_space, action_space, config)
         observation_filter = make_filter(description["observation_filter"], observation_space)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise _refused(
@@ -122,9 +122,9 @@ def update_policy(runner: PolicyRunner, data: bytes) -> int:
     description = read_description(data)
     arrays = storage.bytes_to_arrays(data, _WHERE)
     policy = runner.policy
-    if description["class"] != path_of(type(policy)) or description["policy_id"] != policy.name:
+    if description["class"] != path_of(policy.made_by) or description["policy_id"] != policy.name:
         got = f"{description['policy_id']!r} of {description['class']}"
-        raise _refused("The weights are of a different policy.", got, f"{policy.name!r} of {path_of(type(policy))}")
+        raise _refused("The weights are of a different policy.", got, f"{policy.name!r} of {path_of(policy.made_by)}")
     policy.set_weights(_under(_WEIGHTS, arrays))
     runner.filter.set_state(_under(_FILTER, arrays))
     policy.timestep = description["timestep"]
@@ -160,7 +160,7 @@ def read_description(data: bytes) -> dict[str, Any]:
 
 def _is_own(policy: Policy) -> bool:
     model = getattr(policy.config, "model", None)
-    own = named_by_file(path_of(type(policy)), "class", base=POLICY, trusted=False) is type(policy)
+    own = named_by_file(path_of(policy.made_by), "class", base=POLICY, trusted=False) is policy.made_by
     return own and getattr(model, "custom_model", None) is None
 
 

@@ -28,7 +28,7 @@ from rollax.torch.weights import to_tensors
 def make_policy_model(
     observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, config: TrainerConfig, where: str
 ) -> nn.Module:
-    """Returns the model of the policy class `where`, with a centralized critic if the config has `centralized_critic`.
+    """Returns the model of the algorithm `where`, with a centralized critic if the config has `centralized_critic`.
 
     Raises ConfigError for a custom model that cannot be found or built, `free_log_std` without Gaussian actions, or a
     centralized critic without a space.
@@ -78,12 +78,12 @@ def check_module(model: Any, where: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise PolicyError(
             "The model is not a module of PyTorch.",
-            where=f"policy class {where}, make_model",
+            where=f"{where}, make_model",
             got=model,
             expected="an instance of torch.nn.Module",
             fix="return the module itself: `return Model(...)`",
         )
-    refuse_extra_state(model, f"policy class {where}, make_model")
+    refuse_extra_state(model, f"{where}, make_model")
     return model
 
 
@@ -101,11 +101,11 @@ def refuse_extra_state(model: nn.Module, where: str) -> None:
 
 
 def check_sizes_known(model: nn.Module, where: str) -> None:
-    """Raises PolicyError for layers of the policy class `where` whose sizes are not known yet."""
+    """Raises PolicyError for layers of the algorithm `where` whose sizes are not known yet."""
     if names := [name for name, tensor in model.named_parameters() if is_lazy(tensor)]:
         raise PolicyError(
             "The sizes of some layers are not known when the policy is created.",
-            where=f"policy class {where}, make_model",
+            where=f"{where}, make_model",
             got=f"parameters without a shape: {names}",
             expected="a model whose parameters have shapes; the check of its outputs calls it once, but not for a "
             "policy with a forward of its own",

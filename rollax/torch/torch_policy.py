@@ -1,25 +1,23 @@
-"""`TorchPolicy`: the base of policies in PyTorch, with the methods of `JaxPolicy`."""
+"""`TorchPolicy`: joins an algorithm and a learner in PyTorch behind the interface of policies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from gymnasium import Space
-from torch import Tensor, nn
+from torch import Tensor
 
 from rollax.batch import Columns, SampleBatch
+from rollax.config import TrainerConfig
 from rollax.core import trees
 from rollax.core.overrides import overrides
-from rollax.core.spaces import ACTION_MASK
 from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import PolicyError
-from rollax.models.distributions.base import ActionDistribution
-from rollax.models.outputs import Outputs, is_noisy, run_model, values_of_critic
+from rollax.models.outputs import Outputs, is_noisy, values_of_critic
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.learned_columns import naming_missing_columns
@@ -31,51 +29,53 @@ from rollax.policy.update_plan import check_parts
 from rollax.policy.weights import check_weights
 from rollax.torch import own_state
 from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation
-from rollax.torch.config import TorchConfig, chosen_device
-from rollax.torch.distributions import make_distribution
+from rollax.torch.config import chosen_device
 from rollax.torch.learner import Learner
 from rollax.torch.optimizers import check_optimizer
-from rollax.torch.policy_model import check_model, check_module, check_sizes_known, make_policy_model
+from rollax.torch.policy_model import check_model, check_module, check_sizes_known
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.statistics import statistics_of
 from rollax.torch.weights import as_numpy, assign, owners_of, parameter_groups, to_numpy, to_tensors
+
+if TYPE_CHECKING:
+    from rollax.torch.algorithm import TorchAlgorithm
 
 Result = TypeVar("Result")
 
 
 class TorchPolicy(ModelPolicy):
-    """A policy whose model, loss and optimizer are PyTorch's. NumPy in, NumPy out, as every policy.
+    """A policy of a `TorchAlgorithm`. NumPy in, NumPy out, as every policy.
 
-    A subclass implements `loss`; see `ModelPolicy` for what it may override. Tensors are on `device`. Random numbers of
-    losses and layers come from the policy's own `generator`, which is saved; PyTorch's global seed does not change.
+    Tensors are on `device`. Random numbers of losses and layers come from the policy's own `generator`, which is saved;
+    PyTorch's global seed does not change.
     """
 
-    config_class: ClassVar[Any] = TorchConfig
     custom_state_attributes = frozenset({"_model", "learner", "exploration", "generator", "_batch_norms"})
     learner: Learner
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        super().__init__(observation_space, action_space, config)
+    def __init__(self, algorithm: TorchAlgorithm, config: TrainerConfig) -> None:
+        super().__init__(algorithm, config)
+        where = algorithm.label
         self._check_exploration()
         self.device = chosen_device(getattr(self.config, "device", "auto"))
         self.generator = torch.Generator().manual_seed(self._seed_of_model())
         self._check_model_size()
         with random_numbers_of(self.generator, self.device):
-            self._model: Any = check_module(self.make_model(), type(self).__name__).to(self.device).eval()
-            own_forward = overrides(type(self), TorchPolicy, "forward")
+            self._model: Any = check_module(algorithm.make_model(), where).to(self.device).eval()
+            own_forward = algorithm.overrides("forward")
             draws = False if own_forward else self._check_model()
-        check_sizes_known(self.model, type(self).__name__)
+        check_sizes_known(self.model, where)
         self._noisy = is_noisy(self.model)
         self._draws = draws or self._noisy
         self._may_draw = self._draws or own_forward
         self._describe(self.model)
-        check_parts(owners_of(self.model), self.plan.targets, type(self).__name__)
-        norms, where = batch_norms(self.model), f"policy class {type(self).__name__}, make_plan"
-        check_minibatches(norms, self.plan, self.memory.max_seq_len, where)
+        check_parts(owners_of(self.model), self.plan.targets, where)
+        norms = batch_norms(self.model)
+        check_minibatches(norms, self.plan, self.memory.max_seq_len, f"{where}, make_plan")
         self._batch_norms = tuple(norms.values())
         compiled = getattr(self.config, "torch_compile", False)
         rates = self.learning_rates()
-        optimizer = self.make_optimizer(parameter_groups(self.model, rates, type(self).__name__))
+        optimizer = algorithm.make_optimizer(parameter_groups(self.model, rates, where), self.model)
         check_optimizer(optimizer, self.model, rates, self.config.lr, self.label)
         self.learner = Learner(
             self.model,
@@ -111,29 +111,15 @@ class TorchPolicy(ModelPolicy):
             "with another model: override make_model, or set the config key model.custom_model",
         )
 
-    @cached_property
-    def distribution(self) -> ActionDistribution:
-        """The action distribution whose inputs the model returns."""
-        return make_distribution(self.action_space)
-
-    def make_model(self) -> nn.Module:
-        """Returns `model(obs) -> Outputs`: by default the `custom_model`, or an actor and critic like JAX's.
-
-        A model with memory has `initial_state()` and is called as `run_model` describes. A centralized critic is the
-        attribute `critic` of the model, the model's own or a `CentralCritic`.
-        """
-        spaces = self.observation_space, self.action_space
-        return make_policy_model(*spaces, self.exploration.num_inputs, self.config, type(self).__name__)
-
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
         with torch.device("meta"):
-            return {name: tuple(tensor.shape) for name, tensor in self.make_model().state_dict().items()}
+            return {name: tuple(tensor.shape) for name, tensor in self.algorithm.make_model().state_dict().items()}
 
     def _check_exploration(self) -> None:
         if overrides(type(self.exploration), Exploration, "acting_params"):
             raise PolicyError(
                 "An exploration by perturbed parameters has no effect in PyTorch.",
-                where=f"policy class {type(self).__name__}, make_exploration",
+                where=f"{self.algorithm.label}, make_exploration",
                 got=type(self.exploration).__name__,
                 expected="an exploration by the outputs of the model",
                 fix="return another one, such as GaussianNoise, or give the model noisy layers",
@@ -144,7 +130,7 @@ class TorchPolicy(ModelPolicy):
         if self.sees_all_agents and not hasattr(self.model, "critic"):
             raise PolicyError(
                 "The model has no centralized critic.",
-                where=f"policy class {type(self).__name__}, make_model",
+                where=f"{self.algorithm.label}, make_model",
                 got=type(self.model).__name__,
                 expected="a model with a method critic(critic_obs) -> values [B]",
                 fix="add the method, or leave centralized_critic out",
@@ -152,29 +138,9 @@ class TorchPolicy(ModelPolicy):
         spaces, width = (self.observation_space, self.action_space), self.exploration.num_inputs
         return check_model(self.model, *spaces, width, self.device, needs_value=self._needs_value(self.model))
 
-    def make_optimizer(self, params: Any) -> torch.optim.Optimizer:
-        """Returns the optimizer, whose learning rate is set at each step, after `grad_clip`: by default Adam.
-
-        Args:
-            params: parameters, or groups of them, as PyTorch's optimizers take them.
-        """
-        return torch.optim.Adam(params, lr=0.0, eps=self.config.adam_epsilon, fused=self.device.type != "mps")
-
     def forward(self, model: Any, columns: Columns) -> Outputs:
-        """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.
-
-        Other columns are as for `run_model`.
-        """
-        out = run_model(model, self.memory.without_noise(columns))
-        if SampleBatch.CRITIC_OBS in columns:
-            out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
-        out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
-        if self.masks.present:
-            mask = columns[SampleBatch.OBS][ACTION_MASK]
-            out = out._replace(policy=self.distribution.mask(out.policy, mask))
-            if self.exploration.outputs_are_values:
-                out = out._replace(value=out.policy.amax(dim=-1))
-        return out
+        """One forward pass of the algorithm on the columns of a batch; see `TorchAlgorithm.forward`."""
+        return self.algorithm.forward(model, self.memory.without_noise(columns))
 
     @torch.inference_mode()
     def compute_actions(  # type: ignore[override]  the library passes what is accepted
@@ -245,7 +211,7 @@ class TorchPolicy(ModelPolicy):
 
     def _values(self, model: Any, columns: Columns) -> Tensor:
         if SampleBatch.CRITIC_OBS in columns:
-            return _precise(values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
+            return values_of_critic(model, columns[SampleBatch.CRITIC_OBS]).float()
         values = self.forward(model, columns).value
         if values is None:
             raise PolicyError(
@@ -265,9 +231,9 @@ class TorchPolicy(ModelPolicy):
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
         mask = torch.ones(len(batch), device=self.device)
         with random_numbers_of(self.generator, self.device):
-            columns |= self.target_columns(self.model, self.model, columns, mask, coefficients)
-            _, stats = self.loss(self.model, self.forward(self.model, columns), columns, mask, coefficients)
-        where = f"policy class {type(self).__name__}, td_errors"
+            columns |= self.algorithm.targets(self.model, self.model, columns, mask, coefficients)
+            _, stats = self.algorithm.loss(self.model, self.forward(self.model, columns), columns, mask, coefficients)
+        where = f"{self.algorithm.label}, td_errors"
         return to_numpy(td_error_of(statistics_of(stats, self.device), len(batch), where))
 
     @naming_missing_columns
@@ -301,12 +267,13 @@ class TorchPolicy(ModelPolicy):
         if self.learner.tensors.target_model is not None:
             self.model.eval()
             with torch.no_grad():
-                targets = self.target_columns(self.model, self.learner.tensors.target_model, batch, mask, coefficients)
+                model, target = self.model, self.learner.tensors.target_model
+                targets = self.algorithm.targets(model, target, batch, mask, coefficients)
             self.model.train()
             batch = {**batch, **targets}
         with in_evaluation(self._batch_norms if len(mask) == 1 else ()):
-            result = self.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
-        loss, stats = checked_loss(result, type(self), Tensor)
+            result = self.algorithm.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
+        loss, stats = checked_loss(result, type(self.algorithm), Tensor)
         return loss, {**stats, "total_loss": loss}
 
     @property
@@ -364,11 +331,6 @@ class TorchPolicy(ModelPolicy):
 
     def _set_own_arrays(self, arrays: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         own_state.set_own_arrays(self, arrays)
-
-
-def _precise(output: Tensor) -> Tensor:
-    """Tensors of half precision as float32, because log-probabilities and errors would be inexact."""
-    return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
 
 
 def _share_storage(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

@@ -49,7 +49,7 @@ VALUES: list[Any] = [
         {"$float": "nan"},
     ),
     *({"$float": "1"}, {"$float": []}, {"$tuple": [1]}, {"$tuple": 1}, {"$dict": [[1, 2]]}, {"$code": 1}, COMMAND),
-    *({"$code": "rollax.core.storage:os.system"}, {"$code": "rollax.algorithms.ppo:PPOPolicy"}, {"$unknown": 1}),
+    *({"$code": "rollax.core.storage:os.system"}, {"$code": "rollax.algorithms.ppo:PPO"}, {"$unknown": 1}),
     *({"type": "Discrete", "n": 10**9, "start": 0, "dtype": "int64"}, {"type": "Tuple", "spaces": []}),
     *(
         {"$space": {"type": "MultiBinary", "shape": [10**5, 10**5]}},

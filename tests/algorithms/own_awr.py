@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from pydantic import Field
 
-from rollax import JaxPolicy, SyncSamplesOptimizer, Trainer, TrainerConfig
+from rollax import Algorithm, SyncSamplesOptimizer, Trainer, TrainerConfig
 from rollax.ops.masked import masked_mean
 from rollax.ops.values import value_loss
 from rollax.policy.advantages import add_advantages
@@ -21,22 +21,21 @@ class AWRConfig(TrainerConfig):
     max_weight: float = Field(default=20.0, gt=0, description="ω_max, the largest weight of an action")
 
 
-class AWRPolicy(JaxPolicy):
+class AWR(Algorithm):
     """The actor imitates its own actions, weighted by exp(A / β). Actions of older policies are not reused."""
 
     config_class = AWRConfig
-    batch_columns = frozenset({"obs", "actions", "rewards", "vf_preds"})
+    reads = ("obs", "actions", "advantages", "value_targets")
 
     def make_plan(self):
         return UpdatePlan(minibatch_size=128, epochs=8)
 
-    def postprocess_rows(self, fragment):
-        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=0.95)
+    def postprocess(self, fragment, values):
+        return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=0.95)
 
-    def train_columns(self, batch):
-        advantages = batch["advantages"] / (batch["advantages"].std() + 1e-6)
-        names = ("obs", "actions", "value_targets")
-        return {"advantages": advantages, **{name: batch[name] for name in names}}
+    def drawn(self, batch, rng):
+        scale = batch["advantages"].std() + 1e-6
+        return {**super().drawn(batch, rng), "advantages": batch["advantages"] / scale}
 
     def loss(self, model, out, batch, mask, coefficients):
         weights = jnp.minimum(jnp.exp(batch["advantages"] / self.config.beta), self.config.max_weight)
@@ -49,5 +48,5 @@ class AWRPolicy(JaxPolicy):
 class AWRTrainer(Trainer):
     """Samples with the current policy, then learns in eight epochs of minibatches."""
 
-    name, config_class, policy_class = "AWR", AWRConfig, AWRPolicy
+    name, config_class, policy_class = "AWR", AWRConfig, AWR
     optimizer_class = SyncSamplesOptimizer

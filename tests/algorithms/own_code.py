@@ -11,8 +11,8 @@ import optax
 from flax import nnx
 from pydantic import Field
 
-from rollax import Outputs, Policy
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy, PPOTrainer
+from rollax import JaxPolicy, Outputs, Policy
+from rollax.algorithms.ppo import PPO, PPOConfig, PPOTrainer
 
 
 class Lean(Policy):
@@ -60,13 +60,11 @@ class Features(nnx.Module):
         return self.dropout(self.layer(obs))
 
 
-class Curious(PPOPolicy):
+class CuriousPolicy(JaxPolicy):
     """PPO with random network distillation: prediction errors are rewards. It has every kind of state."""
 
-    config_class = CuriousConfig
-
-    def __init__(self, observation_space, action_space, config=None):
-        super().__init__(observation_space, action_space, config)
+    def __init__(self, algorithm, config):
+        super().__init__(algorithm, config)
         rngs = nnx.Rngs(self.config.seed or 0)
         self.target = Features(rngs)
         self.nets = {"predictor": Features(rngs), "unused": [nnx.Linear(2, 2, rngs=rngs)]}
@@ -86,6 +84,11 @@ class Curious(PPOPolicy):
         self.key, used = jax.random.split(self.key)
         self.best.set_value(self.best.get_value() + loss + jax.random.uniform(used))
         return {**super().learn_on_batch(batch), "novelty": float(loss * self.scale + self.best.get_value())}
+
+
+class Curious(PPO):
+    policy_class = CuriousPolicy
+    config_class = CuriousConfig
 
 
 class CuriousTrainer(PPOTrainer):

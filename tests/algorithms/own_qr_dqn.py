@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from pydantic import Field
 
-from rollax import DQNConfig, DQNPolicy, DQNTrainer, Outputs
+from rollax import DQN, DQNConfig, DQNTrainer, Outputs
 from rollax.models.networks import Trunk
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import huber
@@ -37,7 +37,7 @@ class QRDQNConfig(DQNConfig):
     num_quantiles: int = Field(default=32, ge=1, description="N, quantiles of the distribution of returns")
 
 
-class QRDQNPolicy(DQNPolicy):
+class QRDQN(DQN):
     """Exploration, replay and the target network are those of DQN."""
 
     config_class = QRDQNConfig
@@ -46,7 +46,7 @@ class QRDQNPolicy(DQNPolicy):
         config, actions = self.config, int(self.action_space.n)
         return QuantileNetwork(self.observation_space, actions, config.num_quantiles, config.model, rngs=rngs)
 
-    def target_columns(self, model, target_model, batch, mask, coefficients):
+    def targets(self, model, target_model, batch, mask, coefficients):
         following = {"obs": batch["new_obs"]}
         out = self.forward(target_model, following)  # invalid actions are masked
         selector = self.forward(model, following).policy if self.config.double_q else out.policy
@@ -70,7 +70,7 @@ class QRDQNPolicy(DQNPolicy):
 class QRDQNTrainer(DQNTrainer):
     """DQN with quantiles."""
 
-    name, config_class, policy_class = "QR-DQN", QRDQNConfig, QRDQNPolicy
+    name, config_class, policy_class = "QR-DQN", QRDQNConfig, QRDQN
 
 
 def chosen_quantiles(out: Outputs, actions: jax.Array) -> jax.Array:

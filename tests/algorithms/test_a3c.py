@@ -10,13 +10,14 @@ import pytest
 from gymnasium import spaces
 
 from rollax import (
+    A2C,
+    A3C,
     A2CConfig,
-    A2CPolicy,
     A2CTrainer,
     A3CConfig,
-    A3CPolicy,
     A3CTrainer,
     AsyncGradientsOptimizer,
+    JaxPolicy,
     RolloutWorker,
     SampleBatch,
 )
@@ -30,7 +31,7 @@ TABLE: dict[str, Any] = {"model": {"custom_model": Table}, "seed": 0}
 
 
 def make(states=4, **config):
-    return A3CPolicy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
+    return A3C.make_policy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
 
 
 def entropy(p):
@@ -111,7 +112,7 @@ def test_advantages_by_hand():
 def test_lambda_comes_from_the_config():
     # With λ = 0, A = 1 + γ V(s + 1) - V(s); V(3) counts only where the episode was truncated there.
     config = A3CConfig(**TABLE, gamma=0.5, lambda_=0.0, num_envs_per_worker=2, rollout_fragment_length=6)
-    worker = RolloutWorker(Corridor, A3CPolicy, config=config)
+    worker = RolloutWorker(Corridor, A3C, config=config)
     value = f32(10, 20, 40, 80)
     worker.get_policy().set_weights({"logits": np.zeros((4, 2)), "values": value})
     batch = worker.sample()
@@ -129,7 +130,7 @@ def test_an_iteration_has_many_fragments():
 
 def test_the_reported_learning_rate_is_that_of_the_step():
     config = A3CConfig(**TABLE, lr_schedule=[[0, 0.02], [100, 0.01]])
-    local, remote = (RolloutWorker(Corridor, A3CPolicy, config=config, worker_index=index) for index in (0, 1))
+    local, remote = (RolloutWorker(Corridor, A3C, config=config, worker_index=index) for index in (0, 1))
     optimizer = AsyncGradientsOptimizer(local)
     rollout = remote.sample_gradients()  # with the weights of step 0, while others take 50 steps
     local.set_timestep(50)
@@ -140,7 +141,7 @@ def test_the_reported_learning_rate_is_that_of_the_step():
     assert np.abs(change) == pytest.approx(f32(0.015, 0.015, 0.015), rel=1e-3)  # Adam's first step
 
 
-@pytest.mark.parametrize(("config_class", "policy", "rows"), [(A3CConfig, A3CPolicy, 40), (A2CConfig, A2CPolicy, 10)])
+@pytest.mark.parametrize(("config_class", "policy", "rows"), [(A3CConfig, A3C, 40), (A2CConfig, A2C, 10)])
 def test_an_update_has_the_rows_of_one_worker_in_a3c_and_of_all_workers_in_a2c(config_class, policy, rows):
     sizes = {"train_batch_size": 40, "rollout_fragment_length": "auto", "num_workers": 4, "num_envs_per_worker": 2}
     config = config_class(**TABLE, **sizes)
@@ -149,7 +150,7 @@ def test_an_update_has_the_rows_of_one_worker_in_a3c_and_of_all_workers_in_a2c(c
 
 
 def test_gradients_of_a_worker_can_be_applied_by_another_policy():
-    worker = RolloutWorker(Corridor, A3CPolicy, config=A3CConfig(**TABLE, num_envs_per_worker=2, lr=0.01))
+    worker = RolloutWorker(Corridor, A3C, config=A3CConfig(**TABLE, num_envs_per_worker=2, lr=0.01))
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)
     sampling_policy = worker.get_policy()
@@ -175,7 +176,8 @@ def test_a2c_microbatches_give_the_same_update():
         }
     )
     whole, parts = (
-        A2CPolicy(spaces.Discrete(4), spaces.Discrete(2), {**TABLE, "microbatch_size": size}) for size in (None, 3)
+        A2C.make_policy(spaces.Discrete(4), spaces.Discrete(2), {**TABLE, "microbatch_size": size})
+        for size in (None, 3)
     )
     gradients = whole.compute_gradients(batch)[0]
     for name, value in parts.compute_gradients(batch)[0].items():
@@ -196,7 +198,7 @@ def test_a2c_makes_one_gradient_step_per_iteration():
     with A2CTrainer(env=Corridor, config=config) as trainer:
         result = trainer.train()
         policy = trainer.get_policy()
-        assert isinstance(policy, A2CPolicy)
+        assert isinstance(policy, JaxPolicy)
         assert policy.learner.num_updates == 1
         assert result["timesteps_total"] == 12
         keys = {"policy_loss", "vf_loss", "entropy", "vf_explained_var", "total_loss", "cur_lr"}

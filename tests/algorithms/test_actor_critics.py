@@ -78,7 +78,7 @@ def batches_of(worker: RolloutWorker) -> dict[str, SampleBatch]:
 
 def learn(policy: Any, batch: SampleBatch) -> dict[str, Any]:
     """One update, as the algorithm makes it."""
-    if type(policy).__name__ != "A3CPolicy":
+    if type(policy).__name__ != "A3C":
         return policy.learn_on_batch(batch)
     gradients, stats = policy.compute_gradients(batch)
     policy.apply_gradients(gradients)
@@ -114,7 +114,7 @@ def test_restoring_continues_exactly(algorithm, options, kind):
     batch = batches_of(worker)["default_policy"]
     names = set(learn(policy, batch))
     assert {"policy_loss", "vf_loss", "entropy", "vf_explained_var", "total_loss", "cur_lr"} <= names
-    again = type(policy)(policy.observation_space, policy.action_space, policy.config)
+    again = policy.made_by.make_policy(policy.observation_space, policy.action_space, policy.config)
     again.set_state(policy.get_state())
     batch = batches_of(worker)["default_policy"]
     statistics = learn(policy, batch)
@@ -131,7 +131,9 @@ def test_outputs_of_sequences_equal_those_of_acting(options):
     policy: Any = worker.get_policy()
     for _ in range(2):
         batch = batches_of(worker)["default_policy"]
-    sequences, count = policy.memory.sequences(policy.train_columns(batch), batch, policy.memory.max_seq_len)
+    sequences, count = policy.memory.sequences(
+        policy.algorithm.drawn(batch, policy.learning_rng), batch, policy.memory.max_seq_len
+    )
     rows, mask = as_rows(jax.tree.map(jnp.asarray, sequences), jnp.ones(count))
     assert mask.min() == 0  # some sequences are shorter than others
     dist_inputs, values, *_ = policy.forward(policy.split.merge(policy.params, policy.extra), rows)

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, RolloutWorker, Trainer
-from rollax.algorithms.apex import ApexDQNConfig, ApexDQNPolicy, ApexDQNTrainer, worker_scale
+from rollax.algorithms.apex import ApexDQN, ApexDQNConfig, ApexDQNTrainer, worker_scale
 from rollax.policy.exploration.parameter_noise import epsilon_distance
 from tests.algorithms.envs import Echo, Film, MaskedCartPole, TwoAgents
 from tests.algorithms.results import assert_same_weights
@@ -33,21 +33,19 @@ class TestExploration:
     @pytest.mark.parametrize(("index", "epsilon"), [(1, 0.4), (2, 0.4**4.5), (3, 0.4**8), (0, 0.4**4.5)])
     def test_each_worker_has_its_own_epsilon(self, index, epsilon):
         # ε^(1 + 7 i/2) for i = 0, 1, 2
-        worker = RolloutWorker(
-            "CartPole-v1", ApexDQNPolicy, config=ApexDQNConfig(seed=0), worker_index=index, num_workers=3
-        )
+        worker = RolloutWorker("CartPole-v1", ApexDQN, config=ApexDQNConfig(seed=0), worker_index=index, num_workers=3)
         assert epsilon_of(worker) == pytest.approx(epsilon)
         worker.stop()
 
     def test_noisy_networks_have_no_epsilon(self):
         config = ApexDQNConfig(seed=0, noisy=True)
-        worker = RolloutWorker("CartPole-v1", ApexDQNPolicy, config=config, worker_index=1, num_workers=2)
+        worker = RolloutWorker("CartPole-v1", ApexDQN, config=config, worker_index=1, num_workers=2)
         assert epsilon_of(worker) == 0.0
         worker.stop()
 
     def test_epsilon_scales_parameter_noise(self):
         config = ApexDQNConfig(seed=0, exploration="ParameterNoise")
-        worker = RolloutWorker("CartPole-v1", ApexDQNPolicy, config=config, worker_index=1, num_workers=2)
+        worker = RolloutWorker("CartPole-v1", ApexDQN, config=config, worker_index=1, num_workers=2)
         assert worker.get_policy().exploration.scale(0) == epsilon_distance(0.4, 2)
         worker.stop()
 

@@ -9,8 +9,8 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import A2CTrainer, A3CTrainer, MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker, load_policy
-from rollax.algorithms.ppo import PPOPolicy
+from rollax import A2CTrainer, A3CTrainer, JaxPolicy, MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker, load_policy
+from rollax.algorithms.ppo import PPO
 from rollax.batch import Fragment
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.outputs import Outputs
@@ -121,11 +121,11 @@ def worker(specs=None, mapping=None, env=Secrets, **config) -> RolloutWorker:
         specs or {"a": None, "b": None},
         policy_mapping_fn=mapping or (lambda agent_id: agent_id),
         config={**SMALL, "rollout_fragment_length": 16, "centralized_critic": True, **config},
-        default_policy_class=PPOPolicy,
+        default_policy_class=PPO,
     )
 
 
-def with_weights(policy: PPOPolicy, prefix: str, value: float) -> None:
+def with_weights(policy: PPO, prefix: str, value: float) -> None:
     weights = policy.get_weights()
     policy.set_weights({n: np.full_like(w, value) if n.startswith(prefix) else w for n, w in weights.items()})
 
@@ -153,13 +153,13 @@ class TestActing:
     def test_no_call_per_trajectory(self, monkeypatch):
         """Sampling 32 or 8 trajectories makes the same number of calls of the critic, each with all rows."""
         calls = []
-        compute_values = PPOPolicy.compute_values
+        compute_values = JaxPolicy.compute_values
 
         def counted(self, obs_batch, *memory):
             calls.append(len(obs_batch))
             return compute_values(self, obs_batch, *memory)
 
-        monkeypatch.setattr(PPOPolicy, "compute_values", counted)
+        monkeypatch.setattr(JaxPolicy, "compute_values", counted)
         monkeypatch.setattr(Fragment, "segments", None)
         made = worker(rollout_fragment_length=64)
         made.sample()
@@ -176,12 +176,16 @@ class TestActing:
             assert trainer.get_policy().compilations() == before
 
 
-class Kept(PPOPolicy):
+class KeptPolicy(JaxPolicy):
     """Keeps its last fragment."""
 
     def postprocess_rows(self, fragment):
         self.fragment = fragment
         return super().postprocess_rows(fragment)
+
+
+class Kept(PPO):
+    policy_class = KeptPolicy
 
 
 def test_bootstrap_after_a_cut_uses_next_observations_of_all_agents():
@@ -271,11 +275,15 @@ class TestOtherSettings:
             np.testing.assert_allclose(by_segment[policy_id]["advantages"], expected, rtol=1e-4, atol=1e-5)
 
 
-class Halved(PPOPolicy):
+class HalvedPolicy(JaxPolicy):
     def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
         done = super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
         done["advantages"] = done["advantages"] / 2
         return done
+
+
+class Halved(PPO):
+    policy_class = HalvedPolicy
 
 
 class TestStored:
@@ -307,7 +315,7 @@ def test_agents_in_a_set_have_the_same_order_in_every_process():
 
 
 def test_a_spec_with_spaces_in_a_worker_that_does_not_sample():
-    spec = PolicySpec(PPOPolicy, COIN, COIN, {"centralized_critic": True})
+    spec = PolicySpec(PPO, COIN, COIN, {"centralized_critic": True})
     local = RolloutWorker(Secrets, {"p": spec}, policy_mapping_fn=lambda agent: "p", config=SMALL, samples=False)
     assert local.policies["p"].config.critic_space["agent"] == spaces.Discrete(2)
 
@@ -338,7 +346,7 @@ class TestRefused:
 
     def test_a_policy_made_on_its_own(self):
         with pytest.raises(ConfigError, match=r"critic_space(.|\n)*RolloutWorker"):
-            PPOPolicy(COIN, COIN, {**SMALL, "centralized_critic": True})
+            PPO.make_policy(COIN, COIN, {**SMALL, "centralized_critic": True})
 
     def test_columns_by_hand_without_next_observations(self):
         with pytest.raises(PolicyError, match=r"sample_batch\.after\['critic_obs'\]"):
@@ -368,7 +376,7 @@ class Unsqueezed(OwnCritic):
 BY_HAND = {"centralized_critic": False, "model": {"custom_model": OwnCritic}}
 
 
-class ByHand(PPOPolicy):
+class ByHandPolicy(JaxPolicy):
     fills_what_follows = False
 
     def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
@@ -381,8 +389,16 @@ class ByHand(PPOPolicy):
         return super().postprocess_trajectory(sample_batch)
 
 
-class ByHandWithNext(ByHand):
+class ByHand(PPO):
+    policy_class = ByHandPolicy
+
+
+class ByHandWithNextPolicy(ByHandPolicy):
     fills_what_follows = True
+
+
+class ByHandWithNext(PPO):
+    policy_class = ByHandWithNextPolicy
 
 
 class TestByHand:

@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import MultiAgentEnv, PPOTrainer
-from rollax.algorithms.ppo import PPOPolicy
+from rollax import JaxPolicy, MultiAgentEnv, PPOTrainer
+from rollax.algorithms.ppo import PPO
 from rollax.models.outputs import Outputs
 from tests.algorithms.test_centralized_critic import COIN, SMALL, OwnCritic
 
@@ -51,12 +51,16 @@ class StateCritic(OwnCritic):
         return Outputs(self.actor(jax.nn.one_hot(obs, 3)))
 
 
-class StateByHand(PPOPolicy):
+class StateByHandPolicy(JaxPolicy):
     def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
         ((_, other),) = other_agent_batches.values()
         columns = [np.eye(3)[sample_batch["obs"]], np.eye(3)[other["obs"]], np.eye(2)[other["actions"]]]
         sample_batch["critic_obs"] = np.concatenate(columns, axis=1).astype(np.float32)
         return super().postprocess_trajectory(sample_batch)
+
+
+class StateByHand(PPO):
+    policy_class = StateByHandPolicy
 
 
 @pytest.mark.parametrize("way", ["by key", "by key, one policy", "by hand"])

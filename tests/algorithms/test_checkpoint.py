@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import PGTrainer, PPOTrainer, SACPolicy, Trainer, load_policy
+from rollax import SAC, PGTrainer, PPOTrainer, Trainer, load_policy
 from rollax.algorithms import checkpoint
 from rollax.algorithms.stored_config import refuse_first_values_in_specs
 from rollax.core.storage import from_json_bytes, to_json_bytes
@@ -116,9 +116,9 @@ class TestRestoring:
             assert trainer.get_policy().config.kl_target == 0.5
 
     def test_an_initial_value_may_be_left_out_of_a_spec(self):
-        policy = SACPolicy(gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2), {"model": {"fcnet_hiddens": [4]}})
+        policy = SAC.make_policy(gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2), {"model": {"fcnet_hiddens": [4]}})
         saved = {
-            "class": "rollax.algorithms.sac:SACPolicy",
+            "class": "rollax.algorithms.sac:SAC",
             "config": policy.config.changed(initial_alpha=0.5).to_json(),
         }
         refuse_first_values_in_specs({"a": policy}, {"a": saved}, "here")

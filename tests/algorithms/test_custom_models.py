@@ -11,13 +11,13 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import ConfigError, Outputs, PolicyError, SampleBatch
-from rollax.algorithms.dqn import DQNPolicy
-from rollax.algorithms.pg import PGPolicy
-from rollax.algorithms.ppo import PPOPolicy
+from rollax import ConfigError, JaxPolicy, Outputs, PolicyError, SampleBatch
+from rollax.algorithms.dqn import DQN
+from rollax.algorithms.pg import PG
+from rollax.algorithms.ppo import PPO
 from rollax.algorithms.registry import get_trainer_class
 from rollax.models.layers import NoisyLinear
-from rollax.offline.marwil import MARWILPolicy
+from rollax.offline.marwil import MARWIL
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen, huber
 
@@ -76,7 +76,7 @@ def policy_of(algorithm: str, model: type, how: str = "", **config: Any) -> Any:
     sizes = {"train_batch_size": ROWS, "seed": 0, "lr": 0.05}
     policy_class: Any = get_trainer_class(algorithm).policy_class
     model_config = {"custom_model": model, "custom_model_config": arguments}
-    return policy_class(observed, acts, {**sizes, "model": model_config, **config})
+    return policy_class.make_policy(observed, acts, {**sizes, "model": model_config, **config})
 
 
 def transitions(policy: Any) -> SampleBatch:
@@ -160,26 +160,29 @@ def test_a_model_without_values_is_refused_where_they_are_learned_from(algorithm
 
     for model, hint in ((ActorOnly, "$"), (ActorWithCritic, HINT)):
         with pytest.raises(PolicyError, match=NO_VALUE + hint):
-            policy_class(SEEN, THREE, {"model": {"custom_model": model}})
+            policy_class.make_policy(SEEN, THREE, {"model": {"custom_model": model}})
     with pytest.raises(PolicyError, match=f"{NO_VALUE}$"):
-        OwnModel(SEEN, THREE, {})
+        OwnModel.make_policy(SEEN, THREE, {})
 
 
 def test_imitation_with_equal_weights_learns_no_values():
-    class OwnModel(MARWILPolicy):
+    class OwnModel(MARWIL):
         def make_model(self, rngs):
             return ActorOnly(self.observation_space, self.distribution.num_inputs, rngs=rngs)
 
-    OwnModel(SEEN, THREE, {"beta": 0.0})
+    OwnModel.make_policy(SEEN, THREE, {"beta": 0.0})
 
 
 def test_a_critic_of_observations_that_postprocessing_adds_replaces_values():
-    class Central(PPOPolicy):
+    class CentralPolicy(JaxPolicy):
         def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
             sample_batch["critic_obs"] = sample_batch["obs"]
             return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
 
-    Central(SEEN, THREE, {"model": {"custom_model": ActorWithCritic}})
+    class Central(PPO):
+        policy_class = CentralPolicy
+
+    Central.make_policy(SEEN, THREE, {"model": {"custom_model": ActorWithCritic}})
 
 
 @pytest.mark.parametrize("algorithm", ["PG", "BC"])
@@ -194,11 +197,11 @@ def test_algorithms_without_values_take_models_without_values(algorithm, model):
 
 
 def test_a_policy_that_fetches_all_columns_needs_values():
-    class Own(PGPolicy):
-        batch_columns = None
+    class Own(PG):
+        samples = property(lambda self: None)
 
     with pytest.raises(PolicyError, match=f"{NO_VALUE}$"):
-        Own(SEEN, THREE, {"model": {"custom_model": ActorOnly}})
+        Own.make_policy(SEEN, THREE, {"model": {"custom_model": ActorOnly}})
 
 
 class TestModelsOfMakeModel:
@@ -212,7 +215,7 @@ class TestModelsOfMakeModel:
                 return model(self.exploration.num_inputs, rngs)
 
         spaces = (GROUP_SEEN, GROUP_ACTS) if algorithm == "QMIX" else (SEEN, action_space)
-        return Own(*spaces, {"train_batch_size": ROWS, "seed": 0})
+        return Own.make_policy(*spaces, {"train_batch_size": ROWS, "seed": 0})
 
     @pytest.mark.parametrize("algorithm", ["SAC", "TD3", "DDPG", "IQL", "CQL", "TD3BC"])
     def test_parts_without_a_learning_rate_are_refused(self, algorithm):
@@ -260,11 +263,11 @@ class ThreeHeads(nnx.Module):
         return Outputs(self.policy(hidden), self.value(hidden)[:, 0], aux={"next": self.next(hidden)})
 
 
-class Predicting(PPOPolicy):
+class Predicting(PPO):
     """PPO that also learns to predict the next observation."""
 
-    def train_columns(self, batch):
-        return {**super().train_columns(batch), "new_obs": batch["new_obs"]}
+    def drawn(self, batch, rng):
+        return {**super().drawn(batch, rng), "new_obs": batch["new_obs"]}
 
     def loss(self, model, out, batch, mask, coefficients):
         ThreeHeads.calls.append("loss")
@@ -275,7 +278,7 @@ class Predicting(PPOPolicy):
 
 def test_a_model_with_three_heads_runs_its_trunk_once():
     sizes = {"sgd_minibatch_size": ROWS, "train_batch_size": ROWS, "num_sgd_iter": 3, "seed": 0, "lr": 0.02}
-    policy = Predicting(SEEN, THREE, {**sizes, "model": {"custom_model": ThreeHeads}})
+    policy = Predicting.make_policy(SEEN, THREE, {**sizes, "model": {"custom_model": ThreeHeads}})
     batch = transitions(policy)
     actions, _, fetches = policy.compute_actions(batch["obs"])
     returns = np.arange(ROWS, dtype=np.float32)
@@ -309,10 +312,10 @@ class Quantiles(nnx.Module):
         return Outputs(returns.mean(axis=1), aux={"returns": returns, "tau": tau})
 
 
-class IQN(DQNPolicy):
+class IQN(DQN):
     """DQN on quantile regression losses between random quantiles of the return and of its target."""
 
-    def target_columns(self, model, target_model, batch, mask, coefficients):
+    def targets(self, model, target_model, batch, mask, coefficients):
         out = self.forward(target_model, {"obs": batch["new_obs"]})
         best = jnp.argmax(out.policy, axis=-1)
         returns = out.aux["returns"][jnp.arange(len(best)), :, best]
@@ -333,7 +336,7 @@ class IQN(DQNPolicy):
 @pytest.fixture(scope="module")
 def iqn() -> IQN:
     config = {"train_batch_size": ROWS, "seed": 0, "lr": 0.02, "target_network_update_freq": 5}
-    return IQN(SEEN, THREE, {**config, "model": {"custom_model": Quantiles}})
+    return IQN.make_policy(SEEN, THREE, {**config, "model": {"custom_model": Quantiles}})
 
 
 def test_random_inputs_differ_between_exploring_calls(iqn):

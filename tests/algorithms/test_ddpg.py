@@ -14,7 +14,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, NonFiniteError, Outputs, SampleBatch, SpaceError
-from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, TD3Config
+from rollax.algorithms.ddpg import DDPG, DDPGConfig, TD3Config
 from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
@@ -42,7 +42,7 @@ def weights(policy, actor, critics):
 def td3(config_class=TD3Config, box=BOX, **options):
     """A policy with the tables above as actor, critics and targets."""
     quiet = {"target_noise": 0.0} if config_class is TD3Config else {}
-    policy = DDPGPolicy(LINE, box, config_class(**{**SMALL, **quiet, **options}))
+    policy = DDPG.make_policy(LINE, box, config_class(**{**SMALL, **quiet, **options}))
     count = 2 if policy.config.twin_q else 1
     policy.set_weights(weights(policy, TARGET_ACTOR, TARGET_CRITICS[:count]))
     targets = {name: jnp.array(value) for name, value in policy.targets.items()}
@@ -130,7 +130,7 @@ class TestLoss:
 
     def test_actions_of_any_shape(self):
         box = spaces.Box(np.full((2, 3), -5, np.float32), np.full((2, 3), 7, np.float32))
-        policy = DDPGPolicy(LINE, box, TD3Config(**{**SMALL, "target_noise": 0.0, "random_steps": 0}))
+        policy = DDPG.make_policy(LINE, box, TD3Config(**{**SMALL, "target_noise": 0.0, "random_steps": 0}))
         actions, _, _ = policy.compute_actions(np.array([0, 1, 2]))
         assert actions.shape == (3, 2, 3)
         assert np.abs(actions).max() <= 1
@@ -146,7 +146,7 @@ class TestLoss:
 
 
 def test_outputs_that_are_not_finite_are_named_by_row():
-    policy = DDPGPolicy(spaces.Box(-1, 1, (4,), np.float32), spaces.Box(-1, 1, (2, 2), np.float32), SMALL)
+    policy = DDPG.make_policy(spaces.Box(-1, 1, (4,), np.float32), spaces.Box(-1, 1, (2, 2), np.float32), SMALL)
     obs = np.zeros((3, 4), np.float32)
     obs[2] = np.nan
     with pytest.raises(NonFiniteError, match="row 2 of 3"):
@@ -199,7 +199,9 @@ class TestDelay:
             policy.learn_on_batch(rows())
 
     def test_actors_with_a_state_of_their_own(self):
-        policy = DDPGPolicy(BOX, BOX, {"model": {"custom_model": Normalized}, "policy_delay": 2, "train_batch_size": 2})
+        policy = DDPG.make_policy(
+            BOX, BOX, {"model": {"custom_model": Normalized}, "policy_delay": 2, "train_batch_size": 2}
+        )
         obs = f32(1, 3)[:, None]
         for update in range(1, 5):
             before = policy.get_weights()
@@ -244,21 +246,21 @@ def test_defaults_of_td3_and_ddpg():
 class TestRefuses:
     @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Tuple([BOX, BOX]), spaces.MultiBinary(2)], ids=str)
     def test_other_actions(self, space):
-        with pytest.raises(SpaceError, match=r"not continuous(.|\n)*DDPGPolicy(.|\n)*DQN or SAC"):
-            DDPGPolicy(LINE, space, SMALL)
+        with pytest.raises(SpaceError, match=r"not continuous(.|\n)*DDPG(.|\n)*DQN or SAC"):
+            DDPG.make_policy(LINE, space, SMALL)
 
     def test_bounds_that_are_not_finite(self):
-        with pytest.raises(SpaceError, match=r"finite bounds(.|\n)*DDPGPolicy"):
-            DDPGPolicy(LINE, spaces.Box(-np.inf, 1, (2,), np.float32), SMALL)
+        with pytest.raises(SpaceError, match=r"finite bounds(.|\n)*DDPG"):
+            DDPG.make_policy(LINE, spaces.Box(-np.inf, 1, (2,), np.float32), SMALL)
 
     def test_integers(self):
         with pytest.raises(SpaceError, match="integers"):
-            DDPGPolicy(LINE, spaces.Box(0, 5, (2,), np.int64), SMALL)
+            DDPG.make_policy(LINE, spaces.Box(0, 5, (2,), np.int64), SMALL)
 
     @pytest.mark.parametrize("model", [{"use_lstm": True}, {"free_log_std": True}], ids=str)
     def test_unsupported_models(self, model):
         with pytest.raises(ConfigError, match=f"model.{next(iter(model))}"):
-            DDPGPolicy(LINE, BOX, {**SMALL, "model": model})
+            DDPG.make_policy(LINE, BOX, {**SMALL, "model": model})
 
     def test_numbers_out_of_range(self):
         for key, value in {"tau": 0.0, "policy_delay": 0, "noise_scale": -1.0, "exploration": "Noise"}.items():

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError, Trainer
-from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer, RainbowConfig, RainbowTrainer
+from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer, RainbowConfig, RainbowTrainer
 from tests.algorithms.envs import Echo, Film, MaskedCartPole
 from tests.algorithms.results import assert_same_weights
 from tests.algorithms.tables import f32
@@ -21,7 +21,7 @@ SMALL = {"model": {"fcnet_hiddens": ()}, "dueling": False, "seed": 0, "train_bat
 
 def policy_with(table, target_table=None, actions=2, **options):
     """A policy with tables [state, action] as values and as target values."""
-    policy = DQNPolicy(LINE, spaces.Discrete(actions), {**SMALL, **options})
+    policy = DQN.make_policy(LINE, spaces.Discrete(actions), {**SMALL, **options})
     (kernel,) = (name for name, value in policy.params.items() if value.shape == (3, np.shape(table)[1]))
 
     def weights(values):
@@ -83,7 +83,7 @@ class TestLoss:
     @pytest.mark.long
     def test_targets_exclude_invalid_actions(self):
         space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
-        policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "double_q": False, "lr": 0.0})
+        policy = DQN.make_policy(space, spaces.Discrete(2), {**SMALL, "double_q": False, "lr": 0.0})
         values = np.asarray(policy.compute_actions({"action_mask": np.ones((3, 2), np.int8), "state": np.arange(3)})[0])
         assert values.shape == (3,)
         obs = {"action_mask": np.ones((2, 2), np.int8), "state": np.array([0, 1])}
@@ -98,7 +98,7 @@ class TestLoss:
 
     def test_a_mask_of_zeros_after_a_truncation_allows_all(self):
         space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
-        policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "double_q": False, "lr": 0.0})
+        policy = DQN.make_policy(space, spaces.Discrete(2), {**SMALL, "double_q": False, "lr": 0.0})
         obs = {"action_mask": np.ones((2, 2), np.int8), "state": np.array([0, 1])}
         errors = []
         for last in (np.zeros((2, 2), np.int8), np.ones((2, 2), np.int8)):
@@ -109,7 +109,7 @@ class TestLoss:
 
     def test_values_are_those_of_valid_actions(self):
         space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
-        policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "dueling": True})
+        policy = DQN.make_policy(space, spaces.Discrete(2), {**SMALL, "dueling": True})
         state = np.arange(3)
         each_value = [
             policy.compute_values({"action_mask": np.tile(np.array(mask, np.int8), (3, 1)), "state": state})
@@ -124,12 +124,12 @@ class TestLoss:
         # Cross-entropy with a uniform distribution is ln 3 for both; the entropy of row 0's target is
         # ⅓ ln 6 + ⅔ ln ³⁄₂ = ln 3 - ⅓ ln 2, that of row 1's is 0.
         config = {**SMALL, "num_atoms": 3, "v_min": 0.0, "v_max": 2.0, "lr": 0.0}
-        policy = DQNPolicy(LINE, spaces.Discrete(2), config)
+        policy = DQN.make_policy(LINE, spaces.Discrete(2), config)
         policy.set_weights({name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()})
         gradients, stats = policy.compute_gradients(rows(rewards=f32(0.5, 2)))
         np.testing.assert_allclose(stats["q_loss"], np.log(3), rtol=1e-5)
         np.testing.assert_allclose(stats["td_error"], [np.log(2) / 3, np.log(3)], rtol=1e-5)
-        other = DQNPolicy(
+        other = DQN.make_policy(
             LINE, spaces.Discrete(2), {**config, "prioritized_replay": True, "distribution_error": "cross_entropy"}
         )
         other.set_weights(policy.get_weights())
@@ -177,7 +177,7 @@ class TestLoss:
 class TestRefuses:
     def test_other_actions(self):
         with pytest.raises(SpaceError, match="one discrete choice"):
-            DQNPolicy(LINE, spaces.Box(-1, 1, (2,)), SMALL)
+            DQN.make_policy(LINE, spaces.Box(-1, 1, (2,)), SMALL)
 
     def test_atoms_the_wrong_way_round(self):
         with pytest.raises(ConfigError, match="v_min"):
@@ -192,7 +192,7 @@ class TestRefuses:
     def test_models_without_effect(self, model):
         (name,) = model
         with pytest.raises(ConfigError, match=f"model.{name}"):
-            DQNPolicy(LINE, spaces.Discrete(2), {**SMALL, "model": model})
+            DQN.make_policy(LINE, spaces.Discrete(2), {**SMALL, "model": model})
 
     def test_a_buffer_larger_than_main_memory(self):
         trainer = DQNTrainer("CartPole-v1", {"buffer_size": 10**12, "learning_starts": 0})
@@ -299,7 +299,8 @@ class TestRuns:
     @pytest.mark.long
     def test_every_exploring_call_has_new_noise(self):
         policies = [
-            RainbowTrainer.policy_class(LINE, spaces.Discrete(2), RainbowConfig(seed=seed)) for seed in (0, 0, 1)
+            RainbowTrainer.policy_class.make_policy(LINE, spaces.Discrete(2), RainbowConfig(seed=seed))
+            for seed in (0, 0, 1)
         ]
         policies[2].set_weights(policies[0].get_weights())
         obs = np.zeros(4, np.int64)

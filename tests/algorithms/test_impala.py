@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import IMPALAConfig, IMPALAPolicy, RolloutWorker, SampleBatch
+from rollax import IMPALA, IMPALAConfig, JaxPolicy, RolloutWorker, SampleBatch
 from rollax.batch import Fragment
 from rollax.errors import BatchError, ConfigError, PolicyError
 from rollax.policy.minibatches import Minibatches
@@ -22,7 +22,7 @@ NAN = float("nan")
 
 
 def make(states=6, **config):
-    return IMPALAPolicy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
+    return IMPALA.make_policy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
 
 
 def entropy(p):
@@ -113,7 +113,7 @@ def test_batches_of_a_worker_learned_off_policy():
     # Each step earns 1 and leads from state s to s + 1. Episodes end in state 3, truncated in sub-environments of odd
     # number. On-policy: v_s = 1 + γ v_{s+1}, up to the bootstrap value of the segment.
     config = IMPALAConfig(**TABLE, gamma=0.5, num_envs_per_worker=2, rollout_fragment_length=5)
-    worker = RolloutWorker(Corridor, IMPALAPolicy, config=config)
+    worker = RolloutWorker(Corridor, IMPALA, config=config)
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)
     #                                terminates   truncated    cut     cut
@@ -123,7 +123,7 @@ def test_batches_of_a_worker_learned_off_policy():
     assert np.flatnonzero(batch["truncateds"]).tolist() == [5]
     assert (batch.count, batch.agent_steps, batch.env_steps) == (13, 10, 10)
     policy = worker.get_policy()
-    assert isinstance(policy, IMPALAPolicy)
+    assert isinstance(policy, JaxPolicy)
     policy.set_weights({"logits": np.zeros((4, 2)), "values": f32(0, 0, 8, 80)})
     gradients, _ = policy.compute_gradients(batch)
     #   after state 2: 1.75 1.5 1 (terminated), 11.75 21.5 41 (truncated, V = 80), twice 3.5 5 (cut, V = 8)
@@ -135,7 +135,7 @@ def test_batches_of_a_worker_learned_off_policy():
 @pytest.mark.long
 def test_an_observation_after_the_end_may_mask_all_actions():
     space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(-1, 1, (2,), np.float32)})
-    policy = IMPALAPolicy(space, spaces.Discrete(3), {"model": {"fcnet_hiddens": (4,)}, "seed": 0})
+    policy = IMPALA.make_policy(space, spaces.Discrete(3), {"model": {"fcnet_hiddens": (4,)}, "seed": 0})
     obs = {"action_mask": np.array([[1, 0, 1], [0, 1, 1]], np.int8), "x": np.ones((2, 2), np.float32)}
     actions, _, fetches = policy.compute_actions(obs)
     flags = {"terminateds": np.zeros(2, bool), "truncateds": np.array([False, True])}
@@ -158,7 +158,9 @@ def test_critic_columns_require_next_values():
     with pytest.raises(PolicyError, match=r"sample_batch\.after\['critic_obs'\]"):
         policy.postprocess_rows(fragment)
     fragment.after["critic_obs"] = np.ones((1, 2))
-    with pytest.raises(BatchError, match=r"not a Fragment.\n +where: +policy 'default_policy', postprocessing"):
+    with pytest.raises(
+        BatchError, match=r"not a Fragment.\n +where: +policy 'default_policy', algorithm IMPALA, postprocess"
+    ):
         policy.postprocess_rows(SampleBatch(columns))
     batch = policy.postprocess_rows(fragment)
     assert batch["critic_obs"].tolist() == [[0, 0], [1, 1]]
@@ -208,9 +210,9 @@ def test_replay_without_slots_is_refused():
 @pytest.mark.long
 def test_every_step_of_an_update_uses_the_whole_batch():
     config = {"num_sgd_iter": 3, "num_envs_per_worker": 2, "env_config": {"space": spaces.Discrete(3)}, "seed": 0}
-    worker = RolloutWorker(Echo, IMPALAPolicy, config=IMPALAConfig(**config))
+    worker = RolloutWorker(Echo, IMPALA, config=IMPALAConfig(**config))
     policy = worker.get_policy()
-    assert isinstance(policy, IMPALAPolicy)
+    assert isinstance(policy, JaxPolicy)
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)
     stats = policy.learn_on_batch(batch)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.algorithms.apex import ApexDQNPolicy
+from rollax.algorithms.apex import ApexDQN, ApexPolicy
 from rollax.batch import Fragment
 from rollax.replay.prioritized import PrioritizedReplay
 
@@ -59,18 +59,21 @@ class TestTransitions:
         np.testing.assert_array_equal(drawn["new_obs"][continues], transitions["new_obs"][same][continues])
 
     def test_priorities_belong_to_their_rows(self):
-        class Known(ApexDQNPolicy):
+        class KnownPolicy(ApexPolicy):
             def td_errors(self, batch):
                 return -batch["obs"] - 0.5
 
-        batch = Known(spaces.Discrete(30), spaces.Discrete(2), {"n_step": 1}).postprocess_rows(fragment())
+        class Known(ApexDQN):
+            policy_class = KnownPolicy
+
+        batch = Known.make_policy(spaces.Discrete(30), spaces.Discrete(2), {"n_step": 1}).postprocess_rows(fragment())
         assert batch["priorities"].tolist() == [0.5, 1.5, 10.5, 11.5, 12.5, 20.5]
 
 
 @pytest.mark.parametrize("options", [{}, {"num_atoms": 7, "v_min": -2.0, "v_max": 2.0}, {"double_q": False}], ids=str)
 def test_priorities_equal_the_td_errors_of_the_learner(options):
     config = {"n_step": 2, "gamma": 0.9, "train_batch_size": 64, "lr": 0.0, "seed": 4, **options}
-    policy = ApexDQNPolicy(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), config)
+    policy = ApexDQN.make_policy(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), config)
     rng = np.random.default_rng(0)
     obs = rng.uniform(-1, 1, (13, 3)).astype(np.float32)
     columns = {
@@ -96,7 +99,7 @@ def test_priorities_equal_the_td_errors_of_the_learner(options):
 
 
 def test_computing_priorities_changes_no_weights():
-    policy = ApexDQNPolicy(spaces.Discrete(3), spaces.Discrete(2), {"seed": 0})
+    policy = ApexDQN.make_policy(spaces.Discrete(3), spaces.Discrete(2), {"seed": 0})
     before = policy.get_weights()
     batch = Fragment(
         {

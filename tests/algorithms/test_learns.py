@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import APPOTrainer, IMPALAPolicy, IMPALATrainer, PGTrainer, PPOTrainer
-from rollax.algorithms.ppo import PPOPolicy
+from rollax import IMPALA, APPOTrainer, IMPALATrainer, PGTrainer, PPOTrainer
+from rollax.algorithms.ppo import PPO
 from rollax.algorithms.registry import get_trainer_class
 from tests.algorithms.envs import Echo, Endless, MaskedCartPole, Shown
 from tests.algorithms.tables import Table
@@ -22,7 +22,7 @@ ECHO = {
     "model": {"fcnet_hiddens": (32,)},
     "evaluation_num_episodes": 8,
 }
-PPO = {
+PPO_CONFIG = {
     **ECHO,
     "train_batch_size": 256,
     "sgd_minibatch_size": 64,
@@ -51,7 +51,7 @@ def greedy_after(trainer, iterations):
 
 @pytest.mark.parametrize("space", long_except({"Tuple"}, SPACES))  # of a Discrete and a Box
 def test_ppo_learns_to_repeat_observations(space):
-    trainer = PPOTrainer(env=Echo, config={**PPO, "env_config": {"space": space}})
+    trainer = PPOTrainer(env=Echo, config={**PPO_CONFIG, "env_config": {"space": space}})
     assert greedy_after(trainer, 20) > 0.93
 
 
@@ -88,7 +88,7 @@ def test_ppo_learns_from_dicts_and_images(image):
     model = {"fcnet_hiddens": (32,), **convolutions}
     # At the step size of the other tests the units of the convolutions die with a third of all seeds.
     slower = {"lr_schedule": [[0, 3e-3], [20 * 256, 3e-4]]}
-    trainer = PPOTrainer(env=Shown, config={**PPO, **slower, "env_config": {"image": image}, "model": model})
+    trainer = PPOTrainer(env=Shown, config={**PPO_CONFIG, **slower, "env_config": {"image": image}, "model": model})
     assert greedy_after(trainer, 20) > 0.93
 
 
@@ -135,12 +135,12 @@ class TestValueOfAnEndlessTask:
 
 
 class TruncationIsTermination:
-    def postprocess_rows(self, fragment):
+    def postprocess(self, fragment, values):
         fragment["terminateds"] |= fragment["truncateds"]
-        return super().postprocess_rows(fragment)  # type: ignore[misc]
+        return super().postprocess(fragment, values)  # type: ignore[misc]
 
 
-class MistakenPPO(TruncationIsTermination, PPOPolicy):
+class MistakenPPO(TruncationIsTermination, PPO):
     pass
 
 
@@ -148,7 +148,7 @@ class TruncatingPPO(PPOTrainer):
     policy_class = MistakenPPO
 
 
-class MistakenIMPALA(TruncationIsTermination, IMPALAPolicy):
+class MistakenIMPALA(TruncationIsTermination, IMPALA):
     pass
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rollax import PPOTrainer, Trainer, load_policy
 from rollax.algorithms.checkpoint import trainer_class_of
-from rollax.algorithms.pg import PGPolicy
+from rollax.algorithms.pg import PG
 from rollax.errors import CheckpointError, ConfigError
 from tests.algorithms.envs import MaskedCartPole, TwoAgents
 from tests.algorithms.own_code import Lean, Linear
@@ -64,11 +64,11 @@ def test_dict_observations_with_a_mask(tmp_path):
 
 
 def test_a_policy_of_another_algorithm_is_loaded_by_its_id(tmp_path):
-    policies = {"ppo": None, "pg": (PGPolicy, None, None, {"lr": 0.5})}
+    policies = {"ppo": None, "pg": (PG, None, None, {"lr": 0.5})}
     multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: "ppo", "policies_to_train": ["ppo"]}
     trainer, path = trained(tmp_path, "CartPole-v1", multiagent=multiagent)
     policy = load_policy(path, "pg")
-    assert type(policy.policy) is PGPolicy
+    assert policy.policy.made_by is PG
     assert policy.policy.config.lr == 0.5
     obs = np.ones(4, np.float32)
     assert policy.compute_single_action(obs) == trainer.compute_single_action(obs, policy_id="pg")

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from rollax import (
-    DQNPolicy,
+    DQN,
     DQNTrainer,
     ExternalEnv,
     ExternalMultiAgentEnv,
+    JaxPolicy,
     MultiAgentEnv,
     Policy,
     PolicyError,
@@ -209,7 +210,7 @@ class Teacher(Policy):
         return (obs_batch[:, 2].astype(np.int64) % 4).tolist(), [], {}
 
 
-class Watching(DQNPolicy):
+class WatchingPolicy(JaxPolicy):
     """Learns from its own rows and from those of all other agents in its episodes."""
 
     read = ("obs", "rewards", "terminateds", "truncateds", "trajectory_id")
@@ -222,9 +223,13 @@ class Watching(DQNPolicy):
         return SampleBatch.concat_samples(map(super().postprocess_trajectory, seen))
 
 
+class Watching(DQN):
+    policy_class = WatchingPolicy
+
+
 class TestRowsOfOthers:
     @pytest.mark.parametrize("fragment", [1, 4, 60])
-    @pytest.mark.parametrize("teacher", [Teacher, DQNPolicy])
+    @pytest.mark.parametrize("teacher", [Teacher, DQN])
     def test_are_stored_like_its_own(self, fragment, teacher):
         multiagent = {
             "policies": {"student": PolicySpec(Watching, config={"gamma": 0.5}), "teacher": PolicySpec(teacher)},

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import BatchError, PGConfig, PGTrainer, RolloutWorker, SampleBatch
-from rollax.algorithms.pg import PGPolicy
+from rollax import BatchError, JaxPolicy, PGConfig, PGTrainer, RolloutWorker, SampleBatch
+from rollax.algorithms.pg import PG
 from rollax.batch import Fragment
 from rollax.policy.minibatches import Minibatches
 from tests.algorithms.envs import Corridor
@@ -19,7 +19,7 @@ TABLE = {"model": {"custom_model": Table}, "seed": 0}
 
 
 def make(states=4, **config):
-    return PGPolicy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
+    return PG.make_policy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
 
 
 def test_loss_and_gradient():
@@ -56,13 +56,15 @@ def test_returns_end_with_the_segment():
     )
     policy.postprocess_rows(batch)
     np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.4, 4, 5), rtol=1e-6)
-    with pytest.raises(BatchError, match=r"not a Fragment.\n +where: +policy 'default_policy', postprocessing"):
+    with pytest.raises(
+        BatchError, match=r"not a Fragment.\n +where: +policy 'default_policy', algorithm PG, postprocess"
+    ):
         policy.postprocess_rows(SampleBatch(batch.to_dict()))
 
 
 def test_batches_hold_whole_episodes():
     worker = RolloutWorker(
-        Corridor, PGPolicy, config=PGConfig(**TABLE, gamma=0.5, num_envs_per_worker=2, train_batch_size=20)
+        Corridor, PG, config=PGConfig(**TABLE, gamma=0.5, num_envs_per_worker=2, train_batch_size=20)
     )
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)
@@ -75,12 +77,12 @@ def test_batches_hold_whole_episodes():
 def test_one_gradient_step_per_iteration_on_standardized_returns():
     trainer = PGTrainer(env=Corridor, config={**TABLE, "gamma": 0.5, "train_batch_size": 12, "lr": 0.01})
     policy = trainer.get_policy()
-    assert isinstance(policy, PGPolicy)
+    assert isinstance(policy, JaxPolicy)
     batches = []
     learn = policy.learn_on_batch
 
     def spy(batch):
-        batches.append(policy.train_columns(batch)["advantages"])
+        batches.append(policy.algorithm.drawn(batch, policy.learning_rng)["advantages"])
         return learn(batch)
 
     policy.learn_on_batch = spy

@@ -11,7 +11,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError
-from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy, VDNConfig
+from rollax.algorithms.qmix import QMIX, QMIXConfig, VDNConfig
 from rollax.batch import Fragment
 from rollax.core import trees
 from rollax.models.outputs import Outputs
@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 
 
 def policy_with(mixer, **options):
-    return with_table(QMIXPolicy(LINE, TWO, {**SMALL, "mixer": mixer, **options}), TABLE, TARGET_TABLE)
+    return with_table(QMIX.make_policy(LINE, TWO, {**SMALL, "mixer": mixer, **options}), TABLE, TARGET_TABLE)
 
 
 class TestLossOfRows:
@@ -96,7 +96,7 @@ class TestLossOfRows:
             assert np.array_equal(policy.targets[KERNEL], policy.params[KERNEL]) == (update == 2)
 
     def test_members_with_agent_ids_may_differ(self):
-        policy = QMIXPolicy(LINE, TWO, {**SMALL, "agent_ids": True})
+        policy = QMIX.make_policy(LINE, TWO, {**SMALL, "agent_ids": True})
         # state one-hot, then the number: member 1 prefers action 1
         policy = with_table(policy, [[0, 0.5], [0, 0.5], [0, 0.5], [1, 0], [0, 1]])
         actions, _, _ = policy.compute_actions((np.array([0, 1]), np.array([0, 1])), explore=False)
@@ -140,20 +140,26 @@ def trajectory(first_state=(0.0, 0.0), end="terminated"):
     return Fragment(SampleBatch(columns)[:3].to_dict(), [2], after)
 
 
+class AtOnce(QMIX):
+    """Learns from a whole batch in one step."""
+
+    def make_plan(self):
+        return replace(super().make_plan(), minibatch_size=None)
+
+
 class TestLossOfSequences:
     table = [[0.0, 0.5], [1.0, 0.0], [0.0, 2.0]]
 
     def drawn(self, batch, **options):
         """The errors of all sequences, the loss, and the policy."""
         model = {"custom_model": Running, "max_seq_len": 4, **options.pop("model", {})}
-        policy = QMIXPolicy(LINE, TWO, {**SMALL, "mixer": "vdn", "lr": 0.0, **options, "model": model})
+        policy = AtOnce.make_policy(LINE, TWO, {**SMALL, "mixer": "vdn", "lr": 0.0, **options, "model": model})
         weights = {name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()}
         policy.set_weights({**weights, "network.table": np.asarray(self.table, np.float32)})
         replayed = policy.replayed
         buffer = DrawsAll(100, gamma=policy.config.gamma, n_step=policy.config.n_step, columns=replayed.columns)
         buffer.add(batch)
         sequences = buffer.sample_sequences(0, replayed.length, RNG, burn_in=replayed.burn_in, aligned=True)
-        policy.plan = replace(policy.plan, minibatch_size=None)
         return policy.learn_on_batch(sequences)
 
     # The sums of the states are 0, 1, 3 for `left` and 1, 3, 5 for `right`. All actions are 0:
@@ -231,27 +237,27 @@ class TestRefuses:
     )
     def test_spaces(self, observed, acted, message):
         with pytest.raises(SpaceError, match=f"(?s){message}"):
-            QMIXPolicy(observed, acted, SMALL)
+            QMIX.make_policy(observed, acted, SMALL)
 
     def test_priorities_of_sequences(self):
         config = {**SMALL, "model": {"use_gru": True}, "prioritized_replay": True}
         with pytest.raises(ConfigError, match="prioritized_replay"):
-            QMIXPolicy(LINE, TWO, config)
-        QMIXPolicy(LINE, TWO, {**SMALL, "prioritized_replay": True})
+            QMIX.make_policy(LINE, TWO, config)
+        QMIX.make_policy(LINE, TWO, {**SMALL, "prioritized_replay": True})
 
     @pytest.mark.parametrize("key", ["burn_in", "zero_init_states"])
     def test_settings_of_sequences_for_a_model_without_memory(self, key):
         with pytest.raises(ConfigError, match=f"'{key}'(.*\n)+.*a model with memory"):
-            QMIXPolicy(LINE, TWO, {**SMALL, key: 1})
+            QMIX.make_policy(LINE, TWO, {**SMALL, key: 1})
 
     def test_an_unknown_key_of_the_global_state(self):
         # With an existing key the members could act on the state.
         member = spaces.Dict({"seen": spaces.Discrete(2), "state": spaces.Discrete(9)})
         group = spaces.Tuple([member] * 2)
         with pytest.raises(ConfigError, match=r"got: +global_state\n +expected: one of \['seen', 'state'\]"):
-            QMIXPolicy(group, TWO, {**SMALL, "state_key": "global_state"})
+            QMIX.make_policy(group, TWO, {**SMALL, "state_key": "global_state"})
         with pytest.raises(ConfigError, match="members that observe a Dict, not Discrete"):
-            QMIXPolicy(LINE, TWO, {**SMALL, "state_key": "global_state"})
+            QMIX.make_policy(LINE, TWO, {**SMALL, "state_key": "global_state"})
 
 
 class TestConfig:

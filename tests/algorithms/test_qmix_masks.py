@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import EnvError, SpaceError
-from rollax.algorithms.qmix import QMIXPolicy
+from rollax.algorithms.qmix import QMIX
 from tests.algorithms.group_tables import SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 
 MASKED = spaces.Tuple(
@@ -28,7 +28,7 @@ class TestMasks:
     config = {**SMALL, "mixer": "vdn", "double_q": False, "lr": 0.0}
 
     def test_each_member_obeys_its_mask(self):
-        policy = QMIXPolicy(MASKED, TWO, {**self.config, "initial_epsilon": 1.0})
+        policy = QMIX.make_policy(MASKED, TWO, {**self.config, "initial_epsilon": 1.0})
         obs = masked([0] * 300, [1] * 300, [[[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 1], [1, 1]]] * 100)
         for explore in (True, False):
             (lefts, rights), _, _ = policy.compute_actions(obs, explore=explore)
@@ -41,7 +41,7 @@ class TestMasks:
     def test_low_values_of_valid_actions_are_above_those_of_invalid_ones(self):
         low = np.array(TABLE, np.float32)
         low[...] = -3e38
-        policy = with_table(QMIXPolicy(MASKED, TWO, {**self.config, "initial_epsilon": 0.5}), low, low)
+        policy = with_table(QMIX.make_policy(MASKED, TWO, {**self.config, "initial_epsilon": 0.5}), low, low)
         obs = masked([0] * 64, [1] * 64, [[[1, 0], [0, 1]], [[0, 1], [1, 0]]] * 32)
         for explore in (True, False):
             (lefts, rights), _, _ = policy.compute_actions(obs, explore=explore)
@@ -50,7 +50,7 @@ class TestMasks:
 
     @pytest.mark.long
     def test_targets_exclude_invalid_actions(self):
-        policy = with_table(QMIXPolicy(MASKED, TWO, self.config), TABLE, TARGET_TABLE)
+        policy = with_table(QMIX.make_policy(MASKED, TWO, self.config), TABLE, TARGET_TABLE)
         obs = masked([0, 2], [1, 0], np.ones((2, 2, 2)))
         # At state 1 `left` has only action 0, worth 2 and not 8: y = 1 + (2 + 7) / 2 = 5.5, Q_tot = 4.5
         new_obs = masked([1, 0], [2, 0], [[[1, 0], [1, 1]], [[1, 1], [1, 1]]])
@@ -61,20 +61,20 @@ class TestMasks:
     @pytest.mark.parametrize(("mixer", "errors"), [("vdn", [4.5, 2.0]), (None, [2.25, 1.0])])
     def test_absent_members_count_nothing(self, mixer, errors):
         # `right` is absent. Row 0: Q(0, 1) = 0.5 against 1 + 8 / 2 = 5. Row 1: 0 against 2.
-        policy = with_table(QMIXPolicy(MASKED, TWO, {**self.config, "mixer": mixer}), TABLE, TARGET_TABLE)
+        policy = with_table(QMIX.make_policy(MASKED, TWO, {**self.config, "mixer": mixer}), TABLE, TARGET_TABLE)
         gone = [[1, 1], [0, 0]]
         obs, new_obs = masked([0, 2], [0, 0], [gone, gone]), masked([1, 0], [0, 0], [gone, gone])
         stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
         np.testing.assert_allclose(stats["td_error"], errors, rtol=1e-5)
 
     def test_a_mask_of_zeros_is_refused(self):
-        policy = QMIXPolicy(MASKED, TWO, self.config)
+        policy = QMIX.make_policy(MASKED, TWO, self.config)
         obs = masked([1, 1], [2, 0], [[[1, 1], [1, 0]], [[1, 0], [0, 0]]])
         with pytest.raises(EnvError, match=r"(?s)row 1 of 2, member 1 of 2.*at least one 1"):
             policy.compute_actions(obs)
 
     def test_absent_members_have_masks_of_zeros(self):
-        policy = QMIXPolicy(MASKED, TWO, self.config)
+        policy = QMIX.make_policy(MASKED, TWO, self.config)
         obs = masked([1], [0], [[[0, 1], [0, 0]]])
         obs[1]["state"][:] = 0
         assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [1]
@@ -86,10 +86,10 @@ class TestMasks:
             r"fix: +move the mask"
         )
         with pytest.raises(SpaceError, match=message):
-            QMIXPolicy(observed, TWO, self.config)
+            QMIX.make_policy(observed, TWO, self.config)
 
     def test_an_acting_group_requires_a_present_member(self):
-        policy = QMIXPolicy(MASKED, TWO, self.config)
+        policy = QMIX.make_policy(MASKED, TWO, self.config)
         obs = masked([0], [0], [[[0, 0], [0, 0]]])
         for member in obs:
             member["state"][:] = 0
@@ -97,7 +97,7 @@ class TestMasks:
             policy.compute_actions(obs)
 
     def test_an_acting_group_with_a_filter_requires_a_present_member(self):
-        policy = QMIXPolicy(MASKED, TWO, {**self.config, "observation_filter": "MeanStdFilter"})
+        policy = QMIX.make_policy(MASKED, TWO, {**self.config, "observation_filter": "MeanStdFilter"})
         obs = masked([1], [2], [[[1, 0], [0, 0]]])
         assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [0]
         with pytest.raises(EnvError, match="member 0"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax import DQNPolicy, SampleBatch, Trainer
+from rollax import DQN, SampleBatch, Trainer
 from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
 from tests.algorithms.group_envs import Lift, Roll, TwoStep, paired
 from tests.algorithms.results import assert_same_weights
@@ -69,7 +69,7 @@ def test_groups_with_leaving_members_beside_another_policy(model):
         "mixer": "qmix",
         "model": model,
         "multiagent": {
-            "policies": {"team": None, "single": (DQNPolicy, None, None, {"train_batch_size": 4, "model": FLAT})},
+            "policies": {"team": None, "single": (DQN, None, None, {"train_batch_size": 4, "model": FLAT})},
             "policy_mapping_fn": lambda agent_id: "team" if agent_id == "team" else "single",
         },
     }

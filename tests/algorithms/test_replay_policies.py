@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ApexDQNTrainer, ConfigError, DQNPolicy, DQNTrainer, Policy, PolicyError, PolicySpec, PPOPolicy
+from rollax import DQN, PPO, ApexDQNTrainer, ConfigError, DQNTrainer, Policy, PolicyError, PolicySpec
 from rollax.algorithms.dqn import DQNConfig
 from rollax.algorithms.registry import get_trainer_class
 from rollax.batch import SampleBatch
@@ -51,15 +51,15 @@ class Counter(gym.Env):
         return np.array([self.steps], np.float32), 1.0, self.steps == 3, False, {}
 
 
-class KnowingWhatCameNext(DQNPolicy):
+class KnowingWhatCameNext(DQN):
     """Stores the next observation in a column of its own, and its own priorities, which learning does not change."""
 
     replayed_columns = ("next_obs", "priorities")
 
-    def postprocess_rows(self, fragment):
+    def postprocess(self, fragment, values):
         fragment["next_obs"] = fragment.following("obs")
         fragment["priorities"] = 1.0 * (fragment["obs"][:, 0] == 2)
-        return super().postprocess_rows(fragment)
+        return super().postprocess(fragment, values)
 
     def loss(self, *args):
         loss, statistics = super().loss(*args)
@@ -90,15 +90,15 @@ class TestPolicies:
 
     @pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
     def test_on_policy_ones_are_refused(self, trainer_class):
-        message = r"cannot learn from replayed experience(.|\n)*policy 'left', class PPOPolicy(.|\n)*policies_to_train"
+        message = r"cannot learn from replayed experience(.|\n)*policy 'left', algorithm PPO(.|\n)*policies_to_train"
         with pytest.raises(PolicyError, match=message + r"(.|\n)*two-trainers\.md"):
-            trainer_class(TwoAgents, two(PPOPolicy))
-        trainer_class(TwoAgents, two(PPOPolicy, policies_to_train=["right"])).stop()
+            trainer_class(TwoAgents, two(PPO))
+        trainer_class(TwoAgents, two(PPO, policies_to_train=["right"])).stop()
 
     @pytest.mark.parametrize("name", ["PPO", "IMPALA", "A3C"])
     def test_policies_with_replay_are_refused_without_a_buffer(self, name):
-        multiagent = two(DQNPolicy)["multiagent"]
-        message = r"but this trainer replays none(.|\n)*policy 'left', class DQNPolicy(.|\n)*policies_to_train"
+        multiagent = two(DQN)["multiagent"]
+        message = r"but this trainer replays none(.|\n)*policy 'left', algorithm DQN(.|\n)*policies_to_train"
         with pytest.raises(PolicyError, match=message):
             get_trainer_class(name)(TwoAgents, {"multiagent": multiagent})
         others = {**multiagent, "policies_to_train": ["right"]}
@@ -145,7 +145,7 @@ class TestKeys:
 def test_a_row_drawn_again_has_the_error_of_its_last_update():
     box = gym.spaces.Box(-1, 1, (2,), np.float32)
     config = {"train_batch_size": 2, "lr": 0.01, "seed": 0, "model": {"fcnet_hiddens": (8,)}}
-    policy = DQNPolicy(box, gym.spaces.Discrete(2), config)
+    policy = DQN.make_policy(box, gym.spaces.Discrete(2), config)
     drawn = SampleBatch(
         {
             "obs": np.full((6, 2), 0.5, np.float32),

@@ -9,7 +9,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, Outputs, SpaceError
-from rollax.algorithms.sac import SACConfig, SACPolicy
+from rollax.algorithms.sac import SAC, SACConfig
 from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
@@ -41,7 +41,7 @@ def tables(policy, actor, critics):
 
 
 def policy_with(actions, actor, critics, target_critics, observations=LINE, **options):
-    policy = SACPolicy(observations, actions, {**SMALL, **options})
+    policy = SAC.make_policy(observations, actions, {**SMALL, **options})
     policy.set_weights(tables(policy, actor, target_critics))
     targets = {name: jnp.array(value) for name, value in policy.targets.items()}
     policy.set_weights(tables(policy, actor, critics))
@@ -130,7 +130,7 @@ class TestContinuous:
     def test_noise_is_new_at_every_use(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics)
         batch = two_rows(actions=f32(0.2, -0.4)[:, None])
-        columns = [policy.train_columns(batch) for _ in range(2)]
+        columns = [policy.algorithm.drawn(batch, policy.learning_rng) for _ in range(2)]
         drawn = [column[name] for column in columns for name in ("noise", "next_noise")]
         assert all(numbers.shape == (2, 1) for numbers in drawn)
         assert len(np.unique(drawn)) == 8
@@ -189,7 +189,7 @@ class TestDiscrete:
         np.testing.assert_allclose(gradients["log_alpha"], -(0.679284 - 0.627741), rtol=1e-3)
 
     def test_actions_that_a_custom_model_masks_are_excluded(self):
-        policy = SACPolicy(LINE, spaces.Discrete(3), {"model": {"custom_model": Masking}, "seed": 0})
+        policy = SAC.make_policy(LINE, spaces.Discrete(3), {"model": {"custom_model": Masking}, "seed": 0})
         gradients, stats = policy.compute_gradients(two_rows(actions=np.array([0, 1])))
         # Two actions, equally likely and worth 0; α = 1: y = 1 + ½ log 2, and 2
         np.testing.assert_allclose(stats["entropy"], np.log(2), rtol=1e-6)
@@ -222,20 +222,20 @@ class TestDiscrete:
 class TestRefuses:
     @pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 2]), spaces.Tuple([BOX, BOX])], ids=str)
     def test_other_actions(self, space):
-        with pytest.raises(SpaceError, match=r"one discrete choice(.|\n)*SACPolicy(.|\n)*use PPO"):
-            SACPolicy(LINE, space, SMALL)
+        with pytest.raises(SpaceError, match=r"one discrete choice(.|\n)*SAC(.|\n)*use PPO"):
+            SAC.make_policy(LINE, space, SMALL)
 
     def test_bounds_that_are_not_finite(self):
-        with pytest.raises(SpaceError, match=r"finite bounds(.|\n)*SACPolicy"):
-            SACPolicy(LINE, spaces.Box(-1, np.inf, (2,), np.float32), SMALL)
+        with pytest.raises(SpaceError, match=r"finite bounds(.|\n)*SAC"):
+            SAC.make_policy(LINE, spaces.Box(-1, np.inf, (2,), np.float32), SMALL)
 
     def test_noise_for_discrete_actions(self):
         with pytest.raises(ConfigError, match="not continuous"):
-            SACPolicy(LINE, spaces.Discrete(2), {**SMALL, "exploration": "GaussianNoise"})
+            SAC.make_policy(LINE, spaces.Discrete(2), {**SMALL, "exploration": "GaussianNoise"})
 
     def test_unsupported_models(self):
         with pytest.raises(ConfigError, match=r"model\.use_gru"):
-            SACPolicy(LINE, BOX, {**SMALL, "model": {"use_gru": True}})
+            SAC.make_policy(LINE, BOX, {**SMALL, "model": {"use_gru": True}})
 
     def test_numbers_out_of_range(self):
         for key, value in {"initial_alpha": 0.0, "tau": 2.0, "alpha_lr": -1.0}.items():

@@ -187,15 +187,15 @@ FORGED = [
     "rollax.env.registry:env_creator",
     "rollax.env.recording:RecordingCreator",
     "rollax.algorithms.ppo:PPOTrainer",
-    "rollax.algorithms.load_policy:PPOPolicy",
-    "rollax.algorithms.apex:DQNPolicy",
-    "rollax.algorithms.ppo:PPOPolicy.__init__",
-    "rollax.algorithms.ppo:PPOPolicy.__init__.__globals__",
+    "rollax.algorithms.load_policy:PPO",
+    "rollax.algorithms.apex:DQN",
+    "rollax.algorithms.ppo:PPO.__init__",
+    "rollax.algorithms.ppo:PPO.__init__.__globals__",
     "rollax.policy.policy:Policy",
-    "rollax.no_such_module:PPOPolicy",
+    "rollax.no_such_module:PPO",
     "rollax.algorithms.ppo",
-    "rollax.algorithms..ppo:PPOPolicy",
-    "rollax:PPOPolicy",
+    "rollax.algorithms..ppo:PPO",
+    "rollax:PPO",
     "tests.algorithms.own_code:Lean",
     "os:system",
     ":",
@@ -235,7 +235,7 @@ def test_a_file_names_no_code_without_the_callers_word(field):
 
 
 def test_a_file_names_policies_of_rollax_where_a_policy_belongs():
-    path = "rollax.algorithms.ppo:PPOPolicy"
+    path = "rollax.algorithms.ppo:PPO"
     for field in FIELDS:
         left = list(missing_code(decode_config(put(field, {"$code": path}))))
         assert (

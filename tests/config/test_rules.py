@@ -17,7 +17,7 @@ from rollax.algorithms.a3c import A2CConfig, A3CConfig
 from rollax.algorithms.apex import ApexDDPGConfig, ApexDQNConfig
 from rollax.algorithms.appo import APPOConfig
 from rollax.algorithms.ddpg import TD3Config
-from rollax.algorithms.dqn import DQNConfig, DQNPolicy, RainbowConfig
+from rollax.algorithms.dqn import DQN, DQNConfig, RainbowConfig
 from rollax.algorithms.impala import IMPALAConfig
 from rollax.algorithms.pg import PGConfig
 from rollax.algorithms.ppo import PPOConfig
@@ -186,7 +186,7 @@ def test_a_restored_config_gives_policies_of_other_algorithms_what_it_gave_them(
     restored = PPOConfig.from_json(json.loads(json.dumps(config.to_json())), seed=1)
     assert restored.model_fields_set == {"gamma", "seed"}
     for one in (config, restored, restored.changed(explore=False)):
-        of_policy = one.for_policy(DQNPolicy.config_class)
+        of_policy = one.for_policy(DQN.config_class)
         assert (of_policy.gamma, of_policy.lr) == (0.5, DQNConfig().lr)
 
 

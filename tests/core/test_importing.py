@@ -78,9 +78,9 @@ IMPORTS = {
     "__init__.py": {"importlib.import_module"},  # the table of public names
     "algorithms/registry.py": {"importlib.import_module"},  # the table of algorithms
     "cli/console.py": {"importlib.import_module"},  # --import
-    "data/formats/common.py": {"gymnasium.make"},  # of id_without_module
-    "data/formats/d4rl.py": {"gymnasium.spec"},  # of a name without a module
-    "data/formats/minari_format.py": {"MinariStorage.read"},  # of metadata with spaces
+    "offline/formats/common.py": {"gymnasium.make"},  # of id_without_module
+    "offline/formats/d4rl.py": {"gymnasium.spec"},  # of a name without a module
+    "offline/formats/minari_format.py": {"MinariStorage.read"},  # of metadata with spaces
     "env/atari.py": {"gym.make", "gym.make_vec", "gym.spec"},  # of ids in Gymnasium's registry
     "env/multi_agent/pettingzoo_env.py": {"pettingzoo.make"},  # of names in PettingZoo's registry
     "env/registry.py": {"gym.make", "gym.spec", "load_env_creator", "pickle.loads"},

@@ -94,7 +94,12 @@ def test_attributes_of_episodes():
 
 @pytest.mark.parametrize(
     ("name", "ours"),
-    [("PPO", "PPOTrainer"), ("TD3", "TD3Trainer"), ("DefaultCallbacks", "Callbacks"), ("make_vec_env", "num_envs_per")],
+    [
+        ("PPOConfigs", "PPOConfig"),
+        ("MaskablePPO", "PPOTrainer"),
+        ("DefaultCallbacks", "Callbacks"),
+        ("make_vec_env", "num_envs_per"),
+    ],
 )
 def test_public_names(name, ours):
     with pytest.raises(ImportError, match=f"'{name}'; in rollax: .*{ours}"):
@@ -102,10 +107,10 @@ def test_public_names(name, ours):
 
 
 def test_public_names_are_no_attributes():
-    assert not hasattr(rollax, "PPO")
+    assert not hasattr(rollax, "MaskablePPO")
     assert getattr(rollax, "Monitor", None) is None
-    with pytest.raises(AttributeError, match="'PPO'; in rollax: PPOTrainer"):
-        rollax.PPO  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match="'MaskablePPO'; in rollax: PPOTrainer"):
+        rollax.MaskablePPO  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_classes_of_the_user_that_follow_the_trainers():

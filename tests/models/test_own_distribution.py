@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from examples.autoregressive_actions import FirstThenSecond, KickerPolicy
+from examples.autoregressive_actions import FirstThenSecond, Kicker
 from rollax import SampleBatch
 from rollax.models.distributions.discrete import Categorical
 
@@ -61,7 +61,7 @@ def test_the_mode_is_the_likeliest_second_choice_of_the_likeliest_first():
 
 def test_a_policy_acts_and_reports_by_it():
     seen, choices = spaces.Box(0, 1, (1,), np.float32), spaces.MultiDiscrete([FIRST, SECOND])
-    policy = KickerPolicy(seen, choices, {"model": {"fcnet_hiddens": (4,)}, "seed": 0})
+    policy = Kicker.make_policy(seen, choices, {"model": {"fcnet_hiddens": (4,)}, "seed": 0})
     actions, _, fetches = policy.compute_actions(np.linspace(0, 1, ROWS, dtype=np.float32)[:, None])
     assert actions.shape == (ROWS, 2)
     found = np.log(table(fetches[SampleBatch.ACTION_DIST_INPUTS])[np.arange(ROWS), *actions.T])

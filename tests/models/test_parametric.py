@@ -13,7 +13,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import SampleBatch
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import ShapeError, SpaceError
 from rollax.models.config import ModelConfig
@@ -82,7 +82,7 @@ class TestHead:
         assert np.ptp(logits, axis=1).max() > 0
 
     def test_the_first_policy_is_almost_uniform_over_the_valid_slots(self):
-        policy, obs = PPOPolicy(SPACE, ACTIONS, {"seed": 0}), observations(200)
+        policy, obs = PPO.make_policy(SPACE, ACTIONS, {"seed": 0}), observations(200)
         _, _, fetches = policy.compute_actions(obs)
         probabilities = np.asarray(jax.nn.softmax(fetches["action_dist_inputs"]))
         valid = obs["action_mask"] == 1
@@ -111,7 +111,7 @@ SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 0}
 @pytest.mark.parametrize("name", long_except({"PPO", "BC", "APEX"}, [*ON_POLICY, *REPLAYED, *SEARCHED]))
 def test_empty_slots_are_never_chosen(name):
     policy_class, obs = get_trainer_class(name).policy_class, observations(300)
-    policy = policy_class(SPACE, spaces.Discrete(SLOTS, start=2), SMALL)
+    policy = policy_class.make_policy(SPACE, spaces.Discrete(SLOTS, start=2), SMALL)
     for explore in (True, False):
         actions, _, _ = policy.compute_actions(obs, explore=explore)
         assert obs["action_mask"][np.arange(300), actions - 2].all()
@@ -139,7 +139,7 @@ def transitions(rows: int = 6) -> dict[str, Any]:
 
 class TestEmptySlots:
     def test_their_content_does_not_matter_when_acting(self):
-        obs, policy = observations(50), PPOPolicy(SPACE, ACTIONS, {"seed": 0})
+        obs, policy = observations(50), PPO.make_policy(SPACE, ACTIONS, {"seed": 0})
         before, after = (
             policy.compute_actions(each, explore=False)[2]["action_dist_inputs"] for each in (obs, filled_with(obs, 1))
         )
@@ -150,7 +150,7 @@ class TestEmptySlots:
         batch, found = transitions(), []
         other = {**batch, "obs": filled_with(batch["obs"], 1), "new_obs": filled_with(batch["new_obs"], 2)}
         for columns in (batch, other):
-            policy = get_trainer_class(name).policy_class(SPACE, ACTIONS, {**SMALL, "train_batch_size": 6})
+            policy = get_trainer_class(name).policy_class.make_policy(SPACE, ACTIONS, {**SMALL, "train_batch_size": 6})
             found.append(policy.compute_gradients(SampleBatch(columns)))
         (gradients, stats), (others, other_stats) = found
         assert any(np.abs(gradient).max() > 0 for name, gradient in gradients.items() if "key" in name)
@@ -162,7 +162,7 @@ class TestEmptySlots:
 
 def by_hand(name: str) -> tuple[Any, Any, dict[str, Any]]:
     """A policy, its model without masks, and transitions with random numbers in empty slots."""
-    policy: Any = get_trainer_class(name).policy_class(SPACE, ACTIONS, {**SMALL, "train_batch_size": 12})
+    policy: Any = get_trainer_class(name).policy_class.make_policy(SPACE, ACTIONS, {**SMALL, "train_batch_size": 12})
     batch = transitions(12)
     batch |= {"obs": filled_with(batch["obs"], 1), "new_obs": filled_with(batch["new_obs"], 2)}
     return policy, jax.jit(policy.split.merge(policy.params, policy.extra)), batch
@@ -220,7 +220,7 @@ class TestRefused:
     def test_spaces_that_do_not_fit(self, changes, action_space, words):
         parts = {key: space for key, space in {**SPACE.spaces, **changes}.items() if space is not None}
         with pytest.raises(SpaceError) as refusal:
-            PPOPolicy(spaces.Dict(parts), action_space, {"seed": 0})
+            PPO.make_policy(spaces.Dict(parts), action_space, {"seed": 0})
         assert all(word in str(refusal.value) for word in words), refusal.value
 
     def test_other_spaces_pass(self):
@@ -228,7 +228,9 @@ class TestRefused:
         check_parametric(SEEN, spaces.Box(-1, 1, (5,), np.float32))
 
     def test_a_mask_of_another_number_of_slots(self):
-        policy = PPOPolicy(spaces.Dict({**SPACE.spaces, "action_mask": spaces.MultiBinary(3)}), ACTIONS, {"seed": 0})
+        policy = PPO.make_policy(
+            spaces.Dict({**SPACE.spaces, "action_mask": spaces.MultiBinary(3)}), ACTIONS, {"seed": 0}
+        )
         columns = {
             "seen": np.zeros((1, 2)),
             "avail_actions": np.zeros((1, SLOTS, SIZE)),

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ConfigError, DQNConfig, DQNTrainer, SACConfig, SACPolicy, SampleBatch
+from rollax import SAC, ConfigError, DQNConfig, DQNTrainer, SACConfig, SampleBatch
 from rollax.algorithms.apex import ApexDQNTrainer
 from rollax.algorithms.trainer import Trainer
 from rollax.offline.batch_replay import BatchReplayOptimizer
@@ -189,7 +189,7 @@ class TestWithFreshExperience:
     def test_actors_go_online_without_random_actions(self):
         spaces = OBSERVATIONS, gym.spaces.Box(-1, 1, (1,), np.float32)
         for then_online in (False, True):
-            policy = SACPolicy(*spaces, {"input": {"sampler": 1, "data": 1}, "then_online": then_online})
+            policy = SAC.make_policy(*spaces, {"input": {"sampler": 1, "data": 1}, "then_online": then_online})
             assert isinstance(policy.exploration, RandomAtFirst) == (not then_online)
         with pytest.raises(ConfigError, match=r"random_steps has no effect(.|\n)*then_online"):
             SACConfig(input="data", then_online=True, random_steps=5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Tuple
 
-from rollax import ConfigError, DQNPolicy, DQNTrainer, NonFiniteError, QMIXTrainer
+from rollax import DQN, ConfigError, DQNTrainer, NonFiniteError, QMIXTrainer
 from rollax.algorithms.trainer import Trainer
 from rollax.offline.column_files import ColumnWriter
 from rollax.offline.writer import DatasetWriter
@@ -74,12 +74,12 @@ def test_files_are_used_again_while_the_data_is_the_same(line, tmp_path, monkeyp
 
 
 def test_columns_of_own_code_are_decoded_for_every_run(line, tmp_path):
-    class Policy(DQNPolicy):
+    class Policy(DQN):
         replayed_columns = ("scaled",)
 
-        def postprocess_rows(self, fragment):
+        def postprocess(self, fragment, values):
             fragment["scaled"] = np.float32(self.config.gamma) * fragment["rewards"]
-            return super().postprocess_rows(fragment)
+            return super().postprocess(fragment, values)
 
     class OwnTrainer(DQNTrainer):
         policy_class = Policy

@@ -9,9 +9,9 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, SpaceError
-from rollax.algorithms.dqn import DQNPolicy
-from rollax.algorithms.sac import SACPolicy
-from rollax.offline.cql import CQLConfig, CQLPolicy, DiscreteCQLPolicy
+from rollax.algorithms.dqn import DQN
+from rollax.algorithms.sac import SAC
+from rollax.offline.cql import CQL, CQLConfig, DiscreteCQL
 from tests.algorithms.tables import f32, two_rows
 from tests.algorithms.test_sac import BOX, LINE, tables
 
@@ -66,8 +66,8 @@ class TestContinuous:
         sums = exponents.sum(axis=2)
         return np.log(sums) - taken, exponents / sums[..., None]
 
-    def policy(self, policy_class=CQLPolicy, **options):
-        policy = policy_class(LINE, BOX, {**SMALL, **options})
+    def policy(self, policy_class=CQL, **options):
+        policy = policy_class.make_policy(LINE, BOX, {**SMALL, **options})
         weights = tables(policy, self.actor, self.critics)
         if "log_multiplier" in weights:
             weights["log_multiplier"] = np.float32(math.log(2))
@@ -89,7 +89,7 @@ class TestContinuous:
     @pytest.mark.long
     def test_loss_is_that_of_sac_plus_the_gap(self):
         sac = {"actor_lr": 0.1, "critic_lr": 0.1}
-        plain, _, before = self.kernels(self.policy(SACPolicy, **sac))
+        plain, _, before = self.kernels(self.policy(SAC, **sac))
         found, gradients, stats = self.kernels(self.policy(**UNIFORM, deterministic_backup=False, min_q_weight=3.0))
         gaps, _ = self.gaps()
         assert stats["conservative_gap"] == pytest.approx(gaps.mean(), rel=1e-5)
@@ -98,11 +98,11 @@ class TestContinuous:
         assert stats["total_loss"] == pytest.approx(expected, rel=1e-5)
         np.testing.assert_allclose(found, plain + self.added(3.0), rtol=1e-4, atol=1e-6)
         # The sampled actions are constant: the actor learns as in SAC.
-        _, others, _ = self.kernels(self.policy(SACPolicy, **sac))
+        _, others, _ = self.kernels(self.policy(SAC, **sac))
         np.testing.assert_allclose(gradients["actor.head.kernel"], others["actor.head.kernel"], rtol=1e-5, atol=1e-7)
 
     def test_weight_0_gives_sac(self):
-        plain, _, before = self.kernels(self.policy(SACPolicy, actor_lr=0.1, critic_lr=0.1))
+        plain, _, before = self.kernels(self.policy(SAC, actor_lr=0.1, critic_lr=0.1))
         found, _, stats = self.kernels(self.policy(**UNIFORM, deterministic_backup=False, min_q_weight=0.0))
         np.testing.assert_allclose(found, plain, rtol=1e-6)
         assert stats["total_loss"] == before["total_loss"]
@@ -134,13 +134,13 @@ class TestContinuous:
 
     def test_actions_of_more_elements(self):
         box = spaces.Box(-1, 1, (2, 2), np.float32)
-        policy = CQLPolicy(LINE, box, {**SMALL, **UNIFORM})
+        policy = CQL.make_policy(LINE, box, {**SMALL, **UNIFORM})
         stats = policy.learn_on_batch(rows(actions=np.zeros((2, 2, 2), np.float32)))
         assert np.isfinite(stats["conservative_gap"])
 
     def test_refused(self):
         with pytest.raises(SpaceError, match="use DiscreteCQL"):
-            CQLPolicy(LINE, spaces.Discrete(2), SMALL)
+            CQL.make_policy(LINE, spaces.Discrete(2), SMALL)
         with pytest.raises(ConfigError, match="lagrangian_thresh has no effect"):
             CQLConfig(lagrangian_thresh=3.0)
 
@@ -157,7 +157,7 @@ class TestDiscrete:
         if masked:
             space = spaces.Dict({"obs": space, "action_mask": spaces.MultiBinary(3)})
             obs = {"obs": obs, "action_mask": np.array([[1, 1, 1], [1, 1, 0]], np.int8)}
-        policy = policy_class(space, spaces.Discrete(3, start=1), {**self.config, **options})
+        policy = policy_class.make_policy(space, spaces.Discrete(3, start=1), {**self.config, **options})
         weights = {name: np.zeros_like(value) for name, value in policy.get_weights().items()}
         (kernel,) = (name for name in weights if name.endswith("kernel"))
         policy.set_weights({**weights, kernel: self.values.astype(np.float32)})
@@ -165,8 +165,8 @@ class TestDiscrete:
         return gradients[kernel], stats
 
     def test_loss_is_that_of_dqn_plus_the_gap(self):
-        plain, before = self.found(DQNPolicy)
-        found, stats = self.found(DiscreteCQLPolicy, min_q_weight=3.0)
+        plain, before = self.found(DQN)
+        found, stats = self.found(DiscreteCQL, min_q_weight=3.0)
         gaps = np.log([8 / 3, 5 / 2])
         assert stats["conservative_gap"] == pytest.approx(gaps.mean(), rel=1e-5)
         assert stats["total_loss"] == pytest.approx(before["total_loss"] + 3 * gaps.mean(), rel=1e-5)
@@ -174,14 +174,14 @@ class TestDiscrete:
         np.testing.assert_allclose(found, plain + added, rtol=1e-4, atol=1e-6)
 
     def test_masked_actions_are_excluded(self):
-        plain, _ = self.found(DQNPolicy, masked=True)
-        found, stats = self.found(DiscreteCQLPolicy, masked=True)
+        plain, _ = self.found(DQN, masked=True)
+        found, stats = self.found(DiscreteCQL, masked=True)
         assert stats["conservative_gap"] == pytest.approx(np.log([8 / 3, 2]).mean(), rel=1e-5)
         np.testing.assert_allclose((found - plain)[1], [-0.25, 0.25, 0], rtol=1e-4, atol=1e-6)
 
     def test_distributions(self):
         config = {**self.config, "num_atoms": 5, "v_min": -1.0, "v_max": 1.0}
-        policy = DiscreteCQLPolicy(spaces.Discrete(2), spaces.Discrete(3), config)
+        policy = DiscreteCQL.make_policy(spaces.Discrete(2), spaces.Discrete(3), config)
         policy.set_weights({name: np.zeros_like(value) for name, value in policy.get_weights().items()})
         stats = policy.learn_on_batch(rows(actions=np.array([2, 0])))
         assert stats["conservative_gap"] == pytest.approx(math.log(3), rel=1e-5)  # all values are 0

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError
 from rollax.batch import Fragment
-from rollax.offline.iql import IQLConfig, IQLPolicy
+from rollax.offline.iql import IQL, IQLConfig
 from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
@@ -21,7 +21,7 @@ SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "expe
 
 
 def policy_with(actions, actor, values, critics, target_critics, **options):
-    policy = IQLPolicy(LINE, actions, {**SMALL, **options})
+    policy = IQL.make_policy(LINE, actions, {**SMALL, **options})
 
     def tables(critics):
         found = {name: np.zeros(np.shape(value), np.float32) for name, value in policy.get_weights().items()}
@@ -121,7 +121,7 @@ class TestContinuous:
         ],
     )
     def test_fresh_actions_are_those_that_the_environment_received(self, config, stored):
-        policy = IQLPolicy(LINE, spaces.Box(-1, 3, (1,), np.float64), {**SMALL, **config})
+        policy = IQL.make_policy(LINE, spaces.Box(-1, 3, (1,), np.float64), {**SMALL, **config})
         columns = {"obs": np.zeros(4, np.int64), "actions": f32(4, 1, -0.25, -2)[:, None]}
         rows = policy.postprocess_rows(Fragment(columns, [3], {"obs": np.zeros(1, np.int64)}))
         assert rows["actions"].dtype == np.float32
@@ -146,7 +146,7 @@ class TestDiscrete:
 
     def test_masked_actions_are_excluded(self):
         space = spaces.Dict({"obs": spaces.Discrete(1), "action_mask": spaces.MultiBinary(3)})
-        policy = IQLPolicy(space, spaces.Discrete(3), SMALL)
+        policy = IQL.make_policy(space, spaces.Discrete(3), SMALL)
         policy.set_weights({name: np.zeros_like(value) for name, value in policy.get_weights().items()})
         obs = {"obs": np.zeros(2, np.int64), "action_mask": np.array([[1, 0, 1]] * 2, np.int8)}
         _, stats = policy.compute_gradients(two_rows(obs=obs, new_obs=obs, actions=np.array([0, 2])))
@@ -156,9 +156,9 @@ class TestDiscrete:
 class TestRefused:
     def test_spaces(self):
         with pytest.raises(SpaceError, match="MARWIL"):
-            IQLPolicy(LINE, spaces.MultiDiscrete([2, 2]), SMALL)
+            IQL.make_policy(LINE, spaces.MultiDiscrete([2, 2]), SMALL)
         with pytest.raises(SpaceError, match="finite"):
-            IQLPolicy(LINE, spaces.Box(-np.inf, np.inf, (1,), np.float32), SMALL)
+            IQL.make_policy(LINE, spaces.Box(-np.inf, np.inf, (1,), np.float32), SMALL)
 
     @pytest.mark.parametrize(
         ("config", "message"),
@@ -190,7 +190,7 @@ def test_learns_the_rewarded_action(actions):
         "weights": np.ones(512, np.float32),
     }
     config = {"model": {"fcnet_hiddens": (16,)}, "lr": 0.01, "train_batch_size": 64, "seed": 0, "beta": 5.0, "tau": 0.1}
-    policy = IQLPolicy(LINE, actions, config)
+    policy = IQL.make_policy(LINE, actions, config)
     for _ in range(40):
         policy.learn_on_batch(SampleBatch(columns))
     greedy = np.asarray(policy.compute_actions(np.arange(3), explore=False)[0]).ravel()

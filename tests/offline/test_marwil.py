@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch
 from rollax.errors import NonFiniteError
-from rollax.offline.marwil import BCConfig, BCPolicy, MARWILConfig, MARWILPolicy
+from rollax.offline.marwil import BC, MARWIL, BCConfig, MARWILConfig
 from tests.algorithms.tables import Table, f32
 
 TABLE = {"model": {"custom_model": Table}, "seed": 0, "train_batch_size": 3}
@@ -20,8 +20,8 @@ LOGITS = np.log([[0.5, 0.5], [0.25, 0.75], [0.25, 0.75], [0.5, 0.5]])
 CHOICE = spaces.Discrete(2)
 
 
-def policy_of(policy_class=MARWILPolicy, **config):
-    policy = policy_class(spaces.Discrete(4), CHOICE, {**TABLE, **config})
+def policy_of(policy_class=MARWIL, **config):
+    policy = policy_class.make_policy(spaces.Discrete(4), CHOICE, {**TABLE, **config})
     policy.set_weights({**policy.get_weights(), "logits": LOGITS, "values": f32(1, 4, -2, 6)})
     return policy
 
@@ -127,7 +127,7 @@ class TestBC:
     def test_loss_and_gradient(self):
         # BC is MARWIL with β = 0. It reads neither rewards nor next observations.
         batch = SampleBatch({name: rows()[name] for name in ("obs", "actions", "weights")})
-        gradients, stats = policy_of(BCPolicy).compute_gradients(batch)
+        gradients, stats = policy_of(BC).compute_gradients(batch)
         loss = -np.mean(np.log([0.5, 0.25, 0.75]))
         assert stats["policy_loss"] == stats["total_loss"] == pytest.approx(loss, rel=1e-6)
         expected = -np.array([[0.5, -0.5], [0.75, -0.75], [-0.25, 0.25], [0, 0]]) / 3
@@ -141,7 +141,7 @@ class TestBC:
         # ∂/∂log σ = 1 - (a - m)²; the bonus adds -0.1 ∂H/∂log σ = -0.1.
         box, states = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
         config = {"model": {"fcnet_hiddens": (), "free_log_std": True}, "seed": 0, "bc_logstd_coeff": 0.1}
-        policy = BCPolicy(states, box, config)
+        policy = BC.make_policy(states, box, config)
         weights = policy.get_weights()
         zeros = {name: np.zeros_like(value) for name, value in weights.items()}
         policy.set_weights({**zeros, "policy_head.kernel": f32(0.5, 0).reshape(weights["policy_head.kernel"].shape)})
@@ -155,7 +155,7 @@ class TestBC:
 
     def test_masked_actions_are_excluded(self):
         space = spaces.Dict({"obs": spaces.Discrete(1), "action_mask": spaces.MultiBinary(3)})
-        policy = BCPolicy(space, spaces.Discrete(3), {"model": {"fcnet_hiddens": ()}, "seed": 0})
+        policy = BC.make_policy(space, spaces.Discrete(3), {"model": {"fcnet_hiddens": ()}, "seed": 0})
         weights = policy.get_weights()
         policy.set_weights({**weights, "policy_head.kernel": np.zeros_like(weights["policy_head.kernel"])})
         obs = {"obs": np.zeros(2, np.int64), "action_mask": np.array([[1, 0, 1]] * 2, np.int8)}
@@ -165,7 +165,7 @@ class TestBC:
 
     def test_nested_actions(self):
         actions = spaces.Dict({"a": CHOICE, "b": spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,))])})
-        policy = BCPolicy(spaces.Discrete(1), actions, {"model": {"fcnet_hiddens": ()}, "seed": 0})
+        policy = BC.make_policy(spaces.Discrete(1), actions, {"model": {"fcnet_hiddens": ()}, "seed": 0})
         policy.set_weights({name: np.zeros_like(value) for name, value in policy.get_weights().items()})
         taken = {"a": np.array([1, 0]), "b": (np.array([2, 1]), np.zeros((2, 2), np.float32))}
         batch = SampleBatch({"obs": np.zeros(2, np.int64), "actions": taken, "weights": f32(1, 1)})
@@ -189,10 +189,10 @@ class TestMemory:
             }
         )
 
-    def policy(self, policy_class=MARWILPolicy, inputs=(), **config):
+    def policy(self, policy_class=MARWIL, inputs=(), **config):
         model = {"fcnet_hiddens": (), "use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 2, **dict(inputs)}
         sizes = {"train_batch_size": 4, "burn_in": 1, "seed": 0}
-        return policy_class(spaces.Discrete(3), CHOICE, {"model": model, **sizes, **config})
+        return policy_class.make_policy(spaces.Discrete(3), CHOICE, {"model": model, **sizes, **config})
 
     def test_settings_of_sequences(self):
         replayed = self.policy().replayed
@@ -214,14 +214,14 @@ class TestMemory:
     def test_values_after_a_sequence_use_its_memory(self):
         policy = self.policy()
         rows = {"obs": np.array([0, 1, 2]), "state_in": tuple(part[None] for part in policy.memory.initial_state)}
-        first = np.asarray(policy._acting.values(policy.params, policy.extra, rows))
+        first = np.asarray(policy.actor.values(policy.params, policy.extra, rows))
         rows = {"obs": np.array([1, 0, 0]), "state_in": rows["state_in"]}
-        second = np.asarray(policy._acting.values(policy.params, policy.extra, rows))
+        second = np.asarray(policy.actor.values(policy.params, policy.extra, rows))
         advantages = np.array([3 + 0.5 * first[2] - first[1], 2 + 0.5 * second[1] - second[0]])
         _, stats = policy.compute_gradients(self.sequences())
         assert stats["mean_squared_advantage"] == pytest.approx(np.mean(advantages**2), rel=1e-4)
 
-    @pytest.mark.parametrize("policy_class", [BCPolicy, MARWILPolicy])
+    @pytest.mark.parametrize("policy_class", [BC, MARWIL])
     def test_sequences_equal_single_steps(self, policy_class):
         # Actions and rewards of the step before are inputs too. Burn-in rows change the state and nothing else.
         policy = self.policy(policy_class, {"lstm_use_prev_action": True, "lstm_use_prev_reward": True})
@@ -240,10 +240,10 @@ class TestMemory:
         learned, following = [1, 3], [2, 4]
         targets = batch["rewards"][learned] + batch["discounts"][learned] * values[following]
         advantages = targets - values[learned]
-        weights = 1.0 if policy_class is BCPolicy else np.exp(advantages / 10)  # c² = 100
+        weights = 1.0 if policy_class is BC else np.exp(advantages / 10)  # c² = 100
         _, stats = policy.compute_gradients(batch)
         assert stats["policy_loss"] == pytest.approx(-np.mean(weights * logps[learned]), rel=1e-4)
-        if policy_class is MARWILPolicy:
+        if policy_class is MARWIL:
             assert stats["mean_squared_advantage"] == pytest.approx(np.mean(advantages**2), rel=1e-4)
 
 
@@ -278,7 +278,7 @@ def test_bc_learns_the_recorded_actions():
     obs = rng.integers(4, size=512)
     actions = np.where(rng.random(512) < 0.1, 1 - right[obs], right[obs])
     config = {"model": {"fcnet_hiddens": (8,)}, "lr": 0.02, "train_batch_size": 64, "seed": 0}
-    policy = BCPolicy(spaces.Discrete(4), CHOICE, config)
+    policy = BC.make_policy(spaces.Discrete(4), CHOICE, config)
     batch = SampleBatch({"obs": obs, "actions": actions, "weights": np.ones(512, np.float32)})
     for _ in range(20):
         policy.learn_on_batch(batch)
@@ -301,8 +301,8 @@ def test_marwil_learns_the_rewarded_action():
     sizes = {"model": {"fcnet_hiddens": (8,)}, "lr": 0.02, "train_batch_size": 64, "seed": 0}
     weighted = {"moving_average_sqd_adv_norm_start": 0.1, "max_weight": 100.0}
     greedy = []
-    for policy_class, config in ((MARWILPolicy, weighted), (BCPolicy, {})):
-        policy = policy_class(spaces.Discrete(4), CHOICE, {**sizes, **config})
+    for policy_class, config in ((MARWIL, weighted), (BC, {})):
+        policy = policy_class.make_policy(spaces.Discrete(4), CHOICE, {**sizes, **config})
         for _ in range(20):
             policy.learn_on_batch(SampleBatch(columns))
         greedy.append(policy.compute_actions(np.arange(4), explore=False)[0])

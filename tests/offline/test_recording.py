@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, DatasetError, DQNPolicy, MultiAgentEnv, PGPolicy, PGTrainer, RolloutWorker, open_dataset
+from rollax import DQN, PG, ConfigError, DatasetError, MultiAgentEnv, PGTrainer, RolloutWorker, open_dataset
 from rollax.batch import Fragment
 from rollax.core import trees
 from rollax.offline.dataset import RecordedTrajectory
@@ -239,7 +239,7 @@ def test_logged_actions_served_and_lost_episodes(tmp_path):
     assert sum(map(len, written["default_policy"])) >= sum(map(len, fragments["default_policy"]))
 
 
-@pytest.mark.parametrize("policy_class", [PGPolicy, DQNPolicy])
+@pytest.mark.parametrize("policy_class", [PG, DQN])
 def test_known_log_probabilities_of_given_actions_are_written(policy_class, tmp_path):
     """Not those of the policy's own actions for the same observations."""
 
@@ -251,7 +251,7 @@ def test_known_log_probabilities_of_given_actions_are_written(policy_class, tmp_
         episodes.end("one", {"agent0": np.zeros(2)}, False)
 
     env = Scripted(script, spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3))
-    config = {"output": str(tmp_path), "accept_off_policy_actions": True} if policy_class is PGPolicy else {}
+    config = {"output": str(tmp_path), "accept_off_policy_actions": True} if policy_class is PG else {}
     worker = RolloutWorker(lambda _: env, policy_class, config={"output": str(tmp_path), "seed": 1, **config})
     for _ in range(3):
         worker.sampler.step()

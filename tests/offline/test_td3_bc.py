@@ -8,9 +8,9 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, TD3BCTrainer
-from rollax.algorithms.ddpg import TD3Policy
+from rollax.algorithms.ddpg import TD3
 from rollax.batch import Fragment
-from rollax.offline.td3_bc import TD3BCConfig, TD3BCPolicy
+from rollax.offline.td3_bc import TD3BC, TD3BCConfig
 from tests.algorithms.replayed import SMALL as REPLAYED
 from tests.algorithms.replayed import sample_from_buffers
 from tests.algorithms.tables import f32
@@ -30,9 +30,9 @@ ROWS = SampleBatch(
 )
 
 
-def found(policy_class=TD3BCPolicy, rows=None, **options):
+def found(policy_class=TD3BC, rows=None, **options):
     """Actions 0.5, 0 and 0, -0.2; Q_1 = 2 [s = 0] - 4 [s = 1] + a_1."""
-    policy = policy_class(LINE, BOX, {**SMALL, **options})
+    policy = policy_class.make_policy(LINE, BOX, {**SMALL, **options})
     weights = {name: np.zeros_like(value) for name, value in policy.get_weights().items()}
     weights["actor.head.kernel"] = np.arctanh(f32(0.5, 0, 0, -0.2, 0, 0)).reshape(3, 2)
     (critic,) = (name for name in weights if name.startswith("critics.") and name.endswith("kernel"))
@@ -64,7 +64,7 @@ def test_alpha_of_0_only_imitates():
 
 @pytest.mark.long
 def test_the_critics_are_those_of_td3():
-    (_, ours), (_, theirs) = found(target_noise=0.0), found(TD3Policy, target_noise=0.0)
+    (_, ours), (_, theirs) = found(target_noise=0.0), found(TD3, target_noise=0.0)
     names = ("critic_loss", "mean_q", "mean_target", "mean_td_error")
     assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
 
@@ -80,7 +80,7 @@ class TestCriticPenalty:
         assert stats["mean_target"] == pytest.approx((1 - 2 + 2) / 2, rel=1e-5)
 
     def test_next_actions_are_of_the_same_trajectory(self):
-        policy = TD3BCPolicy(LINE, BOX, {**SMALL, "critic_penalty": 0.3})
+        policy = TD3BC.make_policy(LINE, BOX, {**SMALL, "critic_penalty": 0.3})
         columns = {
             "obs": np.array([0, 1, 2]),
             "actions": np.arange(6, dtype=np.float32).reshape(3, 2),
@@ -110,7 +110,9 @@ class TestCriticPenalty:
 def test_layer_normalization():
     # One hidden layer of two units. Its outputs after the activation are standardized: (x - mean) / deviation.
     normed = {"critic_layer_norm": True}
-    policy = TD3BCPolicy(LINE, BOX, {**SMALL, "model": {"fcnet_hiddens": (2,), "fcnet_activation": "tanh"}, **normed})
+    policy = TD3BC.make_policy(
+        LINE, BOX, {**SMALL, "model": {"fcnet_hiddens": (2,), "fcnet_activation": "tanh"}, **normed}
+    )
     weights = policy.get_weights()
     assert any("critics" in name and "norms" in name for name in weights)
     assert not any("actor" in name and "norms" in name for name in weights)
@@ -141,7 +143,7 @@ def test_learns_the_best_action_near_recorded_ones():
     config = {"model": {"fcnet_hiddens": (16,)}, "lr": 0.01, "train_batch_size": 64, "seed": 0}
     best = []
     for alpha in (0.0, 0.05):
-        policy = TD3BCPolicy(spaces.Discrete(1), spaces.Box(-1, 1, (1,), np.float32), {**config, "alpha": alpha})
+        policy = TD3BC.make_policy(spaces.Discrete(1), spaces.Box(-1, 1, (1,), np.float32), {**config, "alpha": alpha})
         for _ in range(60):
             policy.learn_on_batch(SampleBatch(columns))
         best.append(float(np.ravel(policy.compute_actions(np.zeros(1, np.int64), explore=False)[0])[0]))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollax import AsyncSamplesOptimizer, RolloutWorker, SyncSamplesOptimizer
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
 from rollax.optimizers.optimizer import WaitEndedError
@@ -153,7 +153,7 @@ def test_remote_workers_that_are_no_actors_are_refused(remote):
 
 def test_learns_with_a_real_worker():
     config = {"num_envs_per_worker": 2, "rollout_fragment_length": 16, "sgd_minibatch_size": 32, "seed": 0}
-    worker = RolloutWorker("CartPole-v1", PPOPolicy, config={**config, "model": {"fcnet_hiddens": (8,)}})
+    worker = RolloutWorker("CartPole-v1", PPO, config={**config, "model": {"fcnet_hiddens": (8,)}})
     before = worker.get_weights()["default_policy"]
     stats = make(worker, train_batch_size=64).step()
     assert set(stats) == {"default_policy"}
@@ -283,8 +283,8 @@ def test_workers_take_over_a_filter_that_was_set(count):
     settings = {"rollout_fragment_length": 5, "train_batch_size": 5, "observation_filter": "MeanStdFilter"}
     config = PPOConfig(**settings, sgd_minibatch_size=5, num_sgd_iter=1, model={"fcnet_hiddens": (2,)}, seed=0)
     common = {"config": config, "num_workers": count}
-    local = RolloutWorker("CartPole-v1", PPOPolicy, samples=False, **common)
-    workers = {i: RolloutWorker("CartPole-v1", PPOPolicy, worker_index=i, **common) for i in range(1, count + 1)}
+    local = RolloutWorker("CartPole-v1", PPO, samples=False, **common)
+    workers = {i: RolloutWorker("CartPole-v1", PPO, worker_index=i, **common) for i in range(1, count + 1)}
     pool = RemoteWorkers(LocalActors(lambda index, restarts: workers[index]), count)
     optimizer = SyncSamplesOptimizer(local, pool)
     optimizer.step()

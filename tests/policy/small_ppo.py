@@ -1,4 +1,4 @@
-"""A small `PPOPolicy`, and experience to learn from."""
+"""A small `PPO`, and experience to learn from."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import SampleBatch
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.models.outputs import Outputs
 
 SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 3, "sgd_minibatch_size": 8, "num_sgd_iter": 2, "lr": 1e-2}
 
 
-def make(observation_space=SEEN, action_space=CHOICES, **config):
-    return PPOPolicy(observation_space, action_space, {**SMALL, **config})
+def make(observation_space=SEEN, action_space=CHOICES, cls=PPO, **config):
+    return cls.make_policy(observation_space, action_space, {**SMALL, **config})
 
 
 def seen(rows, seed=0):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQNPolicy, EnvError, PPOPolicy, SACPolicy, SampleBatch, SpaceError, check_env
+from rollax import DQN, PPO, SAC, EnvError, SampleBatch, SpaceError, check_env
 from rollax.policy.action_masks import are_allowed, masks_choices
 from tests.models.test_low_logits import Low
 from tests.policy.small_ppo import CHOICES, SEEN, make, seen
@@ -43,9 +43,9 @@ def test_actions_that_masks_allow() -> None:
         assert are_allowed(other, actions, space).tolist() == [(other > 0).any(), False, False, False]
 
 
-@pytest.mark.parametrize("policy_class", [PPOPolicy, DQNPolicy, SACPolicy])
+@pytest.mark.parametrize("policy_class", [PPO, DQN, SAC])
 def test_policies_with_low_outputs_for_valid_actions_never_take_an_invalid_one(policy_class) -> None:
-    policy = policy_class(MASK, spaces.Discrete(3), {"model": {"custom_model": Low}, "seed": 0})
+    policy = policy_class.make_policy(MASK, spaces.Discrete(3), {"model": {"custom_model": Low}, "seed": 0})
     obs = {"action_mask": np.array([[0, 1, 1], [1, 0, 1]] * 32, np.int8)}
     for explore in (True, False):
         actions, _, fetches = policy.compute_actions(obs, explore=explore)
@@ -67,7 +67,9 @@ class AdditiveMasks(gym.Env):
 
 
 def test_additive_masks_are_refused() -> None:
-    policy = PPOPolicy(AdditiveMasks.observation_space, AdditiveMasks.action_space, {"model": {"fcnet_hiddens": (4,)}})
+    policy = PPO.make_policy(
+        AdditiveMasks.observation_space, AdditiveMasks.action_space, {"model": {"fcnet_hiddens": (4,)}}
+    )
     seen = {key: value[None] for key, value in AdditiveMasks().reset()[0].items()}
     for act in (lambda: policy.compute_actions(seen), lambda: check_env(AdditiveMasks)):
         with pytest.raises(EnvError, match="The action mask allows no action"):
@@ -83,12 +85,12 @@ def test_additive_masks_are_refused() -> None:
 )
 def test_masks_inside_parts_of_the_observation_are_refused(observed, acted) -> None:
     with pytest.raises(SpaceError, match="not at the top level of the observation"):
-        PPOPolicy(observed, acted, {"model": {"fcnet_hiddens": (4,)}})
+        PPO.make_policy(observed, acted, {"model": {"fcnet_hiddens": (4,)}})
 
 
 def test_masks_of_others_beside_the_own_one_are_features() -> None:
     observed = spaces.Dict({"other": spaces.Dict({"x": BOX, **MASK}), **MASK})
-    policy = PPOPolicy(observed, spaces.Discrete(3), {"model": {"fcnet_hiddens": (4,)}})
+    policy = PPO.make_policy(observed, spaces.Discrete(3), {"model": {"fcnet_hiddens": (4,)}})
     first, second = np.array([[1, 0, 0]]), np.array([[0, 1, 0]])
     seen = {"other": {"x": np.zeros((1, 2)), "action_mask": first}, "action_mask": second}
     assert policy.compute_actions(seen)[0].tolist() == [1]
@@ -157,4 +159,6 @@ class TestMask:
             make(self.space(4)).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
         # One entry would otherwise be valid for all actions of a policy with Q-values.
         with pytest.raises(EnvError, match=r"key 'action_mask'(.|\n)*\[1, 1\](.|\n)*\[(N|1), 4\]"):
-            DQNPolicy(self.space(4), CHOICES).compute_actions({"x": seen(1), "action_mask": np.ones((1, 1), np.int8)})
+            DQN.make_policy(self.space(4), CHOICES).compute_actions(
+                {"x": seen(1), "action_mask": np.ones((1, 1), np.int8)}
+            )

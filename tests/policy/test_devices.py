@@ -18,14 +18,14 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax.core import sharing
+from rollax.algorithms.ppo import PPO
 from rollax.errors import NonFiniteError
 from rollax.models.outputs import Outputs
 from rollax.policy import acting_device
 from rollax.policy.acting_device import ActingDevice
 from rollax.policy.learner import Devices
 from rollax.search import searched_policy
-from rollax.search.es import ESPolicy
+from rollax.search.es import ES
 from tests.policy import test_recurrent_policy as recurrent
 from tests.policy.small_ppo import CHOICES, SEEN, SMALL, Stateful, experience, seen
 from tests.policy.small_ppo import make as make_ppo
@@ -43,10 +43,13 @@ def sequences(policy: Any, seed: int) -> Any:
     return recurrent.experience(policy, [6, 2, 9, 5, 1, 1, 3], seed)
 
 
+class InParts(PPO):
+    def make_plan(self) -> Any:
+        return replace(super().make_plan(), microbatch_size=6)
+
+
 def microbatched() -> Any:
-    policy = make_ppo(sgd_minibatch_size=20)
-    policy.plan = replace(policy.plan, microbatch_size=6)
-    return policy
+    return InParts.make_policy(SEEN, CHOICES, {**SMALL, "sgd_minibatch_size": 20})
 
 
 def with_dropout() -> Any:
@@ -57,7 +60,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "minibatches": (lambda: make_ppo(sgd_minibatch_size=12, kl_coeff=0.2), rows),
     "microbatches": (microbatched, rows),
     "memory": (lambda: recurrent.make(sgd_minibatch_size=12), sequences),
-    "targets": (lambda: Distilled(SEEN, CHOICES, SMALL), rows),
+    "targets": (lambda: Distilled.make_policy(SEEN, CHOICES, SMALL), rows),
     "dropout and batch statistics": (with_dropout, rows),
 }
 
@@ -83,7 +86,7 @@ def assert_close(left: Any, right: Any, what: str) -> None:
 def check_learns_the_same(kind: str) -> None:
     one, eight, batches = one_and_eight(kind)
     one.compute_actions(seen(5), explore=False)
-    sharing.clear()  # functions that the other one compiled must not count
+    jax.clear_caches()  # functions that the other one compiled must not count
     compilations = 0
     for number, batch in enumerate(batches):
         actions = [policy.compute_actions(seen(5), explore=False)[0] for policy in (one, eight)]
@@ -104,7 +107,7 @@ def check_learns_the_same(kind: str) -> None:
 
 def check_rows_are_distributed_and_one_device_acts() -> None:
     _, policy, (batch, *_) = one_and_eight("minibatches")
-    placed, shardings, by_row, loss = [], [], policy.learner.devices.by_row, policy.loss
+    placed, shardings, by_row, loss = [], [], policy.learner.devices.by_row, policy.algorithm.loss
 
     def place(tree: Any) -> Any:
         placed.append(by_row(tree))
@@ -118,7 +121,8 @@ def check_rows_are_distributed_and_one_device_acts() -> None:
             jax.debug.inspect_array_sharding(leaf, callback=partial(seen_at, leaf.shape))
         return loss(model, out, batch, mask, coefficients)
 
-    policy.learner.devices.by_row, policy.loss = place, spy
+    policy.learner.devices.by_row, vars(policy.algorithm)["loss"] = place, spy
+    jax.clear_caches()  # the loss is traced again
     policy.learn_on_batch(batch)
     (columns,) = placed
     for name, column in columns.items():
@@ -138,10 +142,11 @@ def check_acts_on_the_cpu_beside_a_gpu() -> None:
     """The last device stands for the CPU: the others learn, small calls act on the CPU, large ones do not."""
     cpu, obs = jax.local_devices()[-1], seen(8)
     (_, beside, _), (_, alone, _) = one_and_eight("minibatches"), one_and_eight("minibatches")
-    device = beside.__dict__["_acting_device"] = ActingDevice(cpu)  # in the place of the cached property
-    acting, ran = beside._acting, []
-    for name in ("_act", "_modes", "values"):
-        setattr(acting, name, Noted(getattr(acting, name), ran))  # which equal policies share
+    device = beside.__dict__["_acting_device"] = ActingDevice(cpu)
+    ran: list[Any] = []
+    for policy in (beside, alone):
+        for name in ("_act", "_modes", "values"):
+            vars(policy.actor)[name] = Noted(getattr(policy.actor, name), ran)
 
     def calls(policy: Any) -> list[Any]:
         ran.clear()
@@ -155,8 +160,8 @@ def check_acts_on_the_cpu_beside_a_gpu() -> None:
         for left, right in zip(on_cpu, calls(alone), strict=True):
             np.testing.assert_array_equal(left, right)
         assert cpu not in set.union(*ran)
-        copies = device.arrays(acting.outputs, beside.params, beside.extra, {"obs": obs})
-        assert copies is device.arrays(acting.outputs, beside.params, beside.extra, {"obs": obs})
+        copies = device.arrays(beside.actor.outputs, beside.params, beside.extra, {"obs": obs})
+        assert copies is device.arrays(beside.actor.outputs, beside.params, beside.extra, {"obs": obs})
         batch = experience(alone, 41, seed)
         experience(beside, 41, seed)  # as many random numbers
         for policy in (beside, alone):
@@ -174,7 +179,7 @@ def check_large_calls_act_where_the_parameters_are() -> None:
     policy = one_and_eight("minibatches")[1]
     device = ActingDevice(jax.local_devices()[-1])
     arrays = policy.params, policy.extra
-    assert device.arrays(policy._acting.outputs, *arrays, {"obs": seen(2**18)}) == arrays
+    assert device.arrays(policy.actor.outputs, *arrays, {"obs": seen(2**18)}) == arrays
     assert device._copies._last is None  # nothing keeps the first parameters
     policy.__dict__["_acting_device"] = device
     copied, obs = copy.deepcopy(policy), seen(8)
@@ -187,7 +192,7 @@ def check_candidates_act_on_the_cpu() -> None:
     acting_device.cpu_beside_gpu, found = (lambda: cpu), acting_device.cpu_beside_gpu
     searched_policy.cpu_beside_gpu = acting_device.cpu_beside_gpu
     try:
-        policy = ESPolicy(SEEN, spaces.Box(-1, 1, (2,)), {"model": {"custom_model": WithState}, "seed": 0})
+        policy = ES.make_policy(SEEN, spaces.Box(-1, 1, (2,)), {"model": {"custom_model": WithState}, "seed": 0})
         stacked = policy.stacked(3)
         for slot in range(3):
             stacked.set_vector(slot, policy.get_vector())

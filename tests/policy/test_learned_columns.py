@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from examples.torch_dqn import TorchDQNPolicy
-from examples.torch_ppo import TorchPPOPolicy
+from examples.torch_dqn import TorchDQN
+from examples.torch_ppo import TorchPPO
 from rollax import BatchError, SampleBatch
-from rollax.algorithms.dqn import DQNPolicy
-from rollax.algorithms.ppo import PPOPolicy
-from rollax.algorithms.sac import SACPolicy
+from rollax.algorithms.dqn import DQN
+from rollax.algorithms.ppo import PPO
+from rollax.algorithms.sac import SAC
 from rollax.batch.columns import MissingColumnError
-from rollax.offline.marwil import BCPolicy
+from rollax.offline.marwil import BC
 
 SEEN, CHOICES, FORCES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
 ROWS = 4
 SMALL = {"model": {"fcnet_hiddens": (4,)}, "train_batch_size": ROWS}
-PPO = {**SMALL, "sgd_minibatch_size": ROWS, "num_sgd_iter": 1}
+PPO_CONFIG = {**SMALL, "sgd_minibatch_size": ROWS, "num_sgd_iter": 1}
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -42,11 +42,11 @@ def replayed(policy: Any) -> dict[str, Any]:
 
 
 MADE: dict[str, tuple[Any, ...]] = {
-    "PPO": (PPOPolicy, CHOICES, PPO, sampled),
-    "DQN": (DQNPolicy, CHOICES, SMALL, replayed),
-    "SAC": (SACPolicy, FORCES, SMALL, replayed),
-    "PPO in PyTorch": (TorchPPOPolicy, CHOICES, PPO, sampled),
-    "DQN in PyTorch": (TorchDQNPolicy, CHOICES, SMALL, replayed),
+    "PPO": (PPO, CHOICES, PPO_CONFIG, sampled),
+    "DQN": (DQN, CHOICES, SMALL, replayed),
+    "SAC": (SAC, FORCES, SMALL, replayed),
+    "PPO in PyTorch": (TorchPPO, CHOICES, PPO_CONFIG, sampled),
+    "DQN in PyTorch": (TorchDQN, CHOICES, SMALL, replayed),
 }
 METHODS = ["learn_on_batch", "compute_gradients", "td_errors"]
 
@@ -54,14 +54,14 @@ METHODS = ["learn_on_batch", "compute_gradients", "td_errors"]
 @pytest.fixture(params=MADE, scope="module")
 def case(request) -> tuple[Any, dict[str, Any]]:
     policy_class, action_space, config, columns = MADE[request.param]
-    policy = policy_class(SEEN, action_space, config)
+    policy = policy_class.make_policy(SEEN, action_space, config)
     return policy, columns(policy)
 
 
 def refused(case: tuple[Any, dict[str, Any]], method: str, column: str, value: Any) -> str:
     policy, columns = case
     before = policy.get_weights()
-    with pytest.raises(BatchError, match=rf"{type(policy).__name__}, column '{column}'") as error:
+    with pytest.raises(BatchError, match=rf"{policy.made_by.__name__}, column '{column}'") as error:
         getattr(policy, method)(SampleBatch({**columns, column: value}))
     np.testing.assert_equal(policy.get_weights(), before)
     return str(error.value)
@@ -109,11 +109,11 @@ class TestWrong:
 
     def test_missing_columns(self, case, method):
         policy, columns = case
-        read = policy.train_columns(SampleBatch(columns)).keys() & columns.keys()
+        read = policy.algorithm.drawn(SampleBatch(columns), policy.learning_rng).keys() & columns.keys()
         assert len(read) > 4
         for name in read:
             left = {other: column for other, column in columns.items() if other != name}
-            message = rf"lacks a column(.|\n)*, column '{name}'(.|\n)*fix: +pass a batch that postprocess_rows returned"
+            message = rf"lacks a column(.|\n)*, column '{name}'(.|\n)*fix: +pass a batch that postprocess returned"
             with pytest.raises(MissingColumnError, match=message) as error:
                 getattr(policy, method)(SampleBatch(left))
             assert f"got:      columns {list(left)}" in str(error.value)
@@ -129,7 +129,7 @@ def test_other_numbers_are_accepted(case):
 
 def test_parts_of_nested_spaces():
     seen = spaces.Dict({"place": SEEN, "kinds": spaces.Tuple([spaces.MultiBinary(2)])})
-    policy = BCPolicy(seen, spaces.Tuple([CHOICES, FORCES]), SMALL)
+    policy = BC.make_policy(seen, spaces.Tuple([CHOICES, FORCES]), SMALL)
     good = {"place": numbers(3), "kinds": (np.ones((ROWS, 2), np.int8),)}
     actions = (np.zeros(ROWS, int), numbers(2))
 
@@ -148,36 +148,38 @@ def test_parts_of_nested_spaces():
     assert policy.learn_on_batch(batch(good, actions))
 
 
-class Own(PPOPolicy):
-    """Reads a column that `train_columns` does not return, and one-hot actions."""
+class Own(PPO):
+    """Reads a column that it does not name, and one-hot actions."""
 
-    reads = "rewards"
+    also = "rewards"
 
-    def train_columns(self, batch):
-        return {**super().train_columns(batch), "actions": np.eye(3, dtype=np.float32)[batch["actions"]]}
+    def drawn(self, batch, rng):
+        return {**super().drawn(batch, rng), "actions": np.eye(3, dtype=np.float32)[batch["actions"]]}
 
     def loss(self, model, out, batch, mask, coefficients):
-        return (out.policy * batch["actions"]).sum() + jnp.sum(batch[self.reads]), {}
+        return (out.policy * batch["actions"]).sum() + jnp.sum(batch[self.also]), {}
 
 
-class OneHot(PPOPolicy):
+class OneHot(PPO):
     """Changes columns for its own loss after sampling."""
 
-    def postprocess_rows(self, fragment):
-        batch = super().postprocess_rows(fragment)
+    own_columns = frozenset({"new_obs", "actions"})
+
+    def postprocess(self, fragment, values):
+        batch = super().postprocess(fragment, values)
         batch["new_obs"] = np.concatenate([batch["obs"], batch["obs"]], axis=1)
         batch["actions"] = np.eye(3, dtype=np.float32)[batch["actions"]]
         return batch
 
-    def train_columns(self, batch):
-        return {**super().train_columns(batch), "new_obs": batch["new_obs"]}
+    def drawn(self, batch, rng):
+        return {**super().drawn(batch, rng), "new_obs": batch["new_obs"]}
 
     def loss(self, model, out, batch, mask, coefficients):
         return (out.policy * batch["actions"]).sum() + batch["new_obs"].mean(), {}
 
 
 def test_columns_that_own_postprocessing_changes():
-    policy = OneHot(SEEN, CHOICES, PPO)
+    policy = OneHot.make_policy(SEEN, CHOICES, PPO_CONFIG)
     columns = {**sampled(policy), "new_obs": numbers(6)}
     columns["actions"] = np.eye(3, dtype=np.float32)[columns["actions"]]
     assert policy.learn_on_batch(SampleBatch(columns))["total_loss"] is not None
@@ -190,21 +192,21 @@ def test_keys_of_other_dicts_are_not_columns():
         def loss(self, model, out, batch, mask, coefficients):
             return {}["obs"], {}
 
-    policy = Looks(SEEN, CHOICES, PPO)
+    policy = Looks.make_policy(SEEN, CHOICES, PPO_CONFIG)
     with pytest.raises(KeyError, match="^'obs'") as error:
         policy.learn_on_batch(SampleBatch(sampled(policy)))
     assert not isinstance(error.value, MissingColumnError)
 
 
 def test_columns_of_an_own_loss():
-    policy = Own(SEEN, CHOICES, PPO)
+    policy = Own.make_policy(SEEN, CHOICES, PPO_CONFIG)
     columns = {**sampled(policy), "rewards": numbers()}
-    fix = r"return it: \{\*\*super\(\).train_columns\(batch\), 'rewards': batch\['rewards'\]\}"
-    with pytest.raises(MissingColumnError, match=rf"train_columns does not return(.|\n)*'rewards'(.|\n)*{fix}"):
+    fix = r"name it: reads = \(\*BaseClass.reads, 'rewards'\)"
+    with pytest.raises(MissingColumnError, match=rf"does not name(.|\n)*'rewards'(.|\n)*{fix}"):
         policy.learn_on_batch(SampleBatch(columns))
-    policy.reads = "value_targets"
+    policy = type("Named", (Own,), {"also": "value_targets"}).make_policy(SEEN, CHOICES, PPO_CONFIG)
     assert policy.learn_on_batch(SampleBatch(columns))["total_loss"] is not None
-    policy = Own(SEEN, CHOICES, PPO)
-    policy.reads = "unknown"  # no column: some other lookup
+    # no column: some other lookup
+    policy = type("Unknown", (Own,), {"also": "unknown"}).make_policy(SEEN, CHOICES, PPO_CONFIG)
     with pytest.raises(KeyError, match="^'unknown'"):
         policy.learn_on_batch(SampleBatch(columns))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +15,27 @@ import pytest
 
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.ops.masked import masked_mean
-from rollax.policy.gradient_steps import GradientSteps, Packed
+from rollax.policy.gradient_steps import Packed
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches
+from rollax.policy.traces import trace_count
+from rollax.policy.update_plan import UpdatePlan
 
 
-def learner_of(loss, optimizer, params, extra, *, devices=None, **settings):
-    steps = partial(GradientSteps, loss, optimizer, **settings, devices=devices)
-    return Learner(steps, optimizer, params, extra, has_targets="updated_targets" in settings, devices=devices)
+@dataclass(frozen=True)
+class Plain:
+    """The objective of a loss that is a function."""
+
+    loss: Any
+    optimizer: Any
+    plan: UpdatePlan
+    count_rows: Any
+
+
+def learner_of(loss, optimizer, params, extra, *, devices=None, count_rows=lambda batch, mask: mask.sum(), **plan):
+    targets, stops = plan.get("updated_targets"), plan.get("stops")
+    objective = Plain(loss, optimizer, UpdatePlan(targets=targets, stops=stops), count_rows)
+    return Learner(objective, params, extra, devices=devices)
 
 
 def squared_error(params, targets, extra, batch, mask, coefficients):
@@ -165,8 +179,7 @@ class TestLearner:
             plan = Minibatches.draw(np.random.default_rng(rows), rows, 32, 2)
             batch = padded(*data(rows), plan.capacity)
             learner.learn(batch, plan, {"lr": rows / 1e4, "weight": 1.0}, where="")
-        update_function: object = learner._steps.update
-        assert update_function._cache_size() == 1  # pyright: ignore[reportAttributeAccessIssue]
+        assert trace_count(learner.steps) == 1
 
     def test_stops_before_the_step_that_is_not_finite(self):
         x, y = data(8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.errors import PolicyError, ShapeError
 from tests.policy.small_ppo import CHOICES, SEEN, SMALL, experience
 
@@ -14,11 +14,11 @@ class TestOwnLoss:
     """Refused return values of a subclass's `loss`."""
 
     def learned(self, change):
-        class Own(PPOPolicy):
+        class Own(PPO):
             def loss(self, *args):
                 return change(*super().loss(*args))
 
-        policy = Own(SEEN, CHOICES, SMALL)
+        policy = Own.make_policy(SEEN, CHOICES, SMALL)
         return policy.learn_on_batch(experience(policy, 20))
 
     @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ class TestOwnLoss:
     )
     def test_other_return_values(self, change, got):
         with pytest.raises(
-            PolicyError, match=rf"not return a number and a dict(.|\n)*class Own, loss\n +got: +({got})\n"
+            PolicyError, match=rf"not return a number and a dict(.|\n)*algorithm Own, loss\n +got: +({got})\n"
         ):
             self.learned(change)
 

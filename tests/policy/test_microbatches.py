@@ -8,24 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from tests.policy import test_recurrent_policy as recurrent
 from tests.policy.small_ppo import experience, make
 
 _NOT_A_MEAN = "vf_explained_var"
 
 
-def sizes_of_loss(policy: Any, micro: int | None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes for which its loss is compiled."""
-    sizes, loss = [], policy.loss
+def in_parts(micro: int, make: Any = make, **config: Any) -> tuple[Any, list[int]]:
+    """A policy that learns in microbatches, and the sizes for which its loss is compiled."""
+    sizes: list[int] = []
 
-    def spy(model: Any, out: Any, batch: Any, mask: Any, coefficients: Any) -> Any:
-        sizes.append(len(mask))
-        return loss(model, out, batch, mask, coefficients)
+    class Parts(PPO):
+        def make_plan(self) -> Any:
+            return replace(super().make_plan(), microbatch_size=micro)
 
-    monkeypatch.setattr(policy, "loss", spy)
-    policy.plan = replace(policy.plan, microbatch_size=micro)
-    return sizes
+        def loss(self, model: Any, out: Any, batch: Any, mask: Any, coefficients: Any) -> Any:
+            sizes.append(len(mask))
+            return super().loss(model, out, batch, mask, coefficients)
+
+    return make(cls=Parts, **config), sizes
 
 
 def compared(whole: Any, parts: Any, batch: Any) -> None:
@@ -43,35 +45,34 @@ def compared(whole: Any, parts: Any, batch: Any) -> None:
 
 
 @pytest.mark.long
-def test_microbatches_of_rows(monkeypatch):
+def test_microbatches_of_rows():
     # 21 rows: minibatches of 8, 8 and 5, in parts of 3, 3 and 2, and 3 and 2 with an empty one.
-    whole, parts = (make(kl_coeff=0.3, entropy_coeff=0.01) for _ in range(2))
-    sizes = sizes_of_loss(parts, 3, monkeypatch)
+    config = {"kl_coeff": 0.3, "entropy_coeff": 0.01}
+    whole, (parts, sizes) = make(**config), in_parts(3, **config)
     compared(whole, parts, experience(whole, 21))
     assert set(sizes) == {3}
 
 
 @pytest.mark.long
-def test_microbatches_of_sequences_are_weighted_by_rows(monkeypatch):
+def test_microbatches_of_sequences_are_weighted_by_rows():
     # Sequences of at most 4 rows: of 4, 2; 2; 4, 4, 1; 3. Minibatches of 5 of them, and of 2, in parts of 2.
-    whole, parts = (recurrent.make(sgd_minibatch_size=20) for _ in range(2))
-    sizes = sizes_of_loss(parts, 11, monkeypatch)
+    config = {"sgd_minibatch_size": 20, "num_sgd_iter": 2}
+    whole, (parts, sizes) = recurrent.make(**config), in_parts(11, recurrent.make, **config)
     compared(whole, parts, recurrent.experience(whole, [6, 2, 9, 3]))
     assert set(sizes) == {8}
 
 
 @pytest.mark.long
-def test_microbatches_hold_at_least_one_sequence(monkeypatch):
-    policy: Any = recurrent.make(PPOPolicy)
-    sizes = sizes_of_loss(policy, 1, monkeypatch)
+def test_microbatches_hold_at_least_one_sequence():
+    policy, sizes = in_parts(1, recurrent.make, sgd_minibatch_size=8, num_sgd_iter=2)
     policy.learn_on_batch(recurrent.experience(policy, [6, 2]))
     assert set(sizes) == {4}
 
 
 @pytest.mark.long
-def test_microbatches_as_large_as_the_minibatch_have_no_effect(monkeypatch):
-    policies = [make(), make()]
-    sizes = sizes_of_loss(policies[1], 8, monkeypatch)
+def test_microbatches_as_large_as_the_minibatch_have_no_effect():
+    parts, sizes = in_parts(8)
+    policies = [make(), parts]
     batch = experience(policies[0], 16)
     stats = [policy.learn_on_batch(batch) for policy in policies]
     assert stats[0] == stats[1]

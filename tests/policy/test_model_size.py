@@ -8,25 +8,25 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQNPolicy, PPOPolicy, SACPolicy
+from rollax import DQN, PPO, SAC
 from rollax.errors import PolicyError
 from rollax.policy.model_size import check_model_size, models_as_large_as
-from rollax.search.ars import ARSPolicy
+from rollax.search.ars import ARS
 
 BOX, DICT = spaces.Box(-1, 1, (3,)), spaces.Dict({"a": spaces.Discrete(4), "b": spaces.Box(-1, 1, (2,))})
 IMAGE = spaces.Box(0, 255, (24, 24, 1), np.uint8)
 POLICIES: list[Any] = [
-    (PPOPolicy, DICT, spaces.MultiDiscrete([2, 3]), {"model": {"use_lstm": True}}),
-    (PPOPolicy, BOX, BOX, {"model": {"free_log_std": True}}),
-    (DQNPolicy, IMAGE, spaces.Discrete(3), {"noisy": True, "num_atoms": 5}),
-    (SACPolicy, DICT, BOX, {}),
-    (ARSPolicy, BOX, spaces.Discrete(3), {}),
+    (PPO, DICT, spaces.MultiDiscrete([2, 3]), {"model": {"use_lstm": True}}),
+    (PPO, BOX, BOX, {"model": {"free_log_std": True}}),
+    (DQN, IMAGE, spaces.Discrete(3), {"noisy": True, "num_atoms": 5}),
+    (SAC, DICT, BOX, {}),
+    (ARS, BOX, spaces.Discrete(3), {}),
 ]
 
 
 @pytest.mark.parametrize(("policy_class", "observation_space", "action_space", "config"), POLICIES)
 def test_shapes_of_weights_are_known_without_them(policy_class, observation_space, action_space, config):
-    policy = policy_class(observation_space, action_space, config)
+    policy = policy_class.make_policy(observation_space, action_space, config)
     assert policy._weight_shapes() == {key: array.shape for key, array in policy.get_weights().items()}
 
 

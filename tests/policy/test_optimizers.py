@@ -8,9 +8,9 @@ import optax
 import pytest
 from gymnasium import spaces
 
-from examples.torch_ppo import TorchPPOPolicy
-from rollax import ARSConfig, DDPGPolicy, ESPolicy, SampleBatch
-from rollax.algorithms.pg import PGPolicy
+from examples.torch_ppo import TorchPPO
+from rollax import DDPG, ES, ARSConfig, SampleBatch
+from rollax.algorithms.pg import PG
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.errors import ConfigError, PolicyError
 from rollax.policy.optimizers import by_part
@@ -18,14 +18,14 @@ from rollax.policy.optimizers import by_part
 OBS, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
 
 
-def made(optimizer, base=PGPolicy, actions=CHOICES):
+def made(optimizer, base=PG, actions=CHOICES):
     own = type("Own", (base,), {"make_optimizer": lambda self: optimizer})
-    return own(OBS, actions, {"model": {"fcnet_hiddens": (4,)}, "seed": 0, "lr": 0.5})
+    return own.make_policy(OBS, actions, {"model": {"fcnet_hiddens": (4,)}, "seed": 0, "lr": 0.5})
 
 
 @pytest.mark.parametrize("optimizer", [None, optax.scale_by_adam, optax.EmptyState()])
 def test_other_objects_are_refused(optimizer):
-    with pytest.raises(PolicyError, match=r"did not return an optimizer(.|\n)*'default_policy'(.|\n)*make_optimizer"):
+    with pytest.raises(PolicyError, match=r"did not return an optimizer(.|\n)*Own, make_optimizer"):
         made(optimizer)
 
 
@@ -46,7 +46,7 @@ def test_optimizers_with_a_learning_rate_are_refused(optimizer):
 def test_one_with_a_learning_rate_for_a_part_of_the_model_is_refused():
     rates = {"actor": optax.scale_by_adam(), "critics": optax.sgd(100.0)}
     with pytest.raises(PolicyError, match="reverses the sign"):
-        made(by_part(rates), DDPGPolicy, BOX)
+        made(by_part(rates), DDPG, BOX)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,9 @@ def of_each_algorithm():
 
 
 # The first step of Adam is g / (|g| + ε) for each gradient g, whatever its decay rates: 1/2 where g = ε.
-@pytest.mark.parametrize(
-    ("policy_class", "kinds"), [*of_each_algorithm(), pytest.param(TorchPPOPolicy, [OBS, CHOICES])]
-)
+@pytest.mark.parametrize(("policy_class", "kinds"), [*of_each_algorithm(), pytest.param(TorchPPO, [OBS, CHOICES])])
 def test_the_epsilon_of_adam_is_a_key_of_every_algorithm(policy_class, kinds):
-    policy = policy_class(*kinds, {"adam_epsilon": 0.25, "grad_clip": None, "seed": 0})
+    policy = policy_class.make_policy(*kinds, {"adam_epsilon": 0.25, "grad_clip": None, "seed": 0})
     before, rates = policy.get_weights(), policy.learning_rates()
     policy.apply_gradients(
         {name: np.full_like(value, 0.25) for name, value in before.items() if value.dtype.kind == "f"}
@@ -107,7 +105,7 @@ def test_the_epsilon_of_adam_is_a_key_of_every_algorithm(policy_class, kinds):
 
 
 def test_a_search_takes_steps_of_adam_with_its_epsilon():
-    optimizer = ESPolicy(OBS, BOX, {"adam_epsilon": 0.25, "seed": 0}).make_optimizer()
+    optimizer = ES.make_policy(OBS, BOX, {"adam_epsilon": 0.25, "seed": 0}).algorithm.make_optimizer()
     step, _ = optimizer.update({"w": jnp.full(2, 0.25)}, optimizer.init({"w": jnp.zeros(2)}))
     np.testing.assert_allclose(step["w"], 0.5, rtol=1e-4)
     with pytest.raises(ConfigError, match="adam_epsilon"):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.algorithms.dqn import DQNConfig, DQNPolicy
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.algorithms.dqn import DQN, DQNConfig
+from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.errors import ConfigError
 from rollax.policy import size_checks
 
@@ -30,7 +30,7 @@ VAST = 10**15
 )
 def test_is_refused(observations, actions, config, message):
     with pytest.raises(ConfigError, match="needs more memory than this machine has") as error:
-        PPOPolicy(observations, actions, config)
+        PPO.make_policy(observations, actions, config)
     assert message in str(error.value)
 
 
@@ -52,9 +52,9 @@ def test_the_limit_is_the_available_memory(monkeypatch):
 
 
 def test_sizes_are_checked_before_the_model_is_made(monkeypatch):
-    monkeypatch.setattr(DQNPolicy, "make_exploration", lambda self: pytest.fail("too late"))
+    monkeypatch.setattr(DQN, "make_exploration", lambda self: pytest.fail("too late"))
     with pytest.raises(ConfigError, match="A layer of"):
-        DQNPolicy(BOX, spaces.Discrete(VAST))
+        DQN.make_policy(BOX, spaces.Discrete(VAST))
 
 
 @pytest.mark.parametrize("key", ["seed", "train_batch_size", "num_sgd_iter", "model.lstm_cell_size"])

@@ -3,7 +3,7 @@
 import pytest
 from gymnasium import spaces
 
-from rollax import PolicySpec, PPOConfig, PPOPolicy, PPOTrainer
+from rollax import PPO, PolicySpec, PPOConfig, PPOTrainer
 from rollax.errors import PolicyError
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
@@ -13,12 +13,12 @@ BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
     ("given", "expected"),
     [
         (None, PolicySpec()),
-        (PPOPolicy, PolicySpec(PPOPolicy)),
+        (PPO, PolicySpec(PPO)),
         ((None,), PolicySpec()),
-        ((PPOPolicy, BOX), PolicySpec(PPOPolicy, BOX)),
+        ((PPO, BOX), PolicySpec(PPO, BOX)),
         ((None, BOX, TWO, {"gamma": 0.5}), PolicySpec(None, BOX, TWO, {"gamma": 0.5})),
         ((None, None, None, None), PolicySpec()),
-        (PolicySpec(PPOPolicy, config={"lr": 0.1}), PolicySpec(PPOPolicy, config={"lr": 0.1})),
+        (PolicySpec(PPO, config={"lr": 0.1}), PolicySpec(PPO, config={"lr": 0.1})),
     ],
 )
 def test_values_that_make_a_spec(given, expected):
@@ -42,7 +42,7 @@ def test_a_config_object_in_a_spec_is_named():
     ("given", "fix"),
     [
         ({"gamma": 0.5}, r"write PolicySpec\(config=\{...\}\) .* or None for the algorithm's"),
-        (PPOTrainer, r"the policy of the trainer, PPOPolicy, or write None"),
+        (PPOTrainer, r"the policy of the trainer, PPO, or write None"),
     ],
 )
 def test_the_fix_follows_from_what_is_given(given, fix):

@@ -12,9 +12,9 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import RolloutWorker, SampleBatch
-from rollax.algorithms.dqn import DQNPolicy
-from rollax.algorithms.pg import PGPolicy
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.dqn import DQN
+from rollax.algorithms.pg import PG
+from rollax.algorithms.ppo import PPO
 from rollax.batch import Fragment
 from rollax.batch.columns import MissingColumnError
 from rollax.errors import BatchError, PolicyError
@@ -32,9 +32,11 @@ LSTM = {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": (6,), "max_seq_l
 INPUTS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 
 
-def make(cls: Any = PPOPolicy, space: spaces.Space = SEEN, model: dict | None = None, **config: Any) -> Any:
-    sizes = {"sgd_minibatch_size": 8, "num_sgd_iter": 2} if cls is PPOPolicy else {}
-    return cls(space, CHOICES, {"seed": 3, "lr": 1e-2, **sizes, "model": {**LSTM, **(model or {})}, **config})
+def make(cls: Any = PPO, space: spaces.Space = SEEN, model: dict | None = None, **config: Any) -> Any:
+    sizes = {"sgd_minibatch_size": 8, "num_sgd_iter": 2} if cls is PPO else {}
+    return cls.make_policy(
+        space, CHOICES, {"seed": 3, "lr": 1e-2, **sizes, "model": {**LSTM, **(model or {})}, **config}
+    )
 
 
 def experience(policy: Any, trajectories: list[int], seed: int = 0, episodes: list[int] | None = None) -> SampleBatch:
@@ -45,7 +47,7 @@ def experience(policy: Any, trajectories: list[int], seed: int = 0, episodes: li
         action, reward = np.zeros(1, np.int64), np.zeros(1, np.float32)
         for t in range(length):
             obs: Any = random.uniform(-1, 1, (1, 3)).astype(np.float32)
-            if policy.masks.present:
+            if policy.algorithm.masks.present:
                 mask = random.integers(0, 2, (1, 4)).astype(np.int8)
                 mask[0, random.integers(4)] = 1
                 obs = {"x": obs, "action_mask": mask}
@@ -62,7 +64,7 @@ def experience(policy: Any, trajectories: list[int], seed: int = 0, episodes: li
 
 
 def sequences_of(policy: Any, batch: SampleBatch) -> tuple[dict, int]:
-    return policy.memory.sequences(policy.train_columns(batch), batch, policy.memory.max_seq_len)
+    return policy.memory.sequences(policy.algorithm.drawn(batch, policy.learning_rng), batch, policy.memory.max_seq_len)
 
 
 def assert_close(left: dict, right: dict) -> None:
@@ -131,7 +133,7 @@ class TestActing:
 
 class TestSequences:
     def test_gradient_equals_that_of_single_steps(self):
-        policy = make(PGPolicy, model={**INPUTS, "max_seq_len": 32})
+        policy = make(PG, model={**INPUTS, "max_seq_len": 32})
         batch = experience(policy, [3, 7, 1])
 
         def loss(params: dict) -> jax.Array:
@@ -160,7 +162,7 @@ class TestSequences:
         assert_close(left, right)
         assert_close(left_stats, right_stats)
 
-    @pytest.mark.parametrize("cls", [PPOPolicy, PGPolicy])
+    @pytest.mark.parametrize("cls", [PPO, PG])
     def test_a_padded_batch_gives_the_gradients_of_its_rows(self, cls):
         policy = make(cls)
         batch = experience(policy, [3, 6])  # in sequences of 3, 4 and 2 rows
@@ -171,7 +173,7 @@ class TestSequences:
         assert_close(stats, padded_stats)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("cls", [PPOPolicy, PGPolicy])
+    @pytest.mark.parametrize("cls", [PPO, PG])
     def test_content_of_padding_does_not_matter(self, cls, monkeypatch):
         policy = make(cls, MASKED)
         batch = experience(policy, [3, 5, 1])
@@ -198,9 +200,9 @@ class TestSequences:
 
     @pytest.mark.long
     def test_gradients_flow_over_max_seq_len_only(self):
-        policy = make(PGPolicy, model={"max_seq_len": 3})
+        policy = make(PG, model={"max_seq_len": 3})
         batch = experience(policy, [7])
-        policy_long = make(PGPolicy, model={"max_seq_len": 8})
+        policy_long = make(PG, model={"max_seq_len": 8})
 
         def rows_behind(policy: Any) -> list[bool]:
             """For each row, padding included, whether the outputs of row 5 depend on its observation."""
@@ -272,10 +274,10 @@ class TestSequences:
         np.testing.assert_allclose(stats["vf_loss"], np.mean(errors**2), rtol=1e-3)
 
 
-class OverSequences(DQNPolicy):
+class OverSequences(DQN):
     """Learns from replayed sequences; the model may have no memory."""
 
-    replayed = ReplayedSequences(4)
+    reads = ("obs", "rewards")
     statistics = ("rows", "sum_of_rewards")
 
     def make_model(self, rngs):
@@ -287,8 +289,8 @@ class OverSequences(DQNPolicy):
     def make_plan(self):
         return UpdatePlan(self.config.train_batch_size)
 
-    def train_columns(self, batch):
-        return {name: batch[name] for name in ("obs", "rewards")}
+    def replayed(self, memory):
+        return ReplayedSequences(4)
 
     def loss(self, model, out, batch, mask, coefficients):
         sequences = (batch["rewards"] * mask).reshape(-1, 4)  # raises unless whole sequences
@@ -301,7 +303,7 @@ class OverSequences(DQNPolicy):
 def test_replayed_sequences_are_the_units_of_learning(model, padded):
     # Two trajectories of 5 and 2 rows: sequences of 4, 1 and 2 rows. Rewards are digits: 1111, 1 and 22.
     config = {"model": {"custom_model": model, "max_seq_len": 20}, "train_batch_size": 8, "seed": 0}
-    policy = OverSequences(SEEN, CHOICES, config)
+    policy = OverSequences.make_policy(SEEN, CHOICES, config)
     rewards = np.array([1e3, 1e2, 1e1, 1, 1, 2e1, 2], np.float32)
     columns = {"obs": np.ones((7, 3), np.float32), "rewards": rewards, "eps_id": np.array([0] * 5 + [1] * 2)}
     if model is not None:
@@ -379,7 +381,7 @@ def test_custom_models_with_memory_learn(model):
     assert np.abs(policy.get_weights()["weights"] - weights).max() > 1e-3
 
 
-class Wandering(PPOPolicy):
+class Wandering(PPO):
     """A policy of one's own, with memory and noise that has a state too."""
 
     def make_exploration(self):
@@ -435,11 +437,11 @@ def test_a_repeated_segment_is_not_one_trajectory_without_a_number_of_steps_eith
 
 @pytest.mark.parametrize("name", ["state_in", "seq_lens"])
 def test_columns_of_sequences_among_those_of_steps_are_refused(name):
-    class Lists(PPOPolicy):
-        def train_columns(self, batch):
-            return {**super().train_columns(batch), name: batch[name]}
+    class Lists(PPO):
+        def drawn(self, batch, rng):
+            return {**super().drawn(batch, rng), name: batch[name]}
 
-    class Leaves(PPOPolicy):  # as the error says
+    class Leaves(PPO):  # as the error says
         def loss(self, model, out, batch, mask, coefficients):
             assert name in batch or name == "seq_lens"
             return super().loss(model, out, batch, mask, coefficients)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from safetensors.numpy import load_file
 
 from rollax import MultiAgentEnv, Policy, PolicySpec, PPOTrainer, RolloutWorker, SampleBatch, load_policy
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.config.multiagent import SharedParts
 from rollax.errors import ConfigError, NonFiniteError, PolicyError
 from rollax.models.outputs import Outputs
@@ -24,15 +24,15 @@ SMALL = {"model": {"fcnet_hiddens": (8,)}, "lr": 1e-2, "sgd_minibatch_size": 8, 
 TRUNK = ["policy_trunk.mlp.layers.0.bias", "policy_trunk.mlp.layers.0.kernel"]
 
 
-def policy(actions: int = 2, seed: int = 0, space: spaces.Space = SEEN, **config) -> PPOPolicy:
-    return PPOPolicy(space, spaces.Discrete(actions), {**SMALL, "seed": seed, **config})
+def policy(actions: int = 2, seed: int = 0, space: spaces.Space = SEEN, **config) -> PPO:
+    return PPO.make_policy(space, spaces.Discrete(actions), {**SMALL, "seed": seed, **config})
 
 
 def seen(rows: int) -> np.ndarray:
     return np.random.default_rng(0).uniform(-1, 1, (rows, 3)).astype(np.float32)
 
 
-def experience(acting: PPOPolicy, rows: int = 16) -> SampleBatch:
+def experience(acting: PPO, rows: int = 16) -> SampleBatch:
     random = np.random.default_rng(1)
     actions, _, fetches = acting.compute_actions(seen(rows))
     advantages, targets = random.standard_normal((2, rows), dtype=np.float32)
@@ -42,7 +42,7 @@ def experience(acting: PPOPolicy, rows: int = 16) -> SampleBatch:
 
 
 @pytest.fixture
-def three() -> dict[str, PPOPolicy]:
+def three() -> dict[str, PPO]:
     """`a` and `b` share their policy trunk, with heads of different widths; `c` shares nothing."""
     policies = {"a": policy(2), "b": policy(4, seed=1), "c": policy(2, seed=2)}
     groups = {"trunk": SharedParts(parts=("policy_trunk",), policies=("a", "b"))}
@@ -50,11 +50,11 @@ def three() -> dict[str, PPOPolicy]:
     return policies
 
 
-def logits(acting: PPOPolicy) -> np.ndarray:
+def logits(acting: PPO) -> np.ndarray:
     return acting.compute_actions(seen(5), explore=False)[2]["action_dist_inputs"]
 
 
-def assert_shared(a: PPOPolicy, b: PPOPolicy, names=TRUNK) -> None:
+def assert_shared(a: PPO, b: PPO, names=TRUNK) -> None:
     for name in names:
         assert a.params[name] is b.params[name]
         assert not a.params[name].is_deleted()
@@ -293,7 +293,7 @@ class TestInTraining:
             MULTIAGENT["policies"],
             policy_mapping_fn=MULTIAGENT["policy_mapping_fn"],
             config=CONFIG,
-            default_policy_class=PPOPolicy,
+            default_policy_class=PPO,
         )
         weights = worker.get_weights()
         assert all((weights["a"][name] is weights["b"][name]) == (name in TRUNK) for name in weights["a"])

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rollax import Outputs
 from rollax.core import trees
 from rollax.policy.stacked_acting import BLOCK
-from rollax.search.es import ESPolicy
+from rollax.search.es import ES
 
 IMAGE = spaces.Box(0, 255, (10, 10, 3), np.uint8)
 MASKED = spaces.Dict({"obs": spaces.Box(-1, 1, (5,)), "action_mask": spaces.MultiBinary(4)})
@@ -32,7 +32,7 @@ KINDS = {
 
 def made(kind):
     observation_space, action_space, hiddens = KINDS[kind]
-    policy = ESPolicy(observation_space, action_space, {"model": {"fcnet_hiddens": hiddens}, "seed": 0})
+    policy = ES.make_policy(observation_space, action_space, {"model": {"fcnet_hiddens": hiddens}, "seed": 0})
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((3 * BLOCK, len(policy.get_vector()))).astype(np.float32)
     if isinstance(observation_space, spaces.Box) and observation_space.dtype == np.float32:
@@ -118,7 +118,7 @@ class MasksByInfinity(nnx.Module):
 
 def test_a_model_may_mask_by_minus_infinity():
     space = spaces.Dict({"x": spaces.Box(-1, 1, (5,)), "allowed": spaces.MultiBinary(4)})
-    policy = ESPolicy(space, spaces.Discrete(4), {"model": {"custom_model": MasksByInfinity}, "seed": 0})
+    policy = ES.make_policy(space, spaces.Discrete(4), {"model": {"custom_model": MasksByInfinity}, "seed": 0})
     obs = {"x": np.ones((5, 5), np.float32), "allowed": np.vstack([np.eye(4, dtype=np.int8), np.ones(4, np.int8)])}
     obs["x"][4] = np.nan
     acting = policy.stacked(5)
@@ -152,7 +152,7 @@ def test_an_interrupt_leaves_the_vectors_usable(monkeypatch):
 def test_the_order_of_a_vector_is_that_of_the_model():
     # In alphabetical order, that of names after a step, layer 10 would come before layer 2.
     config = {"model": {"fcnet_hiddens": (4,) * 12}, "seed": 0}
-    policy = ESPolicy(spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,)), config)
+    policy = ES.make_policy(spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,)), config)
     policy.apply_gradients(policy.parts_of(np.ones_like(policy.get_vector())))
     parts, obs = policy.parts_of(policy.get_vector()), np.full((1, 4), 0.5, np.float32)
     assert {name: part.tolist() for name, part in parts.items()} == {

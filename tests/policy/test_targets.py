@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rollax.algorithms.pg import PGPolicy
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.pg import PG
+from rollax.algorithms.ppo import PPO
 from rollax.config.multiagent import SharedParts
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
@@ -26,13 +26,13 @@ from tests.policy.test_recurrent_policy import experience as trajectories
 TAU, PARTS = 0.25, ("policy_trunk", "value_trunk", "policy_head", "value_head")
 
 
-class Distilled(PPOPolicy):
+class Distilled(PPO):
     """Its values learn the product of the current values and those of the target."""
 
     def make_plan(self) -> UpdatePlan:
         return replace(super().make_plan(), targets=polyak_average(TAU, PARTS, interval=2))
 
-    def target_columns(self, model: Any, target_model: Any, batch: Any, mask: Any, coefficients: Any) -> dict:
+    def targets(self, model: Any, target_model: Any, batch: Any, mask: Any, coefficients: Any) -> dict:
         values, target_values = (self.forward(one, batch).value for one in (model, target_model))
         return {"wanted": values * target_values + coefficients["clip_param"], "seen": mask}
 
@@ -42,7 +42,7 @@ class Distilled(PPOPolicy):
 
 
 def make(**config: Any) -> Distilled:
-    return Distilled(SEEN, CHOICES, {**SMALL, **config})
+    return Distilled.make_policy(SEEN, CHOICES, {**SMALL, **config})
 
 
 def test_parts_without_an_update_are_refused():
@@ -50,7 +50,7 @@ def test_parts_without_an_update_are_refused():
         def make_plan(self) -> UpdatePlan:
             return replace(super().make_plan(), targets=polyak_average(TAU, (*PARTS, "critic")))
 
-    policy = WithoutUpdates(SEEN, CHOICES, SMALL)
+    policy = WithoutUpdates.make_policy(SEEN, CHOICES, SMALL)
     with pytest.raises(PolicyError, match=r"never change(.|\n)*got: +\['critic'\](.|\n)*value_trunk"):
         policy.learn_on_batch(experience(policy, 24))
 
@@ -102,7 +102,7 @@ def test_are_updated_inside_the_update_by_the_hook():
 
 
 def test_columns_have_one_row_each_with_memory():
-    policy: Any = Distilled(SEEN, CHOICES, {**SMALL, "model": LSTM})
+    policy: Any = Distilled.make_policy(SEEN, CHOICES, {**SMALL, "model": LSTM})
     batch = trajectories(policy, [3, 7, 1])
     _, stats = policy.compute_gradients(batch)
     assert stats["seen"] == 11  # of 5 sequences of 4
@@ -148,7 +148,7 @@ def test_new_weights_reset_the_targets():
 
 
 def test_policy_without_targets_has_no_arrays_for_them():
-    policy = PGPolicy(SEEN, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0})
+    policy = PG.make_policy(SEEN, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0})
     assert policy.targets == policy.get_state()["targets"] == {}
 
 
@@ -179,7 +179,7 @@ class SharedEncoder(nnx.Module):
 
 @pytest.mark.parametrize("parts", [("critic_net",), ("actor", "critic_net")])
 def test_targets_of_an_encoder_that_two_parts_share(parts: Any) -> None:
-    class Averaged(PPOPolicy):
+    class Averaged(PPO):
         def make_plan(self) -> UpdatePlan:
             return replace(super().make_plan(), targets=polyak_average(TAU, parts))
 
@@ -188,9 +188,9 @@ def test_targets_of_an_encoder_that_two_parts_share(parts: Any) -> None:
         with pytest.raises(
             PolicyError, match=r"never change(.|\n)*actor.layers.0.bias, which is in \['critic_net'\] too"
         ):
-            Averaged(SEEN, CHOICES, config)
+            Averaged.make_policy(SEEN, CHOICES, config)
         return
-    policy = Averaged(SEEN, CHOICES, config)
+    policy = Averaged.make_policy(SEEN, CHOICES, config)
     before = arrays(policy.targets)
     policy.learn_on_batch(experience(policy, 24))
     assert not np.array_equal(before["actor.layers.0.kernel"], policy.targets["actor.layers.0.kernel"])

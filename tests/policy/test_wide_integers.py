@@ -8,8 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from rollax import BatchError, EnvError, RolloutWorker, SampleBatch
-from rollax.algorithms.pg import PGPolicy
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.pg import PG
+from rollax.algorithms.ppo import PPO
 
 CHOICES = spaces.Discrete(2)
 
@@ -19,8 +19,8 @@ def box(dtype: type) -> spaces.Box:
     return spaces.Box(limits.min, limits.max, (2,), dtype)
 
 
-def make(space: spaces.Space) -> PPOPolicy:
-    return PPOPolicy(space, CHOICES, {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
+def make(space: spaces.Space) -> PPO:
+    return PPO.make_policy(space, CHOICES, {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
 
 
 @pytest.mark.parametrize(("dtype", "low", "high"), [(np.int64, -(2**31), 2**31 - 1), (np.uint64, 0, 2**32 - 1)])
@@ -48,16 +48,16 @@ def test_floats_in_the_place_of_integers_are_not_wrapped():
     assert policy.compute_values(large) != policy.compute_values(np.full((1, 2), 1024, np.int64))
 
 
-class Spread(PGPolicy):
+class Spread(PG):
     """Its loss counts the trajectories of the batch."""
 
-    batch_columns = PGPolicy.batch_columns | {"trajectory_id"}
+    reads = (*PG.reads, "trajectory_id")
     numbered = False
 
-    def train_columns(self, batch):
+    def drawn(self, batch, rng):
         ids = batch["trajectory_id"]
         ids = np.unique(ids, return_inverse=True)[1] if self.numbered else ids
-        return {**super().train_columns(batch), "trajectory_id": ids}
+        return {**super().drawn(batch, rng), "trajectory_id": ids}
 
     def loss(self, model, out, batch, mask, coefficients):
         loss, _ = super().loss(model, out, batch, mask, coefficients)

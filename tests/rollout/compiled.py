@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollax import PPOConfig, RolloutWorker, SampleBatch
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.core import trees
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.row_sampler import RowSampler
@@ -15,7 +15,7 @@ from tests.env.jax.worlds import JaxClock, by_name
 MODEL = {"fcnet_hiddens": (4,)}
 MEMORY = {**MODEL, "lstm_cell_size": 3, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 LSTM, GRU = {**MEMORY, "use_lstm": True}, {**MEMORY, "use_gru": True}
-PAIR = {"policy": {"own": PPOPolicy, "other": PPOPolicy}, "mapping": lambda agent: "own" if agent == "a" else "other"}
+PAIR = {"policy": {"own": PPO, "other": PPO}, "mapping": lambda agent: "own" if agent == "a" else "other"}
 TWO = {"multiagent": {"policies": {"ann": None, "bob": None}, "policy_mapping_fn": by_name}}
 
 
@@ -32,7 +32,7 @@ class Drawing:
         return ["own", "other"][self.random.integers(2)]
 
 
-def make(env=JaxClock, policy=PPOPolicy, config=PPOConfig, mapping=None, record=True, **settings) -> RolloutWorker:
+def make(env=JaxClock, policy=PPO, config=PPOConfig, mapping=None, record=True, **settings) -> RolloutWorker:
     settings = {"num_envs_per_worker": 3, "rollout_fragment_length": 9, "seed": 2, "model": MODEL, **settings}
     return RolloutWorker(env, policy, policy_mapping_fn=mapping, config=config(**settings), record=record)
 

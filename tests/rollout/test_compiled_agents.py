@@ -6,12 +6,13 @@ import pytest
 from rollax import (
     Callbacks,
     DQNConfig,
+    JaxPolicy,
     PolicyError,
     PolicySpec,
     PPOTrainer,
 )
-from rollax.algorithms.dqn import DQNPolicy
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.dqn import DQN
+from rollax.algorithms.ppo import PPO
 from rollax.rollout.compiled_sampler import CompiledSampler
 from tests.env.jax.worlds import JaxClocks, Unlike, by_name, meeting
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
@@ -19,12 +20,12 @@ from tests.marks import long_except
 from tests.rollout.compiled import GRU, LSTM, PAIR, TWO, Drawing, compare, make
 
 EACH = {
-    "policy": {"turner": PPOPolicy, "mover": PPOPolicy, "nobody": PolicySpec(PPOPolicy, OBS_SPACE, ACTION_SPACE)},
+    "policy": {"turner": PPO, "mover": PPO, "nobody": PolicySpec(PPO, OBS_SPACE, ACTION_SPACE)},
     "mapping": by_name,
 }
 
 
-class ByTrajectory(PPOPolicy):
+class ByTrajectoryPolicy(JaxPolicy):
     """Adds what the other agents did at the same steps."""
 
     def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
@@ -37,10 +38,14 @@ class ByTrajectory(PPOPolicy):
         return super().postprocess_trajectory(sample_batch)
 
 
+class ByTrajectory(PPO):
+    policy_class = ByTrajectoryPolicy
+
+
 SEVERAL_AGENTS = {
     "one policy": {},
     "one policy, filter, lstm": {"observation_filter": "MeanStdFilter", "model": LSTM, "clip_rewards": 99.5},
-    "one policy, dqn": {"policy": DQNPolicy, "config": DQNConfig},
+    "one policy, dqn": {"policy": DQN, "config": DQNConfig},
     "two policies": PAIR,
     "two policies, filter, gru, greedy": {
         **PAIR,
@@ -58,7 +63,7 @@ SEVERAL_AGENTS = {
     "centralized critic": {"centralized_critic": True},
     "different spaces, centralized critic": {"env": Unlike, **EACH, "centralized_critic": True},
     "by trajectory": {"policy": ByTrajectory},
-    "by trajectory, two policies": {**PAIR, "policy": {"own": ByTrajectory, "other": PPOPolicy}},
+    "by trajectory, two policies": {**PAIR, "policy": {"own": ByTrajectory, "other": PPO}},
 }
 
 

@@ -13,6 +13,7 @@ from rollax import (
     DDPGConfig,
     DQNConfig,
     EnvError,
+    JaxPolicy,
     NonFiniteError,
     Outputs,
     PPOConfig,
@@ -21,11 +22,11 @@ from rollax import (
     record_env,
     to_base_env,
 )
-from rollax.algorithms.a3c import A2CPolicy
-from rollax.algorithms.ddpg import DDPGPolicy
-from rollax.algorithms.dqn import DQNPolicy
-from rollax.algorithms.ppo import PPOPolicy
-from rollax.algorithms.sac import SACPolicy
+from rollax.algorithms.a3c import A2C
+from rollax.algorithms.ddpg import DDPG
+from rollax.algorithms.dqn import DQN
+from rollax.algorithms.ppo import PPO
+from rollax.algorithms.sac import SAC
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.row_sampler import RowSampler
 from tests.env.jax.worlds import Both, JaxClock, JaxClocks, meeting
@@ -56,29 +57,29 @@ class Counts(nnx.Module):
 LONG = "jax:Pendulum-v1"  # 200 steps
 SHORT = {"env_config": {"max_episode_steps": 5}}
 CASES = {
-    "ppo": (JaxClock, PPOPolicy, PPOConfig, {}),
-    "ppo, nested": (Both, PPOPolicy, PPOConfig, {}),
-    "ppo, boxes": ("jax:Pendulum-v1", PPOPolicy, PPOConfig, SHORT),
-    "ppo, greedy": (JaxClock, PPOPolicy, PPOConfig, {"explore": False}),
-    "ppo, signs of rewards": (Both, PPOPolicy, PPOConfig, {"clip_rewards": True}),
-    "ppo, filter": ("jax:Pendulum-v1", PPOPolicy, PPOConfig, {**SHORT, "observation_filter": "MeanStdFilter"}),
-    "ppo, nested, filter": (Both, PPOPolicy, PPOConfig, {"observation_filter": "MeanStdFilter"}),
-    "ppo, gru, nested, filter": (Both, PPOPolicy, PPOConfig, {"model": GRU, "observation_filter": "MeanStdFilter"}),
-    "ppo, own memory": (JaxClock, PPOPolicy, PPOConfig, {"model": {"custom_model": Counts}}),
-    "a2c, lstm, boxes": ("jax:Pendulum-v1", A2CPolicy, A2CConfig, {**SHORT, "model": LSTM}),
+    "ppo": (JaxClock, PPO, PPOConfig, {}),
+    "ppo, nested": (Both, PPO, PPOConfig, {}),
+    "ppo, boxes": ("jax:Pendulum-v1", PPO, PPOConfig, SHORT),
+    "ppo, greedy": (JaxClock, PPO, PPOConfig, {"explore": False}),
+    "ppo, signs of rewards": (Both, PPO, PPOConfig, {"clip_rewards": True}),
+    "ppo, filter": ("jax:Pendulum-v1", PPO, PPOConfig, {**SHORT, "observation_filter": "MeanStdFilter"}),
+    "ppo, nested, filter": (Both, PPO, PPOConfig, {"observation_filter": "MeanStdFilter"}),
+    "ppo, gru, nested, filter": (Both, PPO, PPOConfig, {"model": GRU, "observation_filter": "MeanStdFilter"}),
+    "ppo, own memory": (JaxClock, PPO, PPOConfig, {"model": {"custom_model": Counts}}),
+    "a2c, lstm, boxes": ("jax:Pendulum-v1", A2C, A2CConfig, {**SHORT, "model": LSTM}),
     "a2c, gru, clipped, greedy": (
         JaxClock,
-        A2CPolicy,
+        A2C,
         A2CConfig,
         {"model": GRU, "clip_rewards": 2.5, "explore": False},
     ),
-    "dqn": (JaxClock, DQNPolicy, DQNConfig, {}),
-    "dqn, noisy": (JaxClock, DQNPolicy, DQNConfig, {"noisy": True}),
-    "sac": ("jax:Pendulum-v1", SACPolicy, SACConfig, SHORT),
-    "ddpg, walk": ("jax:Pendulum-v1", DDPGPolicy, DDPGConfig, {**SHORT, "noise_scale": 1.0, "random_steps": 0}),
+    "dqn": (JaxClock, DQN, DQNConfig, {}),
+    "dqn, noisy": (JaxClock, DQN, DQNConfig, {"noisy": True}),
+    "sac": ("jax:Pendulum-v1", SAC, SACConfig, SHORT),
+    "ddpg, walk": ("jax:Pendulum-v1", DDPG, DDPGConfig, {**SHORT, "noise_scale": 1.0, "random_steps": 0}),
     "ddpg": (
         "jax:Pendulum-v1",
-        DDPGPolicy,
+        DDPG,
         DDPGConfig,
         {**SHORT, "exploration": "GaussianNoise", "random_steps": 20},
     ),
@@ -220,20 +221,24 @@ class Starts(Callbacks):
         pass
 
 
-class Own(PPOPolicy):
+class OwnPolicy(JaxPolicy):
     def compute_actions(self, obs_batch, **others):
         return super().compute_actions(obs_batch, **others)
+
+
+class Own(PPO):
+    policy_class = OwnPolicy
 
 
 STEPWISE = {
     "complete_episodes": {"batch_mode": "complete_episodes"},
     "callback on_episode_start": {"callbacks": Starts},
     "compute_actions of its own": {"policy": Own},
-    "noise in its parameters": {"policy": DQNPolicy, "config": DQNConfig, "exploration": "ParameterNoise"},
+    "noise in its parameters": {"policy": DQN, "config": DQNConfig, "exploration": "ParameterNoise"},
     "'sample_async'": {"sample_async": True},
     "differs between episodes": {"env": JaxClocks, **PAIR, "mapping": Drawing()},
     "policy_mapping_fn": {"env": JaxClocks, **PAIR, "mapping": Drawing().alone},
-    "no JaxPolicy": {"env": JaxClocks, **PAIR, "policy": {"own": PPOPolicy, "other": Weighted}},
+    "no JaxPolicy": {"env": JaxClocks, **PAIR, "policy": {"own": PPO, "other": Weighted}},
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import BaseEnv, PolicyError, RolloutWorker
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.env.rows import NO_ENVS, Rows
 from tests.rollout.worlds import ACTION_SPACE, OBS_SPACE, Encode, action_for, observation
 
@@ -135,7 +135,7 @@ class TestGivenActions:
     @pytest.mark.parametrize("config", [{"accept_off_policy_actions": True}])
     def test_rows_are_marked_and_have_the_policys_log_probabilities(self, config):
         env = Slots(4, given={1: 9})
-        worker = make_worker(env, PPOPolicy, rollout_fragment_length=40, seed=0, **config)
+        worker = make_worker(env, PPO, rollout_fragment_length=40, seed=0, **config)
         batch = worker.sample()
         assert np.array_equal(np.flatnonzero(batch["off_policy"]), episode_rows(batch, 1))
         logits = batch["action_dist_inputs"]
@@ -147,22 +147,22 @@ class TestGivenActions:
     def test_box_actions_are_in_the_environments_units(self):
         env = Slots(2, given={1: np.array([5.0], np.float32)})
         env.action_space = spaces.Box(0.0, 10.0, (1,), np.float32)
-        worker = make_worker(env, PPOPolicy, rollout_fragment_length=8, accept_off_policy_actions=True, seed=0)
+        worker = make_worker(env, PPO, rollout_fragment_length=8, accept_off_policy_actions=True, seed=0)
         batch = worker.sample()
         assert np.all(batch["actions"][episode_rows(batch, 1)] == 0.0)  # the middle of the bounds
         assert all(np.all((sent >= 0) & (sent <= 10)) for sent in env.sent_actions)
 
     def test_on_policy_algorithms_refuse_them(self):
         with pytest.raises(PolicyError, match="learns only from its own") as refusal:
-            make_worker(Slots(2, given={1: 9}), PPOPolicy).sample()
+            make_worker(Slots(2, given={1: 9}), PPO).sample()
         assert "accept_off_policy_actions=True" in str(refusal.value)
 
     def test_evaluation_and_policies_that_do_not_learn_accept_them(self):
-        assert len(make_worker(Slots(2, given={1: 9}), PPOPolicy).evaluate(4)) == 4
-        make_worker(Slots(2, given={1: 9}), PPOPolicy, multiagent={"policies_to_train": []}).sample()
+        assert len(make_worker(Slots(2, given={1: 9}), PPO).evaluate(4)) == 4
+        make_worker(Slots(2, given={1: 9}), PPO, multiagent={"policies_to_train": []}).sample()
 
     def test_episodes_with_training_disabled_accept_them(self):
-        batch = make_worker(Slots(3, given={1: 9}, served=(1,)), PPOPolicy, rollout_fragment_length=8, seed=0).sample()
+        batch = make_worker(Slots(3, given={1: 9}, served=(1,)), PPO, rollout_fragment_length=8, seed=0).sample()
         assert not len(episode_rows(batch, 1))
 
     def test_invalid_actions_are_refused(self):

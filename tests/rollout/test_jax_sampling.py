@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from rollax import MultiAgentBatch, PPOConfig, RolloutWorker
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from tests.rollout.worlds import ALL, Encode, Line, Scripted
 
 MODEL = {"fcnet_hiddens": (4,)}
 
 
-def make(env=Line, specs=PPOPolicy, mapping=None, **config) -> RolloutWorker:
+def make(env=Line, specs=PPO, mapping=None, **config) -> RolloutWorker:
     config = PPOConfig(model=MODEL, seed=config.pop("seed", 2), **config)
     return RolloutWorker(env, specs, policy_mapping_fn=mapping, config=config)
 
@@ -71,7 +71,7 @@ def test_together_with_a_policy_without_jax():
     script = [{"a": "o", "b": "o"}, {"a": "or", "b": "or"}, {"a": "or", "b": "or", ALL: "T"}]
     worker = make(
         lambda _: Scripted([script]),
-        {"jax": (PPOPolicy, None, None, {"gamma": 0.5}), "numpy": Encode},
+        {"jax": (PPO, None, None, {"gamma": 0.5}), "numpy": Encode},
         lambda agent: {"a": "jax", "b": "numpy"}[agent],
         rollout_fragment_length=6,
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollax import MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Scripted, scripted
 
 # Agents join late (c), leave early (b), return (b), take turns (a waits), are rewarded after the last action (b).
@@ -91,8 +91,8 @@ class TestPolicies:
     def test_an_override_of_gamma_changes_the_returns(self):
         """With λ = 1 and a terminal end the value targets are the returns: 1, 2, 3 with γ = 0.1 are 1.23, 2.3, 3."""
         specs = {
-            "far": PolicySpec(PPOPolicy, config={"gamma": 0.1, "lambda": 1.0}),
-            "near": PolicySpec(PPOPolicy, config={"gamma": 0.0, "lambda": 1.0}),
+            "far": PolicySpec(PPO, config={"gamma": 0.1, "lambda": 1.0}),
+            "near": PolicySpec(PPO, config={"gamma": 0.0, "lambda": 1.0}),
             "rest": Encode,
         }
         config = {"rollout_fragment_length": 4, "batch_mode": "complete_episodes"}

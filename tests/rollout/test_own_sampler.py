@@ -7,7 +7,7 @@ import pytest
 
 from examples.own_sampler import PlainSampler
 from rollax import ConfigError, PPOTrainer, RolloutWorker, Sampler
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.rollout.row_sampler import RowSampler
 from tests.rollout.worlds import Encode, Line
 
@@ -20,7 +20,7 @@ def test_the_example_is_short():
 
 @pytest.mark.parametrize("env", [Line, "CartPole-v1"])
 def test_the_same_rows_and_episodes(env):
-    plain, columns = (RolloutWorker(env, PPOPolicy, config={**CONFIG, "sampler": it}) for it in (PlainSampler, None))
+    plain, columns = (RolloutWorker(env, PPO, config={**CONFIG, "sampler": it}) for it in (PlainSampler, None))
     assert type(plain.sampler) is PlainSampler
     assert type(columns.sampler) is RowSampler
     for _ in range(5):

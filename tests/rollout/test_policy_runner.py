@@ -7,7 +7,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker, TrainerConfig
-from rollax.algorithms.pg import PGPolicy
+from rollax.algorithms.pg import PG
 from rollax.rollout.worker_policies import make_runner
 from tests.env.refused import refused
 from tests.rollout.reference import histories
@@ -233,7 +233,7 @@ class TestManyActions:
 
     @pytest.mark.usefixtures("cleared_cache")
     def test_few_sizes_are_compiled(self):
-        policy = PGPolicy(OBS_SPACE, spaces.Discrete(2), {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
+        policy = PG.make_policy(OBS_SPACE, spaces.Discrete(2), {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
         runner = make_runner(policy, policy.config)
         obs = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
         whole = runner.compute_actions(obs)[0]

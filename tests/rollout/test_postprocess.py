@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rollax import MultiAgentBatch, Policy, PolicyError, RolloutWorker
-from rollax.algorithms.ppo import PPOPolicy
+from rollax import JaxPolicy, MultiAgentBatch, Policy, PolicyError, RolloutWorker
+from rollax.algorithms.ppo import PPO
 from rollax.batch import Fragment
 from rollax.rollout.postprocess import postprocess
 from tests.rollout.reference import expected_rows
@@ -206,24 +206,28 @@ def test_postprocess_rows_gets_the_whole_fragment():
 
 
 def test_a_subclass_that_overrides_postprocess_trajectory_gets_the_algorithms_columns():
-    class Doubled(PPOPolicy):
+    class DoubledPolicy(JaxPolicy):
         def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
             return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
+
+    class Doubled(PPO):
+        policy_class = DoubledPolicy
 
     def batch_of(policy_class):
         config = {"num_envs_per_worker": 3, "rollout_fragment_length": 40, "seed": 5}
         return RolloutWorker("CartPole-v1", policy_class, config=config).sample()
 
-    plain, overridden = batch_of(PPOPolicy), batch_of(Doubled)
+    plain, overridden = batch_of(PPO), batch_of(Doubled)
     for name in ("advantages", "value_targets"):
         np.testing.assert_allclose(overridden[name], plain[name], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["postprocess_trajectory", "postprocess_rows"])
 def test_a_policy_that_returns_no_batch_is_named(method):
-    own = type("Own", (PPOPolicy,), {method: lambda self, batch: None})
+    policy_class = type("OwnPolicy", (JaxPolicy,), {method: lambda self, batch: None})
+    own = type("Own", (PPO,), {"policy_class": policy_class})
     worker = RolloutWorker("CartPole-v1", own, config={"rollout_fragment_length": 5})
     with pytest.raises(
-        PolicyError, match=rf"{method} (.|\n)*'default_policy', class Own: {method}\n.*got: +None(.|\n)*super"
+        PolicyError, match=rf"{method} (.|\n)*'default_policy', algorithm Own: {method}\n.*got: +None(.|\n)*super"
     ):
         worker.sample()

@@ -312,6 +312,6 @@ def test_a_process_that_samples_for_a_trainer(small_ray):
         "platforms": "cpu",
         "asynchronous": False,
         "devices": ["cpu"],
-        "policy": "PPOPolicy",
+        "policy": "PPO",
     }
     assert result["custom_metrics"]["pid_mean"] == pid != os.getpid()

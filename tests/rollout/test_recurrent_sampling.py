@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import Policy, RolloutWorker, SampleBatch
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax import JaxPolicy, Policy, RolloutWorker, SampleBatch
+from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.core import trees
 from rollax.errors import PolicyError
 from tests.env.kinds import EXTERNAL, KINDS
@@ -216,8 +216,8 @@ LSTM = {
 SETTINGS = {"num_envs_per_worker": 3, "rollout_fragment_length": 20, "seed": 4, "clip_rewards": True}
 
 
-class KeepsFragment(PPOPolicy):
-    """PPO that keeps its last fragment."""
+class KeepsFragmentPolicy(JaxPolicy):
+    """Keeps its last fragment."""
 
     fragment: Any = None
 
@@ -226,11 +226,19 @@ class KeepsFragment(PPOPolicy):
         return super().postprocess_rows(fragment)
 
 
-class ByTrajectory(PPOPolicy):
+class KeepsFragment(PPO):
+    policy_class = KeepsFragmentPolicy
+
+
+class ByTrajectoryPolicy(JaxPolicy):
     """PPO that is called once per segment."""
 
     def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
         return super().postprocess_trajectory(sample_batch)
+
+
+class ByTrajectory(PPO):
+    policy_class = ByTrajectoryPolicy
 
 
 def sample(policy_class: Any, env: Any = Party, **settings: Any) -> tuple[RolloutWorker, SampleBatch]:
@@ -263,17 +271,17 @@ def test_jax_policies_store_the_inputs_they_acted_on(kind):
 
 
 def test_inputs_are_stored_for_a_policy_without_batch_columns():
-    class WithoutColumns(PPOPolicy):
-        batch_columns = None
+    class WithoutColumns(PPO):
+        samples = property(lambda self: None)
 
-    (_, ours), (worker, theirs) = sample(PPOPolicy), sample(WithoutColumns)
+    (_, ours), (worker, theirs) = sample(PPO), sample(WithoutColumns)
     assert not ours.keys() - theirs.keys()
     np.testing.assert_array_equal(ours["prev_actions"], theirs["prev_actions"])
     worker.get_policy().learn_on_batch(theirs)
 
 
 def test_bootstrapping_by_trajectory_and_by_fragment_agree():
-    (_, together), (_, one_by_one) = sample(PPOPolicy), sample(ByTrajectory)
+    (_, together), (_, one_by_one) = sample(PPO), sample(ByTrajectory)
     for name in together:
         for ours, theirs in zip(trees.leaves(together[name]), trees.leaves(one_by_one[name]), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -285,7 +293,7 @@ def test_bootstrapping_by_trajectory_and_by_fragment_agree():
 
 
 def test_same_seed_same_numbers():
-    (_, first), (_, second), (_, other) = sample(PPOPolicy), sample(PPOPolicy), sample(PPOPolicy, seed=5)
+    (_, first), (_, second), (_, other) = sample(PPO), sample(PPO), sample(PPO, seed=5)
     for name in first:
         for ours, theirs in zip(trees.leaves(first[name]), trees.leaves(second[name]), strict=True):
             np.testing.assert_array_equal(ours, theirs, err_msg=name)
@@ -296,7 +304,7 @@ def test_same_seed_same_numbers():
 def test_a_recurrent_and_a_stateless_policy_learn_together():
     worker = RolloutWorker(
         Party,
-        {"remembers": (PPOPolicy, None, None, {"model": LSTM}), "forgets": PPOPolicy},
+        {"remembers": (PPO, None, None, {"model": LSTM}), "forgets": PPO},
         policy_mapping_fn=lambda agent: "remembers" if agent in "ac" else "forgets",
         config=PPOConfig(**{**SETTINGS, "model": {"fcnet_hiddens": (4,)}, "num_sgd_iter": 1}),
     )
@@ -332,7 +340,7 @@ class NarrowBounds(gym.Env):
 @pytest.mark.parametrize("scale", ["clip_actions", "normalize_actions"])
 def test_previous_actions_are_what_the_environment_received(scale):
     # As users pass them to `compute_single_action`.
-    worker, batch = sample(PPOPolicy, NarrowBounds, num_envs_per_worker=1, **{"clip_actions": False, scale: True})
+    worker, batch = sample(PPO, NarrowBounds, num_envs_per_worker=1, **{"clip_actions": False, scale: True})
     runner = worker.runners["default_policy"]
     received = runner.action_map.received(batch["actions"])
     assert (np.abs(received - batch["actions"]).max(axis=1) > 0).sum() > 3

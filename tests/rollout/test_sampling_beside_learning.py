@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import Callbacks, ConfigError, DQNTrainer, ExternalEnv, PPOPolicy, PPOTrainer, RolloutWorker
+from rollax import PPO, Callbacks, ConfigError, DQNTrainer, ExternalEnv, PPOTrainer, RolloutWorker
 from tests.rollout.test_sampling import LONG, EncodeAlways, until
 from tests.rollout.worlds import Encode, Line
 
@@ -142,7 +142,7 @@ class Pauses(Silent):
 
 
 def test_steps_of_an_interrupted_fragment_are_named(caplog):
-    worker = RolloutWorker(Pauses, PPOPolicy, config=CONFIG)
+    worker = RolloutWorker(Pauses, PPO, config=CONFIG)
     (env,) = worker.env.get_sub_environments()
     while env.answered < 5:
         assert worker.sample_fragment() is None
@@ -184,7 +184,7 @@ class TestConfig:
         ],
     )
     def test_a_lag_without_effect_is_named(self, caplog, config, reason):
-        RolloutWorker("CartPole-v1", PPOPolicy, config={"sgd_minibatch_size": 40, "train_batch_size": 40, **config})
+        RolloutWorker("CartPole-v1", PPO, config={"sgd_minibatch_size": 40, "train_batch_size": 40, **config})
         assert ("max_policy_lag" in caplog.text) == bool(reason)
         assert reason in caplog.text
 

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import RolloutWorker
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.rollout.episodes import EpisodeTable
 from tests.rollout.worlds import ACTION_SPACE, OBS_SPACE, Encode, Line, Weighted
 
@@ -112,7 +112,7 @@ class TestRestarts:
     def test_its_policy_uses_other_random_numbers(self):
         def drawn(**place):
             config = {"seed": 3, "num_workers": 2, "model": {"fcnet_hiddens": (4,)}}
-            policy = RolloutWorker(Noise, PPOPolicy, config=config, **place).get_policy()
+            policy = RolloutWorker(Noise, PPO, config=config, **place).get_policy()
             return tuple(policy.acting_rng.random(4).tolist())
 
         places = [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]

@@ -17,8 +17,8 @@ from rollax import (
     SampleBatch,
     SpaceError,
 )
-from rollax.algorithms.pg import PGPolicy
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.pg import PG
+from rollax.algorithms.ppo import PPO
 from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
 from rollax.rollout.filters import MeanStdFilter, NoFilter
@@ -108,10 +108,10 @@ class TestPolicies:
         assert notes == ["Raised while policy 'broken', a Broken, was made."][:others]
 
     def test_a_wrong_key_in_a_spec_names_the_policy(self):
-        specs = {"fine": PGPolicy, "broken": PolicySpec(PGPolicy, config={"lrr": 1.0})}
+        specs = {"fine": PG, "broken": PolicySpec(PG, config={"lrr": 1.0})}
         with pytest.raises(ConfigError, match="Unknown config key 'lrr'") as caught:
             RolloutWorker(Line, specs, policy_mapping_fn=lambda agent_id: "broken")
-        assert caught.value.__notes__ == ["Raised while policy 'broken', a PGPolicy, was made."]
+        assert caught.value.__notes__ == ["Raised while policy 'broken', a PG, was made."]
 
     def test_an_empty_space_is_refused(self):
         with pytest.raises(SpaceError, match="no elements"):
@@ -122,7 +122,7 @@ class TestPolicies:
         small, image = spaces.Box(0, 1, (4, 4, 3)), spaces.Dict({"a": spaces.Box(0, 1, (5, 5, 3))})
 
         def make(*observation_spaces):
-            specs = {str(n): (PPOPolicy, space, ACTION_SPACE, {}) for n, space in enumerate(observation_spaces)}
+            specs = {str(n): (PPO, space, ACTION_SPACE, {}) for n, space in enumerate(observation_spaces)}
             RolloutWorker(Line, specs, policy_mapping_fn=lambda _: "0", config=config, samples=False)
 
         says = "conv_filters has no effect: no observation is an image... policy '0'...Box((4, 4, 3), float32)"
@@ -130,7 +130,7 @@ class TestPolicies:
         make(small, image)
 
     def test_sequences_need_memory(self):
-        class Remembers(PPOPolicy):
+        class Remembers(PPO):
             """Its memory is that of a model which the config does not name."""
 
             def make_model(self, rngs):
@@ -143,9 +143,9 @@ class TestPolicies:
             return RolloutWorker(Line, specs, policy_mapping_fn=lambda _: "0", config=config, samples=False)
 
         says = "max_seq_len has no effect: no policy has a model with memory... policy '0'...5...initial_state"
-        refused(ConfigError, make, PPOPolicy, says=says)
-        make(PPOPolicy, use_gru=True)
-        for classes in ((PPOPolicy, Remembers), (Remembers, PPOPolicy)):
+        refused(ConfigError, make, PPO, says=says)
+        make(PPO, use_gru=True)
+        for classes in ((PPO, Remembers), (Remembers, PPO)):
             policies = make(*classes).policies
             assert sorted(policy.memory.max_seq_len for policy in policies.values()) == [1, 5]
 
@@ -214,19 +214,17 @@ class TestPolicies:
 
     def test_a_policy_of_another_algorithm_gets_the_common_keys(self):
         config = PPOConfig(gamma=0.5, lr=0.125, clip_param=0.3, train_batch_size=256, seed=3)
-        specs = {"ours": None, "theirs": (PGPolicy, None, None, {"batch_mode": "truncate_episodes", "lr": 0.25})}
-        worker = RolloutWorker(
-            Line, specs, policy_mapping_fn=lambda _: "ours", config=config, default_policy_class=PPOPolicy
-        )
+        specs = {"ours": None, "theirs": (PG, None, None, {"batch_mode": "truncate_episodes", "lr": 0.25})}
+        worker = RolloutWorker(Line, specs, policy_mapping_fn=lambda _: "ours", config=config, default_policy_class=PPO)
         theirs = worker.get_policy("theirs").config
         assert type(theirs) is PGConfig
         assert (theirs.gamma, theirs.lr, theirs.batch_mode) == (0.5, 0.25, "truncate_episodes")
         assert worker.get_policy("ours").config.lr == 0.125
         # A PPO policy that only acts accepts batches smaller than its minibatches.
         small = PGConfig(train_batch_size=50)
-        RolloutWorker(Line, {"x": PPOPolicy}, config=small, default_policy_class=PGPolicy)
+        RolloutWorker(Line, {"x": PPO}, config=small, default_policy_class=PG)
         with pytest.raises(ConfigError, match="clip_param"):
-            RolloutWorker(Line, {"x": (PGPolicy, None, None, {"clip_param": 0.1})}, config=config)
+            RolloutWorker(Line, {"x": (PG, None, None, {"clip_param": 0.1})}, config=config)
 
     def test_a_policys_own_filter_and_action_map(self):
         changes = {"observation_filter": "NoFilter", "clip_actions": False, "normalize_actions": False}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollax import EnvContext, IMPALATrainer, PPOTrainer, RolloutWorker, TrainerConfig
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.errors import EnvError
 from rollax.processes.actors import LocalActors
 from rollax.rollout import worker_set
@@ -233,7 +233,7 @@ def test_workers_that_a_checkpoint_lacks_play_other_episodes_than_they_played_be
 
 
 def test_workers_that_do_not_sample_count_no_starts():
-    workers = WorkerSet(PPOTrainer.config_class(env=Drifting), PPOPolicy, samples=False)
+    workers = WorkerSet(PPOTrainer.config_class(env=Drifting), PPO, samples=False)
     state = workers.get_state()
     workers.set_state(state)
     assert workers.get_state()["starts"] == state["starts"] == 1

@@ -11,13 +11,13 @@ from rollax.rollout.messages import Candidates
 from rollax.rollout.row_sampler import RowSampler
 from rollax.search.candidates import CandidatePlayer
 from rollax.search.compiled_candidates import CompiledCandidates
-from rollax.search.es import ESPolicy
+from rollax.search.es import ES
 from tests.env.jax.worlds import Both, JaxClock
 
 
 def worker_of(env, **config) -> RolloutWorker:
     settings = {"num_envs_per_worker": 5, "model": {"fcnet_hiddens": (4,)}, "observation_filter": "NoFilter", "seed": 0}
-    return RolloutWorker(env, ESPolicy, config={**settings, **config})
+    return RolloutWorker(env, ES, config={**settings, **config})
 
 
 def request(count=4, **settings) -> Candidates:

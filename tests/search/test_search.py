@@ -17,8 +17,8 @@ from rollax import (
 )
 from rollax.ops.evolution import ars_weights, direction, episode_seed, es_weights
 from rollax.rollout import worker_set
-from rollax.search.ars import ARSPolicy
-from rollax.search.es import ESPolicy
+from rollax.search.ars import ARS
+from rollax.search.es import ES
 from tests.algorithms.envs import MaskedCartPole
 from tests.rollout.test_worker_set import workers_here
 from tests.search.search_worlds import Drift
@@ -318,7 +318,7 @@ class TestResults:
             assert loaded.filter.state()["count"] == trainer.optimizer.steps
 
 
-@pytest.mark.parametrize("policy_class", [ARSPolicy, ESPolicy])
+@pytest.mark.parametrize("policy_class", [ARS, ES])
 def test_its_policy_as_a_fixed_one_in_another_trainer(policy_class):
     policies = {"learner": None, "fixed": (policy_class, None, None, {})}
     who = {"policies": policies, "policy_mapping_fn": lambda agent: "learner" if agent else "fixed"}

@@ -100,7 +100,7 @@ def test_candidates_beyond_the_memory(monkeypatch):
         policy = trainer.get_policy()
         monkeypatch.setattr(size_checks, "available_memory_bytes", lambda: 768)
         policy.stacked(17)
-        message = r"A stack of the parameters of 48 candidates(.|\n)*ARSPolicy(.|\n)*at least 1152(.|\n)*than 768"
+        message = r"A stack of the parameters of 48 candidates(.|\n)*ARS(.|\n)*at least 1152(.|\n)*than 768"
         with pytest.raises(ConfigError, match=message):
             policy.stacked(33)
 
@@ -129,9 +129,9 @@ def test_learning_from_rows():
 
 
 def test_a_policy_of_another_kind():
-    from rollax import PGPolicy
+    from rollax import PG
     from rollax.search.ars import ARSConfig, ARSOptimizer
 
-    worker = RolloutWorker(Drift, PGPolicy, config=ARSConfig(seed=0))
+    worker = RolloutWorker(Drift, PG, config=ARSConfig(seed=0))
     with pytest.raises(PolicyError, match="SearchedPolicy"):
         ARSOptimizer(worker)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax import PPOPolicy
+from rollax import PPO
 from rollax.rollout.filters import make_filter
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.policy_backend import PolicyBackend
@@ -38,14 +38,14 @@ def observations(count: int) -> np.ndarray:
 
 
 def runner(
-    policy_class: Any = PPOPolicy,
+    policy_class: Any = PPO,
     action_space: Space = DISCRETE,
     policy_id: str = "default_policy",
     observation_space: Space = OBS,
     **config: Any,
 ) -> PolicyRunner:
     """A policy whose filter has statistics of some observations."""
-    policy = policy_class(observation_space, action_space, {**SMALL, **config})
+    policy = policy_class.make_policy(observation_space, action_space, {**SMALL, **config})
     policy.name = policy_id
     seen = make_filter("MeanStdFilter" if observation_space is OBS else "NoFilter", observation_space)
     if observation_space is OBS:

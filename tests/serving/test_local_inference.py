@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, DQNPolicy, EpisodeLostError, PolicyClient, RequestError
+from rollax import DQN, ConfigError, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from tests.serving.served_policies import CONTINUOUS, RecordingBackend, runner, served
@@ -22,7 +22,7 @@ LSTM["lstm_use_prev_reward"] = True
 @pytest.fixture(scope="module", params=["ppo", "lstm", "dqn"])
 def backend(request):
     if request.param == "dqn":
-        return RecordingBackend({"default_policy": runner(DQNPolicy)})
+        return RecordingBackend({"default_policy": runner(DQN)})
     model = {} if request.param == "ppo" else {"model": LSTM}
     return RecordingBackend({"default_policy": runner(action_space=CONTINUOUS, normalize_actions=True, **model)})
 
@@ -75,7 +75,7 @@ class TestOneAgent:
             play(client)
         [trajectory] = backend.episodes[0].agents.values()
         actor = backend.actors["default_policy"]
-        if "DQN" in type(actor.policy).__name__:
+        if "DQN" in actor.policy.made_by.__name__:
             assert trajectory.action_logp is None
             return
         if actor.recurrent:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import CheckpointError, ConfigError, NonFiniteError, PolicyError, PPOPolicy, PPOTrainer
+from rollax import PPO, CheckpointError, ConfigError, JaxPolicy, NonFiniteError, PolicyError, PPOTrainer
 from rollax.errors import RequestError
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.protocol import Actions, Episode, Trajectory
@@ -223,9 +223,13 @@ def test_a_failed_pass_fails_its_requests_and_no_others():
     serve(backend, play)
 
 
-class OneActionTooFew(PPOPolicy):
+class OneActionTooFewPolicy(JaxPolicy):
     def act_greedily(self, obs_batch: Any) -> Any:
         return super().act_greedily(obs_batch)[1:]
+
+
+class OneActionTooFew(PPO):
+    policy_class = OneActionTooFewPolicy
 
 
 def test_a_policy_with_too_few_actions_fails_its_requests():
@@ -238,7 +242,7 @@ def test_a_policy_with_too_few_actions_fails_its_requests():
             futures = [ask(backend, {name: seen}) for name, seen in zip("ab", observations(2), strict=True)]
             for one in await asyncio.gather(*futures, return_exceptions=True):
                 assert isinstance(one, PolicyError)
-                assert "policy 'default_policy', class OneActionTooFew" in str(one)
+                assert "policy 'default_policy', algorithm OneActionTooFew" in str(one)
 
     serve(backend, play)
 

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import given
 
-from rollax import CheckpointError, PPOPolicy
+from rollax import PPO, CheckpointError
 from rollax.errors import PolicyError, RequestError, RollaxError
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description, update_policy
@@ -66,7 +66,7 @@ def test_settings_of_the_environment_are_not_sent(plain):
 
 
 def test_foreign_classes_are_neither_sent_nor_imported(plain, tmp_path, monkeypatch):
-    class Own(PPOPolicy):
+    class Own(PPO):
         pass
 
     with pytest.raises(RequestError, match="Clients do not have the code of this policy") as caught:
@@ -90,7 +90,7 @@ def test_foreign_classes_are_neither_sent_nor_imported(plain, tmp_path, monkeypa
 def test_a_model_that_is_larger_than_the_weights_is_not_built(plain, monkeypatch):
     config = read_description(policy_to_bytes(plain, 3))["config"]
     large = forged(plain, {"config": {**config, "model": {**config["model"], "fcnet_hiddens": [12_000, 12_000]}}})
-    monkeypatch.setattr(PPOPolicy, "_describe", lambda *_: pytest.fail("the model is built"))
+    monkeypatch.setattr(PPO, "check_model", lambda *_: pytest.fail("the model is built"))
     with pytest.raises(PolicyError, match="larger than the stored weights"):
         policy_from_bytes(large)
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from examples.torch_dqn import TorchDQNPolicy
-from examples.torch_ppo import TorchPPOPolicy
-from examples.torch_sac import TorchSACPolicy
+from examples.torch_dqn import TorchDQN
+from examples.torch_ppo import TorchPPO
+from examples.torch_sac import TorchSAC
 from rollax import SampleBatch
-from rollax.algorithms.dqn import DQNPolicy
-from rollax.algorithms.ppo import PPOPolicy
-from rollax.algorithms.sac import SACPolicy
+from rollax.algorithms.dqn import DQN
+from rollax.algorithms.ppo import PPO
+from rollax.algorithms.sac import SAC
 
 SEEN, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,))
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 3, "lr": 1e-2}
-PPO = {**SMALL, "sgd_minibatch_size": 8, "num_sgd_iter": 2}
+PPO_CONFIG = {**SMALL, "sgd_minibatch_size": 8, "num_sgd_iter": 2}
 REPLAY = {**SMALL, "train_batch_size": 8}
 KINDS = {
-    "TorchPPO": (TorchPPOPolicy, CHOICES, PPO),
-    "TorchPPO-Box": (TorchPPOPolicy, BOX, {**PPO, "model": {"fcnet_hiddens": (8,), "free_log_std": True}}),
-    "TorchPPO-LSTM": (TorchPPOPolicy, CHOICES, {**PPO, "model": {"use_lstm": True, "lstm_cell_size": 4}}),
-    "TorchDQN": (TorchDQNPolicy, CHOICES, REPLAY),
-    "TorchSAC": (TorchSACPolicy, BOX, REPLAY),
-    "PPO": (PPOPolicy, CHOICES, PPO),
-    "DQN": (DQNPolicy, CHOICES, REPLAY),
-    "SAC": (SACPolicy, BOX, REPLAY),
+    "TorchPPO": (TorchPPO, CHOICES, PPO_CONFIG),
+    "TorchPPO-Box": (TorchPPO, BOX, {**PPO_CONFIG, "model": {"fcnet_hiddens": (8,), "free_log_std": True}}),
+    "TorchPPO-LSTM": (TorchPPO, CHOICES, {**PPO_CONFIG, "model": {"use_lstm": True, "lstm_cell_size": 4}}),
+    "TorchDQN": (TorchDQN, CHOICES, REPLAY),
+    "TorchSAC": (TorchSAC, BOX, REPLAY),
+    "PPO": (PPO, CHOICES, PPO_CONFIG),
+    "DQN": (DQN, CHOICES, REPLAY),
+    "SAC": (SAC, BOX, REPLAY),
 }
 OF_JAX = ("PPO", "DQN", "SAC")
 every_kind = pytest.mark.parametrize(
@@ -36,7 +38,17 @@ every_kind = pytest.mark.parametrize(
 
 def make(kind="TorchPPO", **changes):
     policy_class, action_space, config = KINDS[kind]
-    return policy_class(SEEN, action_space, {**config, **changes})
+    return policy_class.make_policy(SEEN, action_space, {**config, **changes})
+
+
+def in_parts(rows, kind, **changes):
+    """As `make`; it learns in microbatches of this many rows."""
+
+    class Parts(KINDS[kind][0]):
+        def make_plan(self):
+            return replace(super().make_plan(), microbatch_size=rows)
+
+    return Parts.make_policy(SEEN, KINDS[kind][1], {**KINDS[kind][2], **changes})
 
 
 def seen(rows, seed=0):

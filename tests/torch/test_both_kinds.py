@@ -12,24 +12,25 @@ from flax import nnx
 from gymnasium import spaces
 from torch import nn
 
-from rollax import MultiAgentBatch, Outputs, SampleBatch
+from rollax import Algorithm, MultiAgentBatch, Outputs, SampleBatch, TorchAlgorithm
 from rollax.errors import BatchError, EnvError, NonFiniteError, PolicyError, ShapeError
 from rollax.policy.column_shapes import ColumnShapes
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.jax_policy import JaxPolicy
-from rollax.torch.torch_policy import TorchPolicy
 from tests.torch.made import CHOICES, SEEN, seen
 
 MASKED = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
-KINDS = {"JAX": JaxPolicy, "PyTorch": TorchPolicy}
+KINDS = {"JAX": Algorithm, "PyTorch": TorchAlgorithm}
 both_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def made(kind, observation_space=SEEN, *, loss=lambda out: (out.policy.mean(), {}), config=None, **methods):
     """A policy of this kind with the loss of its outputs, and these methods."""
     methods["loss"] = lambda self, model, out, batch, mask, coefficients: loss(out)
+    methods.setdefault("samples", property(lambda self: None))
     policy_class: Any = type(f"Own{kind}", (KINDS[kind],), methods)
-    return policy_class(observation_space, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0, **(config or {})})
+    return policy_class.make_policy(
+        observation_space, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0, **(config or {})}
+    )
 
 
 def batch(rows=5):
@@ -98,7 +99,7 @@ def test_gradients_of_an_own_optimizer_are_clipped(kind, parts):
     """Plain gradient descent with a rate of 1 moves the weights by the bound, or each part of them."""
     methods = {
         "JAX": lambda self: optax.identity(),
-        "PyTorch": lambda self, params: torch.optim.SGD(params, lr=0.0),
+        "PyTorch": lambda self, params, model: torch.optim.SGD(params, lr=0.0),
     }
     heads = ("policy_head", "value_head")
     rates = dict.fromkeys(("policy_trunk", "value_trunk", *heads), 1.0) if parts else 1.0
@@ -107,7 +108,7 @@ def test_gradients_of_an_own_optimizer_are_clipped(kind, parts):
         loss=lambda out: (100 * (out.policy[:, 0] + out.value).mean(), {}),
         config={"grad_clip": 0.5},
         make_optimizer=methods[kind],
-        learning_rates=lambda self: rates,
+        learning_rates=lambda self, lr: rates,
     )
     before = policy.get_weights()
     policy.learn_on_batch(batch())

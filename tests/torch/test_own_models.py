@@ -8,10 +8,10 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from examples.torch_ppo import TorchPPOPolicy
-from rollax import Outputs, TorchPolicy, torch_policy
+from examples.torch_ppo import TorchPPO
+from rollax import Outputs, TorchAlgorithm, torch_algorithm
 from rollax.errors import ConfigError, PolicyError
-from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same, seen
+from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same, seen
 
 
 class Stateful(nn.Module):
@@ -154,28 +154,28 @@ class TestOutputs:
         def narrow(policy):
             return TwoLinears(SEEN, 3)
 
-        made = torch_policy(lambda *_: None, make_model=narrow, name="Narrow")
+        made = torch_algorithm(lambda *_: None, make_model=narrow, name="Narrow")
         with pytest.raises(PolicyError, match=r"policy of the wrong(.|\n)*got: +policy float32\[13, 3\]"):
-            made(SEEN, CHOICES, {})
+            made.make_policy(SEEN, CHOICES, {})
 
     def test_models_of_policies_with_their_own_forward_are_not_checked(self):
-        class Twice(TorchPPOPolicy):
+        class Twice(TorchPPO):
             def forward(self, model, columns):
                 return Outputs(*model(torch.stack([columns["obs"]] * 2)[0]))
 
         model = {"custom_model": TwoLinears, "custom_model_config": {"how": "no names"}}
-        policy = Twice(SEEN, CHOICES, {**PPO, "model": model})
+        policy = Twice.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": model})
         assert CHOICES.contains(policy.compute_single_action(np.zeros(3, np.float32)))
 
     def test_missing_values_are_named_when_they_are_read(self):
-        class Valueless(TorchPolicy):
-            batch_columns = frozenset({"obs", "actions"})
+        class Valueless(TorchAlgorithm):
+            samples = frozenset({"obs", "actions"})
 
             def loss(self, model, out, batch, mask, coefficients):
                 return out.policy.mean(), {}
 
         model = {"custom_model": TwoLinears, "custom_model_config": {"how": "no value"}}
-        policy = Valueless(SEEN, CHOICES, {"model": model})
+        policy = Valueless.make_policy(SEEN, CHOICES, {"model": model})
         policy.compute_actions(seen(2))
         with pytest.raises(PolicyError, match=r"model returns no values(.|\n)*compute_values"):
             policy.compute_values(seen(2))
@@ -196,7 +196,7 @@ class TestOutputs:
                 return super().forward(self.embedding(obs - self.start))
 
         for seen_space in (CHOICES, spaces.Discrete(4, start=-9)):
-            TorchPPOPolicy(seen_space, CHOICES, {**PPO, "model": {"custom_model": Embedded}})
+            TorchPPO.make_policy(seen_space, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Embedded}})
 
     def test_lazy_layers(self):
         class Lazy(nn.Module):
@@ -215,14 +215,14 @@ class TestOutputs:
         policy.learn_on_batch(experience(policy))
         assert not np.array_equal(policy.get_weights()["policy.weight"], twin.get_weights()["policy.weight"])
 
-        class OwnForward(TorchPPOPolicy):
+        class OwnForward(TorchPPO):
             def forward(self, model, columns):
                 return model(columns["obs"])
 
         with pytest.raises(
             PolicyError, match=r"sizes of some layers are not known(.|\n)*OwnForward, make_model(.|\n)*policy.weight"
         ):
-            OwnForward(SEEN, CHOICES, {**PPO, "model": {"custom_model": Lazy}})
+            OwnForward.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Lazy}})
 
     def test_outputs_in_half_precision(self):
         """NumPy has no bfloat16; log-probabilities in acting and learning are computed from equal float32 inputs."""
@@ -324,6 +324,6 @@ class Counter(nn.Module):
     ids=["none", "class", "extra state"],
 )
 def test_objects_that_are_no_models_and_unstored_state_are_refused(made, message):
-    cls = type("Own", (TorchPPOPolicy,), {"make_model": lambda self: made()})
+    cls = type("Own", (TorchPPO,), {"make_model": lambda self: made()})
     with pytest.raises(PolicyError, match=message):
-        cls(SEEN, CHOICES, PPO)
+        cls.make_policy(SEEN, CHOICES, PPO_CONFIG)

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from examples.torch_ppo import TorchPPOPolicy
+from examples.torch_ppo import TorchPPO
 from rollax.errors import BatchError, CheckpointError, NonFiniteError, PolicyError
 from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.losses import chosen
-from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same
+from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same
 from tests.torch.test_own_models import Stateful
 
 
 def of_class(make_optimizer=None, loss=None, **config):
     methods = {"make_optimizer": make_optimizer, "loss": loss}
-    cls = type("Own", (TorchPPOPolicy,), {name: method for name, method in methods.items() if method is not None})
-    return cls(SEEN, CHOICES, {**PPO, **config})
+    cls = type("Own", (TorchPPO,), {name: method for name, method in methods.items() if method is not None})
+    return cls.make_policy(SEEN, CHOICES, {**PPO_CONFIG, **config})
 
 
 class TestOptimizers:
@@ -29,38 +29,38 @@ class TestOptimizers:
         # They would not be clipped, saved or restored, and their gradients not cleared.
         apart = nn.Linear(2, 2)
         with pytest.raises(PolicyError, match=r"not the model's(.|\n)*got: +2 other parameters(.|\n)*ActorCritic"):
-            of_class(lambda self, params: torch.optim.Adam([*params, *apart.parameters()], lr=0.0))
+            of_class(lambda self, params, model: torch.optim.Adam([*params, *apart.parameters()], lr=0.0))
 
     def test_untrained_parameters_of_the_model_are_accepted(self):
         policy = of_class(
-            lambda self, params: torch.optim.SGD(self.model.parameters(), lr=0.0), model={"custom_model": Stateful}
+            lambda self, params, model: torch.optim.SGD(model.parameters(), lr=0.0), model={"custom_model": Stateful}
         )
         policy.learn_on_batch(experience(policy))
         assert policy.get_weights()["fixed"] == 1
 
     def test_other_objects_are_refused_as_optimizers(self):
         with pytest.raises(PolicyError, match=r"did not return an optimizer(.|\n)*make_optimizer(.|\n)*NoneType"):
-            of_class(lambda self, params: None)
+            of_class(lambda self, params, model: None)
 
     def test_a_learning_rate_that_steps_overwrite_is_refused(self):
-        message = r"would be overwritten(.|\n)*class Own, make_optimizer(.|\n)*SGD with lr=0.5(.|\n)*now 0.25"
+        message = r"would be overwritten(.|\n)*algorithm Own, make_optimizer(.|\n)*SGD with lr=0.5(.|\n)*now 0.25"
         with pytest.raises(PolicyError, match=message):
-            of_class(lambda self, params: torch.optim.SGD(params, lr=0.5), lr=0.25)
+            of_class(lambda self, params, model: torch.optim.SGD(params, lr=0.5), lr=0.25)
         for rate in (0.0, 0.3, 1e-3, torch.tensor(0.3), torch.tensor(1e-3)):  # 1e-3 is the default of SGD
-            policy = of_class(lambda self, params, rate=rate: torch.optim.SGD(params, lr=rate), lr=0.3)
+            policy = of_class(lambda self, params, model, rate=rate: torch.optim.SGD(params, lr=rate), lr=0.3)
             assert policy.learn_on_batch(experience(policy))["cur_lr"] == 0.3
 
     def test_optimizers_that_call_the_loss_are_refused(self):
         with pytest.raises(PolicyError, match=r"calls the loss itself(.|\n)*LBFGS"):
-            of_class(lambda self, params: torch.optim.LBFGS(params))
+            of_class(lambda self, params, model: torch.optim.LBFGS(params))
 
     def test_optimizers_of_sparse_gradients_are_refused(self):
         with pytest.raises(PolicyError, match=r"accepts only sparse gradients(.|\n)*SparseAdam"):
-            of_class(lambda self, params: torch.optim.SparseAdam(params))
+            of_class(lambda self, params, model: torch.optim.SparseAdam(params))
 
     @pytest.mark.parametrize("names", [({}, {}), ({"name": "actor"}, {"name": "critic"})], ids=["unnamed", "named"])
     def test_the_global_norm_is_clipped_over_user_defined_groups(self, names):
-        def in_two(self, params):
+        def in_two(self, params, model):
             groups = {"params": params[:2], "weight_decay": 0.0, **names[0]}, {"params": params[2:], **names[1]}
             return torch.optim.SGD(groups, lr=0.0)
 
@@ -71,40 +71,43 @@ class TestOptimizers:
         assert np.linalg.norm(moved) == pytest.approx(1e-3, rel=1e-3)
 
     def test_learning_rates_of_groups_are_refused(self):
-        def two_rates(self, params):
+        def two_rates(self, params, model):
             return torch.optim.SGD([{"params": params[:2], "lr": 1e-3}, {"params": params[2:], "lr": 1e-2}])
 
         with pytest.raises(PolicyError, match=r"overwritten(.|\n)*lr=0.001 and 0.01(.|\n)*learning_rates"):
             of_class(two_rates)
 
     def test_learning_rates_of_parts(self):
-        class Parts(TorchPPOPolicy):
-            def learning_rates(self):
-                return dict.fromkeys(dict(self.model.named_children()), 1e-3)
+        class Parts(TorchPPO):
+            def learning_rates(self, lr):
+                return dict.fromkeys(("policy_trunk", "value_trunk", "policy_head", "value_head"), 1e-3)
 
-            def make_optimizer(self, params):
+            def make_optimizer(self, params, model):
                 return torch.optim.SGD(params, lr=0.0)
 
-        policy = Parts(SEEN, CHOICES, PPO)
+        policy = Parts.make_policy(SEEN, CHOICES, PPO_CONFIG)
         policy.learn_on_batch(experience(policy))
 
         class Unnamed(Parts):
-            def make_optimizer(self, params):
-                return torch.optim.SGD(self.model.parameters(), lr=0.0)
+            def make_optimizer(self, params, model):
+                return torch.optim.SGD(model.parameters(), lr=0.0)
 
         with pytest.raises(PolicyError, match=r"have no learning rate(.|\n)*groups named \[None\]"):
-            Unnamed(SEEN, CHOICES, PPO)
+            Unnamed.make_policy(SEEN, CHOICES, PPO_CONFIG)
 
     def test_the_used_learning_rate_is_reported(self):
-        class Slow(TorchPPOPolicy):
-            def learning_rates(self):
+        class Slow(TorchPPO):
+            def learning_rates(self, lr):
                 return 1e-4
 
-        policy = Slow(SEEN, CHOICES, PPO)
+        policy = Slow.make_policy(SEEN, CHOICES, PPO_CONFIG)
         assert policy.learn_on_batch(experience(policy))["cur_lr"] == 1e-4
 
     def test_a_refused_state_changes_nothing(self):
-        policy, other = make(seed=1), of_class(lambda self, params: torch.optim.SGD(params, lr=0.0, momentum=0.9))
+        policy, other = (
+            make(seed=1),
+            of_class(lambda self, params, model: torch.optim.SGD(params, lr=0.0, momentum=0.9)),
+        )
         policy.learn_on_batch(experience(policy))
         before = other.get_weights()  # `other` has no state yet to compare with
         with pytest.raises(CheckpointError, match=r"different optimizer(.|\n)*adam:Adam(.|\n)*sgd:SGD"):
@@ -144,7 +147,7 @@ class TestLosses:
     )
     def test_other_results_are_refused(self, result, got):
         policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: result(out))
-        with pytest.raises(PolicyError, match=rf"policy class Own, loss(.|\n)*got: +{got}\n"):
+        with pytest.raises(PolicyError, match=rf"algorithm Own, loss(.|\n)*got: +{got}\n"):
             policy.learn_on_batch(experience(policy))
 
     def test_a_loss_that_writes_to_its_batch_changes_no_other_epoch(self):
@@ -154,8 +157,8 @@ class TestLosses:
             return out.value.mean(), {}
 
         seen = []
-        cls = type("Own", (TorchPPOPolicy,), {"loss": loss, "make_plan": lambda self: UpdatePlan(None, 3)})
-        policy = cls(SEEN, CHOICES, PPO)
+        cls = type("Own", (TorchPPO,), {"loss": loss, "make_plan": lambda self: UpdatePlan(None, 3)})
+        policy = cls.make_policy(SEEN, CHOICES, PPO_CONFIG)
         policy.learn_on_batch(experience(policy, rows=64))
         assert len(seen) == 3
         np.testing.assert_allclose(seen, seen[0], rtol=1e-5)
@@ -173,10 +176,12 @@ class TestLosses:
 
     @pytest.mark.parametrize("rows", [3, 17])
     def test_columns_of_another_length(self, rows):
-        policy = make()
-        columns = policy.train_columns
-        policy.train_columns = lambda batch: {**columns(batch), "alpha": np.ones(rows, np.float32)}
-        with pytest.raises(BatchError, match=rf"train_columns, column 'alpha'(.|\n)*\({rows},\)(.|\n)*\(16, ...\)"):
+        class Own(TorchPPO):
+            def drawn(self, batch, rng):
+                return {**super().drawn(batch, rng), "alpha": np.ones(rows, np.float32)}
+
+        policy = Own.make_policy(SEEN, CHOICES, PPO_CONFIG)
+        with pytest.raises(BatchError, match=rf"drawn, column 'alpha'(.|\n)*\({rows},\)(.|\n)*\(16, ...\)"):
             policy.learn_on_batch(experience(policy))
 
     def test_statistics_of_some_minibatches(self):

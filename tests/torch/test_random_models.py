@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from examples.torch_ppo import TorchPPOPolicy
+from examples.torch_ppo import TorchPPO
 from rollax import Outputs
-from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same, seen
+from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same, seen
 
 
 class Drawing(nn.Module):
@@ -99,13 +99,13 @@ class TestDrawing:
         assert make().behaviour(actions, fetches, explore=True) != {}
 
     def test_with_an_overridden_forward(self):
-        class Spread(TorchPPOPolicy):
+        class Spread(TorchPPO):
             def forward(self, model, columns):
                 out = super().forward(model, columns)
                 return out._replace(policy=out.policy + torch.randn_like(out.policy))
 
         before = torch.get_rng_state()
-        equal(*(acted(Spread(SEEN, CHOICES, PPO)) for _ in range(2)))
+        equal(*(acted(Spread.make_policy(SEEN, CHOICES, PPO_CONFIG)) for _ in range(2)))
         assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from examples.torch_ppo import TorchPPOPolicy
-from rollax import Outputs, PolicyError
+from examples.torch_ppo import TorchPPO
+from rollax import Outputs, PolicyError, TorchPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import ShapeError
 from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.update_plan import UpdatePlan, periodic_copy, polyak_average
-from rollax.torch.functional import torch_policy
-from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same
+from rollax.torch.functional import torch_algorithm
+from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same
 from tests.torch.test_own_models import TwoLinears
 
 
@@ -43,8 +43,8 @@ class Shared(nn.Module):
 
 def with_targets(*parts: str) -> Any:
     plan = UpdatePlan(targets=polyak_average(0.5, parts))
-    made = type("Targets", (TorchPPOPolicy,), {"make_plan": lambda self: plan})
-    return made(SEEN, CHOICES, {**PPO, "model": {"custom_model": Shared}})
+    made = type("Targets", (TorchPPO,), {"make_plan": lambda self: plan})
+    return made.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Shared}})
 
 
 def test_targets_of_an_encoder_that_two_parts_share():
@@ -68,9 +68,7 @@ def test_a_frozen_replacement_of_a_layer_is_named():
 def test_another_model_is_refused():
     policy, other = make(), make(seed=1)
     before = policy.get_weights()
-    with pytest.raises(
-        PolicyError, match=r"cannot be replaced(.|\n)*TorchPPOPolicy, attribute 'model'(.|\n)*set_weights"
-    ):
+    with pytest.raises(PolicyError, match=r"cannot be replaced(.|\n)*TorchPPO, attribute 'model'(.|\n)*set_weights"):
         policy.model = other.model  # it would act, and the first one would learn
     same(policy.get_weights(), before)
     policy.model.load_state_dict(other.model.state_dict())
@@ -80,11 +78,11 @@ def test_another_model_is_refused():
 
 
 def test_gradients_do_not_change_frozen_parts():
-    class Decays(TorchPPOPolicy):
-        def make_optimizer(self, params):
+    class Decays(TorchPPO):
+        def make_optimizer(self, params, model):
             return torch.optim.AdamW(params, lr=0.0, weight_decay=0.5)
 
-    policy = Decays(SEEN, CHOICES, {**PPO, "model": {"custom_model": TwoLinears}})
+    policy = Decays.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": TwoLinears}})
     batch = experience(policy)
     policy.model.value.requires_grad_(False)
     before = policy.get_weights()
@@ -146,7 +144,7 @@ def test_buffers_that_acting_replaces_are_weights():
     assert policy.model.rows == before["rows"]
 
 
-class Keeps(TorchPPOPolicy):
+class KeepsPolicy(TorchPolicy):
     """Has a network and its optimizer in addition to the model."""
 
     def __init__(self, *args):
@@ -157,8 +155,12 @@ class Keeps(TorchPPOPolicy):
         self.optimizer.step()
 
 
+class Keeps(TorchPPO):
+    policy_class = KeepsPolicy
+
+
 def test_the_optimizer_of_a_later_frozen_network_is_stored():
-    policy = Keeps(SEEN, CHOICES, PPO)
+    policy = Keeps.make_policy(SEEN, CHOICES, PPO_CONFIG)
     policy.further.requires_grad_(False)
     policy.get_state()
 
@@ -180,25 +182,25 @@ def test_a_model_that_cannot_be_copied_is_refused():
             super().__init__(observation_space, num_outputs)
             self.computed = self.policy.weight * 2
 
-    class Own(TorchPPOPolicy):
+    class Own(TorchPPO):
         def make_plan(self):
             return UpdatePlan(targets=periodic_copy(2))
 
     with pytest.raises(PolicyError, match=r"cannot be copied(.|\n)*parametrizations"):
-        Own(SEEN, CHOICES, {**PPO, "model": {"custom_model": Computed}})
+        Own.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Computed}})
 
 
 def test_groups_of_one_part_share_a_norm_bound():
-    class Split(TorchPPOPolicy):
-        def learning_rates(self):
+    class Split(TorchPPO):
+        def learning_rates(self, lr):
             return dict.fromkeys(["policy", "value"], 1.0)
 
-        def make_optimizer(self, params):
+        def make_optimizer(self, params, model):
             halves = [{**group, "params": [one]} for group in params for one in group["params"]]
             return torch.optim.SGD(halves, lr=0.0)
 
-    config = {**PPO, "grad_clip": 1e-3, "num_sgd_iter": 1, "sgd_minibatch_size": 16}
-    policy = Split(SEEN, CHOICES, {**config, "model": {"custom_model": TwoLinears}})
+    config = {**PPO_CONFIG, "grad_clip": 1e-3, "num_sgd_iter": 1, "sgd_minibatch_size": 16}
+    policy = Split.make_policy(SEEN, CHOICES, {**config, "model": {"custom_model": TwoLinears}})
     before = policy.get_weights()
     policy.learn_on_batch(experience(policy))
     after = policy.get_weights()
@@ -209,19 +211,19 @@ def test_groups_of_one_part_share_a_norm_bound():
 
 @pytest.mark.parametrize("by_row", [False, True])
 def test_statistics_of_some_microbatches(by_row):
-    class Own(TorchPPOPolicy):
-        calls = 0
+    calls = []
 
+    class Own(TorchPPO):
         def make_plan(self):
             return UpdatePlan(16, 1, microbatch_size=4)
 
         def loss(self, model, out, batch, mask, coefficients):
             loss, statistics = super().loss(model, out, batch, mask, coefficients)
-            self.calls += 1
-            sometimes = {} if self.calls > 1 else {"sometimes": mask * 8 if by_row else 8.0}
+            calls.append(1)
+            sometimes = {} if len(calls) > 1 else {"sometimes": mask * 8 if by_row else 8.0}
             return loss, {**statistics, **sometimes}
 
-    policy = Own(SEEN, CHOICES, PPO)
+    policy = Own.make_policy(SEEN, CHOICES, PPO_CONFIG)
     if by_row:
         with pytest.raises(ShapeError, match=r"Some microbatches lack(.|\n)*1 of 4"):
             policy.learn_on_batch(experience(policy))
@@ -231,8 +233,7 @@ def test_statistics_of_some_microbatches(by_row):
 
 def test_outputs_in_half_precision_with_a_mask_of_actions():
     out = Outputs(torch.zeros(1, 4, dtype=torch.float16), torch.ones(1, dtype=torch.float16))
-    policy = make()
-    found = TorchPPOPolicy.forward(policy, lambda obs: out, {"obs": torch.zeros(1, 3)})
+    found = make().algorithm.forward(lambda obs: out, {"obs": torch.zeros(1, 3)})
     assert (found.policy.dtype, found.value.dtype) == (torch.float32, torch.float32)
 
 
@@ -258,10 +259,10 @@ def test_invalid_numbers_of_a_plan_are_refused(wrong):
         wrong()
 
 
-@pytest.mark.parametrize("argument", ["train_columns", "batch_columns", "statistics"])
+@pytest.mark.parametrize("argument", ["reads", "statistics"])
 def test_names_given_as_text_are_refused(argument):
     with pytest.raises(PolicyError, match=rf"argument {argument}(.|\n)*\['obs'\]"):
-        torch_policy(lambda *_: None, name="Anything", **{argument: "obs"})
+        torch_algorithm(lambda *_: None, name="Anything", **{argument: "obs"})
 
 
 def test_values_are_copies():

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from examples.torch_ppo import TorchPPOPolicy
-from rollax import Outputs
+from examples.torch_ppo import TorchPPO
+from rollax import Outputs, TorchPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import CheckpointError, ConfigError
 from rollax.policy.shared_variables import SharedVariables
-from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same
+from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same
 
 
-class Curious(TorchPPOPolicy):
+class CuriousPolicy(TorchPolicy):
     """Has a network, an optimizer and a tensor in addition to its model."""
 
     def __init__(self, *args):
@@ -35,8 +35,15 @@ class Curious(TorchPPOPolicy):
         return super().learn_on_batch(batch)
 
 
+class Curious(TorchPPO):
+    policy_class = CuriousPolicy
+
+
 def test_state_in_attributes_is_stored():
-    policy, other = Curious(SEEN, CHOICES, PPO), Curious(SEEN, CHOICES, {**PPO, "seed": 9})
+    policy, other = (
+        Curious.make_policy(SEEN, CHOICES, PPO_CONFIG),
+        Curious.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "seed": 9}),
+    )
     batch = experience(policy)
     policy.learn_on_batch(batch)
     other.set_state(policy.get_state())
@@ -113,18 +120,18 @@ def test_references_to_stored_objects_are_no_state():
     policy.network = nn.Linear(2, 2)
     policy.mine = [Keeper(policy.model), deque([policy.network, policy.generator])]
     policy.call = partial(torch.add, policy.network.weight)
-    policy.methods = [policy.network.forward, policy.loss]
-    policy.numbers = deque([policy.mine[0]] * 1000 + list(range(1000)))
+    policy.methods = [policy.network.forward, policy.algorithm.loss]
+    policy.figures = deque([policy.mine[0]] * 1000 + list(range(1000)))
     assert policy.get_state()["own"].keys() == {"network"}
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "NAdam", "SGD"])
 def test_other_optimizers_are_restored(name):
-    class Other(TorchPPOPolicy):
-        def make_optimizer(self, params):
+    class Other(TorchPPO):
+        def make_optimizer(self, params, model):
             return getattr(torch.optim, name)(params, **({"momentum": 0.9} if name == "SGD" else {}))
 
-    policy, other = (Other(SEEN, CHOICES, {**PPO, "seed": seed}) for seed in (1, 2))
+    policy, other = (Other.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "seed": seed}) for seed in (1, 2))
     batch = experience(policy)
     policy.learn_on_batch(batch)
     other.set_state(policy.get_state())
@@ -134,12 +141,12 @@ def test_other_optimizers_are_restored(name):
 
 
 def test_a_state_from_before_a_parameter_had_gradients_is_restored():
-    class ValuesFirst(TorchPPOPolicy):
+    class ValuesFirst(TorchPPO):
         def loss(self, model, out, batch, mask, coefficients):
             loss, statistics = super().loss(model, out, batch, mask, coefficients)
             return loss if coefficients["num_updates"] >= 4 else out.value.square().mean(), statistics
 
-    policy = ValuesFirst(SEEN, CHOICES, PPO)
+    policy = ValuesFirst.make_policy(SEEN, CHOICES, PPO_CONFIG)
     batch = experience(policy)
     policy.learn_on_batch(batch)  # 4 gradient steps
     state, found = policy.get_state(), []
@@ -179,11 +186,14 @@ class Counting(torch.optim.SGD):
 
 @pytest.mark.parametrize("optimizer", [None, Counting])
 def test_numbers_and_tensors_of_an_optimizer_keep_their_types(optimizer):
-    class Other(TorchPPOPolicy):
-        def make_optimizer(self, params):
-            return super().make_optimizer(params) if optimizer is None else optimizer(params, lr=0.0)
+    class Other(TorchPPO):
+        def make_optimizer(self, params, model):
+            return super().make_optimizer(params, model) if optimizer is None else optimizer(params, lr=0.0)
 
-    policy, other = (Other(SEEN, CHOICES, {**PPO, "model": {"custom_model": Scaled}, "seed": seed}) for seed in (1, 2))
+    policy, other = (
+        Other.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Scaled}, "seed": seed})
+        for seed in (1, 2)
+    )
     batch = experience(policy)
     policy.learn_on_batch(batch)
     other.set_state(policy.get_state())

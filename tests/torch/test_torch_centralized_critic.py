@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from examples.torch_ppo import TorchPPOConfig, TorchPPOPolicy, TorchPPOTrainer
+from examples.torch_ppo import TorchPPO, TorchPPOConfig, TorchPPOTrainer
 from rollax import Outputs, RolloutWorker
 from rollax.config.groups import CentralizedCriticFields
 from rollax.errors import ConfigError, PolicyError
@@ -32,12 +32,12 @@ class CentralConfig(CentralizedCriticFields, TorchPPOConfig):
     """PPO, with a centralized critic if configured."""
 
 
-class CentralPolicy(TorchPPOPolicy):
+class CentralPolicy(TorchPPO):
     config_class = CentralConfig
 
-    def train_columns(self, batch):
+    def drawn(self, batch, rng):
         seen = {"critic_obs": batch["critic_obs"]} if "critic_obs" in batch else {}
-        return {**super().train_columns(batch), **seen}
+        return {**super().drawn(batch, rng), **seen}
 
 
 class CentralTrainer(TorchPPOTrainer):
@@ -136,7 +136,7 @@ def test_restoring_continues_exactly(tmp_path):
 
 def test_a_policy_made_on_its_own_is_refused():
     with pytest.raises(ConfigError, match=r"critic_space(.|\n)*CentralPolicy(.|\n)*RolloutWorker"):
-        CentralPolicy(COIN, COIN, CONFIG)
+        CentralPolicy.make_policy(COIN, COIN, CONFIG)
 
 
 def test_a_model_without_a_critic_is_refused():

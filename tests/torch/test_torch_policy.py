@@ -10,18 +10,18 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from examples.torch_dqn import TorchDQNPolicy
-from examples.torch_pg import TorchPGPolicy
-from examples.torch_ppo import TorchPPOPolicy
-from examples.torch_sac import TorchSACPolicy
-from rollax import SampleBatch, SyncSamplesOptimizer, TorchConfig, Trainer, load_policy, torch_policy
+from examples.torch_dqn import TorchDQN
+from examples.torch_pg import TorchPG
+from examples.torch_ppo import TorchPPO
+from examples.torch_sac import TorchSAC
+from rollax import SampleBatch, SyncSamplesOptimizer, TorchConfig, Trainer, load_policy, torch_algorithm
 from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, SpaceError
 from rollax.models.config import ModelConfig
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.torch.networks import ActorCritic
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import to_tensors
-from tests.torch.made import BOX, CHOICES, PPO, REPLAY, SEEN, SMALL, every_kind, experience, make, same, seen
+from tests.torch.made import BOX, CHOICES, PPO_CONFIG, REPLAY, SEEN, SMALL, every_kind, experience, make, same, seen
 from tests.torch.torch_weights import torch_weights
 
 HEAD = {"TorchPPO": "policy_head.bias", "TorchDQN": "advantages.bias", "TorchSAC": "actor.head.bias"}
@@ -197,13 +197,13 @@ def test_masked_actions_are_never_taken_and_not_learned_from():
     space = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
     mask = np.tile(np.array([1, 0, 1, 0], np.int8), (64, 1))
     obs = {"x": seen(64), "action_mask": mask}
-    for policy_class, config in ((TorchPPOPolicy, PPO), (TorchDQNPolicy, REPLAY)):
-        policy = policy_class(space, CHOICES, config)
+    for policy_class, config in ((TorchPPO, PPO_CONFIG), (TorchDQN, REPLAY)):
+        policy = policy_class.make_policy(space, CHOICES, config)
         for explore in (True, False):
             assert set(policy.compute_actions(obs, explore=explore)[0].tolist()) <= {2, 4}
         with pytest.raises(EnvError, match="allows no action"):
             policy.compute_actions({"x": seen(1), "action_mask": np.zeros((1, 4), np.int8)})
-    policy = TorchPPOPolicy(space, CHOICES, {**PPO, "entropy_coeff": 0.01})
+    policy = TorchPPO.make_policy(space, CHOICES, {**PPO_CONFIG, "entropy_coeff": 0.01})
     actions, _, fetches = policy.compute_actions(obs)
     columns = {"advantages": seen(64)[:, 0], "value_targets": seen(64)[:, 1]}
     stats = policy.learn_on_batch(SampleBatch({"obs": obs, "actions": actions, **columns, **fetches}))
@@ -212,7 +212,7 @@ def test_masked_actions_are_never_taken_and_not_learned_from():
 
 def test_values_are_maxima_over_valid_actions():
     space = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
-    policy = TorchDQNPolicy(space, CHOICES, REPLAY)
+    policy = TorchDQN.make_policy(space, CHOICES, REPLAY)
     obs = {"x": seen(64), "action_mask": np.tile(np.array([1, 0, 1, 0], np.int8), (64, 1))}
     everything = {**obs, "action_mask": np.ones((64, 4), np.int8)}
     action_values = policy.model(to_tensors(everything, policy.device)).policy.detach().numpy()
@@ -221,8 +221,8 @@ def test_values_are_maxima_over_valid_actions():
 
 
 def test_a_policy_of_functions():
-    assert TorchPGPolicy.__name__ == "TorchPGPolicy"
-    policy = TorchPGPolicy(SEEN, CHOICES, SMALL)
+    assert TorchPG.__name__ == "TorchPG"
+    policy = TorchPG.make_policy(SEEN, CHOICES, SMALL)
     assert policy.statistics == ("policy_loss", "entropy", "total_loss", "cur_lr")
     columns = {"obs": seen(8), "actions": np.full(8, 2), "advantages": seen(8)[:, 0]}
     stats = policy.learn_on_batch(SampleBatch(columns))
@@ -243,25 +243,25 @@ class Imitation:
         loss = -self.scale * policy.distribution.logp(out.policy, batch["actions"]).mean()
         return loss, {"imitation_loss": loss}
 
-    def columns(self, policy, batch):
+    def drawn(self, algorithm, batch, rng):
         return {"obs": batch["obs"], "actions": batch["actions"]}
 
 
 imitation = Imitation(0.5)
-ImitationPolicy = torch_policy(
+ImitationAlgorithm = torch_algorithm(
     imitation,
     make_model=partial(heads, width=4),
-    make_optimizer=partial(lambda policy, params, kind: kind(params, lr=0.0), kind=torch.optim.SGD),
-    postprocess=partial(lambda policy, fragment: fragment),
-    train_columns=imitation.columns,
-    name="ImitationPolicy",
+    make_optimizer=partial(lambda algorithm, params, model, kind: kind(params, lr=0.0), kind=torch.optim.SGD),
+    postprocess=partial(lambda algorithm, fragment, values: fragment),
+    drawn=imitation.drawn,
+    name="ImitationAlgorithm",
 )
 
 
 class ImitationTrainer(Trainer):
     name = "Imitation"
     config_class = TorchConfig
-    policy_class = ImitationPolicy
+    policy_class = ImitationAlgorithm
     optimizer_class = SyncSamplesOptimizer
 
 
@@ -274,28 +274,28 @@ class TestByFunctions:
             weights = trainer.get_weights()["default_policy"]
         assert weights["policy_trunk.mlp.layers.0.weight"].shape == (4, 4)
         same(load_policy(path, trust_code=True).policy.get_weights(), weights)
-        assert pickle.loads(pickle.dumps(ImitationPolicy)) is ImitationPolicy  # noqa: S301
+        assert pickle.loads(pickle.dumps(ImitationAlgorithm)) is ImitationAlgorithm  # noqa: S301
 
     @pytest.mark.parametrize("name", ["imitation", "my policy"])
     def test_a_name_that_does_not_import_the_class_is_refused(self, name):
         with pytest.raises(PolicyError, match=r"not be found again(.|\n)*name of the variable"):
-            torch_policy(imitation, name=name)
+            torch_algorithm(imitation, name=name)
 
 
 def test_perturbed_parameters_are_refused():
-    class Perturbed(TorchSACPolicy):
+    class Perturbed(TorchSAC):
         def make_exploration(self):
             return ParameterNoise(super().make_exploration(), action_distance, lambda timestep: 0.1, 0.1)
 
     with pytest.raises(
         PolicyError, match=r"no effect in PyTorch(.|\n)*Perturbed, make_exploration(.|\n)*ParameterNoise"
     ):
-        Perturbed(SEEN, BOX, REPLAY)
+        Perturbed.make_policy(SEEN, BOX, REPLAY)
 
 
 def test_vf_share_layers_without_values_is_refused():
     with pytest.raises(ConfigError, match="vf_share_layers has no effect: there is no value function"):
-        TorchPGPolicy(SEEN, CHOICES, {"model": {"vf_share_layers": True}})
+        TorchPG.make_policy(SEEN, CHOICES, {"model": {"vf_share_layers": True}})
 
 
 class TestOwnNetworks:
@@ -307,21 +307,21 @@ class TestOwnNetworks:
         ],
     )
     def test_settings_without_effect_are_refused(self, kind, setting):
-        with pytest.raises(ConfigError, match=rf"model\.{next(iter(setting))}', for {kind}Policy"):
+        with pytest.raises(ConfigError, match=rf"model\.{next(iter(setting))}', for {kind}"):
             make(kind, model=setting)
 
     @pytest.mark.parametrize(
         ("policy_class", "space"),
         [
-            (TorchDQNPolicy, BOX),
-            (TorchDQNPolicy, spaces.MultiDiscrete([2, 2])),
-            (TorchSACPolicy, CHOICES),
-            (TorchSACPolicy, spaces.Box(-np.inf, np.inf, (2,))),
+            (TorchDQN, BOX),
+            (TorchDQN, spaces.MultiDiscrete([2, 2])),
+            (TorchSAC, CHOICES),
+            (TorchSAC, spaces.Box(-np.inf, np.inf, (2,))),
         ],
     )
     def test_actions_of_another_kind_are_refused(self, policy_class, space):
         with pytest.raises(SpaceError, match=rf"action_space of {policy_class.__name__}"):
-            policy_class(SEEN, space, REPLAY)
+            policy_class.make_policy(SEEN, space, REPLAY)
 
 
 class TestDevices:

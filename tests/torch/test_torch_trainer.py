@@ -12,16 +12,16 @@ import torch
 from gymnasium import spaces
 
 from examples.multi_agent_cartpole import MultiAgentCartPole
-from examples.torch_dqn import TorchDQNPolicy, TorchDQNTrainer
+from examples.torch_dqn import TorchDQN, TorchDQNTrainer
 from examples.torch_pg import TorchPGTrainer
-from examples.torch_ppo import TorchPPOPolicy, TorchPPOTrainer
+from examples.torch_ppo import TorchPPO, TorchPPOTrainer
 from examples.torch_sac import TorchSACTrainer
 from rollax import (
     AsyncGradientsOptimizer,
     PPOTrainer,
     SyncReplayOptimizer,
+    TorchAlgorithm,
     TorchConfig,
-    TorchPolicy,
     Trainer,
     export_policy,
     load_policy,
@@ -34,7 +34,7 @@ from tests.torch.made import same
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 0, "device": "cpu"}
-PPO = {**SMALL, "num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2}
+PPO_CONFIG = {**SMALL, "num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2}
 REPLAY = {
     **SMALL,
     "learning_starts": 16,
@@ -44,8 +44,8 @@ REPLAY = {
 }
 RUNS = {
     "PG": (TorchPGTrainer, "CartPole-v1", {**SMALL, "train_batch_size": 64}),  # made of functions
-    "PPO": (TorchPPOTrainer, "CartPole-v1", PPO),
-    "PPO-LSTM": (TorchPPOTrainer, "CartPole-v1", {**PPO, "model": {"use_lstm": True, "lstm_cell_size": 4}}),
+    "PPO": (TorchPPOTrainer, "CartPole-v1", PPO_CONFIG),
+    "PPO-LSTM": (TorchPPOTrainer, "CartPole-v1", {**PPO_CONFIG, "model": {"use_lstm": True, "lstm_cell_size": 4}}),
     "DQN": (TorchDQNTrainer, "CartPole-v1", REPLAY),
     "SAC": (TorchSACTrainer, "Pendulum-v1", {**REPLAY, "random_steps": 8}),
 }
@@ -73,7 +73,7 @@ def test_restoring_continues_exactly(run, tmp_path):
 
 def test_a_policy_is_loaded_from_a_checkpoint(tmp_path):
     observation = np.array([0.1, 0.2, -0.1, 0.0], np.float32)
-    with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer:
+    with TorchPPOTrainer(env="CartPole-v1", config=PPO_CONFIG) as trainer:
         trainer.train()
         expected = trainer.compute_single_action(observation)
         path = trainer.save(tmp_path)
@@ -88,13 +88,15 @@ def test_a_policy_is_loaded_from_a_checkpoint(tmp_path):
 def test_files_of_torch_save_are_refused(tmp_path):
     """The code in the error message also loads tied weights, and sets the target parameters."""
 
-    class Tied(TorchDQNPolicy):
+    class Tied(TorchDQN):
         def make_model(self):
             model = super().make_model()
             model.tied = model.advantages
             return model
 
-    policy, other = (Tied(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), {**SMALL, "seed": seed}) for seed in (1, 2))
+    policy, other = (
+        Tied.make_policy(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), {**SMALL, "seed": seed}) for seed in (1, 2)
+    )
     path = tmp_path / "model.pt"
     torch.save(other.model.state_dict(), path)
     with pytest.raises(CheckpointError, match=r"may run code(.|\n)*weights_only=True") as error:
@@ -102,14 +104,17 @@ def test_files_of_torch_save_are_refused(tmp_path):
     exec(str(error.value).split("`")[1], {"torch": torch, "policy": policy})  # noqa: S102
     same(policy.get_weights(), other.get_weights())
     same(policy.targets, other.targets)
-    with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer, pytest.raises(CheckpointError, match="pickle"):
+    with (
+        TorchPPOTrainer(env="CartPole-v1", config=PPO_CONFIG) as trainer,
+        pytest.raises(CheckpointError, match="pickle"),
+    ):
         trainer.restore(path)
 
 
 def test_policies_in_jax_and_pytorch_learn_together():
-    policies = {"jax": None, "torch": (TorchPPOPolicy, None, None, {})}
+    policies = {"jax": None, "torch": (TorchPPO, None, None, {})}
     multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: "jax" if agent else "torch"}
-    config = {**PPO, "env_config": {"num_agents": 2}, "multiagent": multiagent}
+    config = {**PPO_CONFIG, "env_config": {"num_agents": 2}, "multiagent": multiagent}
     del config["device"]
     with PPOTrainer(env=MultiAgentCartPole, config=config) as trainer:
         before = trainer.get_weights()
@@ -129,7 +134,7 @@ def sharing(**policies):
         "policy_mapping_fn": lambda agent: list(policies)[agent],
         "shared_variables": {"hidden layers": {"parts": ["policy_trunk"]}},
     }
-    return {**PPO, "env_config": {"num_agents": 2}, "multiagent": multiagent}
+    return {**PPO_CONFIG, "env_config": {"num_agents": 2}, "multiagent": multiagent}
 
 
 def shared_layers(trainer):
@@ -156,18 +161,18 @@ def test_policies_share_variables(tmp_path):
 
 
 def test_policies_in_jax_and_pytorch_cannot_share_variables():
-    config = sharing(first=None, second=(TorchPPOPolicy, None, None, {}))
+    config = sharing(first=None, second=(TorchPPO, None, None, {}))
     del config["device"]
     with pytest.raises(ConfigError, match="hidden layers"):
         PPOTrainer(env=MultiAgentCartPole, config=config)
 
 
 def test_features_of_jax_policies_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot act while it learns(.|\n)*TorchPPOPolicy"):
-        TorchPPOTrainer(env="CartPole-v1", config={**PPO, "sample_async": True})
-    with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer:
+    with pytest.raises(ConfigError, match=r"cannot act while it learns(.|\n)*TorchPPO"):
+        TorchPPOTrainer(env="CartPole-v1", config={**PPO_CONFIG, "sample_async": True})
+    with TorchPPOTrainer(env="CartPole-v1", config=PPO_CONFIG) as trainer:
         policy = load_policy(trainer.save(tmp_path), trainer_class=TorchPPOTrainer)
-    with pytest.raises(PolicyError, match=r"not in JAX(.|\n)*TorchPPOPolicy(.|\n)*torch.export exports the module"):
+    with pytest.raises(PolicyError, match=r"not in JAX(.|\n)*TorchPPO(.|\n)*torch.export exports the module"):
         export_policy(policy, out=tmp_path / "policy.onnx")
 
 
@@ -175,7 +180,7 @@ class ReplayedConfig(ReplayFields, TorchConfig):
     pass
 
 
-class ReplayedPolicy(TorchPolicy):
+class ReplayedPolicy(TorchAlgorithm):
     config_class = ReplayedConfig
 
     def loss(self, model, out, batch, mask, coefficients):
@@ -204,7 +209,7 @@ class TorchA3CTrainer(TorchPPOTrainer):
 
 
 def test_gradients_of_workers_are_applied():
-    with TorchA3CTrainer(env="CartPole-v1", config={**PPO, "rollout_fragment_length": 10}) as trainer:
+    with TorchA3CTrainer(env="CartPole-v1", config={**PPO_CONFIG, "rollout_fragment_length": 10}) as trainer:
         before = trainer.get_weights()["default_policy"]
         result = trainer.train()
         after = trainer.get_weights()["default_policy"]
@@ -216,7 +221,7 @@ def test_gradients_of_workers_are_applied():
 @pytest.mark.usefixtures("small_ray")
 @pytest.mark.parametrize("trainer_class", [TorchPPOTrainer, TorchA3CTrainer])
 def test_workers_in_other_processes(trainer_class):
-    with trainer_class(env="CartPole-v1", config={**PPO, "num_workers": 2}) as trainer:
+    with trainer_class(env="CartPole-v1", config={**PPO_CONFIG, "num_workers": 2}) as trainer:
         results = [trainer.train() for _ in range(2)]
     assert results[-1]["timesteps_total"] > results[0]["timesteps_total"]
 
@@ -235,7 +240,7 @@ from examples.torch_dqn import TorchDQNTrainer
 from examples.torch_ppo import TorchPPOTrainer
 from rollax import load_policy
 
-for trainer_class, config in ((TorchPPOTrainer, {PPO}), (TorchDQNTrainer, {REPLAY})):
+for trainer_class, config in ((TorchPPOTrainer, {PPO_CONFIG}), (TorchDQNTrainer, {REPLAY})):
     with trainer_class(env="CartPole-v1", config=config) as trainer:
         trainer.train()
         path = trainer.save({str(tmp_path)!r} + trainer_class.name)
@@ -267,7 +272,7 @@ def test_trainers_in_jax_import_no_pytorch():
 
 
 def test_the_class_of_the_trainer_is_stored(tmp_path):
-    with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer:
+    with TorchPPOTrainer(env="CartPole-v1", config=PPO_CONFIG) as trainer:
         path = trainer.save(tmp_path)
     with Trainer.from_checkpoint(path, trust_code=True) as again:
         assert type(again) is TorchPPOTrainer
@@ -279,5 +284,5 @@ def test_a_policy_of_a_gpu_is_loaded_without_one(tmp_path, monkeypatch):
         checkpoint = trainer.save(tmp_path)
     monkeypatch.delenv(TORCH_DEVICE)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    policy = load_policy(checkpoint, trainer_class=TorchPPOTrainer, policy_class=TorchPPOPolicy)
+    policy = load_policy(checkpoint, trainer_class=TorchPPOTrainer, policy_class=TorchPPO)
     assert policy.policy.device.type == "cpu"

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from examples.torch_dqn import TorchDQNPolicy
-from examples.torch_ppo import TorchPPOPolicy
-from examples.torch_sac import TorchSACPolicy
+from examples.torch_dqn import TorchDQN
+from examples.torch_ppo import TorchPPO
+from examples.torch_sac import TorchSAC
 from rollax.errors import NonFiniteError, PolicyError, ShapeError
-from tests.torch.made import BOX, CHOICES, KINDS, PPO, REPLAY, SEEN, experience, make, same
+from tests.torch.made import BOX, CHOICES, KINDS, PPO_CONFIG, REPLAY, SEEN, experience, in_parts, make, same
 
 
 def test_trained_parts_without_a_learning_rate_are_refused():
-    class WithoutRate(TorchSACPolicy):
-        def learning_rates(self):
+    class WithoutRate(TorchSAC):
+        def learning_rates(self, lr):
             return {"actor": 1e-3, "critics": 1e-3}
 
     with pytest.raises(PolicyError, match=r"no learning rate(.|\n)*log_alpha"):
-        WithoutRate(SEEN, BOX, REPLAY)
+        WithoutRate.make_policy(SEEN, BOX, REPLAY)
 
 
 class TestTargets:
@@ -51,12 +50,12 @@ class TestTargets:
         assert errors.shape == (5,)
 
     def test_errors_use_the_policys_own_random_numbers(self):
-        class Noisy(TorchDQNPolicy):
+        class Noisy(TorchDQN):
             def loss(self, model, out, batch, mask, coefficients):
                 loss, statistics = super().loss(model, out, batch, mask, coefficients)
                 return loss, {**statistics, "td_error": torch.rand(len(mask))}
 
-        one, two = (Noisy(SEEN, CHOICES, REPLAY) for _ in range(2))
+        one, two = (Noisy.make_policy(SEEN, CHOICES, REPLAY) for _ in range(2))
         before = torch.get_rng_state()
         np.testing.assert_array_equal(*(policy.td_errors(experience(policy, 5)) for policy in (one, two)))
         assert torch.equal(torch.get_rng_state(), before)
@@ -67,7 +66,7 @@ def test_an_interrupted_update_changes_nothing(monkeypatch):
     batch = experience(policy)
     for one in (policy, twin):
         one.learn_on_batch(batch)
-    before, steps, loss = policy.get_weights(), [], policy.loss
+    before, steps, loss = policy.get_weights(), [], policy.algorithm.loss
 
     def interrupted(*arguments):
         steps.append(1)
@@ -75,7 +74,7 @@ def test_an_interrupted_update_changes_nothing(monkeypatch):
             raise KeyboardInterrupt
         return loss(*arguments)
 
-    monkeypatch.setattr(policy, "loss", interrupted)
+    monkeypatch.setitem(vars(policy.algorithm), "loss", interrupted)
     with pytest.raises(KeyboardInterrupt):
         policy.learn_on_batch(batch)
     monkeypatch.undo()
@@ -111,15 +110,15 @@ def test_interrupted_gradients_change_nothing(monkeypatch):
 def test_statistics_are_those_before_each_step():
     seen = []
 
-    class Counting(TorchSACPolicy):
-        statistics = (*TorchSACPolicy.statistics, "log_alpha", "rows")
+    class Counting(TorchSAC):
+        statistics = (*TorchSAC.statistics, "log_alpha", "rows")
 
         def loss(self, model, out, batch, mask, coefficients):
             loss, found = super().loss(model, out, batch, mask, coefficients)
             seen.append(model.log_alpha.item())
             return loss, {**found, "log_alpha": model.log_alpha, "rows": mask.sum().long()}
 
-    policy = Counting(SEEN, BOX, REPLAY)
+    policy = Counting.make_policy(SEEN, BOX, REPLAY)
     found = policy.learn_on_batch(experience(policy))
     assert len(set(seen)) == 2
     assert found["log_alpha"] == pytest.approx(np.mean(seen), abs=1e-7)
@@ -127,13 +126,13 @@ def test_statistics_are_those_before_each_step():
 
 
 def test_statistics_may_be_numbers():
-    class Numbers(TorchDQNPolicy):
+    class Numbers(TorchDQN):
         def loss(self, model, out, batch, mask, coefficients):
             loss, found = super().loss(model, out, batch, mask, coefficients)
             errors = found["td_error"].detach().numpy()
             return loss, {**found, "two": 2, "half": 0.5, "largest": errors.max(), "td_error": errors}
 
-    policy = Numbers(SEEN, CHOICES, REPLAY)
+    policy = Numbers.make_policy(SEEN, CHOICES, REPLAY)
     batch = experience(policy, 8)
     for found in (policy.compute_gradients(batch)[1], policy.learn_on_batch(batch)):
         assert (found["two"], found["half"]) == (2, 0.5)
@@ -141,11 +140,11 @@ def test_statistics_may_be_numbers():
 
 
 def test_gradients_of_parameters_outside_the_optimizer_do_not_accumulate():
-    class OnlyPolicy(TorchPPOPolicy):
-        def make_optimizer(self, params):
-            return torch.optim.SGD(self.model.policy_head.parameters(), lr=0.0)
+    class OnlyPolicy(TorchPPO):
+        def make_optimizer(self, params, model):
+            return torch.optim.SGD(model.policy_head.parameters(), lr=0.0)
 
-    policy = OnlyPolicy(SEEN, CHOICES, PPO)
+    policy = OnlyPolicy.make_policy(SEEN, CHOICES, PPO_CONFIG)
     batch = experience(policy)
     first, second = (policy.compute_gradients(batch)[0] for _ in range(2))
     same(first, second)
@@ -154,11 +153,11 @@ def test_gradients_of_parameters_outside_the_optimizer_do_not_accumulate():
 def test_the_norm_of_a_part_with_a_single_number_can_overflow_too():
     """Adam's second moment of it would be infinite, and the temperature constant from then on."""
 
-    class InParts(TorchSACPolicy):
-        def learning_rates(self):
+    class InParts(TorchSAC):
+        def learning_rates(self, lr):
             return dict.fromkeys(("actor", "critics", "log_alpha"), 1e-3)
 
-    policy = InParts(SEEN, BOX, REPLAY)
+    policy = InParts.make_policy(SEEN, BOX, REPLAY)
     gradients, _ = policy.compute_gradients(experience(policy))
     large = np.full_like(gradients["log_alpha"], 1e30)
     with pytest.raises(NonFiniteError, match="the norm of the gradient"):
@@ -167,9 +166,8 @@ def test_the_norm_of_a_part_with_a_single_number_can_overflow_too():
 
 
 def test_microbatches_give_the_same_step():
-    whole, parts = make("TorchPPO", num_sgd_iter=1), make("TorchPPO", num_sgd_iter=1)
+    whole, parts = make("TorchPPO", num_sgd_iter=1), in_parts(3, "TorchPPO", num_sgd_iter=1)  # 3, 3 and 2 rows
     batch = experience(whole, 8)
-    parts.plan = replace(parts.plan, microbatch_size=3)  # 3, 3 and 2 rows
     stats = [policy.learn_on_batch(batch) for policy in (whole, parts)]
     np.testing.assert_allclose(stats[0]["total_loss"], stats[1]["total_loss"], rtol=1e-5)
     for name, value in whole.get_weights().items():
@@ -179,8 +177,8 @@ def test_microbatches_give_the_same_step():
 def test_microbatches_of_sequences_are_weighted_by_rows():
     """Sequences of 5, 5, 5 and 1 rows, one in each microbatch: the mean is over 16 rows, not over four means."""
     memory = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
-    whole, parts = (make("TorchPPO-LSTM", num_sgd_iter=1, sgd_minibatch_size=20, model=memory) for _ in range(2))
-    parts.plan = replace(parts.plan, microbatch_size=5)
+    config: dict[str, Any] = {"num_sgd_iter": 1, "sgd_minibatch_size": 20, "model": memory}
+    whole, parts = make("TorchPPO-LSTM", **config), in_parts(5, "TorchPPO-LSTM", **config)
     batch = experience(whole, 16)
     batch["trajectory_id"] = batch["eps_id"] = np.repeat([0, 1], [15, 1])
     stats = [policy.learn_on_batch(batch) for policy in (whole, parts)]
@@ -190,19 +188,18 @@ def test_microbatches_of_sequences_are_weighted_by_rows():
 
 class TestStatisticsByRow:
     def test_microbatches(self):
-        whole, parts = make("TorchDQN"), make("TorchDQN")
-        parts.plan = replace(parts.plan, microbatch_size=3)  # 3, 3 and 2 rows
+        whole, parts = make("TorchDQN"), in_parts(3, "TorchDQN")  # 3, 3 and 2 rows
         batch = experience(whole, 8)
         errors = [policy.learn_on_batch(batch)["td_error"] for policy in (whole, parts)]
         np.testing.assert_allclose(*errors, rtol=1e-5, atol=1e-6)
 
     def test_memory_requires_one_number_for_each_sequence(self):
-        class ByRow(TorchPPOPolicy):
+        class ByRow(TorchPPO):
             def loss(self, model, out, batch, mask, coefficients):
                 loss, statistics = super().loss(model, out, batch, mask, coefficients)
                 return loss, {**statistics, "td_error": out.value}
 
-        policy = ByRow(SEEN, CHOICES, KINDS["TorchPPO-LSTM"][2])
+        policy = ByRow.make_policy(SEEN, CHOICES, KINDS["TorchPPO-LSTM"][2])
         with pytest.raises(ShapeError, match=r"'td_error'(.|\n)*for each sequence"):
             policy.learn_on_batch(experience(policy))
 
@@ -218,12 +215,14 @@ def test_other_coefficients_do_not_recompile_the_loss(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", partial(compiled, backend=backend))
 
-    class Decaying(TorchPPOPolicy):
+    class Decaying(TorchPPO):
         def loss(self, model, out, batch, mask, coefficients):
             entropy = out.policy.square().mean() * coefficients["entropy_coeff"]
             return entropy / (1 + coefficients["num_updates"]), {}
 
-    policy = Decaying(SEEN, CHOICES, {**PPO, "torch_compile": True, "entropy_coeff_schedule": [[0, 0.1], [100, 0.0]]})
+    policy = Decaying.make_policy(
+        SEEN, CHOICES, {**PPO_CONFIG, "torch_compile": True, "entropy_coeff_schedule": [[0, 0.1], [100, 0.0]]}
+    )
     policy.learn_on_batch(experience(policy))
     first = len(graphs)
     policy.timestep = 50

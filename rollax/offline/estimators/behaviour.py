@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-import optax
 from flax import nnx
 
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
+from rollax.config import TrainerConfig
 from rollax.core import runtime, trees
-from rollax.core.spaces import ACTION_MASK
 from rollax.errors import DatasetError
-from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
-from rollax.models.distributions.factory import make_distribution
+from rollax.models.outputs import Outputs
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.target_policy import TargetPolicy
 from rollax.ops.masked import masked_mean
-from rollax.policy.action_masks import has_mask
-from rollax.policy.gradient_steps import GradientSteps
+from rollax.policy.actor import Actor
+from rollax.policy.algorithm import Algorithm
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
+from rollax.policy.objective import AlgorithmObjective
 from rollax.policy.split_model import SplitModel
 
 log = logging.getLogger("rollax.offline.estimators")
@@ -75,35 +72,30 @@ def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -
     return logp
 
 
+class _Likelihood(Algorithm):
+    """Maximizes the likelihood of actions."""
+
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        return -masked_mean(self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS]), mask), {}
+
+
 class _Fitting:
     """Fits the same network, from the same initial weights, to several choices of the rows."""
 
     def __init__(self, episodes: LoggedEpisodes, target: TargetPolicy, seed: int) -> None:
         policy = target.runner.policy
-        distribution = make_distribution(policy.action_space)
-        config = ModelConfig(fcnet_hiddens=_HIDDENS, vf_share_layers=True)
-        spaces = policy.observation_space, policy.action_space
-        network = make_model(*spaces, distribution.num_inputs, config, nnx.Rngs(seed))
+        config = TrainerConfig(model=ModelConfig(fcnet_hiddens=_HIDDENS, vf_share_layers=True))
+        algorithm = _Likelihood(policy.observation_space, policy.action_space, config)
+        network = algorithm.make_model(nnx.Rngs(seed))
         split = SplitModel(network)
-        masked = has_mask(policy.observation_space)
-
-        def logp(params: Any, extra: Any, batch: Any) -> jax.Array:
-            inputs = split.merge(params, extra)(batch[SampleBatch.OBS]).policy
-            if masked:
-                inputs = distribution.mask(inputs, batch[SampleBatch.OBS][ACTION_MASK])
-            return distribution.logp(inputs, batch[SampleBatch.ACTIONS])
-
-        def loss(params: Any, targets: Any, extra: Any, batch: Any, mask: jax.Array, coefficients: Any) -> Any:
-            value = -masked_mean(logp(params, extra, batch), mask)
-            return value, ({"total_loss": value}, extra)
-
         columns = {SampleBatch.OBS: target.filtered(episodes.obs), SampleBatch.ACTIONS: episodes.actions}
         self._rows = len(episodes.rewards)
         self._capacity = acting_bucket(self._rows)
         self._columns = trees.pad(columns, self._capacity)
-        optimizer = optax.scale_by_adam()
-        self._learner = Learner(partial(GradientSteps, loss, optimizer), optimizer, *split.arrays_of(network))
-        self._logp: Callable[..., Any] = jax.jit(logp)
+        self._learner = Learner(AlgorithmObjective(algorithm, split, None), *split.arrays_of(network))
+        self._actor = Actor(algorithm, split, None)
         self._initial = self._copy()
 
     def logp_of(self, fitted: np.ndarray, held_out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -137,7 +129,8 @@ class _Fitting:
 
     def _of(self, columns: Any) -> np.ndarray:
         variables = self._learner.variables
-        return np.asarray(self._logp(variables.params, variables.extra, columns), np.float64)
+        inputs, _ = self._actor.outputs(variables.params, variables.extra, {SampleBatch.OBS: columns[SampleBatch.OBS]})
+        return np.asarray(self._actor.logp(inputs, columns[SampleBatch.ACTIONS]), np.float64)
 
     def _copy(self) -> Any:
         # Copies of the arrays: an update may use the memory of the old ones. The number of updates is a Python number.

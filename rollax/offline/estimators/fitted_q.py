@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import jax
@@ -27,11 +27,10 @@ from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.target_policy import TargetPolicy, in_parts
 from rollax.offline.formats.common import check_setting
 from rollax.ops.masked import masked_mean
-from rollax.policy.gradient_steps import GradientSteps
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.split_model import SplitModel
-from rollax.policy.update_plan import polyak_average
+from rollax.policy.update_plan import UpdatePlan, part_of, polyak_average
 
 log = logging.getLogger("rollax.offline.estimators")
 _UPDATES_AT_ONCE = 2000
@@ -95,6 +94,65 @@ class FQEConfig:
         return min(max(5 / max((1 - gamma) * self.updates, 1e-6), 0.01), 0.2)
 
 
+@dataclass(frozen=True)
+class _QObjective:
+    """The squared error of Q; equal ones share what JAX compiles."""
+
+    split: SplitModel
+    discrete: bool
+    tau: float
+
+    @cached_property
+    def _optimizer(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam()
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        return self._optimizer
+
+    @cached_property
+    def _plan(self) -> UpdatePlan:
+        return UpdatePlan(targets=polyak_average(self.tau, sorted(set(map(part_of, self.split.params)))))
+
+    @property
+    def plan(self) -> UpdatePlan:
+        return self._plan
+
+    @partial(jax.jit, static_argnums=0)
+    def compiled_values(self, params: Any, extra: Any, columns: Mapping[str, Any]) -> jax.Array:
+        return self.values(params, extra, columns)
+
+    def values(self, params: Any, extra: Any, columns: Mapping[str, Any]) -> jax.Array:
+        network, obs = self.split.merge(params, extra), columns["obs"]
+        if "actions" not in columns:
+            return network(obs).policy
+        count = columns["actions"].shape[1]
+        flat = columns["actions"].reshape(-1, *columns["actions"].shape[2:])
+        return network(obs, flat).reshape(-1, count)  # repeats the features of observations
+
+    def loss(
+        self, params: Any, targets: Any, extra: Any, batch: Mapping[str, Any], mask: jax.Array, coefficients: Any
+    ) -> tuple[jax.Array, tuple[dict, Any]]:
+        following: dict[str, Any] = {"obs": batch[SampleBatch.NEW_OBS]}
+        if _NEXT_ACTIONS in batch:
+            following["actions"] = batch[_NEXT_ACTIONS]
+            next_values = self.values(targets, extra, following).mean(axis=1)
+        else:
+            next_values = (self.values(targets, extra, following) * batch[_NEXT_WEIGHTS]).sum(axis=1)
+        target = batch[SampleBatch.REWARDS] + batch[SampleBatch.DISCOUNTS] * next_values
+        model = self.split.merge(params, extra, learning=True)
+        actions = batch[SampleBatch.ACTIONS]
+        if self.discrete:
+            values = jnp.take_along_axis(model(batch[SampleBatch.OBS]).policy, actions[:, None], axis=1)[:, 0]
+        else:
+            values = model(batch[SampleBatch.OBS], actions)
+        loss = masked_mean(jnp.square(values - target), mask)
+        return loss, ({"total_loss": loss}, self.split.extra_of(model))
+
+    def count_rows(self, batch: Mapping[str, Any], mask: jax.Array) -> jax.Array:
+        return mask.sum()
+
+
 class FittedQ:
     """Action values of a target policy by fitted Q evaluation (FQE).
 
@@ -126,13 +184,10 @@ class FittedQ:
         else:
             assert isinstance(policy.action_space, spaces.Box)
             network = ActionValue(policy.observation_space, policy.action_space, model_config, rngs=rngs)
-        self._split = SplitModel(network)
-        params, extra = self._split.arrays_of(network)
-        parts = sorted({name.partition(".")[0] for name in params})
-        optimizer, targets = optax.scale_by_adam(), polyak_average(self.config.target_rate(gamma), parts)
-        steps = partial(GradientSteps, self._loss, optimizer, updated_targets=targets)
-        self._learner = Learner(steps, optimizer, params, extra, has_targets=True)
-        self._values = jax.jit(self._network_values)
+        split = SplitModel(network)
+        params, extra = split.arrays_of(network)
+        self._objective = _QObjective(split, target.is_discrete, self.config.target_rate(gamma))
+        self._learner = Learner(self._objective, params, extra)
         self._rng = np.random.default_rng(self.config.seed)
 
     def fit(self, episodes: LoggedEpisodes) -> FittedQ:
@@ -195,39 +250,10 @@ class FittedQ:
         def values(columns: Any) -> np.ndarray:
             count, variables = trees.length(columns), self._learner.variables
             padded = trees.pad({**columns, "obs": self.target.filtered(columns["obs"])}, acting_bucket(count))
-            return np.asarray(self._values(variables.params, variables.extra, padded))[:count]
+            return np.asarray(self._objective.compiled_values(variables.params, variables.extra, padded))[:count]
 
         columns = {"obs": obs} if actions is None else {"obs": obs, "actions": actions}
         return in_parts(values, columns).astype(np.float64)
-
-    # Traced by JAX.
-
-    def _network_values(self, params: Any, extra: Any, columns: Mapping[str, Any]) -> jax.Array:
-        network, obs = self._split.merge(params, extra), columns["obs"]
-        if "actions" not in columns:
-            return network(obs).policy
-        count = columns["actions"].shape[1]
-        flat = columns["actions"].reshape(-1, *columns["actions"].shape[2:])
-        return network(obs, flat).reshape(-1, count)  # repeats the features of observations
-
-    def _loss(
-        self, params: Any, targets: Any, extra: Any, batch: Mapping[str, Any], mask: jax.Array, coefficients: Any
-    ) -> tuple[jax.Array, tuple[dict, Any]]:
-        following: dict[str, Any] = {"obs": batch[SampleBatch.NEW_OBS]}
-        if _NEXT_ACTIONS in batch:
-            following["actions"] = batch[_NEXT_ACTIONS]
-            next_values = self._network_values(targets, extra, following).mean(axis=1)
-        else:
-            next_values = (self._network_values(targets, extra, following) * batch[_NEXT_WEIGHTS]).sum(axis=1)
-        target = batch[SampleBatch.REWARDS] + batch[SampleBatch.DISCOUNTS] * next_values
-        model = self._split.merge(params, extra, learning=True)
-        actions = batch[SampleBatch.ACTIONS]
-        if self.target.is_discrete:
-            values = jnp.take_along_axis(model(batch[SampleBatch.OBS]).policy, actions[:, None], axis=1)[:, 0]
-        else:
-            values = model(batch[SampleBatch.OBS], actions)
-        loss = masked_mean(jnp.square(values - target), mask)
-        return loss, ({"total_loss": loss}, self._split.extra_of(model))
 
     @staticmethod
     def check(policy: Any) -> None:

@@ -69,6 +69,6 @@ def _properties(function: PolicyFunction) -> dict[str, str]:
     }
     return {
         "policy_id": policy.name,
-        "policy_class": type(policy).__name__,
+        "policy_class": policy.made_by.__name__,
         **{name: json.dumps(value, allow_nan=False) for name, value in described.items()},
     }

@@ -74,7 +74,7 @@ class PolicyFunction:
             raise PolicyError(
                 "The policy is not in JAX, so it cannot be exported.",
                 where=policy.label,
-                got=path_of(type(policy)),
+                got=path_of(policy.made_by),
                 expected="a subclass of JaxPolicy",
                 fix="serve the policy with rollax; for one in PyTorch, torch.export exports the module policy.model",
             )

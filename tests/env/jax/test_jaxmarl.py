@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, PPOConfig, RolloutWorker, to_base_env
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.env.registry import env_creator
 from rollax.rollout.compiled_sampler import CompiledSampler
 from tests.env.jax.named import MODEL, outcomes_of, the_env
@@ -117,7 +117,7 @@ class TestJaxMarl:
         masked = the_env("jax:jaxmarl/enemies").observation_spaces["two"]
         assert masked["action_mask"] == spaces.MultiBinary(3)
         settings = {"num_envs_per_worker": 4, "rollout_fragment_length": 40, "seed": 0, "model": MODEL}
-        policies = dict.fromkeys(env.agents, PPOPolicy)
+        policies = dict.fromkeys(env.agents, PPO)
         config = PPOConfig(**settings)
         worker = RolloutWorker("jax:jaxmarl/enemies", policies, policy_mapping_fn=lambda agent: agent, config=config)
         assert type(worker.sampler) is CompiledSampler

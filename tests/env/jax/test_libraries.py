@@ -20,7 +20,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, EnvError, PPOConfig, RolloutWorker, TimeLimit, to_base_env
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.env.registry import env_creator
 from rollax.rollout.compiled_sampler import CompiledSampler
 from tests.env.jax.named import MODEL, make, outcomes_of, the_env
@@ -29,7 +29,7 @@ from tests.env.jax.named import MODEL, make, outcomes_of, the_env
 def sampled(name: str, **env_config: Any) -> Any:
     """A fragment of a compiled sampler."""
     settings = {"num_envs_per_worker": 4, "rollout_fragment_length": 40, "seed": 0, "model": MODEL}
-    worker = RolloutWorker(name, PPOPolicy, config=PPOConfig(**settings, env_config=env_config))
+    worker = RolloutWorker(name, PPO, config=PPOConfig(**settings, env_config=env_config))
     assert type(worker.sampler) is CompiledSampler
     return worker.sample()
 

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import EnvError, MultiAgentError, PPOConfig, RolloutWorker, to_base_env
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 from rollax.env.multi_agent.pettingzoo_env import from_pettingzoo
 from tests.env.drive import drive
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, queue_trace
@@ -81,7 +81,7 @@ class RandomLegal(Encode):
 
 def test_ppo_respects_the_mask():
     config = PPOConfig(num_envs_per_worker=4, rollout_fragment_length=50, model={"fcnet_hiddens": [16]}, seed=0)
-    worker = RolloutWorker(library("aec", TIC_TAC_TOE), PPOPolicy, config=config)
+    worker = RolloutWorker(library("aec", TIC_TAC_TOE), PPO, config=config)
     worker.sample()
     metrics = worker.get_metrics()
     assert len(metrics) > 15
@@ -331,5 +331,5 @@ class KeepsEndedAgents(pettingzoo.ParallelEnv):
 
 def test_an_episode_ends_with_its_agents_even_if_they_stay_in_agents():
     config = PPOConfig(model={"fcnet_hiddens": [4]}, num_envs_per_worker=2)
-    episodes = RolloutWorker(KeepsEndedAgents, PPOPolicy, config=config).evaluate(4)
+    episodes = RolloutWorker(KeepsEndedAgents, PPO, config=config).evaluate(4)
     assert [(one.length, one.reward) for one in episodes] == [(3, 6.0)] * 4

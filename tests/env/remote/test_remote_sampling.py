@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rollax import PGTrainer, RolloutWorker, TrainerConfig
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.algorithms.ppo import PPO, PPOConfig
 from tests.env.always_zero import AlwaysZero
 from tests.env.remote.fragile import DIE, END, GO_ON, EventLog, Fragile
 from tests.env.worlds import Clock, Party
@@ -17,7 +17,7 @@ from tests.env.worlds import Clock, Party
 LOCKSTEP = 1e9
 
 
-def sampled(env, policies=PPOPolicy, mapping=None, **settings):
+def sampled(env, policies=PPO, mapping=None, **settings):
     """Samples two batches, and the metrics of their episodes."""
     config = PPOConfig(num_envs_per_worker=2, rollout_fragment_length=40, seed=3, **settings)
     worker = RolloutWorker(env, policies, policy_mapping_fn=mapping, config=config)
@@ -34,12 +34,12 @@ def columns_of(batch) -> dict:
 
 @pytest.mark.parametrize(("env", "several"), [(Clock, False), (Party, True)], ids=["single", "two policies"])
 def test_batches_in_lockstep_equal_those_of_one_process(small_ray, env, several):
-    policies = {"first": (PPOPolicy, None, None, {}), "other": (PPOPolicy, None, None, {"gamma": 0.5})}
+    policies = {"first": (PPO, None, None, {}), "other": (PPO, None, None, {"gamma": 0.5})}
     mapping = functools.partial(_by_letter) if several else None
     at_home, away = (
         sampled(
             env,
-            policies if several else PPOPolicy,
+            policies if several else PPO,
             mapping,
             **settings,
         )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import PGPolicy
+from rollax import PG
 from rollax.errors import DatasetError
 from rollax.offline.estimators import behaviour
 from rollax.offline.estimators.episodes import LoggedEpisodes
@@ -24,7 +24,7 @@ FEATURES, ACTIONS, STEPS = 20, 3, 10
 @pytest.fixture(scope="module")
 def target() -> TargetPolicy:
     obs, actions = spaces.Box(-np.inf, np.inf, (FEATURES,), np.float32), spaces.Discrete(ACTIONS)
-    policy = PGPolicy(obs, actions, {"seed": 0, "gamma": 1.0, "model": {"fcnet_hiddens": [8]}})
+    policy = PG.make_policy(obs, actions, {"seed": 0, "gamma": 1.0, "model": {"fcnet_hiddens": [8]}})
     action_map = ActionMap(actions, clip_actions=False, normalize_actions=False)
     return TargetPolicy(PolicyRunner(policy, NoFilter(obs), action_map))
 
@@ -69,7 +69,7 @@ def test_models_that_do_not_describe_the_data_give_a_warning(target, monkeypatch
 
 def test_clipped_actions_give_a_warning(monkeypatch) -> None:
     obs, actions = spaces.Box(-1, 1, (1,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
-    policy = PGPolicy(obs, actions, {"seed": 0, "gamma": 1.0, "model": {"fcnet_hiddens": [4]}})
+    policy = PG.make_policy(obs, actions, {"seed": 0, "gamma": 1.0, "model": {"fcnet_hiddens": [4]}})
     action_map = ActionMap(actions, clip_actions=True, normalize_actions=True)
     target, rows = TargetPolicy(PolicyRunner(policy, NoFilter(obs), action_map)), 100
     drawn = np.random.default_rng(0).normal(size=(rows, 1)).astype(np.float32)
@@ -122,7 +122,7 @@ def test_models_are_fitted_to_other_episodes(target, monkeypatch) -> None:
 def test_masked_actions_have_no_probability() -> None:
     """With a single valid action, its probability is 1."""
     space = spaces.Dict({"action_mask": spaces.MultiBinary(ACTIONS), "x": spaces.Box(-9, 9, (2,), np.float32)})
-    policy = PGPolicy(space, spaces.Discrete(ACTIONS), {"seed": 0, "model": {"fcnet_hiddens": [8]}})
+    policy = PG.make_policy(space, spaces.Discrete(ACTIONS), {"seed": 0, "model": {"fcnet_hiddens": [8]}})
     action_map = ActionMap(policy.action_space, clip_actions=False, normalize_actions=False)
     rng, episodes = np.random.default_rng(0), 12
     rows = episodes * STEPS

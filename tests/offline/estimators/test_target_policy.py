@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQNConfig, DQNPolicy, PPOConfig, PPOPolicy
+from rollax import DQN, PPO, DQNConfig, PPOConfig
 from rollax.algorithms.registry import get_trainer_class
 from rollax.config import resolve_config
 from rollax.core import trees
@@ -73,7 +73,7 @@ MEMORY = {"model": {**MODEL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len
     ids=["discrete", "box", "multi-discrete", "memory"],
 )
 def test_log_probabilities_equal_those_of_acting(action_space: spaces.Space, config: dict) -> None:
-    policy = PPOPolicy(OBS, action_space, PPOConfig(**{"model": MODEL, "seed": 1, **config}))
+    policy = PPO.make_policy(OBS, action_space, PPOConfig(**{"model": MODEL, "seed": 1, **config}))
     episodes, reported = logged(policy)
     np.testing.assert_allclose(TargetPolicy(runner_of(policy)).logp(episodes), reported, atol=1e-5)
 
@@ -96,8 +96,10 @@ def test_log_probabilities_equal_those_of_acting(action_space: spaces.Space, con
 def test_log_probabilities_of_every_algorithm(algorithm: str, action_space: spaces.Space, config: dict) -> None:
     cls = get_trainer_class(algorithm)
     settings = {"model": MODEL, "seed": 1, **config}
-    policy = cls.policy_class(OBS, action_space, resolve_config(cls.config_class, settings))
-    writing = cls.policy_class(OBS, action_space, resolve_config(cls.config_class, {**settings, "output": "there"}))
+    policy = cls.policy_class.make_policy(OBS, action_space, resolve_config(cls.config_class, settings))
+    writing = cls.policy_class.make_policy(
+        OBS, action_space, resolve_config(cls.config_class, {**settings, "output": "there"})
+    )
     writing.timestep = 10  # after the random steps
     episodes, reported = logged(writing)
     assert reported.any()
@@ -108,14 +110,18 @@ def test_log_probabilities_of_every_algorithm(algorithm: str, action_space: spac
 def test_policies_that_add_noise_have_no_probabilities(algorithm: str) -> None:
     cls = get_trainer_class(algorithm)
     noise = {"exploration": "GaussianNoise"} if algorithm == "SAC" else {}
-    policy = cls.policy_class(OBS, BOX, resolve_config(cls.config_class, {"model": MODEL, "seed": 1, **noise}))
+    policy = cls.policy_class.make_policy(
+        OBS, BOX, resolve_config(cls.config_class, {"model": MODEL, "seed": 1, **noise})
+    )
     episodes, _ = logged(policy)
     with pytest.raises(PolicyError, match="no probabilities"):
         TargetPolicy(runner_of(policy)).logp(episodes)
 
 
 def test_epsilon_greedy_probabilities() -> None:
-    policy = DQNPolicy(OBS, spaces.Discrete(4), DQNConfig(model=MODEL, seed=0, epsilon_schedule=[[0, 0.2], [10, 0.2]]))
+    policy = DQN.make_policy(
+        OBS, spaces.Discrete(4), DQNConfig(model=MODEL, seed=0, epsilon_schedule=[[0, 0.2], [10, 0.2]])
+    )
     episodes, _ = logged(policy)
     target = TargetPolicy(runner_of(policy))
     probabilities = target.probabilities(episodes.obs)
@@ -128,7 +134,7 @@ def test_epsilon_greedy_probabilities() -> None:
 
 def test_soft_q_probabilities() -> None:
     config = DQNConfig(model=MODEL, seed=0, exploration="SoftQ", temperature=0.5)
-    policy = DQNPolicy(OBS, spaces.Discrete(4), config)
+    policy = DQN.make_policy(OBS, spaces.Discrete(4), config)
     obs = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
     values = policy._model_outputs({"obs": obs})[0].astype(np.float64)
     expected = np.exp(values / 0.5) / np.exp(values / 0.5).sum(axis=1, keepdims=True)
@@ -136,7 +142,7 @@ def test_soft_q_probabilities() -> None:
 
 
 def test_greedy_actions_of_a_box_have_no_density() -> None:
-    policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
+    policy = PPO.make_policy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
     episodes, _ = logged(policy)
     with pytest.raises(PolicyError, match="no probabilities"):
         TargetPolicy(runner_of(policy), explore=False).logp(episodes)
@@ -145,7 +151,7 @@ def test_greedy_actions_of_a_box_have_no_density() -> None:
 def test_greedy_actions_of_a_dict_are_compared_by_key() -> None:
     # JAX returns them in alphabetical order; recorded ones have the order of the space.
     space = spaces.Dict([("turn", spaces.Discrete(3)), ("go", spaces.Discrete(3))])
-    policy = PPOPolicy(OBS, space, PPOConfig(model=MODEL, seed=1))
+    policy = PPO.make_policy(OBS, space, PPOConfig(model=MODEL, seed=1))
     episodes, _ = logged(policy)
     greedy = policy.compute_actions(episodes.obs, explore=False)[0]
     actions = {key: np.array(greedy[key]) for key in space.spaces}
@@ -158,7 +164,7 @@ def test_greedy_actions_of_a_dict_are_compared_by_key() -> None:
 @pytest.mark.long
 def test_values_of_box_actions_are_means_over_samples(caplog) -> None:
     caplog.set_level("INFO", "rollax.offline.estimators")
-    policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
+    policy = PPO.make_policy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
     episodes, _ = logged(policy)
     fitted = FittedQ(TargetPolicy(runner_of(policy)), 0.9, FQEConfig(hiddens=(8,), updates=5, batch_size=4, samples=3))
     values = fitted.fit(episodes)
@@ -169,7 +175,7 @@ def test_values_of_box_actions_are_means_over_samples(caplog) -> None:
 
 def test_values_of_clipped_actions_are_those_at_the_bound() -> None:
     # The environment cannot distinguish them, and logs of its actions have none beyond the bounds.
-    policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
+    policy = PPO.make_policy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
     actions = ActionMap(BOX, clip_actions=True, normalize_actions=True)
     target = TargetPolicy(PolicyRunner(policy, NoFilter(OBS), actions))
     values, obs = FittedQ(target, 0.9, FQEConfig(hiddens=(4,), samples=3)), np.zeros((5, 3), np.float32)
@@ -185,7 +191,7 @@ def test_values_of_clipped_actions_are_those_at_the_bound() -> None:
 @pytest.mark.parametrize("space", [BOX, spaces.Dict({"b": BOX, "a": spaces.Discrete(2)})])
 def test_actions_on_a_bound(space: spaces.Space) -> None:
     actions = ActionMap(space, clip_actions=True, normalize_actions=True)
-    target = TargetPolicy(PolicyRunner(PPOPolicy(OBS, space, PPOConfig(model=MODEL)), NoFilter(OBS), actions))
+    target = TargetPolicy(PolicyRunner(PPO.make_policy(OBS, space, PPOConfig(model=MODEL)), NoFilter(OBS), actions))
     some: Any = np.array([[1, 0], [0.5, -1], [0.5, -0.9], [1.5, 0], [0, -3]], np.float32)
     if space is not BOX:
         some = {"b": some, "a": np.zeros(5, np.int64)}
@@ -194,7 +200,7 @@ def test_actions_on_a_bound(space: spaces.Space) -> None:
 
 def test_a_policy_with_memory_has_no_fitted_values() -> None:
     model = {**MODEL, "use_lstm": True, "lstm_cell_size": 4}
-    policy = PPOPolicy(OBS, spaces.Discrete(3), PPOConfig(model=model, seed=1))
+    policy = PPO.make_policy(OBS, spaces.Discrete(3), PPOConfig(model=model, seed=1))
     with pytest.raises(PolicyError, match="memory"):
         FittedQ(TargetPolicy(runner_of(policy)), 0.9)
 
@@ -202,7 +208,7 @@ def test_a_policy_with_memory_has_no_fitted_values() -> None:
 @pytest.mark.long
 def test_values_learn_rewards_and_bootstraps() -> None:
     # One state, one action, reward 1, γ = 0.5, truncated: Q = 1 / (1 - 0.5) = 2; termination would give 1.
-    policy = DQNPolicy(spaces.Discrete(1), spaces.Discrete(1), DQNConfig(model=MODEL, seed=0))
+    policy = DQN.make_policy(spaces.Discrete(1), spaces.Discrete(1), DQNConfig(model=MODEL, seed=0))
     for terminated, value in ((False, 2.0), (True, 1.0)):
         episodes = LoggedEpisodes(
             obs=np.zeros(1, np.int64),

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import SampleBatch
-from rollax.algorithms.dqn import DQNPolicy, DQNTrainer
+from rollax.algorithms.dqn import DQN, DQNTrainer
 from rollax.policy.exploration.parameter_noise import (
     ParameterNoise,
     action_distance,
@@ -144,7 +144,7 @@ class TestPolicy:
         config = {"exploration": "ParameterNoise", "seed": 0, **options}
         if config["exploration"] == "ParameterNoise":
             config.setdefault("parameter_noise", 0.5)
-        return DQNPolicy(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), config)
+        return DQN.make_policy(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), config)
 
     def test_acts_greedily_with_perturbed_parameters(self):
         policy = self.make()
@@ -161,8 +161,7 @@ class TestPolicy:
         policy, other = self.make(), self.make(seed=9, parameter_noise=0.1)
         obs = np.random.default_rng(0).uniform(-1, 1, (64, 3)).astype(np.float32)
         policy.compute_actions(obs)
-        batch = SampleBatch({**rows(64).to_dict(), "obs": obs})
-        policy.adapt_exploration(batch)
+        policy.postprocess_rows(Fragment({**rows(64).to_dict(), "obs": obs}, np.array([63]), {}))
         assert policy.exploration.sigma != 0.5
         other.set_state(policy.get_state())
         assert other.exploration.sigma == policy.exploration.sigma

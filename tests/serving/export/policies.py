@@ -26,7 +26,7 @@ def runner_of(
     if "custom_model" not in model:
         model = {"fcnet_hiddens": [8], **model}
     settings = {"normalize_actions": False, "clip_actions": True, "observation_filter": "NoFilter", "seed": 0, **config}
-    policy = policy_class(observation_space, action_space, {**settings, "model": model})
+    policy = policy_class.make_policy(observation_space, action_space, {**settings, "model": model})
     random = np.random.default_rng(0)
     weights = policy.get_weights()
     policy.set_weights(

@@ -39,7 +39,7 @@ def test_a_checkpoint_as_onnx_with_its_description(checkpoint, tmp_path):
     np.testing.assert_array_equal(session.run(["action"], {"obs": obs})[0], expected)
     properties = session.get_modelmeta().custom_metadata_map
     assert properties["policy_id"] == "default_policy"
-    assert properties["policy_class"] == "PGPolicy"
+    assert properties["policy_class"] == "PG"
     assert json.loads(properties["action_space"])["type"] == "Discrete"
     assert json.loads(properties["inputs"]) == [{"name": "obs", "path": [], "shape": [4], "dtype": "float32"}]
     assert [child.name for child in path.parent.iterdir()] == ["policy.onnx"]
@@ -47,7 +47,7 @@ def test_a_checkpoint_as_onnx_with_its_description(checkpoint, tmp_path):
 
 def test_keys_of_a_space_may_be_integers_of_numpy():
     key = np.int64(3)
-    runner = runner_of(rollax.PGPolicy, spaces.Dict({key: VECTOR}), spaces.Dict({key: spaces.Discrete(2)}))
+    runner = runner_of(rollax.PG, spaces.Dict({key: VECTOR}), spaces.Dict({key: spaces.Discrete(2)}))
     properties = onnx_session(runner).get_modelmeta().custom_metadata_map
     for part, name in (("inputs", "obs.3"), ("outputs", "action.3")):
         (described,) = json.loads(properties[part])
@@ -92,14 +92,14 @@ class Own(nnx.Module):
 
 
 def test_custom_models():
-    check_without_memory(runner_of(rollax.PPOPolicy, VECTOR, spaces.Discrete(3), model={"custom_model": Own}))
+    check_without_memory(runner_of(rollax.PPO, VECTOR, spaces.Discrete(3), model={"custom_model": Own}))
     sized = {"custom_model": Own, "custom_model_config": {"by_length": True}}
     with pytest.raises(PolicyError, match=r"replace len\(x\) by x\.shape\[0\]"):
-        policy_to_onnx(runner_of(rollax.PPOPolicy, VECTOR, spaces.Discrete(3), model=sized))
+        policy_to_onnx(runner_of(rollax.PPO, VECTOR, spaces.Discrete(3), model=sized))
 
 
 def test_only_what_actions_require_is_exported(monkeypatch):
-    runner = runner_of(rollax.PPOPolicy, spaces.Box(-1, 1, (3,)), spaces.Discrete(4))
+    runner = runner_of(rollax.PPO, spaces.Box(-1, 1, (3,)), spaces.Discrete(4))
     expected = policy_to_onnx(runner)
 
     def not_traceable(*arguments):
@@ -114,8 +114,15 @@ class InPython(rollax.Policy):
         return np.zeros(len(obs_batch), np.int64), [], {}
 
 
-class Overridden(InPython, rollax.PPOPolicy):
-    """A policy in JAX that does not act by its model."""
+class InPythonToo(rollax.JaxPolicy):
+    def compute_actions(self, obs_batch, **_):  # type: ignore[override]
+        return np.zeros(len(obs_batch), np.int64), [], {}
+
+
+class Overridden(rollax.PPO):
+    """Does not act by its model."""
+
+    policy_class = InPythonToo
 
 
 @pytest.mark.parametrize(
@@ -125,6 +132,6 @@ def test_a_policy_in_python_is_refused(policy_class, message):
     from rollax.rollout.actions import ActionMap
 
     actions = ActionMap(spaces.Discrete(2), clip_actions=True, normalize_actions=False)
-    runner = PolicyRunner(policy_class(VECTOR, spaces.Discrete(2)), NoFilter(VECTOR), actions)
+    runner = PolicyRunner(policy_class.make_policy(VECTOR, spaces.Discrete(2)), NoFilter(VECTOR), actions)
     with pytest.raises(PolicyError, match=message):
         policy_to_onnx(runner)

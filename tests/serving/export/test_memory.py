@@ -28,7 +28,7 @@ INPUTS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 )
 def test_steps_are_equal(model):
     runner = runner_of(
-        rollax.PPOPolicy,
+        rollax.PPO,
         OBS,
         ACTIONS,
         model={**model, "lstm_cell_size": 4},

@@ -1,0 +1,161 @@
+"""`Actor`: the forward passes of a policy's model: actions, values and log-probabilities, called or traced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.batch import Columns, SampleBatch
+from rollax.core import trees
+from rollax.errors import PolicyError
+from rollax.models.outputs import values_of_critic
+from rollax.policy.split_model import SplitModel
+from rollax.policy.traces import note_trace
+
+if TYPE_CHECKING:
+    from rollax.policy.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Acts by the model of an algorithm. It has no arrays: equal actors share what JAX compiles.
+
+    Methods take the model's arrays `params` and `extra`, and padded columns [S, ...] as for `run_model`. Those whose
+    name begins with `traced` are for other compiled functions.
+
+    Attributes:
+        algorithm: has the forward pass and the exploration.
+        split: the model without its arrays.
+        wanted: the batch columns to fetch; None for all.
+        noisy: whether the model explores in training mode.
+    """
+
+    algorithm: Algorithm
+    split: SplitModel
+    wanted: frozenset[str] | None
+    noisy: bool = False
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.algorithm, self.split, self.wanted, self.noisy))
+
+    def __hash__(self) -> int:
+        return self._hash  # computed once: each compiled call needs it
+
+    def __deepcopy__(self, memo: Any) -> Actor:
+        return self
+
+    def actions(
+        self,
+        params: Columns,
+        extra: Columns,
+        columns: Columns,
+        noise: np.ndarray | None,
+        rows: int,
+        noise_seed: Any = None,
+    ) -> tuple[trees.Tree, list[np.ndarray], dict[str, np.ndarray]]:
+        """`(actions, state_out, fetches)` of the first `rows` rows.
+
+        `noise` is [S, K], from `Exploration.noise`; None for the greedy actions. `noise_seed` is [] uint32, the seed of
+        a noisy model that explores.
+        """
+        actions, packed, states = self._act(params, extra, columns, noise, noise_seed)
+        actions = trees.tree_map(lambda leaf: np.array(leaf)[:rows], actions)  # writable, unlike arrays of JAX
+        return actions, [np.asarray(part)[:rows] for part in states], self.fetches_of(np.asarray(packed)[:rows])
+
+    def fetches_of(self, packed: np.ndarray) -> dict[str, np.ndarray]:
+        """The fetched columns of N rows, which acting returns in one array [N, W]."""
+        return {name: packed[:, place] for name, place in self._fetched.items()}
+
+    def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> tuple[trees.Tree, bool]:
+        """`(greedy actions of the first rows, whether the model's outputs allow to choose them)`; without memory."""
+        actions, finite = self._modes(params, extra, {SampleBatch.OBS: obs})
+        actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
+        return actions, bool(np.asarray(finite)[:rows].all())
+
+    @partial(jax.jit, static_argnums=0)
+    def _act(self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any) -> Any:
+        note_trace(self)
+        return self.traced_actions(params, extra, columns, noise, noise_seed)
+
+    @partial(jax.jit, static_argnums=0)
+    def _modes(self, params: Columns, extra: Columns, columns: Columns) -> Any:
+        note_trace(self)
+        return self.traced_checked_greedy(params, extra, columns)
+
+    @partial(jax.jit, static_argnums=0)
+    def outputs(self, params: Columns, extra: Columns, columns: Columns) -> tuple[jax.Array, tuple]:
+        """[S, num_inputs] the model's outputs, those of invalid actions masked, and the states for the next step."""
+        note_trace(self)
+        out = self.algorithm.forward(self.split.merge(params, extra), columns)
+        return out.policy, tuple(out.state)
+
+    @partial(jax.jit, static_argnums=0)
+    def values(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
+        """[S] state values; with `critic_obs` those of the centralized critic."""
+        note_trace(self)
+        model = self.split.merge(params, extra)
+        if SampleBatch.CRITIC_OBS in columns:
+            return values_of_critic(model, columns[SampleBatch.CRITIC_OBS]).astype(jnp.float32)
+        values = self.algorithm.forward(model, columns).value
+        if values is None:
+            raise PolicyError(
+                "The model returns no values.",
+                where="compute_values",
+                got=f"Outputs(value=None) of {type(model).__name__}",
+                expected="[N] state values",
+                fix="return values from the model: `Outputs(policy=..., value=...)`",
+            )
+        return values
+
+    @partial(jax.jit, static_argnums=0)
+    def logp(self, inputs: Any, actions: Any) -> jax.Array:
+        """[S] log-probabilities of actions under the distribution with these inputs."""
+        note_trace(self)
+        return self.algorithm.distribution.logp(inputs, actions)
+
+    def traced_actions(
+        self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any
+    ) -> tuple[Any, Any, tuple]:
+        """`(actions, packed, state_out)`, with all fetched columns in `packed`; other arguments as for `actions`."""
+        explore, exploration = noise is not None, self.algorithm.exploration
+        model = self.split.merge(params, extra, exploring=explore and self.noisy, noise_seed=noise_seed)
+        out = self.algorithm.forward(model, columns)
+        actions = exploration.sample(out.policy, noise) if explore else exploration.mode(out.policy)
+        values = jnp.zeros(len(out.policy)) if out.value is None else out.value
+        fetches = {**exploration.fetches(out.policy, actions), SampleBatch.VF_PREDS: values[:, None]}
+        # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
+        return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), out.state
+
+    def traced_greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array, tuple]:
+        """`(actions, outputs, state_out)` for B rows, with the model's outputs."""
+        out = self.algorithm.forward(self.split.merge(params, extra), columns)
+        return self.algorithm.exploration.mode(out.policy), out.policy, tuple(out.state)
+
+    def traced_checked_greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array]:
+        """`(greedy actions, [B] whether the model's outputs allow to choose them)`.
+
+        The check is that of `compute_actions`: a model may mask by minus infinity, where the log-probability is finite.
+        """
+        actions, outputs, _ = self.traced_greedy(params, extra, columns)
+        exploration = self.algorithm.exploration
+        checked = exploration.fetches(outputs, actions)[next(iter(exploration.fetched))]
+        return actions, jnp.isfinite(checked).all(axis=-1)
+
+    @cached_property
+    def _fetched(self) -> Mapping[str, int | slice]:
+        """The index or slice of each fetched column in the packed array."""
+        places: dict[str, int | slice] = {}
+        start = 0
+        for number, (name, width) in enumerate({**self.algorithm.exploration.fetched, SampleBatch.VF_PREDS: 1}.items()):
+            if number == 0 or self.wanted is None or name in self.wanted:
+                one = width == 1 and name != SampleBatch.ACTION_DIST_INPUTS
+                places[name] = start if one else slice(start, start + width)
+                start += width
+        return places

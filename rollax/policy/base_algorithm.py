@@ -1,0 +1,325 @@
+"""`BaseAlgorithm`: what algorithms in JAX and PyTorch have in common. It imports neither."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar, NoReturn, Protocol
+
+import numpy as np
+from gymnasium import Space
+
+from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.config import TrainerConfig, resolve_config
+from rollax.config.groups import ReplayFields
+from rollax.core.contents import content_of
+from rollax.core.spaces import space_text
+from rollax.errors import PolicyError, SpaceError
+from rollax.models.distributions.base import ActionDistribution
+from rollax.models.outputs import Outputs
+from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
+from rollax.policy.exploration.exploration import Exploration, FromDistribution
+from rollax.policy.recurrent_columns import RecurrentColumns
+from rollax.policy.replayed import TRANSITION_SAMPLED, ReplayedSequences
+from rollax.policy.size_checks import check_sizes
+from rollax.policy.update_plan import UpdatePlan
+
+_COMMON = frozenset(
+    {
+        *("accept_off_policy_actions", "adam_epsilon", "gamma", "grad_clip", "model", "observation_filter"),
+        *("clip_actions", "normalize_actions", "train_batch_size"),
+    }
+)
+"""The fields of all algorithms that an algorithm may read; the others configure how a run samples and reports."""
+_SAMPLED_FOR = {
+    SampleBatch.ADVANTAGES: (SampleBatch.REWARDS,),
+    SampleBatch.BOOTSTRAP: (),
+    SampleBatch.CRITIC_OBS: (),
+    SampleBatch.DISCOUNTS: (),
+    SampleBatch.NEW_OBS: (SampleBatch.OBS,),
+    SampleBatch.TARGET_STEPS: (),
+    SampleBatch.VALUE_TARGETS: (SampleBatch.REWARDS, SampleBatch.VF_PREDS),
+    SampleBatch.WEIGHTS: (),
+}
+"""A column that is computed after sampling -> the sampled columns that it is computed from."""
+_SAMPLED = frozenset(
+    {
+        *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP, SampleBatch.VF_PREDS),
+        *(SampleBatch.ACTION_DIST_INPUTS, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS, SampleBatch.INFOS),
+        *(SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID, SampleBatch.AGENT_ID),
+        *(SampleBatch.EPS_ID, SampleBatch.T),
+    }
+)
+
+
+class Values(Protocol):
+    """`compute_values` of a policy: [N] state values for N observations, and for the columns of their memory."""
+
+    def __call__(self, obs_batch: Any, memory: Mapping[str, Any] = ..., /) -> np.ndarray: ...
+
+
+class BaseAlgorithm(ABC):
+    """An algorithm: how a policy is made, what it reads, and its loss. See `Algorithm` for JAX.
+
+    An algorithm has the spaces and its config, and no attribute is set later. Two of the same class with equal spaces
+    and configs are equal, so they share what is compiled for them. What an algorithm computes may depend on its
+    spaces and its config only; `make_policy` makes the policy that acts and learns by it.
+
+    Args:
+        observation_space: space of one observation.
+        action_space: space of one action.
+        config: a config of `config_class`, or a dict; `config` then has only its fields for policies.
+    Raises:
+        SpaceError, ConfigError: the algorithm does not support the spaces with this config.
+    """
+
+    config_class: ClassVar[Any] = None
+    """The class of its config; None: the common one."""
+
+    policy_class: ClassVar[Any] = None
+    """The class of its policies, called as `policy_class(algorithm, config)`."""
+
+    reads: tuple[str, ...] = (SampleBatch.OBS, SampleBatch.ACTIONS)
+    """The columns of a batch that `targets` and `loss` read; see also `drawn`."""
+
+    reads_values: bool = False
+    """Whether `loss` reads `Outputs.value` although `reads` has no column that is computed from values."""
+
+    own_columns: frozenset[str] = frozenset()
+    """Those among `obs`, `new_obs` and `actions` that `postprocess` changes, so that they need not fit the spaces."""
+
+    replayed_columns: tuple[str, ...] = ()
+    """Further columns of a replay buffer, which `postprocess` adds, beside those of transitions."""
+
+    statistics: ClassVar[tuple[str, ...]] = ()
+    """The names of the statistics of updates; see also `reported`."""
+
+    learns_off_policy: ClassVar[bool] = False
+    """Whether it can learn from the actions of another policy."""
+
+    observation_space: Space
+    action_space: Space
+    config: Any
+    _content: Any
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        if not (isinstance(observation_space, Space) and isinstance(action_space, Space)):
+            raise SpaceError(
+                "An algorithm is made from the spaces of one policy.",
+                where=f"{type(self).__name__}(observation_space, action_space, config)",
+                got=(observation_space, action_space),
+                expected="two spaces of Gymnasium",
+                fix=f"to train in an environment, use a trainer: {type(self).__name__}Trainer(env=...)",
+            )
+        config = resolve_config(self.config_class or TrainerConfig, config)
+        content = content_of((observation_space, action_space, own := _fields_for_policies(config)))
+        vars(self).update(observation_space=observation_space, action_space=action_space, config=own, _content=content)
+        self.check_spaces()
+        check_sizes(observation_space, action_space, config, self.label)
+        assert self.masks is not None  # raises SpaceError for masks that fit no choices
+
+    @classmethod
+    def make_policy(cls, observation_space: Space, action_space: Space, config: Any = None) -> Any:
+        """The policy that acts and learns by this algorithm; arguments as for the constructor."""
+        config = resolve_config(cls.config_class or TrainerConfig, config)
+        return cls.policy_class(cls(observation_space, action_space, config), config)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise PolicyError(
+            "An algorithm is immutable.",
+            where=f"{type(self).__name__}.{name}",
+            got=value,
+            expected="values that follow from the config and the spaces",
+            fix="write a functools.cached_property; keep what changes in a subclass of the policy, named policy_class",
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(self) is type(other) and self._content == vars(other)["_content"])
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((type(self), self._content))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without what is computed from these, such as functions.
+        state = {name: vars(self)[name] for name in ("observation_space", "action_space", "config")}
+        return _restored, (type(self), state)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({space_text(self.observation_space)} -> {space_text(self.action_space)})"
+
+    @property
+    def label(self) -> str:
+        """Its class, for errors."""
+        return f"algorithm {type(self).__name__}"
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """The statistics with this config; results contain `None` for each before the first update."""
+        return self.statistics
+
+    @property
+    def samples(self) -> frozenset[str] | None:
+        """The columns that sampling fills; None: all but `infos`.
+
+        By default they follow from `reads`: a column that all of rollax knows is sampled or computed from sampled ones.
+        For a column of the algorithm's own, which `postprocess` or `drawn` adds, everything is sampled.
+        """
+        columns: set[str] = {*TRANSITION_SAMPLED} if isinstance(self.config, ReplayFields) else set()
+        for name in self.reads:
+            if name in _SAMPLED_FOR:
+                columns.update(_SAMPLED_FOR[name])
+            elif name in _SAMPLED:
+                columns.add(name)
+            else:
+                return None
+        return frozenset(columns)
+
+    @property
+    def learns_values(self) -> bool:
+        """Whether learning with this config reads values of the model."""
+        return self.reads_values or SampleBatch.VF_PREDS in (self.samples or ())
+
+    @property
+    def sees_all_agents(self) -> bool:
+        """Whether its critic's input is the column `critic_obs`, with the observations and actions of all agents."""
+        return getattr(self.config, "centralized_critic", False)
+
+    def check_spaces(self) -> None:  # noqa: B027  by default all are supported
+        """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
+
+    def make_masks(self) -> ActionMasks | GroupMasks:
+        """Returns the checks of action masks: by default of one at the top level of the observation."""
+        if self.config.model.custom_model is None:  # which may apply masks of its own
+            fix = "put one mask for all choices there; for a group of agents, use QMIX or VDN, which read the masks of "
+            refuse_nested_masks(self.observation_space, self.action_space, "observation space", fix + "the members")
+        return ActionMasks(self.observation_space, self.action_space)
+
+    @cached_property
+    def masks(self) -> ActionMasks | GroupMasks:
+        """The result of `make_masks`."""
+        return self.make_masks()
+
+    @cached_property
+    @abstractmethod
+    def distribution(self) -> ActionDistribution:
+        """The action distribution whose inputs the model returns."""
+
+    def make_exploration(self) -> Exploration:
+        """Returns the exploration of one policy: by default actions are drawn from `distribution`."""
+        return FromDistribution(self.distribution)
+
+    @cached_property
+    def exploration(self) -> Exploration:
+        """The exploration for compiled functions, which changes nothing."""
+        return self.make_exploration().traced
+
+    def make_plan(self) -> UpdatePlan:
+        """Returns how a batch becomes gradient steps: by default it is one step."""
+        return UpdatePlan()
+
+    @cached_property
+    def plan(self) -> UpdatePlan:
+        """The result of `make_plan`."""
+        return self.make_plan()
+
+    def check_model(self, model: Any) -> None:  # noqa: B027  by default any is
+        """Raises PolicyError if the loss cannot use this model; its `Outputs` have been checked."""
+
+    def replayed(self, memory: RecurrentColumns) -> ReplayedSequences | None:
+        """The sequences that it learns from if experience is replayed; None: single rows."""
+        return None
+
+    def learning_rates(self, lr: float) -> Any:
+        """The learning rate: a number, or one for each part of the model with an optimizer of its own.
+
+        `lr` is the current value of the config key, by its schedule.
+        """
+        return lr
+
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        """Adds columns, such as advantages, to all trajectory segments of a fragment at once.
+
+        Args:
+            fragment: N rows, with the columns of `samples`, and the row after each segment.
+            values: computes state values with the current model: `values(obs)`, with memory `values(obs, columns)`.
+        """
+        return fragment
+
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        """The columns for `targets` and `loss`, from rows of a train batch or a replay buffer.
+
+        By default those in `reads`, and `critic_obs` where the batch has it. An override may change columns and add
+        others, such as noise.
+
+        Args:
+            batch: N rows that `postprocess` returned, or that a replay buffer returns.
+            rng: random numbers of the policy's learning.
+        """
+        columns = {name: batch[name] for name in self.reads}
+        if SampleBatch.CRITIC_OBS in batch:
+            columns[SampleBatch.CRITIC_OBS] = batch[SampleBatch.CRITIC_OBS]
+        return columns
+
+    def targets(
+        self, model: Any, target_model: Any, batch: Columns, mask: Any, coefficients: Columns
+    ) -> dict[str, Any]:
+        """Further columns [B, ...] for the loss, without gradient, if the plan has `targets`.
+
+        Both models are in evaluation mode; `target_model` has the target parameters.
+        """
+        return {}
+
+    @abstractmethod
+    def loss(self, model: Any, out: Outputs, batch: Columns, mask: Any, coefficients: Columns) -> tuple[Any, dict]:
+        """`(loss, statistics)` of one minibatch.
+
+        Two more statistics take the place of others with their names: `total_loss`, this loss, and `cur_lr`.
+
+        Args:
+            model: the model in training mode.
+            out: its outputs for the minibatch, from one forward pass; see `forward`.
+            batch: the columns of `drawn`, [B, ...], which the loss must not change; with memory also `state_in`, one
+                row for each sequence; with target parameters also those of `targets`.
+            mask: [B] 1 for a real row, 0 for padding.
+            coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, those
+                of `first_numbers`, and `num_updates`, the gradient steps taken before this one.
+        """
+
+    def first_numbers(self) -> dict[str, float]:
+        """The initial values of numbers that adapt between updates, such as the weight of a penalty."""
+        return {}
+
+    def after_update(
+        self, numbers: Mapping[str, float], statistics: dict[str, Any]
+    ) -> tuple[Mapping[str, float], dict[str, Any]]:
+        """The next values of the numbers, and the statistics to report, after the update of one batch.
+
+        By default both are unchanged.
+        """
+        return numbers, statistics
+
+
+def rates_by_part(lr: float, **rates: float | None) -> dict[str, float]:
+    """The result of `learning_rates` with these rates of parts of the model, where None is `lr`."""
+    return {part: lr if rate is None else rate for part, rate in rates.items()}
+
+
+def _fields_for_policies(config: TrainerConfig) -> TrainerConfig:
+    own = config.model_copy()
+    for name in TrainerConfig.model_fields.keys() - _COMMON:
+        del vars(own)[name]
+    return own
+
+
+def _restored(kind: type[BaseAlgorithm], state: dict[str, Any]) -> BaseAlgorithm:
+    algorithm = object.__new__(kind)
+    vars(algorithm).update(state, _content=content_of(tuple(state.values())))
+    return algorithm

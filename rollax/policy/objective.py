@@ -1,0 +1,104 @@
+"""`AlgorithmObjective`: the loss of an algorithm as a function of arrays, with its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from rollax.batch import Columns, SampleBatch
+from rollax.policy.loss_result import checked_loss, td_error_of
+from rollax.policy.optimizers import check_direction, checked_optimizer, clipped, first_steps
+from rollax.policy.recurrent_columns import as_rows
+from rollax.policy.split_model import SplitModel
+from rollax.policy.traces import note_trace
+from rollax.policy.update_plan import UpdatePlan
+
+if TYPE_CHECKING:
+    from rollax.policy.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class AlgorithmObjective:
+    """What an algorithm minimizes, for `GradientSteps`. It has no arrays: equal ones share what JAX compiles.
+
+    Attributes:
+        algorithm: has the loss, the targets, the plan and the optimizer.
+        split: the model without its arrays.
+        state_parts: the number of arrays in the model's recurrent state; None if it learns from single rows.
+    """
+
+    algorithm: Algorithm
+    split: SplitModel
+    state_parts: int | None
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.algorithm, self.split, self.state_parts))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def plan(self) -> UpdatePlan:
+        return self.algorithm.plan
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        return self._optimizer
+
+    @cached_property
+    def _optimizer(self) -> optax.GradientTransformation:
+        algorithm = self.algorithm
+        optimizer = checked_optimizer(algorithm.make_optimizer(), algorithm.label)
+        each_part = isinstance(algorithm.learning_rates(0.0), Mapping)
+        return clipped(optimizer, algorithm.config.grad_clip, each_part=each_part)
+
+    def check_optimizer(self, params: Columns) -> None:
+        """PolicyError for an optimizer whose steps are against the gradient."""
+        check_direction(self._first_steps(params), self.algorithm.label)
+
+    @partial(jax.jit, static_argnums=0)
+    def _first_steps(self, params: Columns) -> jax.Array:
+        return first_steps(self.optimizer, jax.tree.map(jnp.zeros_like, dict(params)))
+
+    def loss(
+        self, params: Columns, targets: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, tuple[dict, Columns]]:
+        algorithm, split = self.algorithm, self.split
+        batch, mask = self._as_rows(batch, mask)
+        if self.plan.targets is not None:
+            # Separate random streams make the targets of a noisy model independent of its outputs.
+            fixed = split.merge(lax.stop_gradient(dict(params)), extra, noise_seed=np.uint32(1))
+            target_model = split.merge(targets, extra, noise_seed=np.uint32(2))
+            batch = {**batch, **algorithm.targets(fixed, target_model, batch, mask, coefficients)}
+        model = split.merge(params, extra, learning=True)
+        result = algorithm.loss(model, algorithm.forward(model, batch), batch, mask, coefficients)
+        loss, statistics = checked_loss(result, type(algorithm), jax.Array)
+        return loss, ({**statistics, "total_loss": loss}, split.extra_of(model))
+
+    def count_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
+        return self._as_rows(batch, mask)[1].sum()
+
+    @partial(jax.jit, static_argnums=0)
+    def td_errors(
+        self, params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> jax.Array:
+        """[B] the statistic `td_error` of the loss, with the parameters as their own targets."""
+        note_trace(self)
+        statistics = self.loss(params, params, extra, batch, mask, coefficients)[1][0]
+        return td_error_of(statistics, len(mask), f"{self.algorithm.label}, td_errors")
+
+    def _as_rows(self, batch: Columns, mask: jax.Array) -> tuple[Columns, jax.Array]:
+        """Sequences as rows, if it learns from sequences; without the exploration state after that of the model."""
+        if self.state_parts is None:
+            return batch, mask
+        batch, mask = as_rows(batch, mask)
+        return {**batch, SampleBatch.STATE_IN: batch[SampleBatch.STATE_IN][: self.state_parts]}, mask

@@ -1,0 +1,81 @@
+"""`TorchAlgorithm`: what the author of an algorithm in PyTorch writes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rollax.batch import Columns, SampleBatch
+from rollax.core.overrides import overrides
+from rollax.core.spaces import ACTION_MASK
+from rollax.models.distributions.base import ActionDistribution
+from rollax.models.outputs import Outputs, run_model, values_of_critic
+from rollax.policy.base_algorithm import BaseAlgorithm
+from rollax.torch.config import TorchConfig, chosen_device
+from rollax.torch.distributions import make_distribution
+from rollax.torch.policy_model import make_policy_model
+from rollax.torch.torch_policy import TorchPolicy
+
+
+class TorchAlgorithm(BaseAlgorithm):
+    """An algorithm whose model, loss and optimizer are PyTorch's. Tensors are on the device of the policy.
+
+    A subclass implements `loss`, and names the columns that it `reads`; all other methods have defaults. Random numbers
+    of losses and layers come from the policy's own generator, which is saved.
+    """
+
+    config_class: ClassVar[Any] = TorchConfig
+    policy_class: ClassVar[Any] = TorchPolicy
+
+    @classmethod
+    def overrides(cls, method: str) -> bool:
+        """Whether the class, or one between, overrides a method of `TorchAlgorithm`."""
+        return overrides(cls, TorchAlgorithm, method)
+
+    @cached_property
+    def distribution(self) -> ActionDistribution:
+        """The action distribution whose inputs the model returns."""
+        return make_distribution(self.action_space)
+
+    def make_model(self) -> nn.Module:
+        """Returns `model(obs) -> Outputs`: by default the `custom_model`, or an actor and critic like JAX's.
+
+        A model with memory has `initial_state()` and is called as `run_model` describes. A centralized critic is the
+        attribute `critic` of the model, the model's own or a `CentralCritic`.
+        """
+        spaces = self.observation_space, self.action_space
+        return make_policy_model(*spaces, self.exploration.num_inputs, self.config, self.label)
+
+    def make_optimizer(self, params: Any, model: nn.Module) -> torch.optim.Optimizer:
+        """Returns the optimizer, whose learning rate is set at each step, after `grad_clip`: by default Adam.
+
+        Args:
+            params: parameters, or groups of them, as PyTorch's optimizers take them.
+            model: the model that has them.
+        """
+        device = chosen_device(getattr(self.config, "device", "auto"))
+        return torch.optim.Adam(params, lr=0.0, eps=self.config.adam_epsilon, fused=device.type != "mps")
+
+    def forward(self, model: Any, columns: Columns) -> Outputs:
+        """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.
+
+        Other columns are as for `run_model`.
+        """
+        out = run_model(model, columns)
+        if SampleBatch.CRITIC_OBS in columns:
+            out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
+        out = out._replace(policy=precise(out.policy), value=None if out.value is None else precise(out.value))
+        if self.masks.present:
+            mask = columns[SampleBatch.OBS][ACTION_MASK]
+            out = out._replace(policy=self.distribution.mask(out.policy, mask))
+            if self.exploration.outputs_are_values:
+                out = out._replace(value=out.policy.amax(dim=-1))
+        return out
+
+
+def precise(output: Tensor) -> Tensor:
+    """Tensors of half precision as float32, because log-probabilities and errors would be inexact."""
+    return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
