@@ -151,4 +151,5 @@ from rollax.torch.config import TorchFields as TorchFields
 from rollax.torch.functional import torch_algorithm as torch_algorithm
 from rollax.torch.torch_policy import TorchPolicy as TorchPolicy
 
+EXTENSIONS: tuple[str, ...]
 __version__: str

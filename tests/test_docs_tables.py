@@ -25,8 +25,9 @@ from rollax import (
 )
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config import TrainerConfig
-from rollax.config.groups import ReplayFields, SearchFields
+from rollax.config.groups import ReplayFields
 from rollax.rollout.episodes import Episode
+from rollax.search.config import SearchFields
 from tests.test_docs import REPOSITORY, table
 
 DOCS = REPOSITORY / "docs"

@@ -25,7 +25,7 @@ from rollax.algorithms.stored_config import (
 )
 from rollax.config import TrainerConfig
 from rollax.config.replaced_keys import with_current_keys
-from rollax.config.rules import refuse_first_values
+from rollax.config.rules import inherited, refuse_first_values
 from rollax.config.stored import (
     cluster_in,
     decode_config,
@@ -54,8 +54,6 @@ _ARRAY, _FLOAT = "$array", "$float"
 _FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
 _PICKLED = frozenset({".pt", ".pth"})
 _FILES = frozenset({"about.json", "state.json", "arrays.safetensors"})
-_WRITTEN = {"output": "None to write no experience", "input_folder": "None to keep recorded data in memory"}
-"""Config keys of folders that a run writes into."""
 
 _Count = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 _Seconds = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
@@ -236,15 +234,16 @@ def opened(
     If `trainer_class` is None, the trainer has the class that saved the checkpoint.
     """
     stored = read(path)
-    if not learn:  # which writes no experience and decodes no data
-        stored["config"].update((key, None) for key in _WRITTEN if key in stored["config"])
     fix = "open it with its own class: YourTrainer.from_checkpoint(path) (--run=module:YourTrainer)"
     own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code, fix=fix)
     check_same("algorithm", stored["algorithm"], own.name, path, "use Trainer.from_checkpoint, for any algorithm")
+    folders = inherited(own.config_class, "folders")
+    if not learn:  # which writes no experience and decodes no data
+        stored["config"].update((key, None) for key in folders if key in stored["config"])
     changes = in_sections(written_by_caller(changes), stored["config"], trust_code=trust_code)
     refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
     if not trust_code:
-        _refuse_untrusted_folders(path, stored["config"], changes)
+        _refuse_untrusted_folders(path, folders, stored["config"], changes)
     if not learn:
         refuse_of_learning(own.config_class, stored, path, changes, trust_code=trust_code)
     config = config_of(own.config_class, stored["config"], stored, path, trust_code=trust_code, **changes)
@@ -323,8 +322,10 @@ def refuse_untrusted(
         )
 
 
-def _refuse_untrusted_folders(path: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    for key, without in _WRITTEN.items():
+def _refuse_untrusted_folders(
+    path: Path, folders: Mapping[str, str], config: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
+    for key, without in folders.items():
         if config.get(key) is not None and key not in given:
             raise CheckpointError(
                 "The checkpoint names a folder, into which nothing is written without trust in the file.",

@@ -118,13 +118,16 @@ class DDPG(Algorithm):
             return exploration
         return ParameterNoise(exploration, action_distance, scale, config.parameter_noise)
 
+    @property
+    def critic_layer_norm(self) -> bool:
+        """Whether layer normalization follows the hidden layers of default critics; a subclass may have it."""
+        return False
+
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
         actor = make_actor(space, self.action_space, self.exploration.num_inputs, sizes, rngs=rngs)
-        layer_norm = getattr(self.config, "critic_layer_norm", False)  # a key of TD3BC
-        critics = make_critics(
-            space, self.action_space, 2 if self.config.twin_q else 1, sizes, layer_norm=layer_norm, rngs=rngs
-        )
+        count, layer_norm = 2 if self.config.twin_q else 1, self.critic_layer_norm
+        critics = make_critics(space, self.action_space, count, sizes, layer_norm=layer_norm, rngs=rngs)
         return ActorWithCritics(actor, critics, squashed=True)
 
     def learning_rates(self, lr: float) -> dict[str, float]:

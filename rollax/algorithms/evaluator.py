@@ -11,7 +11,6 @@ import numpy as np
 
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
-from rollax.offline.from_data import estimates_of, steps_the_env
 from rollax.optimizers.evaluation_only import NullOptimizer
 from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, summarize
 from rollax.rollout.whole_episodes import OR_DEFAULT, check_count
@@ -38,7 +37,7 @@ class Evaluator:
                 expected="an environment that can be stepped",
                 fix="set evaluation_config={'env': ..., 'env_config': {}}, or leave evaluation_interval out",
             )
-        self._estimates = None if isinstance(trainer.optimizer, NullOptimizer) else estimates_of(trainer)
+        self._estimates = None if isinstance(trainer.optimizer, NullOptimizer) else trainer.config.estimates(trainer)
         self._worker: RolloutWorker | None = None  # made at the first evaluation
 
     @property
@@ -47,7 +46,7 @@ class Evaluator:
         config = self._trainer.config
         if config.env is None:
             return False
-        if config.for_evaluation().env is not config.env or not steps_the_env(config):
+        if config.for_evaluation().env is not config.env or not config.steps_the_env:
             return True
         return all(self._trainer.workers.foreach_worker(lambda worker: worker.env.evaluates))
 
@@ -87,7 +86,7 @@ class Evaluator:
         config = self._config(sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0, explore)
         # Not bounded by the number of episodes of an evaluation, as those of `config` are.
         envs = min(self._trainer.config.for_evaluation().num_envs_per_worker, int(num_episodes))
-        config = config.changed(num_envs_per_worker=envs, output=str(out), output_infos=infos)
+        config = config.changed(num_envs_per_worker=envs).for_recording(folder, infos=infos)
         worker = self._make_worker(config)
         try:
             self._copy_policies_to(worker)
@@ -96,7 +95,7 @@ class Evaluator:
         finally:
             worker.stop()
         assert recorder is not None
-        result["files"] = list(map(str, recorder.writer.paths))
+        result["files"] = list(map(str, recorder.paths))
         return result
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The built-in algorithms by name, each imported on first use."""
+"""The algorithms of the library by name, each imported on first use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig, validation_errors
 from rollax.config.synonyms import SYNONYMS
+from rollax.core.extensions import contributed
 from rollax.core.frozen import fields_by_key
 from rollax.core.importing import path_of
 from rollax.errors import ConfigError, corrected
@@ -15,31 +16,24 @@ from rollax.errors import ConfigError, corrected
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
-ALGORITHMS: dict[str, str] = {
+_OF_THE_CORE = {
     "A2C": "rollax.algorithms.a3c:A2CTrainer",
     "A3C": "rollax.algorithms.a3c:A3CTrainer",
     "APEX": "rollax.algorithms.apex:ApexDQNTrainer",
     "APEX_DDPG": "rollax.algorithms.apex:ApexDDPGTrainer",
     "APPO": "rollax.algorithms.appo:APPOTrainer",
-    "ARS": "rollax.search.ars:ARSTrainer",
-    "BC": "rollax.offline.marwil:BCTrainer",
-    "CQL": "rollax.offline.cql:CQLTrainer",
     "DDPG": "rollax.algorithms.ddpg:DDPGTrainer",
     "DQN": "rollax.algorithms.dqn:DQNTrainer",
-    "DiscreteCQL": "rollax.offline.cql:DiscreteCQLTrainer",
-    "ES": "rollax.search.es:ESTrainer",
     "IMPALA": "rollax.algorithms.impala:IMPALATrainer",
-    "IQL": "rollax.offline.iql:IQLTrainer",
-    "MARWIL": "rollax.offline.marwil:MARWILTrainer",
     "PG": "rollax.algorithms.pg:PGTrainer",
     "PPO": "rollax.algorithms.ppo:PPOTrainer",
     "QMIX": "rollax.algorithms.qmix:QMIXTrainer",
     "Rainbow": "rollax.algorithms.dqn:RainbowTrainer",
     "SAC": "rollax.algorithms.sac:SACTrainer",
     "TD3": "rollax.algorithms.ddpg:TD3Trainer",
-    "TD3BC": "rollax.offline.td3_bc:TD3BCTrainer",
     "VDN": "rollax.algorithms.qmix:VDNTrainer",
 }
+ALGORITHMS: dict[str, str] = dict(sorted({**_OF_THE_CORE, **contributed("ALGORITHMS")}.items()))
 
 _POLICIES_OF_SB3 = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy")
 

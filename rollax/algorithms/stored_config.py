@@ -18,12 +18,7 @@ from rollax.policy.policy import Policy
 SECTIONS = ("model", "multiagent")
 """Keys of a config that are dicts of keys."""
 # Keys of evaluation itself, and those that may have to be passed because they are not stored, or not trusted.
-_WITHOUT_LEARNING = frozenset(
-    (
-        *("evaluation_config", "evaluation_num_episodes", "ray_address"),
-        *("input", "input_config", "off_policy_estimation_input"),
-    )
-)
+_WITHOUT_LEARNING = ("evaluation_config", "evaluation_num_episodes", "ray_address")
 
 
 def config_of(
@@ -78,7 +73,9 @@ def refuse_of_learning(
 ) -> None:
     """Refuses changes of a stored config that have no effect in a trainer which is opened to evaluate."""
     changes, places = by_name(config_class, changes), inherited(config_class, "places")
-    learning = {key for key in changes if "evaluation" not in places.get(key, ("evaluation",))} - _WITHOUT_LEARNING
+    passed_again = {key for base in config_class.__mro__ for key in vars(base).get("passed_again", ())}
+    learning = {key for key in changes if "evaluation" not in places.get(key, ("evaluation",))}
+    learning -= {*_WITHOUT_LEARNING, *passed_again}
     others = {key: value for key, value in changes.items() if key not in {*learning, "explore"}}
     config = config_of(config_class, stored["config"], stored, path, trust_code=trust_code, **others)
     where, fix = "from_checkpoint(..., learn=False)", "leave it out, or open the checkpoint without learn=False"

@@ -1,8 +1,31 @@
 """Configs: the fields of every algorithm, and how a plain dict becomes a config. Imports no JAX."""
 
-from rollax.config.field_types import Lambda, SchedulePoints
-from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.rules import ENABLED, NotIn
-from rollax.config.trainer import TrainerConfig, resolve_config
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollax.config.field_types import Lambda, SchedulePoints
+    from rollax.config.multiagent import MultiAgentConfig
+    from rollax.config.rules import ENABLED, NotIn
+    from rollax.config.trainer import TrainerConfig, resolve_config
 
 __all__ = ["ENABLED", "Lambda", "MultiAgentConfig", "NotIn", "SchedulePoints", "TrainerConfig", "resolve_config"]
+_MODULE_OF = {
+    "ENABLED": "rules",
+    "Lambda": "field_types",
+    "MultiAgentConfig": "multiagent",
+    "NotIn": "rules",
+    "SchedulePoints": "field_types",
+    "TrainerConfig": "trainer",
+    "resolve_config": "trainer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: the groups of fields that extensions contribute to `TrainerConfig` import modules of this package.
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return value

@@ -9,9 +9,9 @@ from __future__ import annotations
 from gymnasium.spaces import Space
 from pydantic import ConfigDict, Field
 
-from rollax.config.data_estimates import OffPolicyEstimationFields
-from rollax.config.data_input import DataInputFields
+from rollax.config.contributed import FieldsOfReplay
 from rollax.config.field_types import Lambda, ProbabilityPoints, SchedulePoints
+from rollax.config.hooks import ConfigHooks
 from rollax.config.rules import ENABLED, FieldGroup, NotIn
 from rollax.config.trainer import TrainerConfig
 from rollax.core.schedules import Schedule
@@ -19,7 +19,7 @@ from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 
 _PRIORITIES = tuple(f"prioritized_replay_{name}" for name in ("alpha", "beta", "eps"))
-_OWN_NETWORKS = {
+OWN_NETWORKS = {
     "model.vf_share_layers": "this algorithm has networks of its own",
     "model.free_log_std": "this algorithm has networks of its own",
 }
@@ -78,67 +78,6 @@ class StateValueFields(ValueLossFields):
     )
 
 
-class WeightedImitationFields(FieldGroup):
-    """Imitation of actions, weighted by min(exp(β A), w_max)."""
-
-    places = {("beta", "max_weight"): ("policy",)}
-
-    beta: float = Field(default=1.0, ge=0, description="β, weight of the advantage in exp(β A); 0: equal weights")
-    max_weight: float | None = Field(
-        default=None, gt=0, description="largest weight of an action, such as 100; None: no limit"
-    )
-
-
-class ConservativeFields(FieldGroup):
-    """The weight of what conservative Q-learning adds to the loss of critics."""
-
-    places = {"min_q_weight": ("policy",)}
-
-    min_q_weight: float = Field(
-        default=5.0, ge=0, description="w, weight of the conservative term, which lowers the values of unseen actions"
-    )
-
-
-class SearchFields(TrainerConfig):
-    """How a vector of parameters is searched for along random directions; see `SearchOptimizer`."""
-
-    defaults = {"num_envs_per_worker": 16}
-    requires = {
-        ("train_batch_size", "rollout_fragment_length", "batch_mode"): "an iteration has num_directions directions",
-        "gamma": "returns are sums of rewards",
-        "sample_async": "episodes are played in each iteration, with its parameters",
-        "max_policy_lag": "no experience is older than the parameters",
-        "accept_off_policy_actions": "nothing is learned from actions",
-        "count_steps_by": "there is one agent",
-        "explore": "candidates explore by perturbed parameters, and all actions are greedy",
-        **_OWN_NETWORKS,
-    }
-    places = {("num_directions", "noise_stdev", "episodes_per_candidate", "shared_starts", "reward_offset"): ()}
-
-    num_directions: int = Field(
-        default=16,
-        ge=1,
-        description="N, number of random directions ε in one iteration; each has the candidates θ + σ ε and θ - σ ε",
-    )
-    noise_stdev: float = Field(default=0.05, gt=0, description="σ, standard deviation of the perturbations")
-    episodes_per_candidate: int = Field(default=1, ge=1, description="episodes per candidate; its return is their mean")
-    shared_starts: bool = Field(
-        default=True,
-        description="whether both candidates of a direction begin their episodes from the same seeds, so that their "
-        "difference does not depend on the start; false, as in the papers: each episode has its own seed",
-    )
-    reward_offset: float = Field(
-        default=0.0,
-        description="number added to each reward before it is clipped or its sign is taken; -1 removes a bonus of 1 "
-        "for each step survived; results report the rewards of the environment",
-    )
-    noise_size: int | None = Field(
-        default=None,
-        ge=1,
-        description="no effect, accepted for configs of RLlib: directions are generated, not read from a table",
-    )
-
-
 class BurnInFields(FieldGroup):
     """Rows before each sequence that a model with memory learns from."""
 
@@ -175,7 +114,7 @@ class AsyncSamplesFields(StreamFields, TrainerConfig):
     replay_buffer_num_slots: int = Field(default=0, ge=0, description="number of recent fragments kept for replay")
 
 
-class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
+class ReplayFields(FieldsOfReplay, TrainerConfig):
     """What is kept, how it is drawn, and how many updates are made for each step; see `SyncReplayOptimizer`."""
 
     defaults = {"rollout_fragment_length": 4, "timesteps_per_iteration": 1000}
@@ -235,7 +174,6 @@ class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
 
     def check(self) -> None:
         super().check()
-        self.check_input()
         if self.steps_the_env:
             self.refuse_larger("train_batch_size", "buffer_size")
             if self.n_step is not None:
@@ -289,14 +227,13 @@ class AsyncReplayFields(StreamFields, ReplayFields):
             self.refuse_larger("num_replay_shards", "num_workers")
 
 
-class QLearningFields(DataInputFields):
+class QLearningFields(ConfigHooks):
     """Q-learning of discrete actions with a target network and ε-greedy exploration; see `EpsilonGreedy`."""
 
     defaults = {"lr": 5e-4, "grad_clip": 10.0}
     requires = {
-        ("initial_epsilon", "epsilon_timesteps"): {"epsilon_schedule": None, "then_online": False},
-        "final_epsilon": {"epsilon_schedule": None},
-        **_OWN_NETWORKS,
+        ("initial_epsilon", "epsilon_timesteps", "final_epsilon"): {"epsilon_schedule": None},
+        **OWN_NETWORKS,
     }
     places = {("double_q", "target_network_update_freq"): ("policy",)}
 
@@ -316,9 +253,9 @@ class QLearningFields(DataInputFields):
     )
 
     def epsilon(self) -> Schedule:
-        """Timestep -> ε; a policy that has learned from data does not begin with random actions."""
+        """Timestep -> ε; a policy that has learned before does not begin with random actions."""
         points = ((0, self.initial_epsilon), (self.epsilon_timesteps, self.final_epsilon))
-        if self.then_online:
+        if self.is_pretrained:
             points = ((0, self.final_epsilon),)
         return Schedule(self.epsilon_schedule or points, where="config key 'epsilon_schedule'")
 
@@ -336,8 +273,7 @@ class ActorCriticFields(ReplayFields):
         ("lr", "lr_schedule"): [{"actor_lr": None}, {"critic_lr": None}],
         ("noise_scale", "noise_scale_schedule"): {"exploration": NotIn("StochasticSampling")},
         ("ou_theta", "ou_sigma"): {"exploration": "OrnsteinUhlenbeckNoise"},
-        "random_steps": {"then_online": False},
-        **_OWN_NETWORKS,
+        **OWN_NETWORKS,
     }
     places = {("actor_lr", "critic_lr", "tau", "twin_q"): ("policy",)}
 

@@ -54,6 +54,8 @@ class FieldGroup(BaseModel):
     """Inherited field -> its default here."""
     requires: ClassVar[Requires] = {}
     """What a key needs to have an effect, beside `x_schedule=None` for each `x`; a key without effect is refused."""
+    further_requires: ClassVar[Requires] = {}
+    """The same, for keys of any config that the group is added to: conditions in addition to those in `requires`."""
     places: ClassVar[Mapping[str | tuple[str, ...], tuple[Place, ...]]] = {}
     """Key, or keys, -> the places where they have an effect; those that are not listed have one in both."""
     initial_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -189,7 +191,8 @@ def _rules(config_class: type[BaseModel]) -> Iterator[tuple[str, Condition | Seq
     for name in config_class.model_fields:
         if name.endswith(SCHEDULE):
             yield name.removesuffix(SCHEDULE), {name: None}
-    yield from inherited(config_class, "requires").items()
+    for table in ("requires", "further_requires"):
+        yield from inherited(config_class, table).items()
 
 
 def _value(config: BaseModel, key: str) -> Any:

@@ -3,7 +3,7 @@
 A value that JSON lacks is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
 {"$tuple": [...]}. {"$code": null} is code without an import path, or another object. The fields that hold a class or
 function (`env`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn`, the policies of
-`multiagent.policies`, and further `_NAMES_IN_SECTIONS`) also accept its path as a plain string.
+`multiagent.policies`, and further `NAMES_IN_SECTIONS`) also accept its path as a plain string.
 
 Paths in those fields become `ImportPath` where a caller wrote them or a file is trusted, and `StoredCode` elsewhere.
 Strings in all other fields stay plain, which no import accepts.
@@ -42,13 +42,14 @@ POLICY = ("rollax.policy.policy:Policy", "rollax.policy.base_algorithm:BaseAlgor
 Trust = Literal["nothing", "code fields", "everything"]
 Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
-_NAMES_IN_SECTIONS: Mapping[str, tuple[str, ...]] = {
+NAMES_IN_SECTIONS: dict[str, tuple[str, ...]] = {
     "model": ("custom_model",),
     "env_config": ("spaces_of", "env_id"),  # of PolicyServerEnv, and of Shimmy's environments of the old Gym
-    "input_config": ("format", "env"),
 }
-"""Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings."""
-_IMPORTED_WHERE_USED = ("env", "custom_model", "spaces_of", "env_id", "format")
+"""Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings; an extension adds
+those of its fields."""
+IMPORTED_WHERE_USED = {"env", "custom_model", "spaces_of", "env_id"}
+"""Of these keys, those whose code is imported where it is used, and not where the config is read."""
 _ARRAY_KINDS = "biufU"
 _MAX_DEPTH = 100  # as in a file of JSON
 _MOST_PADDING, _FEW = 256, 1024  # bytes of an array of strings for each character, and in any case
@@ -101,9 +102,9 @@ def written_by_caller(values: Mapping[str, Any]) -> dict[str, Any]:
 def _written_by_caller(key: str, value: Any) -> Any:
     if key == "env":
         return named_by_caller(value)
-    if key in _NAMES_IN_SECTIONS and isinstance(value, Mapping | BaseModel):
+    if key in NAMES_IN_SECTIONS and isinstance(value, Mapping | BaseModel):
         held = value if isinstance(value, Mapping) else vars(value)
-        paths = {name: held[name] for name in _NAMES_IN_SECTIONS[key] if isinstance(held.get(name), str)}
+        paths = {name: held[name] for name in NAMES_IN_SECTIONS[key] if isinstance(held.get(name), str)}
         named = {name: named_by_caller(path) for name, path in paths.items()}
         if not named:
             return value
@@ -208,7 +209,7 @@ def _encode_fields(model: BaseModel) -> dict[str, Any]:
         value, field = getattr(model, name), type(model).model_fields[name]
         # A field of tuples converts JSON's lists to tuples; a field of any type does not.
         part = _encode(value if _holds_anything(field.annotation) else _tuples_as_lists(value))
-        if name in _IMPORTED_WHERE_USED and isinstance(part, dict):
+        if name in IMPORTED_WHERE_USED and isinstance(part, dict):
             part = part.get("$code") or part
         encoded[key] = part
     return encoded
@@ -333,7 +334,7 @@ def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
 
 def _code(path: str | None, place: Place, trust: Trust) -> Any:
     trusted = trust == "everything" or (trust == "code fields" and _holds_code(place))
-    if path is None or (trusted and place[-1] in _IMPORTED_WHERE_USED):
+    if path is None or (trusted and place[-1] in IMPORTED_WHERE_USED):
         return StoredCode(_key(place), None) if path is None else ImportPath(path)
     return named_by_file(path, _key(place), base=POLICY if _holds_policy(place) else (), trusted=trusted)
 
@@ -349,7 +350,7 @@ def _holds_code(place: Place) -> bool:
     match place:
         case ("env",) | ("sampler",) | ("multiagent", "policy_mapping_fn"):
             return True
-        case (str(section), name) if name in _NAMES_IN_SECTIONS.get(section, ()):
+        case (str(section), name) if name in NAMES_IN_SECTIONS.get(section, ()):
             return True
         case ("callbacks",) | ("callbacks", int()):
             return True

@@ -15,10 +15,10 @@ from pydantic import (
     model_validator,
 )
 
-from rollax.config.data_output import OutputFields
+from rollax.config.contributed import FieldsOfEveryConfig
 from rollax.config.field_types import OwnClass, OwnClasses, SchedulePoints
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.rules import ENABLED, SCHEDULE, refuse_out_of_place, refuse_without_effect
+from rollax.config.rules import ENABLED, SCHEDULE, inherited, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
 from rollax.core.frozen import FrozenModel, fields_by_key, too_deep
 from rollax.core.other_names import OtherNamesOfConfig
@@ -28,19 +28,12 @@ from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 
 _ABSENT = object()
-_IN_EVALUATION: Mapping[str, Any] = {
-    "evaluation_config": {},
-    "evaluation_interval": None,
-    "output": None,
-    "num_workers": 0,
-}
-"""Keys and the values that evaluation has in any case."""
 _OF_ANY_MODEL = ("custom_model", "max_seq_len")  # whether a model has memory shows when it is made
 _LAYERS = tuple(f"model.{name}" for name in ModelConfig.model_fields if name not in _OF_ANY_MODEL)
 _MEMORY = ({"model.use_lstm": True}, {"model.use_gru": True})
 
 
-class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel):
+class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, FrozenModel):
     """The fields that all algorithms share. Wrong values raise ConfigError, from a dict and from keywords alike."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, populate_by_name=True)
@@ -71,6 +64,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
             *("timesteps_per_iteration", "min_time_s_per_iteration"),
         ): (),
     }
+
+    in_evaluation = {"evaluation_config": {}, "evaluation_interval": None, "num_workers": 0}
 
     # Environment
     env: Any = Field(
@@ -255,10 +250,11 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
         """Refuses keys without effect in `evaluation_config` and in the specs of policies, where those are given."""
         if self.evaluation_config and "evaluation_config" in given:
             given_there, resolved = by_name(type(self), self.evaluation_config), self.for_evaluation()
+            fixed = inherited(type(self), "in_evaluation")
             changes = {
-                key: value if key in _IN_EVALUATION else getattr(resolved, key)
+                key: value if key in fixed else getattr(resolved, key)
                 for key, value in given_there.items()
-                if value != _IN_EVALUATION.get(key, _ABSENT)
+                if value != fixed.get(key, _ABSENT)
             }
             refuse_out_of_place(self, "evaluation", changes, "evaluation_config")
         if "multiagent" in given:
@@ -274,6 +270,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
 
     def check(self) -> None:
         """Refuses values that contradict each other, and spaces that no policy can use; a subclass extends it."""
+        super().check()
         for name in ("observation_space", "action_space"):
             if (space := getattr(self, name)) is not None:
                 check_space(space, f"config key '{name}'")
@@ -344,7 +341,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, OutputFields, FrozenModel)
         `explore` replaces that of `evaluation_config`.
         """
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        changes = {**self.evaluation_config, **_IN_EVALUATION}
+        changes = {**self.evaluation_config, **inherited(type(self), "in_evaluation")}
         values["explore"] = False  # not a change, which is refused where it has no effect
         if explore is not None:
             values["explore"] = changes["explore"] = explore

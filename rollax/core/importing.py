@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from rollax.core.extensions import contributed
 from rollax.errors import ConfigError, RollaxError, corrected, text_of
 
 _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
@@ -23,11 +24,6 @@ _MOST_NAMES = 10
 
 REGISTERED: set[str] = set()
 """The names of `register_env`, which are not paths, even with a colon."""
-MOVED = {
-    **{f"rollax.algorithms.{name}": f"rollax.offline.{name}" for name in ("cql", "iql", "marwil", "td3_bc")},
-    **{f"rollax.algorithms.{name}": f"rollax.search.{name}" for name in ("ars", "es")},
-}
-"""Modules of earlier versions -> their names in this one, for the classes that files name."""
 _ALGORITHMS = re.compile(r"rollax\.(algorithms|offline|search)\.\w+")
 JAX_ENV = "jax:"
 """The prefix of rollax's environments in JAX, which is not a module."""
@@ -113,7 +109,7 @@ def current_path(path: str) -> str:
     module, colon, name = path.partition(":")
     if _ALGORITHMS.fullmatch(module):  # an algorithm was a class of policies
         name = name.removesuffix("Policy")
-    return f"{MOVED.get(module, module)}{colon}{name}"
+    return f"{contributed('MOVED').get(module, module)}{colon}{name}"
 
 
 def path_of(value: Any) -> str:

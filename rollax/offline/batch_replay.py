@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollax.config.data_input import OF_FRESH_EXPERIENCE, missing_input
 from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import ConfigError
 from rollax.offline.recorded_data import RecordedData
+from rollax.offline.sources import OF_FRESH_EXPERIENCE, missing_input
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.replay.mixed import MixedReplay, Part
@@ -43,6 +43,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
 
     config_class = SyncReplayOptimizer.config_class
     needs_recorded_data = True
+    """Read by `optimizer_class_of`: a trainer with this optimizer class has no other source of experience."""
 
     def _set_up(self) -> None:
         super()._set_up()

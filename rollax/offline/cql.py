@@ -26,7 +26,7 @@ from pydantic import Field
 from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.groups import ConservativeFields
+from rollax.config.rules import FieldGroup
 from rollax.errors import SpaceError
 from rollax.models.action_values import ActorWithCritics
 from rollax.models.outputs import Outputs
@@ -37,6 +37,16 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen
 
 _TARGET, _NOISE, _ACTIONS, _DENSITIES = "q_target", "gap_noise", "gap_actions", "gap_log_densities"
+
+
+class ConservativeFields(FieldGroup):
+    """The weight of what conservative Q-learning adds to the loss of critics."""
+
+    places = {"min_q_weight": ("policy",)}
+
+    min_q_weight: float = Field(
+        default=5.0, ge=0, description="w, weight of the conservative term, which lowers the values of unseen actions"
+    )
 
 
 class CQLConfig(ConservativeFields, SACConfig):

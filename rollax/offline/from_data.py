@@ -5,64 +5,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollax.config import TrainerConfig
-from rollax.config.data_estimates import OffPolicyEstimationFields
-from rollax.config.data_input import DataInputFields, missing_input
 from rollax.core.spaces import same_space
 from rollax.errors import ConfigError
+from rollax.offline.sources import missing_input
 from rollax.policy.policy_spec import PolicySpec
 from rollax.rollout.policy_mapping import policy_mapping
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.offline.estimators.in_training import TrainingEstimates
+    from rollax.offline.input_fields import DataInputFields
     from rollax.optimizers.optimizer import Optimizer
 
 Config = TypeVar("Config", bound=TrainerConfig)
 
 
-def steps_the_env(config: TrainerConfig) -> bool:
-    """Whether the environment is stepped for training."""
-    return not isinstance(config, DataInputFields) or config.steps_the_env
-
-
-def optimizer_class_of(trainer_class: type[Trainer], config: TrainerConfig) -> type[Optimizer]:
+def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) -> type[Optimizer]:
     """The optimizer class of an algorithm, or the one for recorded data if the config has some.
 
     Raises:
         ConfigError: an algorithm that learns from recorded data has none, or one of another optimizer has some.
     """
-    own = trainer_class.optimizer_class
-    has_data = isinstance(config, DataInputFields) and config.input is not None
-    if own.needs_recorded_data and not has_data:
+    own, has_data = trainer_class.optimizer_class, config.input is not None
+    needs_data = getattr(own, "needs_recorded_data", False)
+    if needs_data and not has_data:
         raise missing_input(trainer_class.name)
-    if own.needs_recorded_data or not has_data:
+    if needs_data or not has_data:
         return own
     from rollax.offline.batch_replay import BatchReplayOptimizer
     from rollax.optimizers.async_replay import AsyncReplayOptimizer
     from rollax.optimizers.sync_replay import SyncReplayOptimizer
 
     # Not a subclass, which may draw in another way.
-    if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not steps_the_env(config)):
+    if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not config.steps_the_env):
         return BatchReplayOptimizer
     raise ConfigError(
         f"{trainer_class.name} cannot learn from recorded data with these settings.",
         where="config key 'input'",
-        got=f"{own.__name__}, with {'fresh experience beside the data' if steps_the_env(config) else 'data alone'}",
+        got=f"{own.__name__}, with {'fresh experience beside the data' if config.steps_the_env else 'data alone'}",
         expected="an algorithm with one replay buffer, such as DQN, SAC or TD3; data alone for Ape-X; or an optimizer "
         "that is a BatchReplayOptimizer",
         fix="use DQN in place of Ape-X, or learn from the data alone (without 'sampler' in input, then_online=False)",
     )
 
 
-def estimates_methods(config: TrainerConfig) -> tuple[str, ...]:
-    """The estimates that evaluations make from recorded data."""
-    return config.off_policy_estimation_methods if isinstance(config, OffPolicyEstimationFields) else ()
-
-
 def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
     """The estimates of a trainer's policies at each evaluation, with their data in memory; None without a method."""
     config: Any = trainer.config
-    methods = estimates_methods(config)
+    methods = config.off_policy_estimation_methods
     if not methods:
         return None
     from rollax.offline.estimators.in_training import TrainingEstimates
@@ -78,24 +68,13 @@ def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
         return TrainingEstimates(reader, runners, methods, policy_of)
 
 
-def with_spaces_of_data(config: Config, where: str) -> Config:
+def with_spaces_of_data(config: Config) -> Config:
     """The config of a trainer without an environment, with the spaces of its recorded data.
 
     Raises:
-        ConfigError: there is neither an environment nor recorded data, or the environment is to be stepped or evaluated
-            in; or the data has no spaces for a policy.
+        ConfigError: the environment is to be evaluated in; or the data has no spaces for a policy.
     """
-    if config.env is not None:
-        return config
-    if not isinstance(config, DataInputFields) or config.input is None or config.steps_the_env:
-        raise ConfigError(
-            "No environment is given.",
-            where=where,
-            got=None,
-            expected="a Gymnasium id, a registered name, a class, or a creator function",
-            fix=f"{where.partition('(')[0]}(env='CartPole-v1')",
-        )
-    if config.evaluation_interval is not None and not estimates_methods(config):
+    if config.evaluation_interval is not None and not getattr(config, "off_policy_estimation_methods", ()):
         raise ConfigError(
             "There is no environment to evaluate in.",
             where="config keys 'evaluation_interval' and 'env'",

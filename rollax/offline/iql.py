@@ -22,7 +22,7 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config.groups import ActorCriticFields, WeightedImitationFields
+from rollax.config.groups import ActorCriticFields
 from rollax.config.rules import NotIn
 from rollax.models.action_values import (
     ActorWithCritics,
@@ -34,6 +34,7 @@ from rollax.models.action_values import (
 )
 from rollax.models.distributions.composite import check_box_or_discrete
 from rollax.models.outputs import Outputs
+from rollax.offline.imitation_fields import WeightedImitationFields
 from rollax.ops.actor_critic import td_target, twin_errors
 from rollax.ops.imitation import advantage_weights, expectile_loss
 from rollax.ops.masked import masked_mean

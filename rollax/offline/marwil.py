@@ -25,11 +25,12 @@ from pydantic import Field
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import ENABLED, NotIn
-from rollax.config.groups import BurnInFields, ReplayFields, ValueLossFields, WeightedImitationFields
+from rollax.config.groups import BurnInFields, ReplayFields, ValueLossFields
 from rollax.errors import NonFiniteError
 from rollax.models.action_values import frozen
 from rollax.models.outputs import Outputs
 from rollax.offline.batch_replay import BatchReplayOptimizer
+from rollax.offline.imitation_fields import WeightedImitationFields
 from rollax.ops.actor_critic import td_target
 from rollax.ops.imitation import advantage_weights, moving_mean_square
 from rollax.ops.masked import masked_mean

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,6 +76,11 @@ class Recorder:
         self._finished: list[np.ndarray] = []
         self._finished_rows = 0
         self._row_bytes = dict.fromkeys(self._runners, 0)
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The files written so far."""
+        return self.writer.paths
 
     # Called by the sampler.
 

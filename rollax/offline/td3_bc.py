@@ -60,6 +60,10 @@ class TD3BC(TD3):
     config_class = TD3BCConfig
 
     @property
+    def critic_layer_norm(self) -> bool:
+        return self.config.critic_layer_norm
+
+    @property
     def replayed_columns(self) -> tuple[str, ...]:
         return (_NEW_ACTIONS, _ACTS_NEXT) if self.config.critic_penalty else ()
 

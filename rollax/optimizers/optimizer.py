@@ -73,9 +73,6 @@ class Optimizer(ABC):
     gives_fragments: ClassVar[bool] = False
     """Whether policies learn from sampled fragments, not from draws of a replay buffer."""
 
-    needs_recorded_data: ClassVar[bool] = False
-    """Whether it requires recorded data (`input`)."""
-
     pauses_between_steps: ClassVar[bool] = True
     """Whether remote workers sample only during a step. Otherwise runs with them depend on timing."""
 

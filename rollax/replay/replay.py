@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,8 @@ from rollax.batch import SampleBatch
 from rollax.batch.n_step import dtype_of_returns
 from rollax.core import trees
 from rollax.errors import BatchError, ConfigError
+from rollax.replay.readable import ReadableRows
 from rollax.replay.sequences import sequences_from
-
-if TYPE_CHECKING:
-    from rollax.offline.mapped import MappedRows
-    from rollax.replay.stored_rows import StoredRows
 
 
 class Replay(ABC):
@@ -34,7 +31,7 @@ class Replay(ABC):
         ConfigError: a number out of range.
     """
 
-    _rows: StoredRows | MappedRows
+    _rows: ReadableRows
 
     def __init__(self, capacity: int, *, gamma: float, n_step: int | None, where: str) -> None:
         check_range("capacity", capacity, capacity >= 1, "at least 1", where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +10,11 @@ from numpy.typing import NDArray
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import dtype_of_returns, n_step_windows
 from rollax.core import trees
-
-if TYPE_CHECKING:
-    from rollax.offline.mapped import MappedLinks, MappedRows
-    from rollax.replay.links import Links
-    from rollax.replay.stored_rows import StoredRows
+from rollax.replay.readable import ReadableLinks, ReadableRows
 
 
 def sequences_from(
-    rows: StoredRows | MappedRows,
+    rows: ReadableRows,
     starts: NDArray[np.int64],
     start_weights: NDArray[np.float32],
     length: int,
@@ -79,7 +75,7 @@ def sequences_from(
     return SampleBatch(drawn)
 
 
-def _first_rows(slots: NDArray[np.int64], length: int, links: Links | MappedLinks) -> NDArray[np.int64]:
+def _first_rows(slots: NDArray[np.int64], length: int, links: ReadableLinks) -> NDArray[np.int64]:
     """[B] the slot of the first remaining row of the aligned sequence that contains each slot."""
     first, before = slots.astype(np.int64), links.number[slots] % length
     for step in range(length - 1):
@@ -89,7 +85,7 @@ def _first_rows(slots: NDArray[np.int64], length: int, links: Links | MappedLink
 
 
 def _slots(
-    starts: NDArray[np.int64], to_learn: NDArray[np.int64], burn_in: int, size: int, links: Links | MappedLinks
+    starts: NDArray[np.int64], to_learn: NDArray[np.int64], burn_in: int, size: int, links: ReadableLinks
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The slots [B, size] of sequences, their lengths [B] and numbers of burn-in rows [B]."""
     first = starts.astype(np.int64)

@@ -243,7 +243,7 @@ def only_stepwise(worker: RolloutWorker) -> str:
         (differs, "a policy_mapping_fn that differs between episodes"),
         (any(SampleBatch.INFOS in (runner.columns or ()) for runner in runners), "a policy that reads 'infos'"),
         (config.batch_mode == "complete_episodes", "config key 'batch_mode', complete_episodes"),
-        (config.output is not None, "config key 'output'"),
+        (config.recording_key is not None, f"config key '{config.recording_key}'"),
         (overrides(callbacks, Callbacks, "on_episode_start"), "callback on_episode_start"),
         (overrides(callbacks, Callbacks, "on_episode_step"), "callback on_episode_step"),
     )

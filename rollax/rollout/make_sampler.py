@@ -61,18 +61,16 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sample
         record=record,
         explore=worker.config.explore,
     )
-    if worker.config.output is not None:
+    if (key := worker.config.recording_key) is not None:
         if not issubclass(sampler_class, RowSampler):
             raise ConfigError(
                 "The sampler does not write experience.",
-                where="config keys 'output' and 'sampler'",
+                where=f"config keys '{key}' and 'sampler'",
                 got=sampler_class.__name__,
                 expected="rollax's own sampler, or a subclass of it",
                 fix="leave one of the two keys out",
             )
-        from rollax.offline.recorder import make_recorder
-
-        sampler.recorder = make_recorder(worker.config, sampler, worker.worker_index)
+        sampler.recorder = worker.config.make_recorder(sampler, worker.worker_index)
     return sampler
 
 

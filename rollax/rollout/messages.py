@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from rollax.batch import MultiAgentBatch
-from rollax.rollout.filters import State, merged
+from rollax.rollout.filters import merged
 from rollax.rollout.metrics import EpisodeList
 
 
@@ -77,52 +75,3 @@ class Rollout:
             if earlier.filters_set.get(policy_id, 0) == self.filters_set.get(policy_id, 0):
                 filters[policy_id] = merged(state, filters[policy_id])
         return replace(self, filters=filters)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Directions to evaluate: the candidates θ + σ ε_k and θ - σ ε_k of each, θ being the policy's parameters.
-
-    Args:
-        seed, generation: determine the directions, episodes and action noise.
-        indices: [n] the numbers k of the directions.
-        noise_stdev: σ.
-        episodes: number of episodes of each candidate.
-        shared_starts: whether the episodes of both sides of a direction have the same seeds.
-        action_noise: standard deviation of the noise added to actions; not 0 only for a Box.
-        sign_rewards: whether a return is the sum of the signs of the rewards.
-        reward_offset: added to each reward of a return, before its sign is taken or it is clipped.
-    """
-
-    seed: int
-    generation: int
-    indices: np.ndarray
-    noise_stdev: float
-    episodes: int = 1
-    shared_starts: bool = True
-    action_noise: float = 0.0
-    sign_rewards: bool = False
-    reward_offset: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateReturns:
-    """The returns of the candidates of some directions.
-
-    Args:
-        worker_index: the worker.
-        indices: [n] the numbers of the directions.
-        returns: [n, 2] mean returns of both sides.
-        lengths: [n] environment steps of all episodes of a direction.
-        episodes: episodes by direction; in each, those of the first side, then of the second.
-        filters: for each episode, the statistics of the observations that were acted on.
-        sample_s: seconds of playing.
-    """
-
-    worker_index: int
-    indices: np.ndarray
-    returns: np.ndarray
-    lengths: np.ndarray
-    episodes: EpisodeList
-    filters: list[State]
-    sample_s: float

@@ -110,8 +110,10 @@ class RemoteWorkers(ActorPool):
         self._update = self._actors.put(update)
 
     def request(self, index: int, method: str, *arguments: Any) -> None:
-        """Requests a rollout (`sample_fragment`, `sample_apart`, `sample_gradients`) or the returns of candidates
-        (`play_candidates`), with the last update if it is new, as the last argument."""
+        """Requests a rollout (`sample_fragment`, `sample_apart`, `sample_gradients`) or the result of `perform`.
+
+        The last update, if it is new, is sent as the last argument.
+        """
         self.send(index, method, *arguments)
 
     def short_of(self, count: int) -> list[int]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from rollax.env.rows import Rows
 from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.metrics import EpisodeMetrics
 from rollax.rollout.policy_runner import PolicyRunner
-
-if TYPE_CHECKING:
-    from rollax.offline.recorder import Recorder
+from rollax.rollout.step_recorder import StepRecorder
 
 _ID_LIMIT = 1 << 62  # there must be further ids in int64
 
@@ -57,7 +55,7 @@ class Sampler(ABC):
     record: bool = True
     explore: bool = True
     timestep: int = field(default=0, init=False)
-    recorder: Recorder | None = field(default=None, init=False)
+    recorder: StepRecorder | None = field(default=None, init=False)
     next_trajectory: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,13 @@ from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.long_episodes import LongEpisodes
 from rollax.rollout.metrics import EpisodeMetrics
 from rollax.rollout.sampler import Sampler
-
-if TYPE_CHECKING:
-    from rollax.offline.recorder import Recorder
-
+from rollax.rollout.step_recorder import StepRecorder
 
 OR_DEFAULT = ", or leave it out to use evaluation_num_episodes"
 """The end of the fix for a wrong number of episodes to evaluate."""
 
 
-def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None = None) -> list[EpisodeMetrics]:
+def play_episodes(sampler: Sampler, num_episodes: int, recorder: StepRecorder | None = None) -> list[EpisodeMetrics]:
     """Plays whole episodes, and returns their metrics; running episodes are dropped, before and after.
 
     Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Callbacks get

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
@@ -20,7 +20,7 @@ from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
 from rollax.rollout.callbacks import after_sample, make_callbacks
 from rollax.rollout.make_sampler import first_numbers, make_env, make_sampler, make_sampling
-from rollax.rollout.messages import CandidateReturns, Candidates, Rollout, Update
+from rollax.rollout.messages import Rollout, Update
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from rollax.rollout.policy_mapping import policy_mapping
 from rollax.rollout.postprocess import postprocess
@@ -28,9 +28,7 @@ from rollax.rollout.sampler import Sampler
 from rollax.rollout.whole_episodes import play_episodes, write_episodes
 from rollax.rollout.worker_policies import env_with_spaces, make_policies, resolved_config, specs_of
 
-if TYPE_CHECKING:
-    from rollax.search.candidates import CandidatePlayer
-
+Result = TypeVar("Result")
 PATIENCE_S = 0.5
 """The longest wait for a fragment of a background thread, whose players may have paused or not started yet."""
 
@@ -54,8 +52,6 @@ class RolloutWorker:
         ConfigError, SpaceError, EnvError, PolicyError: an invalid config, space, environment or policy.
     """
 
-    _candidates: CandidatePlayer | None = None  # made when candidates are first played
-
     def __init__(
         self,
         env_creator: Any,
@@ -76,6 +72,8 @@ class RolloutWorker:
         self.num_workers = num_workers
         self.restarts = restarts
         self.version = 0
+        self.kept: dict[str, Any] = {}
+        """What tasks keep in the worker from one call of `perform` to the next."""
         creator = creator_of(named_by_caller(env_creator))
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
@@ -209,32 +207,16 @@ class RolloutWorker:
         gradients_s = time.perf_counter() - started
         return replace(rollout, batch=MultiAgentBatch({}, 0), gradients=gradients, gradients_s=gradients_s)
 
-    def play_candidates(self, request: Candidates, update: Update | None = None) -> CandidateReturns:
-        """Plays candidates around the policy's parameters, after replacing weights and filters if there is an `update`.
+    def perform(self, task: Callable[[RolloutWorker], Result], update: Update | None = None) -> Result:
+        """Returns what a task of an optimizer returns, after replacing weights and filters if there is an `update`.
 
-        Running episodes are dropped. See `CandidatePlayer`.
+        The task gets this worker, whose sampling halts for it; it changes no filter. Another process gets it pickled.
         """
-        self.prepare_candidates()
-        assert self._candidates is not None
         if update is not None:
             self.apply_update(update)
-            self.set_filters(update.filters)  # also for a single worker, because playing candidates changes no filter
+            self.set_filters(update.filters)  # also in a single worker, because tasks add no statistics
         with self._sampling.halted():
-            return self._candidates.play(request)
-
-    def prepare_candidates(self) -> None:
-        """Makes the candidate player, if there is none yet.
-
-        Raises:
-            ConfigError: the sampler is one of the user's, or the parameters of the candidates do not fit into the
-                memory.
-            PolicyError, EnvError: the policy or the environment does not support candidates, or there are several
-                policies.
-        """
-        from rollax.search.compiled_candidates import make_candidate_player
-
-        if self._candidates is None:
-            self._candidates = make_candidate_player(self.sampler, self.worker_index)
+            return task(self)
 
     def apply_update(self, update: Update) -> None:
         """Replaces weights and filters.
@@ -272,7 +254,7 @@ class RolloutWorker:
     def get_metrics(self) -> list[EpisodeMetrics]:
         """The sampled episodes that finished since the last call.
 
-        Those of `evaluate`, `write_episodes` and `play_candidates` do not count, and do not change the others.
+        Those of `evaluate`, `write_episodes` and `perform` do not count, and do not change the others.
         """
         return self.sampler.take_metrics()
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
-from rollax.core.atomic_files import absolute
 from rollax.core.cleanup import cleanup_on_error
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
@@ -21,7 +20,7 @@ from rollax.processes.failures import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers, ray_workers
 from rollax.rollout.worker import RolloutWorker
 
-log = logging.getLogger("rollax.offline")
+log = logging.getLogger("rollax.sampling")
 
 
 class WorkerSet:
@@ -51,7 +50,7 @@ class WorkerSet:
                 self.remote.make_all()
         self._starts = 1  # of a worker, in the runs that this one continues
         self._process = os.getpid()
-        self._records = samples and config.output is not None
+        self._records = samples and config.recording_key is not None
         if self._records:
             _RECORDING.add(self)
 
@@ -145,8 +144,7 @@ def _stop_recording() -> None:
 
 def worker_arguments(config: TrainerConfig, policy_class: PolicyClass) -> dict[str, Any]:
     """The arguments of a `RolloutWorker`, by name."""
-    if config.output is not None:  # an absolute path, because other processes may have another current folder
-        config = config.changed(output=str(absolute(config.output, ConfigError)))
+    config = config.for_workers()
     return {
         # Resolved here, because a name may be registered only in this process.
         "env_creator": _no_env if config.env is None else creator_of(config.env),

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.config.groups import SearchFields
 from rollax.models.config import ModelConfig
 from rollax.ops.evolution import ars_weights
+from rollax.search.config import SearchFields
 from rollax.search.optimizer import SearchOptimizer
 from rollax.search.searched_policy import Searched
 

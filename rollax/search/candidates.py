@@ -17,10 +17,10 @@ from rollax.errors import EnvError, NonFiniteError, PolicyError
 from rollax.ops.evolution import SIGNS, action_stream, candidate, direction, episode_seed
 from rollax.rollout.filters import SlotMoments
 from rollax.rollout.long_episodes import LongEpisodes
-from rollax.rollout.messages import CandidateReturns, Candidates
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.sampler import Sampler
+from rollax.search.messages import CandidateReturns, Candidates
 from rollax.search.searched_policy import SearchedPolicy
 
 _IDLE = -1

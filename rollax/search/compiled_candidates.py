@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,12 @@ from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.row_sampler import RowSampler
 from rollax.rollout.sampler import Sampler
 from rollax.search.candidates import CandidatePlayer
+from rollax.search.messages import CandidateReturns, Candidates
 
+if TYPE_CHECKING:
+    from rollax.rollout.worker import RolloutWorker
+
+_PLAYER = "candidate player"
 _STEPS = 64
 """Steps of one compiled call: more steps need fewer calls, but slots whose episode has ended are idle for longer."""
 
@@ -141,6 +146,18 @@ def _joined(played: list[tuple[EpisodeState, _Played]], before: EpisodeState) ->
         jax.tree.map(lambda *parts: jnp.concatenate(parts)[:count], *running),
         jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1)[:, :count], *rows),
     )
+
+
+def candidate_player(worker: RolloutWorker) -> CandidatePlayer:
+    """The player of candidates of a worker, which is made once; raises as `make_candidate_player`."""
+    if _PLAYER not in worker.kept:
+        worker.kept[_PLAYER] = make_candidate_player(worker.sampler, worker.worker_index)
+    return worker.kept[_PLAYER]
+
+
+def play_candidates(request: Candidates, worker: RolloutWorker) -> CandidateReturns:
+    """The returns of candidates around the parameters of a worker's policy; with a request, `perform` takes it."""
+    return candidate_player(worker).play(request)
 
 
 def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlayer:

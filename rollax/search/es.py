@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.config.groups import SearchFields
 from rollax.config.rules import ENABLED
 from rollax.core.spaces import space_text
 from rollax.errors import ConfigError
 from rollax.ops.evolution import Shaping, es_weights
-from rollax.rollout.messages import Candidates
+from rollax.search.config import SearchFields
+from rollax.search.messages import Candidates
 from rollax.search.optimizer import SearchOptimizer
 from rollax.search.searched_policy import Searched
 

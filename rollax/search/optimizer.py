@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax.config.groups import SearchFields
 from rollax.core.stored_values import read_count
 from rollax.errors import ConfigError, PolicyError
 from rollax.ops.evolution import SIGNS, gradient_estimate
 from rollax.optimizers.optimizer import Optimizer, Stats
-from rollax.rollout.messages import CandidateReturns, Candidates
 from rollax.rollout.worker import RolloutWorker
+from rollax.search.compiled_candidates import candidate_player, play_candidates
+from rollax.search.config import SearchFields
+from rollax.search.messages import CandidateReturns, Candidates
 from rollax.search.searched_policy import SearchedPolicy
 
 log = logging.getLogger("rollax.search")
@@ -52,13 +54,13 @@ class SearchOptimizer(Optimizer):
                 expected="one agent with one policy",
                 fix="leave multiagent out, or use PPO, IMPALA or DQN",
             )
-        if self.config.output is not None:
+        if (key := self.config.recording_key) is not None:
             raise ConfigError(
                 "The episodes of candidates cannot be written.",
-                where="config key 'output'",
-                got=self.config.output,
+                where=f"config key '{key}'",
+                got=getattr(self.config, key),
                 expected="None for this algorithm",
-                fix="leave output out, and write episodes of the trained policy with trainer.record(...)",
+                fix=f"leave {key} out, and write episodes of the trained policy with trainer.record(...)",
             )
         ((self._policy_id, policy),) = self.policies.items() or [("", None)]
         if not isinstance(policy, SearchedPolicy):
@@ -104,6 +106,9 @@ class SearchOptimizer(Optimizer):
             reward_offset=config.reward_offset,
         )
 
+    def _task(self, indices: NDArray) -> Callable[[RolloutWorker], CandidateReturns]:
+        return partial(play_candidates, self.request(indices))
+
     def step(self) -> Stats:
         self._broadcast()
         results = self._evaluated()
@@ -123,7 +128,7 @@ class SearchOptimizer(Optimizer):
         """The returns of all directions."""
         missing = np.arange(self.config.num_directions)
         if not self.remote:
-            return [self.local_worker.play_candidates(self.request(missing))]
+            return [self.local_worker.perform(self._task(missing))]
         results: list[CandidateReturns] = []
         with self.timings.measured("wait_s"):
             self.remote.forget()  # requests of an interrupted step, whose parameters may have been others
@@ -144,7 +149,7 @@ class SearchOptimizer(Optimizer):
         results: list[CandidateReturns] = []
         while True:
             for index in self.remote.short_of(1)[: len(shares)]:
-                self.remote.request(index, "play_candidates", self.request(shares.popleft()))
+                self.remote.request(index, "perform", self._task(shares.popleft()))
             if not self.remote.requests_in_flight:
                 return results
             results += [reply.value for reply in self.remote.collect()]
@@ -203,6 +208,6 @@ class SearchOptimizer(Optimizer):
 
 
 def _prepared(worker: RolloutWorker) -> int:
-    """Makes the runner of candidates in a worker; returns the number of its sub-environments."""
-    worker.prepare_candidates()
+    """Makes the player of candidates in a worker; returns the number of its sub-environments."""
+    candidate_player(worker)
     return worker.env.num_envs

@@ -25,7 +25,7 @@ from rollax.algorithms.qmix import QMIXConfig
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.algorithms.sac import SACConfig
 from rollax.config import SchedulePoints, TrainerConfig, resolve_config
-from rollax.config.rules import inherited, refuse_first_values
+from rollax.config.rules import FieldGroup, inherited, refuse_first_values
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.offline.iql import IQLConfig
@@ -247,6 +247,25 @@ def test_a_key_of_the_loss_has_no_effect_in_evaluation():
         PPOConfig(evaluation_config={"clip_param": 0.1})
     PPOConfig(clip_param=0.1, evaluation_config={"clip_param": 0.1})
     DQNConfig(evaluation_config={"explore": True, "final_epsilon": 0.5, "epsilon_timesteps": 1})
+
+
+class Switched(FieldGroup):
+    """A group for any config, with a condition for keys that only some configs have."""
+
+    further_requires = {("weight", "in_no_config"): {"is_on": True}}
+    is_on: bool = Field(default=False, description="whether the weight has an effect")
+
+
+class SwitchedConfig(Switched, OwnConfig):
+    pass
+
+
+def test_a_group_adds_conditions_to_those_of_the_config_that_it_is_added_to():
+    assert SwitchedConfig(weight=2.0, is_on=True).weight == 2.0
+    with pytest.raises(ConfigError, match="is_on"):
+        SwitchedConfig(weight=2.0)
+    with pytest.raises(ConfigError, match="weight_schedule"):  # the other condition of the key
+        SwitchedConfig(weight=2.0, is_on=True, weight_schedule=POINTS)
 
 
 class TestDefaults:

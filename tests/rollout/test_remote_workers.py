@@ -162,8 +162,8 @@ class TestCalls:
         assert stand_in.killed == [(1, 0)]
 
     def test_the_error_for_a_hanging_worker_names_keys_of_each_algorithm(self, pool):
-        workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, "play_candidates"): [Does(NEVER)]})
-        workers.request(1, "play_candidates")
+        workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, "perform"): [Does(NEVER)]})
+        workers.request(1, "perform")
         with pytest.raises(WorkerError, match=r"rollout_fragment_length, with ARS and ES num_envs_per_worker"):
             workers.collect()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from functools import partial
 
 import gymnasium as gym
 import jax.numpy as jnp
@@ -19,8 +20,9 @@ from rollax.errors import NonFiniteError
 from rollax.models.outputs import Outputs
 from rollax.ops.evolution import direction, episode_seed
 from rollax.rollout import long_episodes
-from rollax.rollout.messages import Candidates
+from rollax.search.compiled_candidates import play_candidates
 from rollax.search.es import ES
+from rollax.search.messages import Candidates
 from tests.search.search_worlds import Drift
 
 LINEAR = {"model": {"fcnet_hiddens": ()}, "observation_filter": "NoFilter", "seed": 0}
@@ -31,7 +33,9 @@ def worker_of(env=Drift, policy=ES, **config):
 
 
 def request(count=3, **settings):
-    return Candidates(seed=5, generation=2, indices=np.arange(count), noise_stdev=0.1, **settings)
+    """The task of a worker that plays so many directions."""
+    candidates = Candidates(seed=5, generation=2, indices=np.arange(count), noise_stdev=0.1, **settings)
+    return partial(play_candidates, candidates)
 
 
 def play_stepwise(theta, task, *, offset=0.0, sign=False):
@@ -51,7 +55,7 @@ def play_stepwise(theta, task, *, offset=0.0, sign=False):
 
 def test_returns_of_each_candidate():
     worker = worker_of(num_envs_per_worker=4, observation_filter="MeanStdFilter")
-    result = worker.play_candidates(request(3, episodes=2))
+    result = worker.perform(request(3, episodes=2))
     theta = worker.get_policy().get_vector()
     assert result.indices.tolist() == [0, 1, 2]
     tasks = [(index, side, episode) for index in range(3) for side in range(2) for episode in range(2)]
@@ -71,15 +75,15 @@ def test_shaped_rewards_do_not_change_the_metrics():
     worker = worker_of(num_envs_per_worker=3)
     theta = worker.get_policy().get_vector()
     # All rewards are negative: an offset of 2 changes the signs of some.
-    result = worker.play_candidates(request(2, sign_rewards=True, reward_offset=2.0))
+    result = worker.perform(request(2, sign_rewards=True, reward_offset=2.0))
     expected = [[play_stepwise(theta, (k, side, 0), sign=True, offset=2.0)[0] for side in range(2)] for k in range(2)]
     np.testing.assert_allclose(result.returns, expected, rtol=1e-6)
     assert result.returns.min() < 0 < result.returns.max()
     np.testing.assert_allclose(result.episodes[3].reward, play_stepwise(theta, (1, 1, 0))[0], rtol=1e-5)
-    clipped = worker_of(num_envs_per_worker=3, clip_rewards=0.5).play_candidates(request(2))
+    clipped = worker_of(num_envs_per_worker=3, clip_rewards=0.5).perform(request(2))
     assert (clipped.returns >= -0.5 * result.lengths.max()).all()
     # Clipped after the offset: each reward is 0.5, not -0.5 + 100.
-    above = worker_of(num_envs_per_worker=3, clip_rewards=0.5).play_candidates(request(2, reward_offset=100.0))
+    above = worker_of(num_envs_per_worker=3, clip_rewards=0.5).perform(request(2, reward_offset=100.0))
     np.testing.assert_array_equal(above.returns.sum(axis=1), 0.5 * above.lengths)
 
 
@@ -90,7 +94,7 @@ def test_results_do_not_depend_on_the_number_of_slots(filter_name, noise):
     for slots in (1, 5, 40):
         worker = worker_of(num_envs_per_worker=slots, observation_filter=filter_name)
         worker.get_policy().set_weights({"head.kernel": np.float32([[0.1, 0.2], [-0.3, 0.4], [0.5, -0.6]])})
-        results.append(worker.play_candidates(request(6, episodes=3, action_noise=noise)))
+        results.append(worker.perform(request(6, episodes=3, action_noise=noise)))
     first = results[0]
     for other in results[1:]:
         np.testing.assert_array_equal(other.returns, first.returns)
@@ -105,15 +109,15 @@ def test_results_do_not_depend_on_the_number_of_slots(filter_name, noise):
 
 def test_each_episode_has_its_own_action_noise():
     worker = worker_of(num_envs_per_worker=4)
-    quiet, noisy = (worker.play_candidates(request(3, action_noise=noise)) for noise in (0.0, 0.5))
+    quiet, noisy = (worker.perform(request(3, action_noise=noise)) for noise in (0.0, 0.5))
     assert (quiet.returns != noisy.returns).all()
-    np.testing.assert_array_equal(worker.play_candidates(request(3, action_noise=0.5)).returns, noisy.returns)
+    np.testing.assert_array_equal(worker.perform(request(3, action_noise=0.5)).returns, noisy.returns)
 
 
 def test_seeds_are_shared_by_both_sides_of_a_direction_and_otherwise_distinct():
     resets = deque()
     worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
-    worker.play_candidates(request(5, episodes=2))
+    worker.perform(request(5, episodes=2))
     seeds = {episode_seed(5, 2, index, episode): 2 for index in range(5) for episode in range(2)}
     assert Counter(resets) == seeds
 
@@ -121,10 +125,10 @@ def test_seeds_are_shared_by_both_sides_of_a_direction_and_otherwise_distinct():
 def test_each_episode_can_have_its_own_seed():
     resets = deque()
     worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
-    result = worker.play_candidates(request(5, episodes=2, shared_starts=False))
+    result = worker.perform(request(5, episodes=2, shared_starts=False))
     seeds = {episode_seed(5, 2, index, part): 1 for index in range(5) for part in range(4)}
     assert Counter(resets) == seeds
-    other = worker_of(num_envs_per_worker=3).play_candidates(request(5, episodes=2, shared_starts=False))
+    other = worker_of(num_envs_per_worker=3).perform(request(5, episodes=2, shared_starts=False))
     np.testing.assert_array_equal(result.returns, other.returns)
 
 
@@ -132,11 +136,11 @@ def test_sub_environments_without_a_candidate_are_not_stepped():
     # 6 candidates in 9 sub-environments: 3 are never stepped, and none after its episode's end (`Drift` asserts that).
     steps, resets = deque(), deque()
     worker = worker_of(num_envs_per_worker=9, env_config={"steps": steps, "resets": resets})
-    result = worker.play_candidates(request(3))
+    result = worker.perform(request(3))
     assert set(steps) == set(range(6))
     assert len(steps) == result.lengths.sum()
     assert len(resets) == 6
-    result = worker.play_candidates(request(6))  # all are used again
+    result = worker.perform(request(6))  # all are used again
     assert set(list(steps)[-int(result.lengths.sum()) :]) == set(range(9))
 
 
@@ -164,10 +168,10 @@ def sync(context):
 @pytest.mark.parametrize("env", [lambda context: Batched(7), sync], ids=["VectorEnv", "SyncVectorEnv"])
 @pytest.mark.parametrize("count", [2, 9])
 def test_environments_that_step_all_of_their_sub_environments(env, count):
-    expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").play_candidates(request(count))
+    expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").perform(request(count))
     worker = worker_of(env, observation_filter="MeanStdFilter")
     for _ in range(2):
-        found = worker.play_candidates(request(count))
+        found = worker.perform(request(count))
         np.testing.assert_array_equal(found.returns, expected.returns)
         np.testing.assert_array_equal(found.lengths, expected.lengths)
         assert len(found.episodes) == 2 * count
@@ -179,11 +183,11 @@ def test_environments_that_step_all_of_their_sub_environments(env, count):
 @pytest.mark.usefixtures("small_ray")
 @pytest.mark.parametrize("wait_ms", [0.0, 1e4])
 def test_remote_sub_environments(wait_ms):
-    expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").play_candidates(request(4))
+    expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").perform(request(4))
     remote = {"remote_worker_envs": True, "remote_env_batch_wait_ms": wait_ms}
     worker = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter", **remote)
     for count in (4, 1, 4):
-        found = worker.play_candidates(request(count))
+        found = worker.perform(request(count))
         np.testing.assert_array_equal(found.returns, expected.returns[:count])
         np.testing.assert_array_equal(found.lengths, expected.lengths[:count])
     for state, other in zip(found.filters, expected.filters, strict=True):
@@ -193,10 +197,10 @@ def test_remote_sub_environments(wait_ms):
 
 def test_a_lost_episode_is_played_again():
     config = {"num_envs_per_worker": 3, "observation_filter": "MeanStdFilter"}
-    expected = worker_of(**config).play_candidates(request(4))
+    expected = worker_of(**config).perform(request(4))
     env_config = {"resets": deque(), "fails": deque([3, 7])}
     worker = worker_of(**config, restart_failed_sub_environments=True, env_config=env_config)
-    found = worker.play_candidates(request(4))
+    found = worker.perform(request(4))
     assert not env_config["fails"]
     np.testing.assert_array_equal(found.returns, expected.returns)
     np.testing.assert_array_equal(found.lengths, expected.lengths)
@@ -226,7 +230,7 @@ def test_an_episode_that_fails_with_its_seed_is_played_with_another(monkeypatch)
     results = []
     for slots in (1, 5):
         worker = worker_of(Unplayable, num_envs_per_worker=slots, restart_failed_sub_environments=True)
-        results.append(worker.play_candidates(request(8)))
+        results.append(worker.perform(request(8)))
     np.testing.assert_array_equal(results[0].returns, results[1].returns)
     np.testing.assert_array_equal(results[0].lengths, results[1].lengths)
 
@@ -235,18 +239,18 @@ def test_a_call_after_one_that_raised():
     env_config = {"resets": deque(), "fails": deque([3])}
     worker = worker_of(num_envs_per_worker=3, env_config=env_config)
     with pytest.raises(EnvError, match="no such level"):
-        worker.play_candidates(request(4))
-    expected = worker_of(num_envs_per_worker=2).play_candidates(request(4))
-    np.testing.assert_array_equal(worker.play_candidates(request(4)).returns, expected.returns)
+        worker.perform(request(4))
+    expected = worker_of(num_envs_per_worker=2).perform(request(4))
+    np.testing.assert_array_equal(worker.perform(request(4)).returns, expected.returns)
 
 
 def test_sampling_and_evaluation_afterwards():
     worker = worker_of(num_envs_per_worker=4)
-    worker.play_candidates(request(1))  # two of four sub-environments are unused
+    worker.perform(request(1))  # two of four sub-environments are unused
     assert worker.sample().env_steps == 200
     assert len(worker.evaluate(6)) == 6
-    expected = worker_of(num_envs_per_worker=1).play_candidates(request(3))
-    np.testing.assert_array_equal(worker.play_candidates(request(3)).returns, expected.returns)
+    expected = worker_of(num_envs_per_worker=1).perform(request(3))
+    np.testing.assert_array_equal(worker.perform(request(3)).returns, expected.returns)
 
 
 def lengths_of_ended(batch):
@@ -261,9 +265,9 @@ class TestMetricsOfSampling:
     def test_are_kept_and_those_of_candidates_do_not_count(self):
         worker = worker_of(num_envs_per_worker=4, callbacks=StepCounter)
         batches = [worker.sample()]
-        assert len(worker.play_candidates(request(3)).episodes) == 6
+        assert len(worker.perform(request(3)).episodes) == 6
         batches.append(worker.sample())
-        worker.play_candidates(request(5))
+        worker.perform(request(5))
         metrics = worker.get_metrics()
         assert len(metrics) > 20
         assert [m.custom_metrics["steps"] for m in metrics] == [m.length for m in metrics]
@@ -279,7 +283,7 @@ class TestMetricsOfSampling:
         lengths = lengths_of_ended(worker.sample())
         env_config["fails"].append(len(env_config["resets"]) + 3)  # in the first steps of candidates
         with pytest.raises(EnvError, match="no such level"):
-            worker.play_candidates(request(4))
+            worker.perform(request(4))
         lengths += lengths_of_ended(worker.sample())
         assert sorted(episode.length for episode in worker.get_metrics()) == sorted(lengths)
 
@@ -296,11 +300,11 @@ class Long(Drift):
 def test_a_long_episode_warns(monkeypatch, caplog):
     monkeypatch.setattr(long_episodes, "_POLLS_BETWEEN_CHECKS", 10)
     monkeypatch.setattr(long_episodes, "_LONG_EPISODE", 50)
-    worker_of(num_envs_per_worker=2).play_candidates(request(30))  # 30 episodes of 3 to 9 steps in each
+    worker_of(num_envs_per_worker=2).perform(request(30))  # 30 episodes of 3 to 9 steps in each
     assert not caplog.records
     worker = worker_of(Long, num_envs_per_worker=3)
     for _ in range(2):
-        worker.play_candidates(request(2))
+        worker.perform(request(2))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     for part in ("after 59 steps", "max_episode_steps", "TimeLimit"):  # logged at the 60th poll
@@ -323,7 +327,7 @@ class StepCounter(Callbacks):
 @pytest.mark.parametrize("env", [Drift, lambda context: Batched(5)])
 def test_callbacks_see_the_episodes_of_candidates(env):
     worker = worker_of(env, callbacks=StepCounter, **({"num_envs_per_worker": 5} if env is Drift else {}))
-    result = worker.play_candidates(request(4))
+    result = worker.perform(request(4))
     assert [e.custom_metrics["steps"] for e in result.episodes] == [e.length for e in result.episodes]
     assert [e.policy_rewards["default_policy"] for e in result.episodes] == [[e.reward] for e in result.episodes]
 
@@ -341,13 +345,13 @@ class Scaled(nnx.Module):
 def test_a_model_with_state_that_is_not_a_parameter():
     config = {"num_envs_per_worker": 3, "model": {"custom_model": Scaled}}
     worker, fresh = worker_of(**config), worker_of(**config)
-    before = worker.play_candidates(request()).returns
+    before = worker.perform(request()).returns
     weights = worker.get_weights()["default_policy"]
     for each in (worker, fresh):
         each.set_weights({"default_policy": {**weights, "scale": np.float32(-2)}})
-    after = worker.play_candidates(request()).returns
+    after = worker.perform(request()).returns
     assert (after != before).any()
-    np.testing.assert_array_equal(after, fresh.play_candidates(request()).returns)
+    np.testing.assert_array_equal(after, fresh.perform(request()).returns)
 
 
 class Two(MultiAgentEnv):
@@ -386,32 +390,32 @@ class Clock(gym.Env):
 class TestRefused:
     def test_integers_that_jax_would_wrap(self):
         with pytest.raises(EnvError, match=r"needs more than 32 bits(.|\n)*got: +4294967297"):
-            worker_of(Clock).play_candidates(request(1))
+            worker_of(Clock).perform(request(1))
 
     def test_infinite_observations_that_are_standardized(self):
         worker = worker_of(Overflowing, observation_filter="MeanStdFilter")
         with pytest.raises(EnvError, match="cannot be standardized"):
-            worker.play_candidates(request(2))
+            worker.perform(request(2))
         with pytest.raises(NonFiniteError, match="an infinite observation gives such outputs too"):
-            worker_of(Overflowing).play_candidates(request(2))
+            worker_of(Overflowing).perform(request(2))
 
     def test_several_agents(self):
         with pytest.raises(EnvError, match="The algorithm supports only one agent, but the environment has several"):
-            worker_of(lambda context: Two()).play_candidates(request())
+            worker_of(lambda context: Two()).perform(request())
 
     def test_environments_that_begin_episodes_by_themselves(self):
         def make(context):
             return SyncVectorEnv([lambda: Drift({})] * 2)
 
         with pytest.raises(EnvError, match=r"cannot start each episode(.|\n)*AutoresetMode.DISABLED"):
-            worker_of(make).play_candidates(request())
+            worker_of(make).perform(request())
 
     def test_other_policies(self):
         with pytest.raises(PolicyError, match=r"SearchedPolicy"):
-            RolloutWorker(Drift, PG, config={"seed": 0}).play_candidates(request())
+            RolloutWorker(Drift, PG, config={"seed": 0}).perform(request())
 
     def test_outputs_that_are_not_finite(self):
         worker = worker_of(num_envs_per_worker=3)
         worker.get_policy().set_weights({"head.kernel": np.full((3, 2), np.inf)})
         with pytest.raises(NonFiniteError, match=r"direction \d+ of generation 2"):
-            worker.play_candidates(request())
+            worker.perform(request())

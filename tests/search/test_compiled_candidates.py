@@ -1,5 +1,7 @@
 """Candidates that one compiled call plays for many steps beside those of single steps."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,11 +9,11 @@ import pytest
 from gymnasium import spaces
 
 from rollax import Callbacks, EnvError, JaxEnv, NonFiniteError, Outcome, RolloutWorker
-from rollax.rollout.messages import Candidates
 from rollax.rollout.row_sampler import RowSampler
 from rollax.search.candidates import CandidatePlayer
-from rollax.search.compiled_candidates import CompiledCandidates
+from rollax.search.compiled_candidates import CompiledCandidates, candidate_player, play_candidates
 from rollax.search.es import ES
+from rollax.search.messages import Candidates
 from tests.env.jax.worlds import Both, JaxClock
 
 
@@ -20,13 +22,14 @@ def worker_of(env, **config) -> RolloutWorker:
     return RolloutWorker(env, ES, config={**settings, **config})
 
 
-def request(count=4, **settings) -> Candidates:
-    return Candidates(seed=5, generation=2, indices=np.arange(count), noise_stdev=0.1, **settings)
+def request(count=4, **settings):
+    """The task of a worker that plays so many directions."""
+    candidates = Candidates(seed=5, generation=2, indices=np.arange(count), noise_stdev=0.1, **settings)
+    return partial(play_candidates, candidates)
 
 
 def playing(worker: RolloutWorker) -> type:
-    worker.prepare_candidates()
-    return type(worker._candidates)
+    return type(candidate_player(worker))
 
 
 class Walk(JaxEnv):
@@ -78,7 +81,7 @@ def test_returns_lengths_metrics_and_statistics_are_those_of_single_steps(env, c
     compiled, stepped = worker_of(env, **config), worker_of(env, **config, sampler=RowSampler)
     assert (playing(compiled), playing(stepped)) == (CompiledCandidates, CandidatePlayer)
     for _ in range(2):
-        ours, theirs = (worker.play_candidates(request(**settings)) for worker in (compiled, stepped))
+        ours, theirs = (worker.perform(request(**settings)) for worker in (compiled, stepped))
         np.testing.assert_allclose(ours.returns, theirs.returns, rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(ours.lengths, theirs.lengths)
         for mine, other in zip(ours.episodes, theirs.episodes, strict=True):
@@ -97,7 +100,7 @@ def test_the_number_of_slots_does_not_matter(noise):
     results = []
     for slots in (1, 5, 40):
         worker = worker_of("jax:Pendulum-v1", num_envs_per_worker=slots, **config)
-        results.append(worker.play_candidates(request(6, episodes=2, action_noise=noise)))
+        results.append(worker.perform(request(6, episodes=2, action_noise=noise)))
     for other in results[1:]:
         np.testing.assert_array_equal(other.returns, results[0].returns)
         assert [(e.reward, e.length) for e in other.episodes] == [(e.reward, e.length) for e in results[0].episodes]
@@ -124,21 +127,21 @@ class Steps(Callbacks):
 def test_callbacks(callbacks, player):
     worker = worker_of(JaxClock, callbacks=callbacks)
     assert playing(worker) is player
-    episodes = worker.play_candidates(request()).episodes
+    episodes = worker.perform(request()).episodes
     assert [e.custom_metrics["length"] for e in episodes] == [e.length for e in episodes]
 
 
 def test_sampling_and_evaluation_begin_fresh_episodes_afterwards():
     worker, fresh = worker_of(JaxClock), worker_of(JaxClock)
-    worker.play_candidates(request())
+    worker.perform(request())
     assert sum(episode.length for episode in worker.evaluate(5)) >= 5
-    np.testing.assert_array_equal(worker.play_candidates(request()).returns, fresh.play_candidates(request()).returns)
+    np.testing.assert_array_equal(worker.perform(request()).returns, fresh.perform(request()).returns)
 
 
 def test_metrics_of_sampling_are_kept():
     worker = worker_of(JaxClock, callbacks=Ends)
     batch = worker.sample()
-    worker.play_candidates(request())
+    worker.perform(request())
     metrics = worker.get_metrics()
     assert len(metrics) == np.count_nonzero(batch["terminateds"] | batch["truncateds"]) > 0
     assert [m.custom_metrics["length"] for m in metrics] == [m.length for m in metrics]
@@ -156,10 +159,10 @@ class TestRefused:
     def test_what_is_broken_before_the_end(self, broken, message):
         worker = worker_of(Walk, env_config={"broken": broken})
         with pytest.raises(EnvError, match=message):
-            worker.play_candidates(request())
+            worker.perform(request())
 
     def test_outputs_that_are_not_finite(self):
         worker = worker_of("jax:Pendulum-v1", model={"fcnet_hiddens": ()})
         worker.get_policy().set_weights({"head.kernel": np.full((3, 1), np.inf)})
         with pytest.raises(NonFiniteError, match=r"sub-environment 0, direction 0 of generation 2"):
-            worker.play_candidates(request())
+            worker.perform(request())

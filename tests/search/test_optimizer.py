@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from rollax import ARSTrainer
 from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.rollout import worker_set
+from rollax.search.compiled_candidates import play_candidates
 from tests.rollout.test_worker_set import workers_here
 from tests.search.search_worlds import Drift
 from tests.search.searches import SMALL, after, assert_same, state_after
@@ -26,9 +29,9 @@ class TestLostWorkers:
 
             class Failing(LocalActors):
                 def call(self, handle, method, *rest):
-                    if method == "play_candidates" and handle.worker_index == 2 and not lost:
-                        lost.append(rest[0].indices.tolist())
-                        handle.play_candidates(*rest)  # it fails before it answers
+                    if method == "perform" and handle.worker_index == 2 and not lost:
+                        lost.append(rest[0].args[0].indices.tolist())
+                        handle.perform(*rest)  # it fails before it answers
                         return super().call(LostWorker(), "raise_error")
                     return super().call(handle, method, *rest)
 
@@ -55,7 +58,8 @@ class TestLostWorkers:
                 state_after(trainer, 1)
                 if num_workers:  # as after an interrupt
                     optimizer = trainer.optimizer
-                    optimizer.remote.request(1, "play_candidates", optimizer.request(np.arange(5)))
+                    task = partial(play_candidates, optimizer.request(np.arange(5)))
+                    optimizer.remote.request(1, "perform", task)
                 weights = trainer.get_weights()["default_policy"]
                 trainer.set_weights({"default_policy": {name: 2 * value + 1 for name, value in weights.items()}})
                 found.append(state_after(trainer, 1))
@@ -80,8 +84,8 @@ class TestRequests:
 
         class Watched(LocalActors):
             def call(self, handle, method, *rest):
-                if method == "play_candidates":
-                    played.append(rest[0].indices.tolist())
+                if method == "perform":
+                    played.append(rest[0].args[0].indices.tolist())
                 return super().call(handle, method, *rest)
 
         monkeypatch.setattr(worker_set, "ray_workers", lambda *given: Watched(workers_here(*given)._start))

@@ -155,7 +155,7 @@ def with_action_noise(
 ) -> Exploration:
     """Adds the noise of `config.exploration`, times `scale`, and random actions for the first `config.random_steps`.
 
-    A policy that has learned from data (`then_online`) does not begin with random actions.
+    A policy that has learned before (`is_pretrained`) does not begin with random actions.
     """
     exploration = greedy
     if config.exploration == "GaussianNoise":
@@ -163,5 +163,5 @@ def with_action_noise(
     elif config.exploration == "OrnsteinUhlenbeckNoise":
         theta, sigma = config.ou_theta, config.ou_sigma
         exploration = OrnsteinUhlenbeckNoise(greedy, action_space.shape, scale, theta=theta, sigma=sigma)
-    random_steps = 0 if config.then_online else config.random_steps
+    random_steps = 0 if config.is_pretrained else config.random_steps
     return RandomAtFirst(exploration, action_space, random_steps) if random_steps else exploration

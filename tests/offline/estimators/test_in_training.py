@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rollax import ConfigError, DQNTrainer, PolicyError
-from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.errors import DatasetError
+from rollax.offline.estimation_fields import OffPolicyEstimationFields
 from rollax.offline.estimators.estimate import METHODS, estimate_policy
 from rollax.offline.marwil import BCTrainer
 from rollax.offline.td3_bc import TD3BCTrainer

@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, field_validator
 
-from rollax.config.rules import ENABLED, FieldGroup, Predicate
+from rollax.config.hooks import ConfigHooks
+from rollax.config.rules import ENABLED, Predicate
+from rollax.config.stored import IMPORTED_WHERE_USED, NAMES_IN_SECTIONS
 from rollax.core.numbers import is_number
-from rollax.errors import ConfigError
+from rollax.offline.sources import SAMPLER, is_recorded_alone, paths_as_text, takes_settings, wrong_input
 
-SAMPLER = "sampler"
-"""The name of fresh experience among the sources of `input`."""
+if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
+    from rollax.optimizers.optimizer import Optimizer
 
+NAMES_IN_SECTIONS["input_config"] = ("format", "env")
+IMPORTED_WHERE_USED.add("format")
 
-OF_FRESH_EXPERIENCE = frozenset(
-    (
-        *("rollout_fragment_length", "batch_mode", "sample_async", "num_workers"),
-        *("buffer_size", "learning_starts", "training_intensity", "output"),
-    )
-)
-"""Keys without effect where the environment is never stepped; not refused: `input` may be added to any run."""
+_TAKES_SETTINGS = Predicate(takes_settings, "a path or a function")
+_RECORDED_ALONE = Predicate(is_recorded_alone, f"recorded data without {SAMPLER!r}")
 
 
-def _takes_settings(source: Any) -> bool:
-    """Whether a source has a path or a function; a reader takes no settings."""
-    if isinstance(source, list | tuple):
-        return any(map(_takes_settings, source))
-    return source is not None and not hasattr(source, "trajectories")
-
-
-def _is_recorded_alone(source: Any) -> bool:
-    return source is not None and not (isinstance(source, Mapping) and SAMPLER in source)
-
-
-_TAKES_SETTINGS = Predicate(_takes_settings, "a path or a function")
-_RECORDED_ALONE = Predicate(_is_recorded_alone, f"recorded data without {SAMPLER!r}")
-
-
-class DataInputFields(FieldGroup):
+class DataInputFields(ConfigHooks):
     """Where recorded data comes from, where it is kept, and whether the environment is stepped too.
 
     See `BatchReplayOptimizer`.
@@ -54,9 +38,12 @@ class DataInputFields(FieldGroup):
         "updates_per_step": [{"input": _RECORDED_ALONE}, {"then_online": True}],
         "offline_timesteps": {"then_online": True},
     }
+    further_requires = {("initial_epsilon", "epsilon_timesteps", "random_steps"): {"then_online": False}}
     places = {
         ("input", "input_config", "input_folder", "input_memory_gb", "updates_per_step", "offline_timesteps"): (),
     }
+    folders = {"input_folder": "None to keep recorded data in memory"}
+    passed_again = ("input", "input_config")
 
     input: Any = Field(
         default=None,
@@ -98,33 +85,53 @@ class DataInputFields(FieldGroup):
     def _input_as_text(cls, value: Any) -> Any:
         return paths_as_text(value)
 
-    def check_input(self) -> None:
+    def check(self) -> None:
+        super().check()
+        self._check_input()
+
+    def _check_input(self) -> None:
         """Refuses weights that are not positive numbers, and sources without recorded data."""
         if not isinstance(self.input, Mapping):
             if isinstance(self.input, str) and self.input == SAMPLER:
-                raise _wrong_input(self.input, "leave input out to learn from fresh experience only")
+                raise wrong_input(self.input, "leave input out to learn from fresh experience only")
             if self.input == "" or isinstance(self.input, bool | int | float):
-                raise _wrong_input(self.input, "name the folder or file")
+                raise wrong_input(self.input, "name the folder or file")
             return
         for source, weight in self.input.items():
             if not isinstance(source, str) or not source:
-                raise _wrong_input(source, "name each source by a string, and its weight")
+                raise wrong_input(source, "name each source by a string, and its weight")
             if not is_number(weight) or not 0 < weight < math.inf:
-                raise _wrong_input(f"{source!r}: {weight!r}", "give each source a weight above 0, or leave it out")
+                raise wrong_input(f"{source!r}: {weight!r}", "give each source a weight above 0, or leave it out")
         if not set(self.input) - {SAMPLER}:
-            raise _wrong_input(dict(self.input), "name some recorded data, or leave input out")
+            raise wrong_input(dict(self.input), "name some recorded data, or leave input out")
         if not math.isfinite(sum(map(float, self.input.values()))):
-            raise _wrong_input(dict(self.input), "give weights whose sum is finite, such as 1 and 3")
+            raise wrong_input(dict(self.input), "give weights whose sum is finite, such as 1 and 3")
 
     @property
     def learns_offline(self) -> bool:
         """Whether a run begins with recorded data alone, without stepping an environment."""
-        return _is_recorded_alone(self.input) or (self.input is not None and self.then_online)
+        return is_recorded_alone(self.input) or (self.input is not None and self.then_online)
 
     @property
     def steps_the_env(self) -> bool:
-        """Whether the environment is stepped for training, at some time of the run."""
-        return self.then_online or not _is_recorded_alone(self.input)
+        return self.then_online or not is_recorded_alone(self.input)
+
+    @property
+    def is_pretrained(self) -> bool:
+        return self.then_online
+
+    def optimizer_for(self, trainer_class: type[Trainer]) -> type[Optimizer]:
+        from rollax.offline.from_data import optimizer_class_of
+
+        return optimizer_class_of(trainer_class, self)
+
+    def with_spaces(self, where: str) -> Self:
+        config: Any = self
+        if config.env is not None or self.input is None or self.steps_the_env:
+            return super().with_spaces(where)
+        from rollax.offline.from_data import with_spaces_of_data
+
+        return with_spaces_of_data(config)
 
     def weights_of_sources(self) -> tuple[list[tuple[Any, float]], float]:
         """The recorded sources with their weights, and the weight of fresh experience; the weights add up to 1."""
@@ -136,34 +143,3 @@ class DataInputFields(FieldGroup):
             recorded, fresh = [(self.input, 1.0)], 1.0 if self.then_online else 0.0
         total = fresh + sum(weight for _, weight in recorded)
         return [(source, weight / total) for source, weight in recorded], fresh / total
-
-
-def paths_as_text(sources: Any) -> Any:
-    """Sources with each `Path` as a string, as which checkpoints store it."""
-    if isinstance(sources, os.PathLike):
-        return os.fspath(sources)
-    if isinstance(sources, Mapping):
-        return {paths_as_text(source): weight for source, weight in sources.items()}
-    return type(sources)(map(paths_as_text, sources)) if type(sources) in (list, tuple) else sources
-
-
-def _wrong_input(got: Any, fix: str) -> ConfigError:
-    return ConfigError(
-        "The value is not a source of recorded data.",
-        where="config key 'input'",
-        got=got,
-        expected="a path, a list of paths, {source: weight, ...}, a DatasetReader, or a function that returns one",
-        fix=fix,
-    )
-
-
-def missing_input(algorithm: str) -> ConfigError:
-    """The error of an algorithm that requires recorded data, without any."""
-    return ConfigError(
-        f"{algorithm} learns from recorded data, but none is given.",
-        where="config key 'input'",
-        got=None,
-        expected="a folder of recorded data, a pattern such as 'runs/*', a DatasetReader, ...",
-        fix="record some: `rollax record CHECKPOINT --episodes 100 --out DIR`, or output=DIR while another algorithm "
-        "trains; then set input='DIR'",
-    )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from rollax.config.data_input import paths_as_text
-from rollax.config.rules import ENABLED, FieldGroup, NotIn
+from rollax.config.hooks import ConfigHooks
+from rollax.config.rules import ENABLED, NotIn
+from rollax.offline.sources import paths_as_text
+
+if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
+    from rollax.offline.estimators.in_training import TrainingEstimates
 
 
-class OffPolicyEstimationFields(FieldGroup):
+class OffPolicyEstimationFields(ConfigHooks):
     """Which estimates of the policies are made from recorded data at each evaluation; see `TrainingEstimates`."""
 
     requires = {
@@ -19,6 +24,7 @@ class OffPolicyEstimationFields(FieldGroup):
         "off_policy_estimation_input": {"off_policy_estimation_methods": NotIn(())},
     }
     places = {("off_policy_estimation_methods", "off_policy_estimation_input"): ()}
+    passed_again = ("off_policy_estimation_input",)
 
     off_policy_estimation_methods: tuple[Literal["is", "pdis", "wis", "wpdis", "dm", "dr"], ...] = Field(
         default=(),
@@ -37,3 +43,8 @@ class OffPolicyEstimationFields(FieldGroup):
         if isinstance(value, Mapping | bool | int | float) or value == "":
             raise ValueError("a path, a list of them, a reader or a function; all episodes count the same")
         return paths_as_text(value)
+
+    def estimates(self, trainer: Trainer) -> TrainingEstimates | None:
+        from rollax.offline.from_data import estimates_of
+
+        return estimates_of(trainer)

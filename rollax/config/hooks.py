@@ -1,0 +1,91 @@
+"""`ConfigHooks`: what the library asks a config beside its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from rollax.config.rules import FieldGroup
+from rollax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
+    from rollax.optimizers.optimizer import Optimizer
+    from rollax.rollout.sampler import Sampler
+    from rollax.rollout.step_recorder import StepRecorder
+
+Estimates = Callable[[], Mapping[str, Any]]
+
+
+class ConfigHooks(FieldGroup):
+    """The answers of a config that learns from its own experience, and writes none.
+
+    A group of fields of an extension derives from this class, and overrides what its fields change.
+    """
+
+    in_evaluation: ClassVar[Mapping[str, Any]] = {}
+    """Key -> the value that it has in evaluation in any case."""
+    folders: ClassVar[Mapping[str, str]] = {}
+    """Key with a folder that a run writes into -> how to set it so that nothing is written, for an error."""
+    passed_again: ClassVar[tuple[str, ...]] = ()
+    """Keys that may have to be passed where a checkpoint is opened, because they are not stored, or not trusted."""
+
+    @property
+    def steps_the_env(self) -> bool:
+        """Whether the environment is stepped for training, at some time of the run."""
+        return True
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether policies have learned before the environment is first stepped."""
+        return False
+
+    @property
+    def recording_key(self) -> str | None:
+        """The name of the key by which experience is written into files; None if none is written."""
+        return None
+
+    def check(self) -> None:
+        """Refuses values that contradict each other; a subclass extends it."""
+
+    def optimizer_for(self, trainer_class: type[Trainer]) -> type[Optimizer]:
+        """The optimizer class of a run, by default that of its trainer."""
+        return trainer_class.optimizer_class
+
+    def with_spaces(self, where: str) -> Self:
+        """This config, with spaces if there is no environment that has them; ConfigError if nothing has."""
+        if getattr(self, "env", None) is None:
+            raise ConfigError(
+                "No environment is given.",
+                where=where,
+                got=None,
+                expected="a Gymnasium id, a registered name, a class, or a creator function",
+                fix=f"{where.partition('(')[0]}(env='CartPole-v1')",
+            )
+        return self
+
+    def estimates(self, trainer: Trainer) -> Estimates | None:
+        """Returns what estimates the values of a trainer's policies in evaluations, without episodes: by policy id."""
+        return None
+
+    def make_recorder(self, sampler: Sampler, worker_index: int) -> StepRecorder | None:
+        """What writes the experience of a sampler."""
+        return None
+
+    def for_recording(self, folder: Path, *, infos: bool) -> Self:
+        """This config, with experience written into a folder, and info dicts with it.
+
+        Raises ConfigError if there is no extension that writes.
+        """
+        raise ConfigError(
+            "No part of rollax that writes experience is installed.",
+            where="record(...)",
+            got=str(folder),
+            expected="the package rollax.offline",
+            fix="install the whole of rollax",
+        )
+
+    def for_workers(self) -> Self:
+        """This config, with paths that are the same in processes with another current folder."""
+        return self

@@ -1,0 +1,68 @@
+"""Extensions are found by their folders, and their tables are joined."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import rollax
+from rollax import BCPolicy, ESPolicy
+from rollax.config import TrainerConfig
+from rollax.config.hooks import ConfigHooks
+from rollax.core import extensions as found
+from rollax.core.importing import current_path, named_by_file, path_of
+
+POLICY = "rollax.policy.policy:Policy"
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Extensions are looked for again, in this test and after it."""
+    found.extensions.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    found.extensions.cache_clear()
+
+
+def test_a_package_that_is_not_there_is_left_out(fresh):
+    fresh.setattr(rollax, "EXTENSIONS", ("rollax.not_there.extension", "rollax.search.extension"))
+    assert [module.__name__ for module in found.extensions()] == ["rollax.search.extension"]
+
+
+def test_an_extension_that_does_not_import_is_an_error(fresh):
+    fresh.setattr(rollax, "EXTENSIONS", ("rollax.search.not_there",))
+    with pytest.raises(ModuleNotFoundError):
+        found.extensions()
+
+
+def test_tables_are_joined_and_may_be_missing(monkeypatch):
+    modules = SimpleNamespace(ALGORITHMS={"A": "a:A"}), SimpleNamespace(ALGORITHMS={"B": "b:B"}), SimpleNamespace()
+    monkeypatch.setattr(found, "extensions", lambda: modules)
+    assert found.contributed("ALGORITHMS") == {"A": "a:A", "B": "b:B"}
+    assert found.contributed("MOVED") == {}
+
+
+@pytest.mark.parametrize(
+    ("former", "policy"),
+    [("rollax.algorithms.marwil:BCPolicy", BCPolicy), ("rollax.algorithms.es:ESPolicy", ESPolicy)],
+)
+def test_a_class_is_found_by_its_former_module(former, policy):
+    assert current_path(former) == path_of(policy)
+    assert named_by_file(former, "class", base=POLICY, trusted=False) is policy
+
+
+@pytest.mark.parametrize("path", ["rollax.algorithms.ppo:PPOPolicy", "own.marwil:BCPolicy", "rollax.algorithms.marwil"])
+def test_other_paths_stay(path):
+    kept = path if ":" in path else "rollax.offline.marwil"
+    assert current_path(path) == kept
+
+
+def test_a_config_has_hooks_of_a_run_of_its_own_experience():
+    config = TrainerConfig(env="CartPole-v1")
+    assert isinstance(config, ConfigHooks)
+    assert config.steps_the_env
+    assert not config.is_pretrained
+    assert config.recording_key is None
+    assert config.with_spaces("here") is config
+    assert config.for_workers() is config
