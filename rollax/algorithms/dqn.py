@@ -52,8 +52,7 @@ class DQNConfig(QLearningFields, ReplayFields):
     """The fields of DQN in addition to those of all Q-learning."""
 
     requires = {
-        ("initial_epsilon", "epsilon_timesteps"): {**GREEDY, "epsilon_schedule": None, "then_online": False},
-        "final_epsilon": {**GREEDY, "epsilon_schedule": None},
+        ("initial_epsilon", "epsilon_timesteps", "final_epsilon"): {**GREEDY, "epsilon_schedule": None},
         "epsilon_schedule": GREEDY,
         ("v_min", "v_max"): {"num_atoms": NotIn(1)},
         "distribution_error": {"num_atoms": NotIn(1), "prioritized_replay": True},

@@ -105,7 +105,7 @@ class ModelPolicy(Policy):
         self.arguments = _ARGUMENTS | self.memory.arguments | carried
         self.replayed = self.algorithm.replayed(self.memory)
         self.minibatch_size = self.plan.minibatch_size
-        if self.sampled_columns is not None and self.config.output is not None:
+        if self.sampled_columns is not None and self.config.recording_key is not None:
             self.recorded_columns = self.exploration.recorded - self.sampled_columns - {self._checked_fetch}
 
     def _needs_value(self, model: Any) -> bool:
