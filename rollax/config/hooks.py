@@ -79,11 +79,11 @@ class ConfigHooks(FieldGroup):
         Raises ConfigError if there is no extension that writes.
         """
         raise ConfigError(
-            "No part of rollax that writes experience is installed.",
+            "No extension that writes experience is installed.",
             where="record(...)",
             got=str(folder),
-            expected="the package rollax.offline",
-            fix="install the whole of rollax",
+            expected="rollax with all of its packages",
+            fix="install rollax again",
         )
 
     def for_workers(self) -> Self:

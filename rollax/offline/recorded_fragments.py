@@ -14,6 +14,7 @@ from rollax.core.spaces import in_dtypes, zeros
 from rollax.errors import DatasetError, PolicyError
 from rollax.offline.dataset import ENV_ACTIONS, SCALE
 from rollax.offline.recorded_checks import RecordedChecks
+from rollax.offline.recorded_mapping import policy_of_recorded
 from rollax.rollout.actions import ActionMap
 from rollax.rollout.policy_mapping import PolicyMapping
 from rollax.rollout.policy_runner import PolicyRunner
@@ -108,7 +109,7 @@ class RecordedFragments:
         if self._policy_of is None:
             assert self._only is not None
             return self._only
-        return self._policy_of.of_recorded(agent_id, recorded)
+        return policy_of_recorded(self._policy_of, agent_id, recorded)
 
 
 class _Rows:

@@ -34,11 +34,12 @@ class PolicyMapping:
     """`(agent_id, episode) -> policy id`; PolicyError if the user's function raises or returns an unknown policy.
 
     Attributes:
+        policy_ids: the policies.
         takes_episode: whether the user's function reads the episode.
     """
 
     def __init__(self, function: Callable[..., str], policy_ids: list[str]) -> None:
-        self._function, self._policy_ids = function, policy_ids
+        self._function, self.policy_ids = function, policy_ids
         self.takes_episode = _takes_episode(function)
 
     def __call__(self, agent_id: Hashable, episode: Any) -> str:
@@ -49,37 +50,22 @@ class PolicyMapping:
                 f"The policy mapping raised {type(error).__name__}: {text_of(error)}",
                 where=f"policy_mapping_fn, agent {agent_id!r}",
                 got="the traceback above",
-                expected=f"one of {self._policy_ids}",
+                expected=f"one of {self.policy_ids}",
                 fix="correct policy_mapping_fn",
             ) from error
-        if isinstance(policy_id, str) and policy_id in self._policy_ids:
+        if isinstance(policy_id, str) and policy_id in self.policy_ids:
             return policy_id
         raise PolicyError(
             "The policy mapping names an unknown policy.",
             where=f"policy_mapping_fn, agent {agent_id!r}",
             got=policy_id,
-            expected=f"one of {self._policy_ids}",
+            expected=f"one of {self.policy_ids}",
             fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
         )
 
     def returned(self, agent_id: Hashable) -> list[str]:
         """What repeated calls without an episode return: more than one policy id if the function is random."""
         return [self(agent_id, None) for _ in range(_REPEATED_CALLS)]
-
-    def of_recorded(self, agent_id: Hashable, recorded: str) -> str:
-        """The policy that learns from recorded trajectories of an agent; `recorded` is the policy that acted.
-
-        It is the recorded one, if there is such a policy, where the function cannot tell: it reads the episode, which
-        is not recorded, or it is random.
-        """
-        known = recorded in self._policy_ids
-        try:
-            returned = self.returned(agent_id)
-        except PolicyError as error:
-            if error.__cause__ is None or not known:
-                raise
-            return recorded
-        return recorded if known and len(set(returned)) > 1 else returned[0]
 
 
 def differs_between_episodes(policy_of: PolicyMapping, agents: Sequence[Hashable]) -> bool:

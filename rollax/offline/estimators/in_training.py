@@ -11,6 +11,7 @@ from rollax.offline.dataset import DatasetReader, RecordedTrajectory
 from rollax.offline.estimators.episodes import HalfOfMemory, LoggedEpisodes, check_scale, check_spaces, left_out_warning
 from rollax.offline.estimators.estimate import NEED_LOGP, estimate
 from rollax.offline.estimators.target_policy import TargetPolicy, acting_state_kept
+from rollax.offline.recorded_mapping import policy_of_recorded
 from rollax.rollout.policy_mapping import PolicyMapping
 from rollax.rollout.policy_runner import PolicyRunner
 
@@ -103,7 +104,7 @@ def _read(
 
 def _policy_id(agent_id: Hashable, recorded: str, policy_of: PolicyMapping) -> str:
     try:
-        return policy_of.of_recorded(agent_id, recorded)
+        return policy_of_recorded(policy_of, agent_id, recorded)
     except PolicyError as error:
         if error.__cause__ is None:
             raise
