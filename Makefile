@@ -4,7 +4,7 @@
 #   make test-long  run what `make test` leaves out: what is long, and many random examples
 #   make test-all   run both
 #   make lint       ruff, pyright, the import contracts
-#   make learning   the long learning runs, and their curves in benchmarks/results/learning
+#   make learning   the long learning runs, and their curves in benchmarks/results/learning.jsonl
 #   make examples   every example, one after another, each to its stated result
 #   make bench      the benchmarks, and the tables of BENCHMARKS.md from what they measured
 #   make clean      remove .venv and caches; runs/ and videos/ stay
@@ -39,7 +39,7 @@ lint: .venv/.installed-lint
 	$(BIN)/lint-imports
 
 learning: .venv/.installed-learning
-	$(BIN)/python -m pytest -m learning --optimized --durations=0 --learning-results=benchmarks/results/learning $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m learning --optimized --durations=0 --learning-results=benchmarks/results/learning.jsonl $(PYTEST_ARGS)
 
 examples: .venv/.installed-test
 	@for script in examples/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

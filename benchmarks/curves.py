@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.numbers import rounded
 from benchmarks.rows.workers import DRIVER_FRAGMENT, GATHERED_FRAGMENT
 
 # Liang et al. (2018), arXiv:1712.09381, figure 7: Pendulum, CPU, 64×64, 64 sub-environments for each process.
 _CLASSIC = {1: 15_000, 128: 1_500_000}
 _RATES = (1_000, 5_000, 15_000)  # steps per second of one worker; the last is that of the RLlib paper
 _CPUS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def rounded(value: float) -> str:
+    """Returns `value` with three significant digits and thousands separators."""
+    if abs(value) >= 1000:
+        digits = len(str(int(abs(value)))) - 3
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.3g}"
 
 
 def driver_curve(results: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,7 +1,7 @@
 """Learns from a data set four times as large as the allowed memory, and checks that memory does not grow.
 
 `python -m benchmarks.larger_than_memory --gigabytes 1` writes the data set, learns from it with a quarter of its size
-as `input_memory_gb`, and writes `benchmarks/results/larger_than_memory.json`. The exit code is 1 if memory grew.
+as `input_memory_gb`, and stores the result in the machine's table. The exit code is 1 if memory grew.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.measure import hardware
 from benchmarks.protocol import versions
+from benchmarks.tables import hardware, store
 
-RESULT = Path(__file__).parent / "results" / "larger_than_memory.json"
 _WIDTH, _EPISODE = 256, 1000
 _OBS = gym.spaces.Box(-np.inf, np.inf, (_WIDTH,), np.float32)
 _ACTIONS = gym.spaces.Discrete(4)
@@ -44,7 +43,7 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollax-bench-") as folder:
         report = measured(Path(folder), args.gigabytes)
-    RESULT.write_text(json.dumps(report, indent=1) + "\n")
+    store(report)
     print(json.dumps(report, indent=1))
     return 0 if report["flat"] else 1
 
@@ -59,6 +58,7 @@ def measured(folder: Path, gigabytes: float) -> dict[str, Any]:
     growth = 100 * (large["end_mb"] / large["warm_mb"] - 1)
     more = large["end_mb"] - small["end_mb"]
     return {
+        "name": "larger_than_memory",
         "data_mb": round(1024 * gigabytes),
         "allowed_mb": round(1024 * gigabytes / 4),
         "sixteenth": small,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -15,8 +14,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from benchmarks.peers import ROOT
+from benchmarks.tables import LEARNING, Result, read_table
 
-RESULTS = ROOT / "benchmarks" / "results" / "learning"
 PICTURES = ROOT / "docs" / "curves"
 _ACROSS = 3  # panels in a row
 _OVERVIEW = {  # the picture of the README
@@ -31,10 +30,11 @@ _OVERVIEW = {  # the picture of the README
 _STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rollax", "font.size": 8}
 
 
-def read_learned() -> list[dict[str, Any]]:
+def read_learned() -> list[Result]:
     """Returns the results of all learning runs, sorted by algorithm and task."""
-    found = [json.loads(path.read_text()) for path in RESULTS.glob("*.json")]
-    return sorted(found, key=lambda learned: (learned["algorithm"], learned["env"], learned["name"]))
+    return sorted(
+        read_table(LEARNING).values(), key=lambda learned: (learned["algorithm"], learned["env"], learned["name"])
+    )
 
 
 def learning_table(results: Sequence[Mapping[str, Any]]) -> str:

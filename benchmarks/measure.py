@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -14,6 +11,7 @@ from typing import Any, Literal
 import psutil
 
 from benchmarks.processes import AliveSide, FreshSide, Side, start
+from benchmarks.tables import hardware
 
 _SETTLE_S = 0.3  # threads that spin for work before they sleep would perturb the side that follows
 _LISTEN_S = 0.3
@@ -43,7 +41,7 @@ class Row:
     """One benchmark: its sides and its targets.
 
     Args:
-        name: the argument of `--only` and the name of the JSON file.
+        name: the argument of `--only`, and the name in the tables of results.
         work: description of the measured work, shown in the tables.
         unit: of the figures.
         better: whether larger or smaller figures are better.
@@ -71,7 +69,7 @@ class Row:
 
 
 def measure(row: Row, *, log: bool = True) -> dict[str, Any]:
-    """Returns the content of a benchmark's JSON file: the rounds of each side and the verdict of each target."""
+    """Returns the result of a benchmark: the rounds of each side and the verdict of each target."""
     running: list[AliveSide | FreshSide] = []
     values: dict[str, list[float]] = {side.name: [] for side in row.sides}
     others: list[float] = []
@@ -137,18 +135,3 @@ def _verdict(row: Row, target: Against | Bound, values: dict[str, list[float]]) 
         "ratios": [min(ratios), max(ratios)],
         "reached": reached,
     }
-
-
-def hardware(*, gpu: bool = False) -> dict[str, Any]:
-    """Returns a description of the hardware without the name of the machine, with `gpu` the GPU's model too."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = {
-        "cores": cores,
-        "system": platform.system(),
-        "architecture": platform.machine(),
-        "python": platform.python_version(),
-    }
-    if gpu:
-        query = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-        found["gpu"] = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()[0]
-    return found

@@ -1,8 +1,8 @@
 """Normalized scores of the offline algorithms on data of four qualities, as in the tables of D4RL and CORL.
 
 `python -m benchmarks.offline_table --env Pendulum-v1` makes the data with SAC, learns from each data set with each
-algorithm, and writes `benchmarks/results/offline/ENV.json` after each cell. Each seed makes its own data. An
-interrupted call continues with the first missing cell, and makes the data again unless `--data` kept them. Another
+algorithm, and stores each cell in the machine's table of results. Each seed makes its own data. An interrupted
+call continues with the first missing cell, and makes the data again unless `--data` kept them. Another
 number of updates begins a new table.
 
 | data set | content |
@@ -30,19 +30,19 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import hardware
 from benchmarks.peers import ROOT, peer_python
 from benchmarks.protocol import versions
 from benchmarks.rows.commands import flags
 from benchmarks.rows.commands import peer as peer_command
+from benchmarks.tables import Result, hardware, read_results, store
 
-RESULTS = Path(__file__).parent / "results" / "offline"
 DATA_SETS = ("random", "medium", "replay", "expert")
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "BC": {"train_batch_size": 256},
@@ -111,43 +111,44 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollax-bench-") as folder:
         fill(args.env, args.updates, args.seeds, args.data or Path(folder), peer=args.peer, jobs=args.jobs)
-    print(offline_tables())
+    print(offline_tables(read_results()))
     return 0
 
 
 def fill(env: str, updates: int, seeds: int, folder: Path, *, peer: bool, jobs: int) -> None:
     """Makes the data and the missing cells; all cells of a seed if its data differ, as on another processor."""
-    path = RESULTS / f"{env}.json"
-    table = json.loads(path.read_text()) if path.exists() else {}
-    if table.get("updates") != updates:
-        table = {"env": env, "updates": updates, "seeds": {}}
+    results = read_results()
+    made = {}
+    for seed in range(seeds):
+        result = results.get(f"offline/{env}/{seed}", {})
+        if result.get("updates") != updates:
+            result = {"name": f"offline/{env}/{seed}", "env": env, "updates": updates, "seed": seed, "data": {}}
+        made[str(seed)] = {"cells": {}, **result}
     columns = {**dict.fromkeys(ALGORITHMS, learned), **(dict.fromkeys(PEER, learned_by_d3rlpy) if peer else {})}
     cells = [(name, column) for column in columns for name in DATA_SETS]
-    wanted = [str(seed) for seed in range(seeds) if _missing(table, str(seed), cells)]
+    wanted = [seed for seed, result in made.items() if _missing(result, cells)]
     folders = {seed: folder / env / seed for seed in wanted}
     context = get_context("spawn")
     core = context.Value("i", 0)
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_on_its_own_core, initargs=(core,)) as pool:
         for seed, data in zip(wanted, pool.map(data_of, [env] * len(wanted), folders.values(), wanted), strict=True):
-            if table["seeds"].get(seed, {}).get("data") != data:
-                table["seeds"][seed] = {"data": data, "cells": {}}
-            table["seeds"][seed] |= {"hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium")}
+            if made[seed]["data"] != data:
+                made[seed] |= {"data": data, "cells": {}}
+            made[seed] |= {"hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium")}
         runs = {
             pool.submit(columns[column], env, column, folders[seed] / name, updates, int(seed)): (seed, name, column)
             for seed in wanted
-            for name, column in _missing(table, seed, cells)
+            for name, column in _missing(made[seed], cells)
         }
         for run in as_completed(runs):
             seed, name, column = runs[run]
-            table["seeds"][seed]["cells"].setdefault(name, {})[column] = run.result()
-            RESULTS.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(table, indent=1) + "\n")
+            made[seed]["cells"].setdefault(name, {})[column] = run.result()
+            store(made[seed])
             print(f"{env} {name} {column} seed {seed}: {[round(x, 1) for x in run.result()]}", file=sys.stderr)
 
 
-def _missing(table: Mapping[str, Any], seed: str, cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    found = table["seeds"].get(seed, {"cells": {}})["cells"]
-    return [(name, column) for name, column in cells if column not in found.get(name, {})]
+def _missing(result: Result, cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, column) for name, column in cells if column not in result["cells"].get(name, {})]
 
 
 def _on_its_own_core(core: Any) -> None:
@@ -261,14 +262,18 @@ def normalized(data: Mapping[str, Any], scores: Sequence[float]) -> float:
     return 100 * (float(np.mean(scores[-_COUNTED:])) - low) / (high - low)
 
 
-def offline_tables() -> str:
+def offline_tables(results: Mapping[str, Result]) -> str:
     """Returns a table for each measured environment."""
-    tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    return "\n\n".join("\n".join(_lines(table)) for table in tables)
+    found = sorted(
+        (result for name, result in results.items() if name.startswith("offline/")),
+        key=lambda result: (result["env"], result["seed"]),
+    )
+    by_env = groupby(found, key=lambda result: result["env"])
+    return "\n\n".join("\n".join(_lines(env, list(seeds))) for env, seeds in by_env)
 
 
-def _lines(table: Mapping[str, Any]) -> Iterator[str]:
-    seeds = list(table["seeds"].values())
+def _lines(env: str, seeds: Sequence[Result]) -> Iterator[str]:
+    updates = seeds[0]["updates"]
     scores: dict[str, dict[str, list[float]]] = {name: {} for name in DATA_SETS}
     for seed in seeds:
         for name, cells in seed["cells"].items():
@@ -278,14 +283,14 @@ def _lines(table: Mapping[str, Any]) -> Iterator[str]:
     columns = [column for column in (*ALGORITHMS, *PEER) if column in found]
     peers = max((found[column] for column in columns if column in PEER), default=0)
     beside = f" d3rlpy's algorithms learn from the same rows with the same settings, {_seeds(peers)}." if peers else ""
-    yield f"### Offline learning: {table['env']}"
+    yield f"### Offline learning: {env}"
     yield ""
     yield (
-        f"Normalized scores after {table['updates']:,} updates: 0 is the mean return of the random data "
+        f"Normalized scores after {updates:,} updates: 0 is the mean return of the random data "
         f"({_returns(seeds, 'random')}), 100 that of the expert's ({_returns(seeds, 'expert')}). Mean of the last "
         f"{_COUNTED} greedy evaluations and of {_seeds(len(seeds))}, each of which makes data of its own; behind "
         f"it the lowest and the highest seed.{beside} "
-        f"`python -m benchmarks.offline_table --env {table['env']} --updates {table['updates']} "
+        f"`python -m benchmarks.offline_table --env {env} --updates {updates} "
         f"--seeds {len(seeds)}{' --peer' if peers else ''}` makes the data with SAC and repeats the table."
     )
     yield ""

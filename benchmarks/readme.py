@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import ROOT
+from benchmarks.tables import read_results
 
-RESULTS = ROOT / "benchmarks" / "results"
 BEGIN = "<!-- speeds: begin (written by python -m benchmarks.report) -->"
 END = "<!-- speeds: end -->"
 
@@ -36,8 +35,9 @@ _WORK = {
 def speed_table() -> str:
     """Returns a Markdown table: the speed of rollax relative to each library, and the aim if it is missed."""
     lines = [f"| | {' | '.join(LIBRARIES)} |", f"|---|{'---|' * len(LIBRARIES)}"]
+    results = read_results()
     for name, work in _WORK.items():
-        targets = json.loads((RESULTS / f"{name}.json").read_text())["targets"]
+        targets = results[name]["targets"]
         lines.append(f"| {work} | {' | '.join(_cell(targets, library) for library in LIBRARIES)} |")
     return "\n".join(lines)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,57 +11,60 @@ from benchmarks.curves import (
     larger_than_memory_summary,
     pendulum_curve,
     restarts_summary,
+    rounded,
     serving_soak_summary,
     soak_summary,
 )
-from benchmarks.larger_than_memory import RESULT as LARGER
 from benchmarks.learning import draw_learned, learning_table, read_learned
 from benchmarks.measure import BUSY_PERCENT
-from benchmarks.numbers import rounded
 from benchmarks.offline_table import offline_tables
 from benchmarks.peers import ROOT
 from benchmarks.readme import write_speed_table
 from benchmarks.rows import make_rows
-from benchmarks.run_all import RESULTS
 from benchmarks.search_table import search_table
-from benchmarks.soak import RESULT as SOAKED
+from benchmarks.tables import Result, read_results
 
-RESTARTED = RESULTS / "soak_restarts.json"
 BEGIN = "<!-- tables: begin (written by python -m benchmarks.report) -->"
 END = "<!-- tables: end -->"
 _NEW_PAGE = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 
 
+# Before the tables of offline learning, and after them.
+_FIRST_RUNS = {"soak": soak_summary, "larger_than_memory": larger_than_memory_summary}
+_LONG_RUNS = {
+    "soak_serving": serving_soak_summary,
+    "soak_serving_learn": serving_soak_summary,
+    "soak_restarts": restarts_summary,
+}
+
+
 def main() -> int:
     """Rewrites the tables and the learning curves; prints the names of benchmarks without figures."""
+    found = read_results()
     names = list(make_rows())
-    results = [json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()]
-    missing = [name for name in names if not (RESULTS / f"{name}.json").exists()]
+    missing = [name for name in names if name not in found]
     if missing:
         print(f"no figures for: {', '.join(missing)}", file=sys.stderr)
-    page = ROOT / "BENCHMARKS.md"
-    parts = [_targets_table(results), _figures_table(results), _notes(results), *_curves(results)]
-    _replace_tables(page, "\n\n".join(parts))
+    results = [found[name] for name in names if name in found]
+    parts = [_targets_table(results), _figures_table(results), _notes(results), *_sections(found)]
+    _replace_tables(ROOT / "BENCHMARKS.md", "\n\n".join(part for part in parts if part))
     write_speed_table()
     return 0
 
 
-def _curves(results: list[dict[str, Any]]) -> list[str]:
+def _sections(found: dict[str, Result]) -> list[str]:
     """Returns the sections that follow the tables, and draws the learning curves."""
-    by_name = {result["name"]: result for result in results}
     learned = read_learned()
     draw_learned(learned)
-    curves = [learning_table(learned), search_table(), driver_curve(by_name), pendulum_curve(by_name)]
-    if SOAKED.exists():
-        curves.append(soak_summary(json.loads(SOAKED.read_text())))
-    if LARGER.exists():
-        curves.append(larger_than_memory_summary(json.loads(LARGER.read_text())))
-    curves.append(offline_tables())
-    served = (RESULTS / f"{name}.json" for name in ("soak_serving", "soak_serving_learn"))
-    curves += [serving_soak_summary(json.loads(path.read_text())) for path in served if path.exists()]
-    if RESTARTED.exists():
-        curves.append(restarts_summary(json.loads(RESTARTED.read_text())))
-    return [curve for curve in curves if curve]
+    return [
+        learning_table(learned),
+        search_table(found),
+        driver_curve(found),
+        pendulum_curve(found),
+        *(summary(found[name]) for name, summary in _FIRST_RUNS.items() if name in found),
+        offline_tables(found),
+        *(summary(found[name]) for name, summary in _LONG_RUNS.items() if name in found),
+    ]
 
 
 def _replace_tables(page: Path, tables: str) -> None:
@@ -74,7 +76,7 @@ def _replace_tables(page: Path, tables: str) -> None:
     page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.split(END)[1]}")
 
 
-def _targets_table(results: list[dict[str, Any]]) -> str:
+def _targets_table(results: list[Result]) -> str:
     """Returns a table with one line for each target of each benchmark."""
     lines = ["| work | must reach | measured | |", "|---|---|---|---|"]
     for result in results:
@@ -85,7 +87,7 @@ def _targets_table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _asked(result: dict[str, Any], target: dict[str, Any]) -> str:
+def _asked(result: Result, target: dict[str, Any]) -> str:
     if "against" not in target:
         sign = "≥" if target["sense"] == "at least" else "≤"
         return f"{target['side']} {sign} {rounded(target['limit'])} {result['unit']}"
@@ -96,14 +98,14 @@ def _asked(result: dict[str, Any], target: dict[str, Any]) -> str:
     return f"≥ {target['at_least']:g} × {target['against']}"
 
 
-def _measured(result: dict[str, Any], target: dict[str, Any]) -> str:
+def _measured(result: Result, target: dict[str, Any]) -> str:
     if "against" not in target:
         return f"{rounded(target['figure'])} {result['unit']}"
     low, high = target["ratios"]
     return f"{target['ratio']:.3g} × ({low:.3g} to {high:.3g})"
 
 
-def _figures_table(results: list[dict[str, Any]]) -> str:
+def _figures_table(results: list[Result]) -> str:
     """Returns a table of the absolute figures of each side, which hold for one machine only."""
     lines = ["| benchmark | side | median | lowest to highest round | rounds |", "|---|---|---|---|---|"]
     for result in results:
@@ -117,7 +119,7 @@ def _figures_table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _notes(results: list[dict[str, Any]]) -> str:
+def _notes(results: list[Result]) -> str:
     """Returns a list: notes on each benchmark, rewards of the runs, hardware and versions."""
     lines = []
     for result in results:

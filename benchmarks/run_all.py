@@ -1,4 +1,4 @@
-"""Runs the benchmarks, prints their figures and ratios, and writes each to `benchmarks/results/<name>.json`.
+"""Runs the benchmarks, prints their figures and ratios, and stores each in the machine's table of results.
 
 `python -m benchmarks.run_all` runs all that need no GPU, `--gpu` those that need one, `--only NAME` one of them (repeat
 the option for more), `--list` prints their names. `--quick` makes short rounds to check that everything works; its
@@ -8,16 +8,13 @@ figures are printed and not stored.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import measure
 from benchmarks.rows import make_rows
-
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.tables import store
 
 
 def main() -> int:
@@ -52,8 +49,7 @@ def main() -> int:
             continue
         print("\n".join(_summary(result)), flush=True)
         if not args.quick:
-            RESULTS.mkdir(exist_ok=True)
-            (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+            store(result)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -1,7 +1,7 @@
 """ARS compared with sb3-contrib's: greedy scores after the same steps with the same settings, one run per seed.
 
-`python -m benchmarks.search_table --env Swimmer-v5` runs both libraries with each seed and writes
-`benchmarks/results/search/ENV.json` after each run. An interrupted call continues with the first missing run. A score
+`python -m benchmarks.search_table --env Swimmer-v5` runs both libraries with each seed and stores
+each in the machine's table of results. An interrupted call continues with the first missing run. A score
 is the mean return of a greedy evaluation; a run has ten of them at equal intervals. Scores depend only on the seed, so
 `--jobs 2` can run two at once.
 
@@ -17,17 +17,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import hardware
 from benchmarks.peers import ROOT, peer_python
 from benchmarks.protocol import versions
 from benchmarks.rows.commands import flags, own, peer
+from benchmarks.tables import Result, hardware, read_results, store
 
-RESULTS = Path(__file__).parent / "results" / "search"
 SIDES = ("rollax", "sb3-contrib")
 _EVALUATIONS, _EPISODES = 10, 20
 
@@ -77,30 +75,24 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     args = parser.parse_args()
     fill(args.env, args.seeds, args.jobs)
-    print(search_table())
+    print(search_table(read_results()))
     return 0
 
 
 def fill(env: str, seeds: int, jobs: int) -> None:
     """Makes the missing runs."""
-    path = RESULTS / f"{env}.json"
-    task = TASKS[env]
+    task, found = TASKS[env], read_results()
     about = {"env": env, "variant": task.variant, "budget": task.budget, "settings": dict(task.settings)}
-    table = json.loads(path.read_text()) if path.exists() else {}
-    if any(table.get(name) != value for name, value in about.items()):
-        table = {**about, "curves": {side: {} for side in SIDES}}
-    table |= {"hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium", "mujoco")}
     # The slower side first.
-    missing = [
-        (side, seed) for seed in range(seeds) for side in reversed(SIDES) if str(seed) not in table["curves"][side]
-    ]
+    names = {(side, seed): f"search/{env}/{side}/{seed}" for seed in range(seeds) for side in reversed(SIDES)}
+    missing = [run for run, name in names.items() if not about.items() <= found.get(name, {}).items()]
     with ThreadPoolExecutor(jobs) as pool:
         runs = {pool.submit(_curve, side, env, task, seed): (side, seed) for side, seed in missing}
         for run in as_completed(runs):
             side, seed = runs[run]
-            table["curves"][side][str(seed)] = run.result()
-            RESULTS.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(table, indent=1) + "\n")
+            result = {"name": names[side, seed], "side": side, "seed": seed, **about, "curve": run.result()}
+            installed = versions("jax", "numpy", "gymnasium", "mujoco")
+            store({**result, "hardware": hardware(), "versions": installed})
 
 
 def _curve(side: str, env: str, task: Task, seed: int) -> list[tuple[int, float]]:
@@ -120,13 +112,16 @@ def _curve(side: str, env: str, task: Task, seed: int) -> list[tuple[int, float]
     return json.loads(done.stdout)
 
 
-def search_table() -> str:
+def search_table(results: Mapping[str, Result]) -> str:
     """Returns the table of all measured environments."""
-    tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    return "\n".join(_lines(tables)) if tables else ""
+    curves: dict[str, dict[str, dict[int, Result]]] = {}
+    for result in results.values():
+        if result["name"].startswith("search/"):
+            curves.setdefault(result["env"], {}).setdefault(result["side"], {})[result["seed"]] = result
+    return "\n".join(_lines(curves)) if curves else ""
 
 
-def _lines(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _lines(curves: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Iterator[str]:
     yield "### Augmented random search beside sb3-contrib"
     yield ""
     yield (
@@ -137,12 +132,12 @@ def _lines(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield ""
     yield "| environment | steps | side | best | median | last | median |"
     yield "|---|---|---|---|---|---|---|"
-    for table in tables:
-        for side, by_seed in ((side, table["curves"][side]) for side in SIDES if table["curves"][side]):
-            curves = [by_seed[seed] for seed in sorted(by_seed, key=int)]
-            best = [max(score for _, score in curve) for curve in curves]
-            last = [curve[-1][1] for curve in curves]
-            cells = (f"{table['env']}, {table['variant']}", f"{table['budget']:,}", side, *_both(best), *_both(last))
+    for env, by_side in sorted(curves.items()):
+        for side in filter(by_side.get, SIDES):
+            runs = [by_side[side][seed] for seed in sorted(by_side[side])]
+            best = [max(score for _, score in run["curve"]) for run in runs]
+            last = [run["curve"][-1][1] for run in runs]
+            cells = (f"{env}, {runs[0]['variant']}", f"{runs[0]['budget']:,}", side, *_both(best), *_both(last))
             yield f"| {' | '.join(cells)} |"
 
 

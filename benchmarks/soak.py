@@ -1,7 +1,7 @@
 """Trains IMPALA for a long time while its workers are killed, and checks that nothing grows or is lost.
 
-`python -m benchmarks.soak --minutes 20` records the memory, threads and files of the processes every minute, and writes
-`benchmarks/results/soak.json`. The exit code is 1 if an iteration was lost or something grew.
+`python -m benchmarks.soak --minutes 20` records the memory, threads and files of the processes every minute, and stores
+the result in the machine's table of benchmarks. The exit code is 1 if an iteration was lost or something grew.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from benchmarks.measure import hardware
 from benchmarks.protocol import versions
+from benchmarks.tables import hardware, store
 
 if TYPE_CHECKING:
     from rollax import TrainResult
     from rollax.algorithms.trainer import Trainer
 
-RESULT = Path(__file__).parent / "results" / "soak.json"
 _CONFIG = {"num_workers": 2, "num_envs_per_worker": 16, "model": {"fcnet_hiddens": [64, 64]}, "ray_address": "local"}
 # Allowed differences between the medians of the two halves: resident memory fluctuates, the others are counts.
 _ALLOWED = {"driver_mb": 3.0, "driver_threads": 2.0, "driver_files": 3.0, "workers_mb": 3.0, "store_mb": 5.0}
@@ -93,6 +91,7 @@ def main() -> int:
         killer.end()
     verdicts = compare([look for look in looks if look["minute"] > args.warm_up])
     report = {
+        "name": "soak",
         "minutes": args.minutes,
         "kill_every_s": args.kill_every,
         "warm_up_minutes": args.warm_up,
@@ -103,7 +102,7 @@ def main() -> int:
         "versions": versions("rollax", "ray", "jax", "flax", "gymnasium", "numpy"),
         "hardware": hardware(),
     }
-    RESULT.write_text(json.dumps(report, indent=1) + "\n")
+    store(report)
     for name, verdict in verdicts.items():
         print(f"{name:16s}{verdict['first_half']:>10.1f} -> {verdict['second_half']:>10.1f}  {_word(verdict['flat'])}")
     print(f"lost iterations: {lost}; killed {killer.killed}, restarted {trainer.workers.health()['restarts']}")

@@ -3,7 +3,8 @@
 `python -m benchmarks.soak_restarts --minutes 5` plays with clients over HTTP and WebSockets on a server that learns.
 Every `--kill-every` seconds the server gets SIGKILL and is started again on the same port and folder. The expected
 behavior is that of docs/serving.md: clients get an error for their lost running episode, and training continues from
-the newest checkpoint. Writes `benchmarks/results/soak_restarts.json`; the exit code is 1 for any other behavior.
+the newest checkpoint. The result is stored in the machine's table of benchmarks; the exit code is 1 for any other
+behavior.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import hardware
 from benchmarks.protocol import versions
+from benchmarks.tables import hardware, store
 from rollax.core.storage import newest
 from rollax.errors import EpisodeLostError, RollaxError
 from rollax.serving.client import PolicyClient
 
-RESULTS = Path(__file__).parent / "results"
 CONFIG = {
     "env_config": {"spaces_of": "CartPole-v1"},
     "train_batch_size": 500,
@@ -120,8 +120,7 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         report = _soak(Path(folder) / "run", args)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "soak_restarts.json").write_text(json.dumps(report, indent=1) + "\n")
+    store(report)
     print(json.dumps({name: report[name] for name in ("kills", "iterations", "completed", "lost", "wrong")}))
     return 1 if report["wrong"] else 0
 
@@ -151,6 +150,7 @@ def _soak(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     if kills and server.starts[-1] == 0:
         wrong.append("no checkpoint was saved between two kills")
     return {
+        "name": "soak_restarts",
         "minutes": args.minutes,
         "kills": kills,
         "iterations": server.starts,

@@ -2,8 +2,8 @@
 
 `python -m benchmarks.soak_serving --minutes 15` leaves thousands of episodes open, kills client processes, and runs the
 attacks of `benchmarks.attacks`, all at once. Every minute the attackers pause, and memory, threads, files and sockets
-of the server are recorded. `--learn` attacks a server that learns with PPO. Writes
-`benchmarks/results/soak_serving.json`; the exit code is 1 if something grew or a valid request failed.
+of the server are recorded. `--learn` attacks a server that learns with PPO. Stores
+the result in the machine's table of benchmarks; the exit code is 1 if something grew or a valid request failed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.attacks import Attacker
-from benchmarks.measure import hardware
 from benchmarks.protocol import versions
 from benchmarks.soak import compare
+from benchmarks.tables import hardware, store
 from rollax.errors import RollaxError
 from rollax.serving.client import PolicyClient
 
-RESULTS = Path(__file__).parent / "results"
 IDLE_TIMEOUT_S = 20.0
 _OPEN_EPISODES = 10_000
 _ATTACKERS = 4
@@ -165,9 +163,7 @@ def main() -> int:
     finally:
         server.stdin.close()
         server.wait()
-    RESULTS.mkdir(exist_ok=True)
-    name = "soak_serving_learn.json" if args.learn else "soak_serving.json"
-    (RESULTS / name).write_text(json.dumps(report, indent=1) + "\n")
+    store(report)
     for name, verdict in report["verdicts"].items():
         word = "flat" if verdict["flat"] else "GROWS"
         print(f"{name:16s}{verdict['first_half']:>10.1f} -> {verdict['second_half']:>10.1f}  {word}")
@@ -208,6 +204,7 @@ def _soak(address: str, token: str, server: psutil.Process, args: argparse.Names
     troop.end()
     verdicts = compare([look for look in looks if look["minute"] > args.warm_up], _ALLOWED, frozenset({"server_mb"}))
     return {
+        "name": "soak_serving_learn" if args.learn else "soak_serving",
         "minutes": args.minutes,
         "learns": args.learn,
         "flat": bool(verdicts) and all(verdict["flat"] for verdict in verdicts.values()),

@@ -40,7 +40,7 @@ settings.load_profile("few")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--learning-results` and `--optimized`, for the long learning runs."""
-    parser.addoption("--learning-results", metavar="FOLDER", help="where long learning runs leave their curves")
+    parser.addoption("--learning-results", metavar="FILE", help="table for the curves of long learning runs")
     parser.addoption("--optimized", action="store_true", help="XLA optimizes compiled code, as it does for users")
 
 

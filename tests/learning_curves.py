@@ -1,13 +1,11 @@
 """Fixtures that measure learning runs, for `conftest.py` of the folders with such runs.
 
 "At least X within N" is the best periodic greedy evaluation (20 episodes) inside N steps, averaged over three seeds;
-the last evaluation is printed beside it. With `--learning-results FOLDER` each run saves its curves there.
+the last evaluation is printed beside it. With `--learning-results FILE` each run stores its curves in that table.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.tables import store
 from rollax import EvaluationResult, Trainer
 
 SEEDS, EVALUATIONS = (0, 1, 2), 10
@@ -88,9 +87,9 @@ def learning_run(capsys, request):
         name = request.node.name
         learned = Learned(name, trainer_class.name, named, budget, target, workers, curves, seconds)
         show(f"\n{name}: best {learned.best:.5g}, last {learned.last:.5g}, target {target}\n")
-        folder = request.config.getoption("--learning-results")
-        if folder:
-            keep(learned, Path(folder))
+        table = request.config.getoption("--learning-results")
+        if table:
+            store({**asdict(learned), "best": learned.best, "last": learned.last}, Path(table))
         return learned
 
     return run
@@ -118,11 +117,3 @@ def evaluations(trainer: Trainer, budget: int) -> Iterator[tuple[int, Evaluation
             steps = trainer.train()["timesteps_total"]
         if before < steps <= budget:
             yield steps, trainer.evaluate()
-
-
-def keep(learned: Learned, folder: Path) -> None:
-    """Writes the curves to the folder that the report of the benchmarks reads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = re.sub(r"\W+", "_", learned.name.removeprefix("test_")).strip("_")
-    text = json.dumps({**asdict(learned), "best": learned.best, "last": learned.last}, indent=1)
-    (folder / f"{name}.json").write_text(text + "\n")

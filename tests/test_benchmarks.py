@@ -1,12 +1,62 @@
-"""Tables of the benchmarks in the documentation, and the count of lines."""
+"""Tables of the benchmarks' results, in files and in the documentation, and the count of lines."""
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from benchmarks import code_size
+from benchmarks import code_size, tables
 from benchmarks.peers import ROOT
 from benchmarks.readme import speed_table
+
+LAPTOP = {"cores": 8, "system": "Linux", "architecture": "x86_64", "python": "3.12.1"}
+SERVER = {**LAPTOP, "cores": 16, "gpu": "NVIDIA H200"}
+
+
+def test_each_machine_has_a_table_with_one_line_for_each_result(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "TABLES", tmp_path)
+    for name, value in (("b", 1.0), ("a", 1 / 3), ("b", 2.0)):
+        tables.store({"name": name, "rounds": [value], "notes": "×", "hardware": LAPTOP})
+    tables.store({"name": "b", "rounds": [3.0], "hardware": SERVER})
+    laptop, server = tables.machine_table(LAPTOP), tables.machine_table(SERVER)
+    assert laptop != server
+    assert {path.name for path in tmp_path.iterdir()} == {laptop.name, server.name}
+    lines = [json.loads(line) for line in laptop.read_text(encoding="utf-8").splitlines()]
+    assert [(line["name"], line["rounds"]) for line in lines] == [("a", [1 / 3]), ("b", [2.0])]
+    assert tables.read_table(laptop) == {line["name"]: line for line in lines}
+    assert tables.read_table(tmp_path / "absent.jsonl") == {}
+
+
+def test_the_newest_result_counts_whichever_machine_it_is_from(tmp_path):
+    dates = {
+        LAPTOP["cores"]: {"a": "2026-01-02", "b": "2026-01-01"},
+        SERVER["cores"]: {"a": "2026-01-01", "c": "2026-01-01"},
+    }
+    for hardware in (LAPTOP, SERVER):
+        of_machine = dates[hardware["cores"]].items()
+        lines = [json.dumps({"name": name, "date": date, "hardware": hardware}) for name, date in of_machine]
+        (tmp_path / tables.machine_table(hardware).name).write_text("\n".join(lines))
+    found = {name: result["hardware"]["cores"] for name, result in tables.read_results(tmp_path).items()}
+    assert found == {"a": 8, "b": 8, "c": 16}
+
+
+def test_no_result_is_lost_when_several_processes_store_at_once(tmp_path):
+    table = tmp_path / "learning.jsonl"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: tables.store({"name": f"run {number}"}, table), range(50)))
+    assert set(tables.read_table(table)) == {f"run {number}" for number in range(50)}
+
+
+def test_the_tables_are_sorted_and_hold_results_of_their_machine():
+    found = list(tables.TABLES.glob("*.jsonl"))
+    assert tables.LEARNING in found
+    for table in found:
+        results = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
+        names = [result["name"] for result in results]
+        assert names == sorted(set(names))
+        assert table == tables.LEARNING or {tables.machine_table(result["hardware"]) for result in results} == {table}
 
 
 def test_the_readme_has_the_measured_speeds():
