@@ -1,10 +1,9 @@
 """Kills a policy server that learns repeatedly, and checks that its clients and its run continue.
 
-`python -m benchmarks.soak_restarts --minutes 5` plays with clients over HTTP and WebSockets on a server that learns.
-Every `--kill-every` seconds the server gets SIGKILL and is started again on the same port and folder. The expected
-behavior is that of docs/serving.md: clients get an error for their lost running episode, and training continues from
-the newest checkpoint. The result is stored in the machine's table of benchmarks; the exit code is 1 for any other
-behavior.
+`python -m tests.faults.soak_server_restarts --minutes 5` plays with clients over HTTP and WebSockets on a server that
+learns. Every `--kill-every` seconds the server gets SIGKILL and is started again on the same port and folder. As
+docs/serving.md states, clients get an error for their lost running episode, and training continues from the newest
+checkpoint; the exit code is 1 for any other behavior. The result is stored in the machine's table of benchmarks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Attacks a policy server for a long time, and checks that nothing grows and that valid clients are served.
 
-`python -m benchmarks.soak_serving --minutes 15` leaves thousands of episodes open, kills client processes, and runs the
-attacks of `benchmarks.attacks`, all at once. Every minute the attackers pause, and memory, threads, files and sockets
-of the server are recorded. `--learn` attacks a server that learns with PPO. Stores
-the result in the machine's table of benchmarks; the exit code is 1 if something grew or a valid request failed.
+`python -m tests.faults.soak_server --minutes 15` leaves thousands of episodes open, kills client processes, and runs
+the attacks of `server_attacks.py`, all at once. Every minute the attackers pause, and memory, threads, files and
+sockets of the server are recorded. `--learn` attacks a server that learns with PPO. The result is stored in the
+machine's table of benchmarks; the exit code is 1 if something grew or a valid request failed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 
 import psutil
 
-from benchmarks.attacks import Attacker
 from benchmarks.protocol import versions
-from benchmarks.soak import compare
 from benchmarks.tables import hardware, store
 from rollax.errors import RollaxError
 from rollax.serving.client import PolicyClient
+from tests.faults.growth import compare, print_verdicts
+from tests.faults.server_attacks import Attacker
 
 IDLE_TIMEOUT_S = 20.0
 _OPEN_EPISODES = 10_000
@@ -84,8 +84,8 @@ class Troop:
 class Honest:
     """Plays whole episodes, over HTTP or a stream, and counts failures."""
 
-    def __init__(self, address: str, token: str) -> None:
-        self._client = PolicyClient(address, token=token)
+    def __init__(self, client: PolicyClient) -> None:
+        self._client = client
         self.episodes = self.failed = 0
         self.latencies: list[float] = []
 
@@ -107,8 +107,8 @@ class Honest:
 class Opener:
     """Starts episodes and leaves them open, at the rate at which they expire."""
 
-    def __init__(self, address: str, token: str) -> None:
-        self._client = PolicyClient(address, token=token)
+    def __init__(self, client: PolicyClient) -> None:
+        self._client = client
         self.opened = 0
 
     def __call__(self) -> None:
@@ -126,7 +126,7 @@ class Killer:
     """Starts client processes and kills them during their episodes."""
 
     def __init__(self, address: str, token: str) -> None:
-        self._command = [sys.executable, "-m", "benchmarks.soak_serving", "--client", address, "--token", token]
+        self._command = [sys.executable, "-m", "tests.faults.soak_server", "--client", address, "--token", token]
         self._rng = random.Random(0)
         self.killed = 0
 
@@ -150,32 +150,55 @@ def main() -> int:
     args = parser.parse_args()
     if args.client:
         return _play_for_ever(args.client, args.token)
+    report = attacked(args.minutes, look_every=args.look_every, warm_up=args.warm_up, learn=args.learn)
+    store(report)
+    print_verdicts(report["verdicts"])
+    print(json.dumps(report["counts"]))
+    return 0 if report["flat"] and not report["counts"]["failed"] else 1
+
+
+def attacked(minutes: float, *, look_every: float, warm_up: float, learn: bool) -> dict[str, Any]:
+    """Attacks a server in a process of its own, and returns what happened.
+
+    Args:
+        minutes: duration.
+        look_every: seconds between two records of the server's resources.
+        warm_up: minutes that are not compared.
+        learn: whether the server learns with PPO.
+    """
     token = secrets.token_urlsafe()
-    service = "learn" if args.learn else "policy"
+    service = "learn" if learn else "policy"
     command = [sys.executable, "-m", "benchmarks.serving_server", "--service", service, "--token", token]
     command += ["--idle-timeout-s", str(IDLE_TIMEOUT_S), "--max-episodes", str(3 * _OPEN_EPISODES)]
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert server.stdin is not None
-    assert server.stdout is not None
-    address = server.stdout.readline().strip()
-    try:
-        report = _soak(address, token, psutil.Process(server.pid), args)
-    finally:
-        server.stdin.close()
-        server.wait()
-    store(report)
-    for name, verdict in report["verdicts"].items():
-        word = "flat" if verdict["flat"] else "GROWS"
-        print(f"{name:16s}{verdict['first_half']:>10.1f} -> {verdict['second_half']:>10.1f}  {word}")
-    print(json.dumps(report["counts"]))
-    return 0 if report["flat"] and not report["counts"]["failed"] and server.returncode == 0 else 1
+    # It ends when its standard input is closed.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        looks, counts = _soak(address, token, psutil.Process(server.pid), 60 * minutes, look_every)
+    if server.returncode:
+        raise RuntimeError(f"the server ended with code {server.returncode}")
+    verdicts = compare([look for look in looks if look["minute"] > warm_up], _ALLOWED, frozenset({"server_mb"}))
+    return {
+        "name": "soak_serving_learn" if learn else "soak_serving",
+        "minutes": minutes,
+        "learns": learn,
+        "flat": bool(verdicts) and all(verdict["flat"] for verdict in verdicts.values()),
+        "verdicts": verdicts,
+        "counts": counts,
+        "looks": looks,
+        "versions": versions("rollax", "uvicorn", "websockets", "msgspec"),
+        "hardware": hardware(),
+    }
 
 
-def _soak(address: str, token: str, server: psutil.Process, args: argparse.Namespace) -> dict[str, Any]:
-    stream = f"ws{address.removeprefix('http')}"
-    honest = [Honest(address, token), Honest(stream, token)]
-    attackers = [Attacker(address, token, seed) for seed in range(_ATTACKERS)]
-    openers, killer = [Opener(address, token), Opener(stream, token)], Killer(stream, token)
+def _soak(
+    address: str, token: str, server: psutil.Process, seconds: float, look_every: float
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Returns the records of the server's resources, and the counts of what happened."""
+    places = (address, f"ws{address.removeprefix('http')}")
+    clients = [PolicyClient(place, token=token) for place in places for _ in range(2)]
+    honest, openers = [Honest(client) for client in clients[::2]], [Opener(client) for client in clients[1::2]]
+    attackers, killer = [Attacker(address, token, seed) for seed in range(_ATTACKERS)], Killer(places[1], token)
     troop = Troop()
     for work in honest:
         troop.add(work, pauses=False)
@@ -195,25 +218,16 @@ def _soak(address: str, token: str, server: psutil.Process, args: argparse.Names
             "p99_ms": round(1e3 * waited[int(0.99 * len(waited))], 2) if waited else None,
         }
 
-    while time.monotonic() - started < 60 * args.minutes:
-        time.sleep(min(args.look_every, 60 * args.minutes))
+    while time.monotonic() - started < seconds:
+        time.sleep(min(look_every, seconds))
         troop.pause()
         looks.append({"minute": round((time.monotonic() - started) / 60, 2), **_look(server), **counts()})
         print(json.dumps(looks[-1]), file=sys.stderr, flush=True)
         troop.resume()
     troop.end()
-    verdicts = compare([look for look in looks if look["minute"] > args.warm_up], _ALLOWED, frozenset({"server_mb"}))
-    return {
-        "name": "soak_serving_learn" if args.learn else "soak_serving",
-        "minutes": args.minutes,
-        "learns": args.learn,
-        "flat": bool(verdicts) and all(verdict["flat"] for verdict in verdicts.values()),
-        "verdicts": verdicts,
-        "counts": counts(),
-        "looks": looks,
-        "versions": versions("rollax", "uvicorn", "websockets", "msgspec"),
-        "hardware": hardware(),
-    }
+    for client in clients:
+        client.close()
+    return looks, counts()
 
 
 def _look(server: psutil.Process) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Trains IMPALA for a long time while its workers are killed, and checks that nothing grows or is lost.
 
-`python -m benchmarks.soak --minutes 20` records the memory, threads and files of the processes every minute, and stores
-the result in the machine's table of benchmarks. The exit code is 1 if an iteration was lost or something grew.
+`python -m tests.faults.soak_workers --minutes 20` records the memory, threads and files of the processes every
+minute, and stores the result in the machine's table of benchmarks. The exit code is 1 if an iteration was lost or
+something grew.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ import json
 import os
 import random
 import signal
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from benchmarks.protocol import versions
 from benchmarks.tables import hardware, store
+from tests.faults.growth import compare, print_verdicts
 
 if TYPE_CHECKING:
     from rollax import TrainResult
@@ -89,7 +89,7 @@ def main() -> int:
         killer.start()
         looks, lost = _train(trainer, killer, args.minutes * 60, args.look_every)
         killer.end()
-    verdicts = compare([look for look in looks if look["minute"] > args.warm_up])
+    verdicts = compare([look for look in looks if look["minute"] > args.warm_up], _ALLOWED, _PERCENT)
     report = {
         "name": "soak",
         "minutes": args.minutes,
@@ -103,30 +103,9 @@ def main() -> int:
         "hardware": hardware(),
     }
     store(report)
-    for name, verdict in verdicts.items():
-        print(f"{name:16s}{verdict['first_half']:>10.1f} -> {verdict['second_half']:>10.1f}  {_word(verdict['flat'])}")
+    print_verdicts(verdicts)
     print(f"lost iterations: {lost}; killed {killer.killed}, restarted {trainer.workers.health()['restarts']}")
     return 0 if report["flat"] and not lost else 1
-
-
-def compare(
-    looks: list[dict[str, Any]], allowed: Mapping[str, float] = _ALLOWED, percent: frozenset[str] = _PERCENT
-) -> dict[str, dict[str, Any]]:
-    """Returns whether the median of the second half exceeds that of the first by more than the allowed difference.
-
-    Args:
-        looks: the records in order.
-        allowed: name -> difference; in percent for the names in `percent`.
-    """
-    half = len(looks) // 2
-    if not half:
-        return {}
-    verdicts = {}
-    for name, tolerance in allowed.items():
-        first, second = (statistics.median(look[name] for look in part) for part in (looks[:half], looks[half:]))
-        grown = 100 * (second / first - 1) if name in percent else second - first
-        verdicts[name] = {"first_half": first, "second_half": second, "flat": grown <= tolerance}
-    return verdicts
 
 
 def _train(trainer: Trainer, killer: Killer, seconds: float, look_every: float) -> tuple[list[dict[str, Any]], int]:
@@ -176,10 +155,6 @@ def _resident(process: psutil.Process) -> int:
         return process.memory_info().rss
     except psutil.Error:
         return 0  # it has just ended
-
-
-def _word(flat: bool) -> str:
-    return "flat" if flat else "GROWS"
 
 
 if __name__ == "__main__":
