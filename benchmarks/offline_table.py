@@ -24,7 +24,6 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,10 +36,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import ROOT, peer_python
+from benchmarks.processes import answer
 from benchmarks.protocol import versions
-from benchmarks.rows.commands import flags
-from benchmarks.rows.commands import peer as peer_command
+from benchmarks.rows.commands import peer as peer_side
 from benchmarks.tables import Result, hardware, read_results, store
 
 DATA_SETS = ("random", "medium", "replay", "expert")
@@ -222,19 +220,17 @@ def learned_by_d3rlpy(env: str, column: str, data: Path, updates: int, seed: int
     with tempfile.TemporaryDirectory(prefix="rollax-bench-") as folder:
         path = Path(folder, "data.hdf5")
         write_d4rl(data, path)
-        arguments = flags(
-            env=env,
-            data=path,
-            algorithm=algorithm,
-            settings=json.dumps(settings),
-            hiddens=json.dumps(TASKS[env].hiddens),
-            updates=updates,
-            evaluations=_EVALUATIONS,
-            seed=seed,
-        )
-        command = [str(peer_python("d3rlpy")), *peer_command("d3rlpy_scores", *arguments)]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)
+        arguments = {
+            "env": env,
+            "data": str(path),
+            "algorithm": algorithm,
+            "settings": settings,
+            "hiddens": TASKS[env].hiddens,
+            "updates": updates,
+            "evaluations": _EVALUATIONS,
+            "seed": seed,
+        }
+        return answer(peer_side(column, "d3rlpy.scores", arguments))
 
 
 def write_d4rl(data: Path, path: Path) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 REQUIREMENTS = {
     "sb3": ("stable-baselines3", "sb3-contrib", "sbx-rl", "imageio", "mujoco", "packaging"),
     "rllib": ("ray[rllib]", "torch"),
-    "sf": ("sample-factory", "torch"),
+    "sample_factory": ("sample-factory", "torch"),
     "tianshou": ("tianshou",),
     "d3rlpy": ("d3rlpy", "h5py", "imageio", "mujoco", "packaging", "torch"),
 }
@@ -32,7 +32,7 @@ def peer_python(peer: str) -> Path:
             raise FileNotFoundError(f"{_OWN_FOLDER} is set, but there is no {peer}/bin/python in that folder")
         return python
     folder = ROOT / ".bench-venvs" / peer
-    constraints = Path(__file__).parent / f"constraints-{peer}.txt"
+    constraints = Path(__file__).parent / "constraints" / f"{peer}.txt"
     stamp = folder / "installed"
     wanted = hashlib.sha256(constraints.read_bytes() + repr(REQUIREMENTS[peer]).encode()).hexdigest()
     python = folder / "bin" / "python"

@@ -38,6 +38,11 @@ class Side:
     cache: Literal["cold", "warm"] = "cold"
     gpu: bool = False
 
+    @property
+    def command(self) -> list[str]:
+        """The command line; a peer's virtual environment is created if it is missing."""
+        return [str(peer_python(self.peer)) if self.peer else sys.executable, *self.arguments]
+
 
 @dataclass
 class _Process:
@@ -48,9 +53,8 @@ class _Process:
 
     def __post_init__(self) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 `stop` closes it
-        python = str(peer_python(self.side.peer)) if self.side.peer else sys.executable
         self._process = subprocess.Popen(
-            [python, *self.side.arguments],
+            self.side.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -171,6 +175,12 @@ class FreshSide:
             "JAX_COMPILATION_CACHE_DIR": f"{kept}/compiled",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
         }
+
+
+def answer(side: Side) -> Any:
+    """Runs a side that sends one answer, and returns it. Its standard error is shown."""
+    done = subprocess.run(side.command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)["answer"]
 
 
 def start(side: Side) -> AliveSide | FreshSide:

@@ -1,5 +1,9 @@
 """The protocol between a side and the harness: JSON lines on standard output, one round per line of input.
 
+A side is a function of a module in `sides` or `peer_scripts`, called with the link to the harness and its settings:
+
+    python -m benchmarks.sides.raw loop '{"env": "CartPole-v1", "num_envs": 64, "fragment": 128}'
+
 Only the standard library is used: this module also runs in the peers' virtual environments.
 """
 
@@ -31,52 +35,73 @@ class Link:
         for line in sys.stdin:
             yield json.loads(line)
 
+    def serve(self, measure: Callable[[float], float], **facts: Any) -> None:
+        """Serves rounds whose figure is the result of `measure`, which gets the duration of a round in seconds.
 
-def serve_rates(collect: Callable[[], float], *, lead_in: Callable[[], Any] | None = None, **facts: Any) -> None:
-    """Serves rounds that measure a rate: calls `collect` for the requested time and reports steps per second.
+        Args:
+            measure: does one round.
+            facts: settings, versions and thread counts that the harness records.
+        """
+        self.send(event="ready", facts=facts)
+        for settings in self.rounds():
+            self.send(event="round", value=measure(settings["seconds"]))
 
-    Args:
-        collect: does one unit of work (a fragment, an iteration) and returns its number of steps.
-        lead_in: called before the clock of a round starts; consumes data that other processes prepared between rounds.
-        facts: settings and thread counts that the harness records.
-    """
-    _serve(collect, lambda amount, seconds: amount / seconds, lead_in, facts)
+    def serve_rates(
+        self, collect: Callable[[], float], *, lead_in: Callable[[], Any] = lambda: None, **facts: Any
+    ) -> None:
+        """Serves rounds that measure a rate: calls `collect` for the requested time and reports steps per second.
 
+        Args:
+            collect: does one unit of work (a fragment, an iteration) and returns its number of steps.
+            lead_in: called before the clock of a round starts; consumes data that other processes prepared between
+                rounds.
+            facts: as for `serve`.
+        """
+        collect()
 
-def serve_costs(collect: Callable[[], float], **facts: Any) -> None:
-    """Serves rounds like `serve_rates`, but reports microseconds per unit."""
-    _serve(collect, lambda amount, seconds: 1e6 * seconds / amount, None, facts)
-
-
-def _serve(
-    collect: Callable[[], float],
-    figure: Callable[[float, float], float],
-    lead_in: Callable[[], Any] | None,
-    facts: dict[str, Any],
-) -> None:
-    link = Link()
-    collect()
-    link.send(event="ready", facts=facts)
-    for settings in link.rounds():
-        if lead_in is not None:
+        def rate(seconds: float) -> float:
             lead_in()
-        amount, start = 0.0, time.perf_counter()
-        deadline = start + settings["seconds"]
-        while time.perf_counter() < deadline:
-            amount += collect()
-        link.send(event="round", value=figure(amount, time.perf_counter() - start))
+            amount, took = _repeated(collect, seconds)
+            return amount / took
+
+        self.serve(rate, **facts)
+
+    def serve_costs(self, collect: Callable[[], float], **facts: Any) -> None:
+        """Serves rounds like `serve_rates`, but reports microseconds per unit."""
+        collect()
+
+        def cost_us(seconds: float) -> float:
+            amount, took = _repeated(collect, seconds)
+            return 1e6 * took / amount
+
+        self.serve(cost_us, **facts)
+
+    def serve_durations(self, work: Callable[[], Any], *, warm_up: int, **facts: Any) -> None:
+        """Serves rounds that measure the seconds of one call of `work`, after `warm_up` unmeasured calls."""
+        for _ in range(warm_up):
+            work()
+
+        def duration(_: float) -> float:
+            start = time.perf_counter()
+            work()
+            return time.perf_counter() - start
+
+        self.serve(duration, **facts)
 
 
-def serve_durations(work: Callable[[], Any], *, warm_up: int, **facts: Any) -> None:
-    """Serves rounds that measure the seconds of one call of `work`, after `warm_up` unmeasured calls."""
+def _repeated(collect: Callable[[], float], seconds: float) -> tuple[float, float]:
+    """Returns the amount of work of repeated calls, and the time that they took."""
+    amount, start = 0.0, time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        amount += collect()
+    return amount, time.perf_counter() - start
+
+
+def run(*sides: Callable[..., None]) -> None:
+    """Runs the side that the command line names, with its settings as a JSON object."""
     link = Link()
-    for _ in range(warm_up):
-        work()
-    link.send(event="ready", facts=facts)
-    for _ in link.rounds():
-        start = time.perf_counter()
-        work()
-        link.send(event="round", value=time.perf_counter() - start)
+    name, settings = sys.argv[1:]
+    {side.__name__: side for side in sides}[name](link, **json.loads(settings))
 
 
 def versions(*distributions: str) -> dict[str, str]:

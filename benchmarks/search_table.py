@@ -11,9 +11,6 @@ Source of the settings: Mania, Guy and Recht (2018), arXiv:1803.07055, appendix 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -21,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import ROOT, peer_python
+from benchmarks.processes import answer
 from benchmarks.protocol import versions
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import own, peer
 from benchmarks.tables import Result, hardware, read_results, store
 
 SIDES = ("rollax", "sb3-contrib")
@@ -96,20 +93,17 @@ def fill(env: str, seeds: int, jobs: int) -> None:
 
 
 def _curve(side: str, env: str, task: Task, seed: int) -> list[tuple[int, float]]:
-    arguments = flags(
-        env=env,
-        settings=json.dumps(task.settings),
-        budget=task.budget,
-        evaluations=_EVALUATIONS,
-        episodes=_EPISODES,
-        seed=seed,
-    )
+    settings = {
+        "env": env,
+        "settings": dict(task.settings),
+        "budget": task.budget,
+        "evaluations": _EVALUATIONS,
+        "episodes": _EPISODES,
+        "seed": seed,
+    }
     if side == "rollax":
-        command = [sys.executable, *own("rollax_search_scores", *arguments)]
-    else:
-        command = [str(peer_python("sb3")), *peer("sb3_ars_scores", *arguments)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)
+        return answer(own(side, "rollax_search.curve", settings))
+    return answer(peer(side, "sb3.ars_curve", settings))
 
 
 def search_table(results: Mapping[str, Result]) -> str:

@@ -1,18 +1,33 @@
-"""The command lines of the sides."""
+"""The sides of benchmarks: a function of a module, its settings, and the Python that runs it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
 
-def flags(**settings: object) -> tuple[str, ...]:
-    """Returns command-line flags: `num_envs=8` is `--num-envs 8`."""
-    return tuple(part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value)))
+from benchmarks.processes import Side
 
-
-def own(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns a side that runs in rollax's Python."""
-    return ("-m", f"benchmarks.sides.{module}", *arguments)
+Settings = Mapping[str, Any]
 
 
-def peer(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns a side that runs in the virtual environment of another library."""
-    return ("-m", f"benchmarks.peer_scripts.{module}", *arguments)
+def own(name: str, function: str, settings: Settings, **how: Any) -> Side:
+    """Returns a side that runs in rollax's Python.
+
+    Args:
+        name: its name in the tables.
+        function: module of `benchmarks.sides` and function, such as "raw.loop".
+        settings: arguments of the function, in JSON's types.
+        how: further arguments of `Side`.
+    """
+    return Side(name, _arguments("sides", function, settings), **how)
+
+
+def peer(name: str, function: str, settings: Settings, **how: Any) -> Side:
+    """Returns a side that runs in another library's virtual environment, which the module of the function names."""
+    return Side(name, _arguments("peer_scripts", function, settings), peer=function.partition(".")[0], **how)
+
+
+def _arguments(folder: str, function: str, settings: Settings) -> tuple[str, ...]:
+    module, name = function.split(".")
+    return ("-m", f"benchmarks.{folder}.{module}", name, json.dumps(settings))

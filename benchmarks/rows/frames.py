@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.measure import Against, Bound, Row
-from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import own, peer
 
 _KEPT = 20_000  # transitions in the buffer of the learning benchmarks
 
@@ -16,7 +15,7 @@ def frames_rows(*, quick: bool) -> tuple[Row, ...]:
 
 def dqn_updates(*, gpu: bool = False) -> Row:
     """Returns the benchmark of updates, with both sides on the CPU or on a GPU."""
-    settings = flags(transitions=_KEPT, batch=32)
+    settings = {"transitions": _KEPT, "batch": 32}
     work = "DQN on 84×84×4 frames, the network of Mnih et al. (2015), batch 32, sampling included"
     return Row(
         name="gpu_dqn_frames" if gpu else "dqn_frames",
@@ -24,8 +23,8 @@ def dqn_updates(*, gpu: bool = False) -> Row:
         unit="updates/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_frames", "updates", *settings), gpu=gpu),
-            Side("Stable-Baselines3", peer("sb3_frames", *settings), peer="sb3", gpu=gpu),
+            own("rollax", "rollax_replay.frames", {**settings, "measure": "updates"}, gpu=gpu),
+            peer("Stable-Baselines3", "sb3.frames", settings, gpu=gpu),
         ),
         targets=(Against("Stable-Baselines3", 3.0 if gpu else None),),
         rounds=3 if gpu else 5,
@@ -41,7 +40,7 @@ def _sampling() -> Row:
         work="the share of sampling in such an update",
         unit="%",
         better="less",
-        sides=(Side("rollax", own("rollax_frames", "sampling", *flags(transitions=_KEPT, batch=32))),),
+        sides=(own("rollax", "rollax_replay.frames", {"measure": "sampling", "transitions": _KEPT, "batch": 32}),),
         targets=(Bound("rollax", "at most", 10.0),),
         rounds=5,
     )
@@ -53,7 +52,7 @@ def _memory(transitions: int) -> Row:
         work=f"resident memory of a replay buffer with {transitions:,} Atari transitions, for a million of them",
         unit="GB",
         better="less",
-        sides=(Side("rollax", own("rollax_frames", "memory", *flags(transitions=transitions))),),
+        sides=(own("rollax", "rollax_replay.frames", {"measure": "memory", "transitions": transitions}),),
         targets=(Bound("rollax", "at most", 8.0),),
         rounds=1,
         notes="84×84×4 frames, episodes of 500 steps. The images alone are 7.06 GB.",

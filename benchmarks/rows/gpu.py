@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from benchmarks.measure import Against, Row
-from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own
+from benchmarks.rows.commands import own
 from benchmarks.rows.frames import dqn_updates
 
 _PONG = {
@@ -41,35 +39,35 @@ def gpu_rows() -> tuple[Row, ...]:
         _beside_cpu(
             "gpu_ppo_pong",
             "PPO on ALE/Pong-v5 (84×84×4, ale-py's native vector env), 16 copies: sampling and learning",
-            _rate("ALE/Pong-v5", _PONG, native_envs=16),
+            {"env": "ALE/Pong-v5", "config": _PONG, "native_envs": 16},
             "Train batch 2048, minibatch 256, 4 epochs, actor and critic share their convolutions. An env step is four "
             "frames of the game.",
         ),
         _beside_cpu(
             "gpu_ppo_jax_2048",
             "PPO on CartPole-v1 in JAX, 2048 sub-envs × 32 steps, 4 epochs × 4 minibatches, 256×256 tanh",
-            _rate("jax:CartPole-v1", _MANY_JAX_ENVS),
+            {"env": "jax:CartPole-v1", "config": _MANY_JAX_ENVS},
         ),
         _beside_cpu(
             "gpu_ppo_cartpole",
             "PPO on CartPole-v1, 8 sub-envs, train batch 1024, minibatch 256, 10 epochs, 64×64 tanh",
-            _rate("CartPole-v1", _SMALL),
+            {"env": "CartPole-v1", "config": _SMALL},
             "Small networks and few sub-environments: what a GPU is not for.",
         ),
     )
 
 
-def _rate(env: str, config: dict[str, Any], **settings: object) -> tuple[str, ...]:
-    return own("rollax_training", "rate", *flags(env=env, config=json.dumps(config), **settings))
-
-
-def _beside_cpu(name: str, work: str, command: tuple[str, ...], notes: str = "") -> Row:
+def _beside_cpu(name: str, work: str, training: dict[str, Any], notes: str = "") -> Row:
+    settings = {"measure": "rate", **training}
     return Row(
         name=name,
         work=work,
         unit="env steps/s",
         better="more",
-        sides=(Side("rollax on the GPU", command, gpu=True), Side("rollax on the CPU", command)),
+        sides=(
+            own("rollax on the GPU", "rollax_training.iterations", settings, gpu=True),
+            own("rollax on the CPU", "rollax_training.iterations", settings),
+        ),
         targets=(Against("rollax on the CPU"),),
         rounds=3,
         notes=notes,

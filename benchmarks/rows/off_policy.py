@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from benchmarks.measure import Against, Row
-from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import own, peer
 
 _STARTS = 128  # steps before the first update; the first call of each side exceeds them
 _STEPS = 256  # steps of one call
@@ -77,8 +75,8 @@ def _row(
         **({"target_network_update_freq": 10} if algorithm == "DQN" else {}),
         **further,
     }
-    ours = flags(algorithm=algorithm, env=env, config=json.dumps(config))
-    theirs = flags(algorithm=algorithm, env=env, settings=json.dumps(settings), noise=noise, steps=_STEPS)
+    common = {"algorithm": algorithm, "env": env}
+    theirs = {**common, "settings": settings, "noise": noise, "steps": _STEPS}
     updates = "an update for every step" if frequency == 1 else "an update for every other step"
     widths = "×".join(map(str, settings["policy_kwargs"]["net_arch"]))
     return Row(
@@ -87,9 +85,9 @@ def _row(
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_training", "rate", *ours)),
-            Side("Stable-Baselines3", peer("sb3_off_policy", *flags(library="sb3"), *theirs), peer="sb3"),
-            Side("SBX", peer("sb3_off_policy", *flags(library="sbx"), *theirs), peer="sb3"),
+            own("rollax", "rollax_training.iterations", {**common, "measure": "rate", "config": config}),
+            peer("Stable-Baselines3", "sb3.off_policy", {**theirs, "library": "sb3"}),
+            peer("SBX", "sb3.off_policy", {**theirs, "library": "sbx"}),
         ),
         targets=(Against("Stable-Baselines3", at_least[0]), Against("SBX", at_least[1])),
         rounds=5,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from benchmarks.measure import Against, Row
-from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import own, peer
 
 _ROWS = 100_000
 _NETWORKS = {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"}
@@ -20,7 +17,7 @@ _DEPENDS = {
 
 def offline_rows() -> tuple[Row, ...]:
     """Returns the benchmarks against d3rlpy: updates of four algorithms from the same file, and reading it."""
-    read = flags(work="read", rows=1_000_000)
+    read = {"rows": 1_000_000}
     return (
         *(_updates(algorithm) for algorithm in ("BC", "IQL", "CQL", "TD3BC")),
         Row(
@@ -28,26 +25,22 @@ def offline_rows() -> tuple[Row, ...]:
             work="read a D4RL file of 1M rows of Pendulum's shapes in episodes of 200",
             unit="rows/s",
             better="more",
-            sides=(
-                Side("rollax", own("rollax_offline", *read)),
-                Side("d3rlpy", peer("d3rlpy_offline", *read), peer="d3rlpy"),
-            ),
+            sides=(own("rollax", "rollax_training.reading", read), peer("d3rlpy", "d3rlpy.reading", read)),
             targets=(Against("d3rlpy", 1.0),),
         ),
     )
 
 
 def _updates(algorithm: str) -> Row:
-    common = flags(work="updates", algorithm=algorithm, rows=_ROWS)
-    ours = (*common, *flags(config=json.dumps({"model": _NETWORKS})))
+    common = {"algorithm": algorithm, "rows": _ROWS}
     return Row(
         name=f"offline_{algorithm.lower()}",
         work=f"{algorithm} from a D4RL file of 100,000 rows of Pendulum's shapes: batch 256, 256×256 relu",
         unit="updates/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_offline", *ours)),
-            Side("d3rlpy", peer("d3rlpy_offline", *common), peer="d3rlpy"),
+            own("rollax", "rollax_training.recorded_updates", {**common, "config": {"model": _NETWORKS}}),
+            peer("d3rlpy", "d3rlpy.recorded_updates", common),
         ),
         targets=(Against("d3rlpy", 2.0),),
         notes="each library's own defaults beside batch and networks, which are equal; the draw of the batch included"

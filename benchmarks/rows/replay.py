@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from benchmarks.measure import Against, Row
-from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import own, peer
 
 
 def replay_rows() -> tuple[Row, ...]:
     """Returns the benchmarks of the prioritized buffer, with and without adding rows."""
-    return (_prioritized("all"), _prioritized("sample"))
+    return (_prioritized(adds=True), _prioritized(adds=False))
 
 
-def _prioritized(work: str) -> Row:
-    settings = flags(work=work)
-    rllib = "rllib_replay"
+def _prioritized(*, adds: bool) -> Row:
+    settings = {"adds": adds}
     return Row(
-        name="replay_prioritized" if work == "all" else "replay_prioritized_sample",
+        name="replay_prioritized" if adds else "replay_prioritized_sample",
         work="a full prioritized buffer of 1M transitions of CartPole's shapes: "
-        + ("add 512, sample 512, " if work == "all" else "sample 512, ")
+        + ("add 512, sample 512, " if adds else "sample 512, ")
         + "update the priorities of 512",
         unit="transitions/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_replay", *settings)),
-            Side("Tianshou", peer("tianshou_replay", *settings), peer="tianshou"),
-            Side("RLlib, episodes", peer(rllib, *settings, *flags(buffer="episodes")), peer="rllib"),
-            Side("RLlib, timesteps", peer(rllib, *settings, *flags(buffer="timesteps")), peer="rllib"),
+            own("rollax", "rollax_replay.prioritized", settings),
+            peer("Tianshou", "tianshou.replay", settings),
+            peer("RLlib, episodes", "rllib.replay", {**settings, "buffer": "episodes"}),
+            peer("RLlib, timesteps", "rllib.replay", {**settings, "buffer": "timesteps"}),
         ),
         # Without adding rows, Numba's tree and NumPy's are equally fast, so the ratio is only reported.
         targets=(
-            Against("Tianshou", 1.0 if work == "all" else None),
+            Against("Tianshou", 1.0 if adds else None),
             Against("RLlib, episodes", 5.0),
             Against("RLlib, timesteps", 5.0),
         ),

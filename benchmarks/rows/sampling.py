@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from benchmarks.measure import Against, Bound, Row
 from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import own, peer
 
 _AHEAD = (Against("raw loop"), Against("Stable-Baselines3", 1.0), Against("RLlib", 1.0))
 
@@ -36,17 +34,17 @@ def sampling_rows() -> tuple[Row, ...]:
 
 def _sampling(env: str, num_envs: int, targets: tuple[Against, ...]) -> Row:
     """Returns sampling of copies of `env` with a policy, against a raw loop over the same copies, SB3 and RLlib."""
-    settings = flags(env=env, num_envs=num_envs, fragment=max(128, 1024 // num_envs))
+    settings = {"env": env, "num_envs": num_envs, "fragment": max(128, 1024 // num_envs)}
     return Row(
         name=f"sampling_{env.split('-')[0].lower()}_{num_envs}",
         work=f"sampling {env}, {num_envs} sub-envs, 64×64 tanh actor and critic, one process",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_sampling", *settings)),
-            Side("raw loop", own("raw_loop", *settings)),
-            Side("Stable-Baselines3", peer("sb3_sampling", *settings), peer="sb3"),
-            Side("RLlib", peer("rllib_sampling", *settings), peer="rllib"),
+            own("rollax", "rollax_sampling.copies", settings),
+            own("raw loop", "raw.loop", settings),
+            peer("Stable-Baselines3", "sb3.sampling", settings),
+            peer("RLlib", "rllib.sampling", settings),
         ),
         targets=targets,
         notes="The raw loop steps `gym.make` copies in turn with actions drawn beforehand. rollax's `sample()` and "
@@ -56,10 +54,10 @@ def _sampling(env: str, num_envs: int, targets: tuple[Against, ...]) -> Row:
 
 
 def _recurrent_sampling() -> Row:
-    settings = flags(env="CartPole-v1", num_envs=64, fragment=128)
+    settings = {"env": "CartPole-v1", "num_envs": 64, "fragment": 128}
 
     def side(name: str, **model: object) -> Side:
-        return Side(name, own("rollax_sampling", *settings, *flags(model=json.dumps(model))))
+        return own(name, "rollax_sampling.copies", {**settings, "model": model})
 
     return Row(
         name="sampling_recurrent_64",
@@ -80,15 +78,15 @@ def _recurrent_sampling() -> Row:
 
 
 def _native_sampling() -> Row:
-    settings = flags(env="CartPole-v1", num_envs=64, fragment=128)
+    settings = {"env": "CartPole-v1", "num_envs": 64, "fragment": 128}
     return Row(
         name="sampling_cartpole_native_64",
         work="sampling Gymnasium's native vector CartPole, 64 copies, 64×64 tanh actor and critic",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_sampling", "--native", *settings)),
-            Side("raw vector env", own("raw_vector", *settings)),
+            own("rollax", "rollax_sampling.copies", {**settings, "native": True}),
+            own("raw vector env", "raw.vector", settings),
         ),
         targets=(Against("raw vector env", 0.30),),
         notes='Both sides step `gym.make_vec("CartPole-v1", 64, vectorization_mode="vector_entry_point")`. It uses a '
@@ -97,15 +95,15 @@ def _native_sampling() -> Row:
 
 
 def _multi_agent() -> Row:
-    settings = flags(num_agents=100, fragment=200)
+    settings = {"num_agents": 100, "fragment": 200}
     return Row(
         name="sampling_100_agents",
         work="sampling 100 agents of one `MultiAgentEnv` that costs nothing to step, one shared 64×64 tanh policy",
         unit="agent steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_multi_agent", *settings)),
-            Side("RLlib", peer("rllib_multi_agent", *settings), peer="rllib"),
+            own("rollax", "rollax_sampling.free_agents", settings),
+            peer("RLlib", "rllib.free_agents", settings),
         ),
         targets=(Against("RLlib", 15.0), Bound("rollax", "at least", 150_000)),
         notes="Both sides get the same prepared dicts. RLlib's `MultiAgentEnvRunner` computes no values or advantages "
@@ -114,7 +112,7 @@ def _multi_agent() -> Row:
 
 
 def _external(*, threads: bool) -> Row:
-    settings = flags(episodes=256, fragment=8192) + (("--threads",) if threads else ())
+    settings = {"episodes": 256, "fragment": 8192, "threads": threads}
     return Row(
         name="sampling_external_threads" if threads else "sampling_external",
         work="sampling an `ExternalEnv` of 256 concurrent episodes that cost nothing, "
@@ -122,7 +120,7 @@ def _external(*, threads: bool) -> Row:
         + ", 64×64 tanh actor and critic",
         unit="actions/s",
         better="more",
-        sides=(Side("rollax", own("rollax_external", *settings)),),
+        sides=(own("rollax", "rollax_sampling.external", settings),),
         targets=(Bound("rollax", "at least", 8_000 if threads else 40_000),),
         notes="Each episode logs a reward of 1 after every action and ends after 200. The side notes how many actions "
         "came out of one forward pass.",
@@ -130,7 +128,7 @@ def _external(*, threads: bool) -> Row:
 
 
 def _multi_agent_cartpole() -> Row:
-    settings = flags(num_agents=4, num_envs=16, fragment=128)
+    settings = {"num_agents": 4, "num_envs": 16, "fragment": 128}
     return Row(
         name="sampling_multi_agent_cartpole",
         work="sampling 16 copies of a `MultiAgentEnv` of 4 agents, each with a `CartPole-v1` of its own, 2 policies "
@@ -138,8 +136,8 @@ def _multi_agent_cartpole() -> Row:
         unit="agent steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_multi_agent_cartpole", *settings)),
-            Side("raw loop", own("raw_multi_agent_cartpole", *settings)),
+            own("rollax", "rollax_sampling.many_cartpoles", settings),
+            own("raw loop", "raw.many_cartpoles", settings),
         ),
         targets=(Against("raw loop", 0.4),),
         notes="The raw loop steps the same copies in turn with actions drawn beforehand. An agent leaves when its pole "
@@ -148,15 +146,15 @@ def _multi_agent_cartpole() -> Row:
 
 
 def _tic_tac_toe() -> Row:
-    settings = flags(num_envs=64, fragment=128)
+    settings = {"num_envs": 64, "fragment": 128}
     return Row(
         name="sampling_tic_tac_toe",
         work="sampling PettingZoo's AEC tic-tac-toe, 64 copies, one masked policy (64×64 tanh) on both sides",
         unit="agent steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_tic_tac_toe", *settings)),
-            Side("raw loop", own("raw_tic_tac_toe", *settings)),
+            own("rollax", "rollax_sampling.tic_tac_toe", settings),
+            own("raw loop", "raw.tic_tac_toe", settings),
         ),
         targets=(Against("raw loop", 0.5),),
         notes="The raw loop calls `last` and `step` on the same copies in turn and takes any free square.",
@@ -173,8 +171,8 @@ def _remote(*, lockstep: bool) -> Row:
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax, remote", own("rollax_remote", *flags(num_envs=8, sleep_ms=10, wait_ms=wait_ms))),
-            Side("one in the process", own("rollax_remote", *flags(num_envs=1, sleep_ms=10))),
+            own("rollax, remote", "rollax_sampling.sleeping", {"num_envs": 8, "sleep_ms": 10, "wait_ms": wait_ms}),
+            own("one in the process", "rollax_sampling.sleeping", {"num_envs": 1, "sleep_ms": 10}),
         ),
         targets=(Against("one in the process", at_least),),
         rounds=5,
@@ -183,15 +181,15 @@ def _remote(*, lockstep: bool) -> Row:
 
 
 def _pong_sampling() -> Row:
-    settings = flags(env="ALE/Pong-v5", num_envs=16, fragment=64)
+    settings = {"env": "ALE/Pong-v5", "num_envs": 16, "fragment": 64}
     return Row(
         name="pong_sampling",
         work="sampling ALE/Pong-v5 (84×84×4, ale-py's native vector env), 16 copies, PPO's convolutional policy",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_sampling", "--native", *settings)),
-            Side("raw vector env", own("raw_vector", *settings)),
+            own("rollax", "rollax_sampling.copies", {**settings, "native": True}),
+            own("raw vector env", "raw.vector", settings),
         ),
         targets=(Against("raw vector env"),),
         rounds=5,
@@ -200,15 +198,15 @@ def _pong_sampling() -> Row:
 
 
 def _atari_vector() -> Row:
-    settings = flags(env="ALE/Pong-v5", num_envs=16, fragment=32)
+    settings = {"env": "ALE/Pong-v5", "num_envs": 16, "fragment": 32}
     return Row(
         name="atari_vector",
         work="stepping ALE/Pong-v5 (84×84×4), 16 copies, through ale-py's native vector env and one by one",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("native vector env", own("atari_raw", *settings)),
-            Side("one by one", own("atari_raw", "--one-by-one", *settings)),
+            own("native vector env", "raw.atari", {**settings, "native": True}),
+            own("one by one", "raw.atari", {**settings, "native": False}),
         ),
         targets=(Against("one by one", 1.7),),
         rounds=5,

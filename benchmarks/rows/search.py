@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.measure import Against, Row
-from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import own, peer
 
 _DIRECTIONS = 32
 
@@ -15,16 +14,16 @@ def search_rows(*, quick: bool) -> tuple[Row, ...]:
 
 
 def _cartpole(warm_up: int) -> Row:
-    settings = flags(env="CartPole-v1", directions=_DIRECTIONS, warm_up=warm_up)
+    settings = {"env": "CartPole-v1", "directions": _DIRECTIONS, "warm_up": warm_up}
     return Row(
         name="ars_cartpole",
         work="ARS V2 on CartPole-v1, linear policy, 32 directions, whole iterations, one process",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_search", *settings, *flags(num_envs=64))),
-            Side("bare loop", peer("torch_search_loop", *settings), peer="sb3"),
-            Side("sb3-contrib", peer("sb3_ars", *settings), peer="sb3"),
+            own("rollax", "rollax_search.iterations", {**settings, "num_envs": 64}),
+            peer("bare loop", "sb3.bare_search", settings),
+            peer("sb3-contrib", "sb3.ars", settings),
         ),
         targets=(Against("bare loop", 4.0), Against("sb3-contrib", 3.0)),
         rounds=5,
@@ -36,15 +35,15 @@ def _cartpole(warm_up: int) -> Row:
 
 
 def _half_cheetah() -> Row:
-    settings = flags(env="HalfCheetah-v5", num_envs=64)
+    settings = {"env": "HalfCheetah-v5", "num_envs": 64}
     return Row(
         name="ars_halfcheetah",
         work="ARS V2 on HalfCheetah-v5, linear policy, 32 directions, whole iterations, one process",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_search", *settings, *flags(directions=_DIRECTIONS, warm_up=1))),
-            Side("raw loop", own("raw_loop", *settings, *flags(fragment=250))),
+            own("rollax", "rollax_search.iterations", {**settings, "directions": _DIRECTIONS, "warm_up": 1}),
+            own("raw loop", "raw.loop", {**settings, "fragment": 250}),
         ),
         targets=(Against("raw loop", 0.7),),
         rounds=5,

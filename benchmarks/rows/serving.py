@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarks.measure import Against, Bound, Row
 from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own
+from benchmarks.rows.commands import own
 
 _NOTES = (
     "One process of clients on one core, the server on the other; the policy is 64×64 for CartPole. Echo: the same "
@@ -35,32 +37,31 @@ def _batch(transport: str) -> Row:
 
 
 def _pickled() -> Row:
-    clients = {"clients": 16}
     return Row(
         name="serving_pickled",
         work="16 clients, each with one request at a time",
         unit="actions/s",
         better="more",
         sides=(
-            Side("rollax, WebSockets", own("rollax_serving", *flags(service="policy", transport="json", **clients))),
-            Side("pickled HTTP", own("rollax_serving", *flags(service="pickled", transport="pickled", **clients))),
+            _side("rollax, WebSockets", "policy", transport="json", clients=16),
+            _side("pickled HTTP", "pickled", transport="pickled", clients=16),
         ),
         targets=(Against("pickled HTTP", 2.0),),
-        notes="Pickled HTTP: the design of RLlib's former policy server (`benchmarks/pickled_server.py`), rebuilt with "
-        "the same policy behind it. Ray 2.60 has no such server any more.",
+        notes="Pickled HTTP: the design of RLlib's former policy server (`benchmarks/serving/pickled.py`), rebuilt "
+        "with the same policy behind it. Ray 2.60 has no such server any more.",
     )
 
 
 def _learning() -> Row:
-    arguments = flags(transport="json", clients=8, play=1, percentile=99)
+    settings = {"transport": "json", "clients": 8, "play": True, "percentile": 99}
     return Row(
         name="serving_learning",
         work="8 clients play episodes over WebSockets while PPO learns from them: 99 % of the answers take at most",
         unit="ms",
         better="less",
         sides=(
-            Side("learns", own("rollax_serving", *flags(service="learn"), *arguments)),
-            Side("does not learn", own("rollax_serving", *flags(service="policy"), *arguments)),
+            _side("learns", "learn", **settings),
+            _side("does not learn", "policy", **settings),
         ),
         targets=(Bound("learns", "at most", 50.0), Against("does not learn", None)),
         notes="PPO updates every 1,000 steps, on the core of the server.",
@@ -74,21 +75,20 @@ def _row(
     limit: tuple[str, float],
     *,
     at_least: float | None = None,
-    transport: str = "json",
-    clients: int = 1,
-    **settings: int,
+    **settings: Any,
 ) -> Row:
-    arguments = flags(transport=transport, clients=clients, **settings)
+    load = {"transport": "json", "clients": 1, **settings}
     sense, number = limit
     return Row(
         name=name,
         work=work,
         unit=unit,
         better="less" if sense == "at most" else "more",
-        sides=(
-            Side("rollax", own("rollax_serving", *flags(service="policy"), *arguments)),
-            Side("echo", own("rollax_serving", *flags(service="echo"), *arguments)),
-        ),
+        sides=(_side("rollax", "policy", **load), _side("echo", "echo", **load)),
         targets=(Bound("rollax", "at most" if sense == "at most" else "at least", number), Against("echo", at_least)),
         notes=_NOTES if name == "serving_p50" else "",
     )
+
+
+def _side(name: str, service: str, **settings: Any) -> Side:
+    return own(name, "rollax_serving.load", {"service": service, **settings})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.measure import Against, Bound, Row
 from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import own, peer
 
 _FINISHED = r'"event": "finished"'
 _RESULT_LINE = r"^iteration 1\b"
@@ -31,9 +30,8 @@ def _recurrent_iteration() -> Row:
     config = {"num_envs_per_worker": 64, "train_batch_size": 8192, "sgd_minibatch_size": 512, "num_sgd_iter": 10}
 
     def side(name: str, **model: object) -> Side:
-        model = {"fcnet_hiddens": [64, 64], **model}
-        settings = flags(env="CartPole-v1", config=json.dumps({**config, "model": model}))
-        return Side(name, own("rollax_training", "duration", *settings))
+        full = {**config, "model": {"fcnet_hiddens": [64, 64], **model}}
+        return own(name, "rollax_training.iterations", {"measure": "duration", "env": "CartPole-v1", "config": full})
 
     return Row(
         name="ppo_iteration_recurrent",
@@ -52,18 +50,24 @@ def _recurrent_iteration() -> Row:
 
 
 def _ppo_run(steps: int) -> Row:
-    settings = flags(env="CartPole-v1", steps=steps)
+    settings = {"env": "CartPole-v1", "steps": steps}
+
+    def side(name: str, library: str, cache: Literal["cold", "warm"] = "cold") -> Side:
+        if library == "rollax":
+            return own(name, "rollax_training.ppo_run", settings, until=_FINISHED, cache=cache)
+        return peer(name, "sb3.ppo_run", {**settings, "library": library}, until=_FINISHED, cache=cache)
+
     return Row(
         name="ppo_100k",
         work=f"PPO, {steps // 1000}k steps of CartPole-v1 at RL Zoo's settings, whole process with compilation",
         unit="s",
         better="less",
         sides=(
-            Side("rollax", own("rollax_ppo_run", *settings), until=_FINISHED),
-            Side("Stable-Baselines3", peer("sb3_ppo_run", "--library", "sb3", *settings), peer="sb3", until=_FINISHED),
-            Side("SBX", peer("sb3_ppo_run", "--library", "sbx", *settings), peer="sb3", until=_FINISHED),
-            Side("rollax, warm cache", own("rollax_ppo_run", *settings), until=_FINISHED, cache="warm"),
-            Side("SBX, warm cache", peer("sb3_ppo_run", "--library", "sbx", *settings), "sb3", _FINISHED, "warm"),
+            side("rollax", "rollax"),
+            side("Stable-Baselines3", "sb3"),
+            side("SBX", "sbx"),
+            side("rollax, warm cache", "rollax", "warm"),
+            side("SBX, warm cache", "sbx", "warm"),
         ),
         targets=(Against("Stable-Baselines3", 4.0), Against("SBX", 2.2)),
         rounds=3,
@@ -91,17 +95,24 @@ def _rllib_settings(width: int) -> dict[str, Any]:
     }
 
 
+def _peer_settings(width: int) -> dict[str, Any]:
+    """The same for the other libraries."""
+    sizes = {"num_envs": 8, "train_batch": 4000, "minibatch": 128, "epochs": 30}
+    return {"env": "CartPole-v1", **sizes, "width": width}
+
+
 def _ppo_iteration(width: int) -> Row:
-    config = _rllib_settings(width)
-    own_side = own("rollax_training", "duration", *flags(env="CartPole-v1", config=json.dumps(config)))
-    settings = flags(env="CartPole-v1", num_envs=8, train_batch=4000, minibatch=128, epochs=30, width=width)
+    ours = {"measure": "duration", "env": "CartPole-v1", "config": _rllib_settings(width)}
     return Row(
         name=f"ppo_iteration_{width}",
         work="a PPO iteration after the first: CartPole-v1, train batch 4000, minibatch 128, 30 epochs, "
         f"{width}×{width} tanh",
         unit="s",
         better="less",
-        sides=(Side("rollax", own_side), Side("RLlib", peer("rllib_ppo_iteration", *settings), peer="rllib")),
+        sides=(
+            own("rollax", "rollax_training.iterations", ours),
+            peer("RLlib", "rllib.ppo_iteration", _peer_settings(width)),
+        ),
         targets=(Against("RLlib", 10.0),),
         rounds=5,
         notes="RLlib's default loss on both sides, 8 sub-envs, separate actor and critic, sampling and learning in one "
@@ -110,8 +121,7 @@ def _ppo_iteration(width: int) -> Row:
 
 
 def _torch_ppo_iteration(width: int) -> Row:
-    own_side = own("rollax_torch_ppo", *flags(env="CartPole-v1", config=json.dumps(_rllib_settings(width))))
-    settings = flags(env="CartPole-v1", num_envs=8, train_batch=4000, minibatch=128, epochs=30, width=width)
+    ours = {"env": "CartPole-v1", "config": _rllib_settings(width)}
     return Row(
         name=f"torch_ppo_iteration_{width}",
         work="a PPO iteration after the first, of a policy in PyTorch: CartPole-v1, train batch 4000, minibatch 128, "
@@ -119,9 +129,9 @@ def _torch_ppo_iteration(width: int) -> Row:
         unit="s",
         better="less",
         sides=(
-            Side("rollax", own_side),
-            Side("RLlib", peer("rllib_ppo_iteration", *settings), peer="rllib"),
-            Side("Stable-Baselines3", peer("sb3_ppo_iteration", *settings), peer="sb3"),
+            own("rollax", "rollax_torch_ppo.iterations", ours),
+            peer("RLlib", "rllib.ppo_iteration", _peer_settings(width)),
+            peer("Stable-Baselines3", "sb3.ppo_iteration", _peer_settings(width)),
         ),
         targets=(Against("RLlib", 1.5), Against("Stable-Baselines3", 1.0)),
         rounds=5,
@@ -150,13 +160,13 @@ def _first_line() -> Row:
 
 def _memory(iterations: int) -> Row:
     config = {"num_envs_per_worker": 8, "rollout_fragment_length": 128, "train_batch_size": 1024, "num_sgd_iter": 4}
-    settings = flags(env="CartPole-v1", config=json.dumps(config), warm_up=50, iterations=iterations)
+    settings = {"measure": "memory", "env": "CartPole-v1", "config": config, "warm_up": 50, "count": iterations}
     return Row(
         name="memory",
         work=f"growth of resident memory over {iterations} PPO iterations after 50 of warm-up",
         unit="%",
         better="less",
-        sides=(Side("rollax", own("rollax_training", "memory", *settings)),),
+        sides=(own("rollax", "rollax_training.iterations", settings),),
         targets=(Bound("rollax", "at most", 1.0),),
         rounds=1,
     )
@@ -173,15 +183,15 @@ def _pong_training() -> Row:
         "entropy_coeff": 0.01,
         "model": {"vf_share_layers": True},
     }
-    training = flags(env="ALE/Pong-v5", config=json.dumps(config), native_envs=16)
+    training = {"measure": "rate", "env": "ALE/Pong-v5", "config": config, "native_envs": 16}
     return Row(
         name="pong_training",
         work="PPO on ALE/Pong-v5 (84×84×4, ale-py's native vector env), 16 copies: sampling and learning",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_training", "rate", *training)),
-            Side("raw vector env", own("raw_vector", *flags(env="ALE/Pong-v5", num_envs=16, fragment=64))),
+            own("rollax", "rollax_training.iterations", training),
+            own("raw vector env", "raw.vector", {"env": "ALE/Pong-v5", "num_envs": 16, "fragment": 64}),
         ),
         targets=(Against("raw vector env"),),
         rounds=3,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 from benchmarks.measure import Against, Bound, Row
 from benchmarks.processes import Side
-from benchmarks.rows.commands import flags, own, peer
+from benchmarks.rows.commands import own, peer
 
 DRIVER_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 DRIVER_ACTORS = (1, 8)  # each side is a separate Ray cluster, and all run at the same time
@@ -33,17 +33,16 @@ def worker_rows() -> tuple[Row, ...]:
 
 def _asynchronous(algorithm: str, ahead_of_sample_factory: float | None) -> Row:
     config = {"num_workers": 2, "num_envs_per_worker": 16, "model": _MODEL, "ray_address": "local"}
-    settings = flags(algorithm=algorithm, env="CartPole-v1", config=json.dumps(config))
-    shared = flags(env="CartPole-v1", num_workers=2, num_envs=16)
+    shared = {"env": "CartPole-v1", "num_workers": 2, "num_envs": 16}
     return Row(
         name=f"{algorithm.lower()}_cartpole",
         work=f"{algorithm} on CartPole-v1, 2 workers of 16 sub-envs, 64×64 tanh actor and critic: steps trained on",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_training", "rate", *settings)),
-            Side("RLlib", peer("rllib_async", *flags(algorithm=algorithm), *shared), peer="rllib"),
-            Side("Sample Factory", peer("sample_factory_appo", *shared), peer="sf"),
+            _training("rollax", "CartPole-v1", config, algorithm),
+            peer("RLlib", "rllib.asynchronous", {**shared, "algorithm": algorithm}),
+            peer("Sample Factory", "sample_factory.appo", shared),
         ),
         targets=(Against("RLlib", 4.0), Against("Sample Factory", ahead_of_sample_factory)),
         rounds=3,
@@ -74,9 +73,16 @@ def _apex() -> Row:
         "model": _MODEL,
         "ray_address": "local",
     }
-    shared = flags(env="CartPole-v1", num_workers=2, num_envs=8, fragment=fragment, batch=batch)
-    replay = flags(updates_per_step=updates_per_step, buffer_size=buffer_size, n_step=n_step)
-    settings = flags(algorithm="APEX", env="CartPole-v1", config=json.dumps(config))
+    theirs = {
+        "env": "CartPole-v1",
+        "num_workers": 2,
+        "num_envs": 8,
+        "fragment": fragment,
+        "batch": batch,
+        "updates_per_step": updates_per_step,
+        "buffer_size": buffer_size,
+        "n_step": n_step,
+    }
     return Row(
         name="apex_cartpole",
         work="Ape-X DQN on CartPole-v1, 2 workers of 8 sub-envs, 2 replay shards, 64×64 tanh, a prioritized update of "
@@ -84,8 +90,8 @@ def _apex() -> Row:
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_training", "rate", *settings)),
-            Side("RLlib", peer("rllib_dqn", *shared, *replay), peer="rllib"),
+            _training("rollax", "CartPole-v1", config, "APEX"),
+            peer("RLlib", "rllib.dqn", theirs),
         ),
         targets=(Against("RLlib", 3.0),),
         rounds=3,
@@ -94,6 +100,11 @@ def _apex() -> Row:
         "prioritized buffer in the driver's process; as many updates for each step. rollax draws for 16 updates at "
         "once.",
     )
+
+
+def _training(name: str, env: str, config: dict[str, Any], algorithm: str = "PPO") -> Side:
+    settings = {"measure": "rate", "algorithm": algorithm, "env": env, "config": config}
+    return own(name, "rollax_training.iterations", settings)
 
 
 def _two_workers() -> Row:
@@ -107,8 +118,7 @@ def _two_workers() -> Row:
     }
 
     def side(name: str, **further: object) -> Side:
-        settings = flags(env="benchmarks.sleeping_env:SleepingEnv", config=json.dumps({**config, **further}))
-        return Side(name, own("rollax_training", "rate", *settings))
+        return _training(name, "benchmarks.environments:SleepingEnv", {**config, **further})
 
     return Row(
         name="ppo_two_workers",
@@ -125,15 +135,15 @@ def _two_workers() -> Row:
 
 
 def _gather_cartpole() -> Row:
-    settings = flags(env="CartPole-v1", num_envs=64, fragment=128)
+    settings = {"env": "CartPole-v1", "num_envs": 64, "fragment": 128}
     return Row(
         name="gather_cartpole",
         work="sampling CartPole-v1 with 2 workers of 64 sub-envs, weights broadcast in every round, nothing learned",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_gather", *settings, *flags(num_workers=2))),
-            Side("raw loop", own("raw_loop", *settings)),
+            own("rollax", "rollax_workers.gather", {**settings, "num_workers": 2}),
+            own("raw loop", "raw.loop", settings),
         ),
         targets=(Against("raw loop", 1.0),),
         notes="64×64 tanh actor and critic. The raw loop is one process.",
@@ -141,10 +151,10 @@ def _gather_cartpole() -> Row:
 
 
 def _gather_pendulum() -> Row:
-    settings = flags(env="Pendulum-v1", num_envs=64, fragment=128)
+    settings = {"env": "Pendulum-v1", "num_envs": 64, "fragment": 128}
 
     def side(name: str, workers: int) -> Side:
-        return Side(name, own("rollax_gather", *settings, *flags(num_workers=workers)))
+        return own(name, "rollax_workers.gather", {**settings, "num_workers": workers})
 
     return Row(
         name="gather_pendulum",
@@ -159,16 +169,12 @@ def _gather_pendulum() -> Row:
 
 
 def _broadcast() -> Row:
-    settings = flags(num_workers=8)
     return Row(
         name="weights_broadcast",
         work="broadcasting 10 MB of weights to 8 workers, until each has returned one step",
         unit="s",
         better="less",
-        sides=(
-            Side("rollax", own("rollax_broadcast", "duration", *settings)),
-            Side("an argument of each call", own("rollax_broadcast", "duration", "--one-by-one", *settings)),
-        ),
+        sides=_broadcasts("duration"),
         targets=(Against("an argument of each call"),),
         rounds=9,
         notes="8 workers on 2 cores: most of the time is spent in the workers, which copy the weights and run the "
@@ -177,25 +183,29 @@ def _broadcast() -> Row:
 
 
 def _broadcast_puts() -> Row:
-    settings = flags(num_workers=8)
     return Row(
         name="weights_broadcast_puts",
         work="broadcasting 10 MB of weights to 8 workers: objects created in Ray's object store",
         unit="objects",
         better="less",
-        sides=(
-            Side("rollax", own("rollax_broadcast", "puts", *settings)),
-            Side("an argument of each call", own("rollax_broadcast", "puts", "--one-by-one", *settings)),
-        ),
+        sides=_broadcasts("puts"),
         targets=(Bound("rollax", "at most", 1.0),),
         rounds=3,
     )
 
 
+def _broadcasts(measure: str) -> tuple[Side, Side]:
+    settings = {"measure": measure, "num_workers": 8}
+    return (
+        own("rollax", "rollax_workers.broadcast", settings),
+        own("an argument of each call", "rollax_workers.broadcast", {**settings, "one_by_one": True}),
+    )
+
+
 def _driver(workers: tuple[int, ...], *, ray: bool) -> Row:
     def side(count: int) -> Side:
-        settings = (*flags(num_workers=count, fragment=DRIVER_FRAGMENT), *(["--ray"] if ray else []))
-        return Side(_workers(count), own("rollax_driver", *settings))
+        settings = {"num_workers": count, "fragment": DRIVER_FRAGMENT, "ray": ray}
+        return own(_workers(count), "rollax_workers.driver", settings)
 
     first, last = workers[0], workers[-1]
     kind = "Ray actors" if ray else "workers in its process"

@@ -1,37 +1,52 @@
-"""Iterations of rollax's ARS in one process, after some that make the episodes long."""
+"""rollax's ARS in one process."""
 
-import argparse
-import json
+from __future__ import annotations
 
-from benchmarks.protocol import serve_rates, versions
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.protocol import Link, run, versions
+from rollax import ARSTrainer
 
 
-def main() -> None:
-    """Serves rounds of whole iterations."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--env", required=True)
-    parser.add_argument("--num-envs", type=int, required=True)
-    parser.add_argument("--directions", type=int, required=True)
-    parser.add_argument("--warm-up", type=int, required=True, help="iterations before the first round")
-    parser.add_argument("--hiddens", type=json.loads, default=[], help="JSON: widths of hidden layers")
-    args = parser.parse_args()
-
-    from rollax import ARSTrainer
-
+def iterations(link: Link, env: str, num_envs: int, directions: int, warm_up: int, hiddens: Sequence[int] = ()) -> None:
+    """Whole iterations, after some (`warm_up`) that make the episodes long."""
     config = {
-        "num_directions": args.directions,
-        "num_envs_per_worker": args.num_envs,
-        "model": {"fcnet_hiddens": args.hiddens},
+        "num_directions": directions,
+        "num_envs_per_worker": num_envs,
+        "model": {"fcnet_hiddens": hiddens},
         "seed": 0,
     }
-    trainer = ARSTrainer(env=args.env, config=config)
-    for _ in range(args.warm_up):
+    trainer = ARSTrainer(env=env, config=config)
+    for _ in range(warm_up):
         trainer.train()
-    serve_rates(
+    link.serve_rates(
         lambda: trainer.train()["timesteps_this_iter"],
         versions=versions("rollax", "jax", "gymnasium", "mujoco", "numpy"),
     )
 
 
+def curve(
+    link: Link, env: str, settings: Mapping[str, Any], budget: int, evaluations: int, episodes: int, seed: int
+) -> None:
+    """Greedy evaluations of so many episodes at equal intervals during the search, as a list of (steps, score)."""
+    config = {
+        **settings,
+        "num_envs_per_worker": 2 * settings["num_directions"],
+        "evaluation_num_episodes": episodes,
+        "seed": seed,
+    }
+    points = []
+    with ARSTrainer(env, config) as trainer:
+        for number in range(1, evaluations + 1):
+            steps = 0
+            while steps < budget * number // evaluations:
+                steps = trainer.train()["timesteps_total"]
+            points.append((steps, trainer.evaluate()["episode_reward_mean"]))
+            print(f"{env} seed {seed}: {points[-1]}", file=sys.stderr, flush=True)
+    link.send(answer=points)
+
+
 if __name__ == "__main__":
-    main()
+    run(iterations, curve)

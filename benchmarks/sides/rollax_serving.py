@@ -3,47 +3,53 @@
 The server is a separate process on one core; this process has all clients, on the other core.
 """
 
-import argparse
+from __future__ import annotations
+
 import statistics
 import subprocess
 import sys
 
-from benchmarks.protocol import Link, versions
-from benchmarks.serving_load import Load
-from benchmarks.serving_server import keep_to_core
+from benchmarks.protocol import Link, run, versions
+from benchmarks.serving.load import Load, Transport
+from benchmarks.serving.server import keep_to_core
 
 _WARM_UP_S = 1.0
 _PERCENT = 100
 
 
-def main() -> None:
-    """Serves rounds."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--service", choices=("policy", "echo", "learn", "pickled"), required=True)
-    parser.add_argument("--transport", choices=("http", "json", "msgpack", "pickled"), required=True)
-    parser.add_argument("--clients", type=int, required=True)
-    parser.add_argument("--episodes", type=int, default=1, help="of each client, in one message")
-    parser.add_argument("--percentile", type=int, help="report this percentile of the latencies, not actions/s")
-    parser.add_argument("--play", type=int, default=0, help="1: whole episodes with rewards, as learning needs")
-    args = parser.parse_args()
+def load(
+    link: Link,
+    service: str,
+    transport: Transport,
+    clients: int,
+    episodes: int = 1,
+    percentile: int | None = None,
+    play: bool = False,
+) -> None:
+    """Puts a server under load.
+
+    Args:
+        service: "policy", "echo", "learn" or "pickled".
+        episodes: of each client, in one message.
+        percentile: report this percentile of the latencies, not actions/s.
+        play: whole episodes with rewards, as learning needs.
+    """
     keep_to_core(1)
-    command = [sys.executable, "-m", "benchmarks.serving_server", "--service", args.service, "--core", "0"]
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert server.stdin is not None
-    assert server.stdout is not None
-    link = Link()
-    load = Load(server.stdout.readline().strip(), args.transport, args.clients, args.episodes, play=bool(args.play))
-    load.run(_WARM_UP_S)
-    link.send(event="ready", facts={"versions": versions("rollax", "uvicorn", "websockets", "msgspec", "uvloop")})
-    for settings in link.rounds():
-        rate, latencies = load.run(settings["seconds"])
-        if args.percentile is not None:
-            rate = 1e3 * statistics.quantiles(latencies, n=_PERCENT)[args.percentile - 1]
-        link.send(event="round", value=rate)
-    load.close()
-    server.stdin.close()
-    server.wait()
+    command = [sys.executable, "-m", "benchmarks.serving.server", "--service", service, "--core", "0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        sent = Load(server.stdout.readline().strip(), transport, clients, episodes, play=play)
+        sent.run(_WARM_UP_S)
+
+        def measure(seconds: float) -> float:
+            rate, latencies = sent.run(seconds)
+            if percentile is None:
+                return rate
+            return 1e3 * statistics.quantiles(latencies, n=_PERCENT)[percentile - 1]
+
+        link.serve(measure, versions=versions("rollax", "uvicorn", "websockets", "msgspec", "uvloop"))
+        sent.close()
 
 
 if __name__ == "__main__":
-    main()
+    run(load)

@@ -1,12 +1,15 @@
 """PPO iterations of a policy in PyTorch: examples/torch_ppo.py with the KL penalty and value clipping of RLlib."""
 
-import argparse
-import json
+from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import torch
 from pydantic import Field
 
-from benchmarks.protocol import serve_durations, versions
-from examples.torch_ppo import TorchPPO, TorchPPOConfig, TorchPPOTrainer
+from benchmarks.protocol import Link, run, versions
+from examples.torch_ppo import TorchPPOConfig, TorchPPOPolicy, TorchPPOTrainer
 from rollax.torch.losses import clipped_surrogate, masked_mean, value_loss
 
 
@@ -17,7 +20,7 @@ class Config(TorchPPOConfig):
     vf_clip_param: float | None = Field(default=None, gt=0)
 
 
-class Policy(TorchPPO):
+class Policy(TorchPPOPolicy):
     """The KL penalty has a constant weight instead of an adaptive one."""
 
     config_class = Config
@@ -41,17 +44,10 @@ class OwnTrainer(TorchPPOTrainer):
     policy_class = Policy
 
 
-def main() -> None:
-    """Serves the durations of iterations."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--env", required=True)
-    parser.add_argument("--config", type=json.loads, required=True, help="the trainer's config, as JSON")
-    args = parser.parse_args()
-
-    import torch
-
-    trainer = OwnTrainer(env=args.env, config=args.config | {"seed": 0, "device": "cpu"})
-    serve_durations(
+def iterations(link: Link, env: str, config: Mapping[str, Any]) -> None:
+    """Durations of iterations."""
+    trainer = OwnTrainer(env=env, config={**config, "seed": 0, "device": "cpu"})
+    link.serve_durations(
         trainer.train,
         warm_up=1,
         threads=torch.get_num_threads(),
@@ -61,4 +57,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(iterations)

@@ -1,64 +1,135 @@
-"""Training iterations of one algorithm: their duration, their rate, or the growth of memory over many of them."""
+"""Training with rollax: iterations of any algorithm, a whole run of PPO, and learning from recorded data.
 
-import argparse
-import json
-from collections.abc import Callable
+rollax is imported by the functions, because the time of the whole run begins with the start of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
 from typing import Any
 
-import psutil
+from benchmarks.protocol import Link, run, versions
 
-from benchmarks.protocol import Link, serve_durations, serve_rates, versions
-from benchmarks.sides.native import make_native
+_BATCH, _UPDATES = 256, 100  # rows of an update from recorded data; updates of one call
 
 
-def main() -> None:
-    """Serves rounds of the requested measure."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("measure", choices=["duration", "rate", "memory"])
-    parser.add_argument("--algorithm", default="PPO")
-    parser.add_argument("--env", required=True)
-    parser.add_argument("--config", type=json.loads, required=True, help="the trainer's config, as JSON")
-    parser.add_argument("--native-envs", type=int, default=0, help="this many copies in one native vector env")
-    parser.add_argument("--warm-up", type=int, default=1)
-    parser.add_argument("--iterations", type=int, default=300)
-    args = parser.parse_args()
+def iterations(
+    link: Link,
+    measure: str,
+    env: str,
+    config: Mapping[str, Any],
+    algorithm: str = "PPO",
+    native_envs: int = 0,
+    warm_up: int = 1,
+    count: int = 300,
+) -> None:
+    """Trains with one algorithm.
 
+    Args:
+        measure: "duration" and "rate" of iterations, or the growth of "memory".
+        native_envs: this many copies in one native vector env.
+        warm_up: iterations before the first duration, or before memory is compared.
+        count: iterations between which memory is compared.
+    """
+    from benchmarks.environments import make_native
     from rollax.algorithms.registry import get_trainer_class
 
-    env = (lambda _context: make_native(args.env, args.native_envs)) if args.native_envs else args.env
-    trainer = get_trainer_class(args.algorithm)(env=env, config=args.config | {"seed": 0})
-    workers = args.config.get("num_workers", 0)
+    source = (lambda _context: make_native(env, native_envs)) if native_envs else env
+    trainer = get_trainer_class(algorithm)(env=source, config={**config, "seed": 0})
+    workers = config.get("num_workers", 0)
     installed = versions("rollax", *(["ray"] if workers else []), "jax", "flax", "gymnasium", "ale-py", "numpy")
-    if args.measure == "duration":
-        serve_durations(trainer.train, warm_up=args.warm_up, versions=installed)
-    elif args.measure == "rate":
-        lead_in = trainer.train if workers else None
-        serve_rates(lambda: trainer.train()["timesteps_this_iter"], lead_in=lead_in, versions=installed)
+    if measure == "duration":
+        link.serve_durations(trainer.train, warm_up=warm_up, versions=installed)
+    elif measure == "rate":
+        lead_in = {"lead_in": trainer.train} if workers else {}
+        link.serve_rates(lambda: trainer.train()["timesteps_this_iter"], **lead_in, versions=installed)
     else:
-        _serve_memory(trainer.train, args.warm_up, args.iterations, installed)
+        _serve_memory(link, trainer, warm_up, count, installed)
     trainer.stop()
 
 
-def _serve_memory(train: Callable[[], Any], warm_up: int, iterations: int, installed: dict[str, str]) -> None:
+def _serve_memory(link: Link, trainer: Any, warm_up: int, count: int, installed: dict[str, str]) -> None:
     """Reports the growth of resident memory in percent, between the maxima of ten iterations at start and end."""
-    link, process = Link(), psutil.Process()
+    import psutil
+
+    process = psutil.Process()
 
     def largest_of_ten() -> int:
         largest = 0
         for _ in range(10):
-            train()
+            trainer.train()
             largest = max(largest, process.memory_info().rss)
         return largest
 
     for _ in range(warm_up):
-        train()
+        trainer.train()
     before = largest_of_ten()
-    link.send(event="ready", facts={"versions": installed, "megabytes_before": round(before / 2**20, 1)})
-    for _ in link.rounds():
-        for _ in range(iterations - 10):
-            train()
-        link.send(event="round", value=100 * (largest_of_ten() / before - 1))
+
+    def growth_percent(_: float) -> float:
+        for _ in range(count - 10):
+            trainer.train()
+        return 100 * (largest_of_ten() / before - 1)
+
+    link.serve(growth_percent, versions=installed, megabytes_before=round(before / 2**20, 1))
+
+
+def ppo_run(link: Link, env: str, steps: int, seed: int = 0) -> None:
+    """A whole run at RL Zoo's CartPole settings, from the start of the process to the end of training.
+
+    It reports the end, then evaluates and reports the reward.
+    """
+    from rollax import PPOTrainer
+
+    config = {
+        "num_envs_per_worker": 8,
+        "rollout_fragment_length": 32,
+        "train_batch_size": 256,
+        "sgd_minibatch_size": 256,
+        "num_sgd_iter": 20,
+        "gamma": 0.98,
+        "lambda": 0.8,
+        "lr_schedule": [[0, 1e-3], [steps, 0.0]],
+        "clip_param_schedule": [[0, 0.2], [steps, 0.0]],
+        "entropy_coeff": 0.0,
+        "vf_loss_coeff": 0.5,
+        "grad_clip": 0.5,
+        "kl_coeff": 0.0,
+        "model": {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
+        "seed": seed,
+    }
+    trainer = PPOTrainer(env=env, config=config)
+    while trainer.train()["timesteps_total"] < steps:
+        pass
+    link.send(event="finished")
+    reward = trainer.evaluate(num_episodes=24)["episode_reward_mean"]
+    trainer.stop()
+    installed = versions("rollax", "jax", "flax", "gymnasium", "numpy")
+    link.send(event="facts", facts={"greedy_reward": reward, "versions": installed})
+
+
+def recorded_updates(link: Link, algorithm: str, rows: int, config: Mapping[str, Any]) -> None:
+    """Updates from a D4RL file."""
+    from benchmarks.data import d4rl_file
+    from rollax.algorithms.registry import get_trainer_class
+
+    common = {"input": str(d4rl_file(rows)), "updates_per_step": _UPDATES, "train_batch_size": _BATCH, "seed": 0}
+    with get_trainer_class(algorithm)(env="Pendulum-v1", config={**common, **config}) as trainer:
+        link.serve_rates(
+            lambda: trainer.train()["timesteps_this_iter"] / _BATCH,
+            versions=versions("rollax", "jax", "flax", "numpy", "h5py"),
+        )
+
+
+def reading(link: Link, rows: int) -> None:
+    """Reads a D4RL file."""
+    from benchmarks.data import d4rl_file
+    from rollax import open_dataset
+
+    path = d4rl_file(rows)
+    link.serve_rates(
+        lambda: sum(map(len, open_dataset(path).trajectories())), versions=versions("rollax", "numpy", "h5py")
+    )
 
 
 if __name__ == "__main__":
-    main()
+    run(iterations, ppo_run, recorded_updates, reading)

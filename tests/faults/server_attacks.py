@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
-from benchmarks.serving_load import frame
+from benchmarks.serving.load import frame
 
 HANDSHAKE = (
     "GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

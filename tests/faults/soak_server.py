@@ -168,7 +168,7 @@ def attacked(minutes: float, *, look_every: float, warm_up: float, learn: bool) 
     """
     token = secrets.token_urlsafe()
     service = "learn" if learn else "policy"
-    command = [sys.executable, "-m", "benchmarks.serving_server", "--service", service, "--token", token]
+    command = [sys.executable, "-m", "benchmarks.serving.server", "--service", service, "--token", token]
     command += ["--idle-timeout-s", str(IDLE_TIMEOUT_S), "--max-episodes", str(3 * _OPEN_EPISODES)]
     # It ends when its standard input is closed.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:

@@ -9,7 +9,7 @@ import re
 import msgspec
 import pytest
 
-from benchmarks.echo import EchoService
+from benchmarks.serving.echo import EchoService
 from rollax.errors import ConfigError, RequestError, SpaceError
 from rollax.serving import protocol
 from rollax.serving.http import Page

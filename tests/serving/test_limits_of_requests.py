@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from uvicorn.server import ServerState
 
-from benchmarks.echo import EchoService
+from benchmarks.serving.echo import EchoService
 from rollax.serving import protocol
 from rollax.serving.connections import HttpConnection
 from rollax.serving.limits import Limits

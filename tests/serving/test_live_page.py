@@ -28,7 +28,7 @@ class Learning:
     """A service whose statistics show a run that improves."""
 
     def __init__(self):
-        from benchmarks.echo import EchoService
+        from benchmarks.serving.echo import EchoService
 
         self.echo = EchoService()
         self.points = 3

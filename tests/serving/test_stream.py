@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Opcode
 from websockets.sync.client import ClientConnection, connect
 
-from benchmarks.echo import EchoService
+from benchmarks.serving.echo import EchoService
 from rollax.errors import RequestError
 from rollax.serving import protocol
 from rollax.serving.http import HttpApp

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.echo import EchoService
+from benchmarks.serving.echo import EchoService
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 

@@ -1,22 +1,18 @@
-"""Tianshou's prioritized buffer (Numba sum tree), full with a million transitions: add, sample and update 512 rows."""
+"""Tianshou's prioritized buffer (Numba sum tree), full with a million transitions."""
 
-import argparse
 import warnings
 
 import numpy as np
 
-from benchmarks.protocol import serve_rates, versions
-from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, errors, segments
+from benchmarks.data import ALPHA, BATCH, BETA, CAPACITY, errors, segments
+from benchmarks.protocol import Link, run, versions
 
 warnings.simplefilter("ignore")
 from tianshou.data import Batch, PrioritizedVectorReplayBuffer  # noqa: E402
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--work", choices=("all", "sample"), required=True)
-    args = parser.parse_args()
-
+def replay(link: Link, adds: bool) -> None:
+    """Sample 512 rows and update their priorities; with `adds`, add 512 before."""
     # Each row of a batch belongs to another sub-env, so that one call adds all rows, which is fastest.
     buffer = PrioritizedVectorReplayBuffer(CAPACITY, BATCH, alpha=ALPHA, beta=BETA)
     next_errors, episodes = errors(), segments()
@@ -34,7 +30,7 @@ def main() -> None:
         buffer.add(rows)
 
     def work() -> int:
-        if args.work == "all":
+        if adds:
             add()
         _, indices = buffer.sample(BATCH)
         buffer.update_weight(indices, next_errors())
@@ -42,8 +38,8 @@ def main() -> None:
 
     for _ in range(CAPACITY // BATCH + 1):
         add()
-    serve_rates(work, versions=versions("tianshou", "numba", "numpy"))
+    link.serve_rates(work, versions=versions("tianshou", "numba", "numpy"))
 
 
 if __name__ == "__main__":
-    main()
+    run(replay)

@@ -1,6 +1,5 @@
 """Env steps per second that Sample Factory's APPO trains on; its processes pause between rounds."""
 
-import argparse
 import os
 import shutil
 import tempfile
@@ -14,7 +13,7 @@ from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
 
-from benchmarks.protocol import Link, versions
+from benchmarks.protocol import Link, run, versions
 
 _WARM_UP_STEPS = 30_000
 _LEAD_IN_S = 1.0  # the queues are full when the processes resume, and empty shortly after
@@ -24,7 +23,7 @@ def make_env(full_env_name, cfg=None, env_config=None, render_mode=None):
     return gym.make(full_env_name, render_mode=render_mode)
 
 
-def serve(link: Link, runner, folder: str) -> None:
+def _serve(link: Link, runner, folder: str) -> None:
     """Serves the harness from a thread beside Sample Factory's event loop; stops all processes after the last round."""
 
     def steps() -> int:
@@ -35,46 +34,40 @@ def serve(link: Link, runner, folder: str) -> None:
     processes = psutil.Process().children(recursive=True)
     for process in processes:
         process.suspend()
-    link.send(
-        event="ready",
-        facts={
-            "threads": torch.get_num_threads(),
-            "versions": versions("sample-factory", "torch", "gymnasium", "numpy"),
-        },
-    )
-    for settings in link.rounds():
+
+    def rate(seconds: float) -> float:
         for process in processes:
             process.resume()
         time.sleep(_LEAD_IN_S)
         before, start = steps(), time.perf_counter()
-        time.sleep(settings["seconds"])
+        time.sleep(seconds)
         while (after := steps()) == before:
             time.sleep(0.01)
         took = time.perf_counter() - start
         for process in processes:
             process.suspend()
-        link.send(event="round", value=(after - before) / took)
+        return (after - before) / took
+
+    link.serve(
+        rate,
+        threads=torch.get_num_threads(),
+        versions=versions("sample-factory", "torch", "gymnasium", "numpy"),
+    )
     for process in processes:
         process.kill()
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--env", required=True)
-    parser.add_argument("--num-workers", type=int, required=True)
-    parser.add_argument("--num-envs", type=int, required=True)
-    args = parser.parse_args()
-    link = Link()
-
-    register_env(args.env, make_env)
+def appo(link: Link, env: str, num_workers: int, num_envs: int) -> None:
+    """Trains on an environment with so many workers, each with so many copies."""
+    register_env(env, make_env)
     folder = tempfile.mkdtemp()
     settings = [
         "--algo=APPO",
-        f"--env={args.env}",
-        f"--num_workers={args.num_workers}",
-        f"--num_envs_per_worker={args.num_envs}",
+        f"--env={env}",
+        f"--num_workers={num_workers}",
+        f"--num_envs_per_worker={num_envs}",
         "--device=cpu",
         "--use_rnn=False",
         *("--encoder_mlp_layers", "64", "64"),
@@ -88,9 +81,9 @@ def main() -> None:
     argument_parser, _ = parse_sf_args(settings)
     _, runner = make_runner(parse_full_cfg(argument_parser, settings))
     runner.init()
-    threading.Thread(target=serve, args=(link, runner, folder), daemon=True).start()
+    threading.Thread(target=_serve, args=(link, runner, folder), daemon=True).start()
     runner.run()
 
 
 if __name__ == "__main__":
-    main()
+    run(appo)

@@ -1,7 +1,7 @@
 """A policy server in a separate process: prints its address, and ends with its standard input.
 
 `--service policy` answers with a 64×64 policy for CartPole, `learn` with one that PPO trains meanwhile, `echo` with the
-sent observations. `pickled` is the same policy behind `benchmarks.pickled_server`.
+sent observations. `pickled` is the same policy behind `benchmarks.serving.pickled`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.echo import EchoService
-from benchmarks.pickled_server import PickledServer
+from benchmarks.serving.echo import EchoService
+from benchmarks.serving.pickled import PickledServer
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from rollax.serving.service import Service

@@ -1,0 +1,1 @@
+"""Policy servers under load: the server, its clients, and servers to compare it with."""
