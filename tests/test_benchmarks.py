@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ import pytest
 from benchmarks import code_size, tables
 from benchmarks.peers import ROOT
 from benchmarks.readme import speed_table
+from benchmarks.rows import make_rows
 
 LAPTOP = {"cores": 8, "system": "Linux", "architecture": "x86_64", "python": "3.12.1"}
 SERVER = {**LAPTOP, "cores": 16, "gpu": "NVIDIA H200"}
@@ -74,3 +76,20 @@ def test_code_size_counts_all_lines_and_those_that_ppo_loads():
     assert rows["ops"][1] == sum(len(path.read_text().splitlines()) for path in (ROOT / "rollax/ops").rglob("*.py"))
     assert 0 < rows["policy"][3] <= rows["policy"][1]
     assert [rows[name][2:] for name in ("cli", "data", "offline", "replay")] == [[0, 0]] * 4
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_side_is_a_function_that_takes_its_settings(quick):
+    # The modules are only parsed, because the other libraries are not installed.
+    commands = [side.arguments for row in make_rows(quick=quick).values() for side in row.sides]
+    of_functions = [arguments for arguments in commands if arguments[1].startswith("benchmarks.")]
+    assert len(of_functions) > 100
+    for _, module, name, text in of_functions:
+        tree = ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+        function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+        link, *parameters = [argument.arg for argument in function.args.args]
+        required = parameters[: len(parameters) - len(function.args.defaults)]
+        assert link == "link"
+        assert set(required) <= set(json.loads(text)) <= set(parameters), (module, name)
+        (ran,) = [node for node in ast.walk(tree.body[-1]) if isinstance(node, ast.Call)]
+        assert name in {argument.id for argument in ran.args}
