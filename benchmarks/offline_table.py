@@ -1,9 +1,9 @@
 """Normalized scores of the offline algorithms on data of four qualities, as in the tables of D4RL and CORL.
 
 `python -m benchmarks.offline_table --env Pendulum-v1` makes the data with SAC, learns from each data set with each
-algorithm, and stores each cell in the machine's table of results. Each seed makes its own data. An interrupted
-call continues with the first missing cell, and makes the data again unless `--data` kept them. Another
-number of updates begins a new table.
+algorithm, and stores each cell in the machine's table of results. Each seed makes its own data. An interrupted call
+continues with the first missing cell, and makes the data again unless `--data` kept them. Each number of updates has a
+table of its own.
 
 | data set | content |
 |---|---|
@@ -116,12 +116,11 @@ def main() -> int:
 def fill(env: str, updates: int, seeds: int, folder: Path, *, peer: bool, jobs: int) -> None:
     """Makes the data and the missing cells; all cells of a seed if its data differ, as on another processor."""
     results = read_results()
-    made = {}
+    made: dict[str, Result] = {}
     for seed in range(seeds):
-        result = results.get(f"offline/{env}/{seed}", {})
-        if result.get("updates") != updates:
-            result = {"name": f"offline/{env}/{seed}", "env": env, "updates": updates, "seed": seed, "data": {}}
-        made[str(seed)] = {"cells": {}, **result}
+        name = f"offline/{env}/{updates}/{seed}"
+        new = {"name": name, "env": env, "updates": updates, "seed": seed, "data": {}, "cells": {}}
+        made[str(seed)] = results.get(name, new)
     columns = {**dict.fromkeys(ALGORITHMS, learned), **(dict.fromkeys(PEER, learned_by_d3rlpy) if peer else {})}
     cells = [(name, column) for column in columns for name in DATA_SETS]
     wanted = [seed for seed, result in made.items() if _missing(result, cells)]
@@ -259,17 +258,14 @@ def normalized(data: Mapping[str, Any], scores: Sequence[float]) -> float:
 
 
 def offline_tables(results: Mapping[str, Result]) -> str:
-    """Returns a table for each measured environment."""
-    found = sorted(
-        (result for name, result in results.items() if name.startswith("offline/")),
-        key=lambda result: (result["env"], result["seed"]),
-    )
-    by_env = groupby(found, key=lambda result: result["env"])
-    return "\n\n".join("\n".join(_lines(env, list(seeds))) for env, seeds in by_env)
+    """Returns a table for each measured environment and number of updates."""
+    found = [result for name, result in results.items() if name.startswith("offline/")]
+    found.sort(key=lambda result: (result["env"], result["updates"], result["seed"]))
+    tables = groupby(found, key=lambda result: (result["env"], result["updates"]))
+    return "\n\n".join("\n".join(_lines(env, updates, list(seeds))) for (env, updates), seeds in tables)
 
 
-def _lines(env: str, seeds: Sequence[Result]) -> Iterator[str]:
-    updates = seeds[0]["updates"]
+def _lines(env: str, updates: int, seeds: Sequence[Result]) -> Iterator[str]:
     scores: dict[str, dict[str, list[float]]] = {name: {} for name in DATA_SETS}
     for seed in seeds:
         for name, cells in seed["cells"].items():

@@ -78,8 +78,7 @@ def main() -> int:
 
 def fill(env: str, seeds: int, jobs: int) -> None:
     """Makes the missing runs."""
-    task, found = TASKS[env], read_results()
-    about = {"env": env, "variant": task.variant, "budget": task.budget, "settings": dict(task.settings)}
+    task, about, found = TASKS[env], _about(env), read_results()
     # The slower side first.
     names = {(side, seed): f"search/{env}/{side}/{seed}" for seed in range(seeds) for side in reversed(SIDES)}
     missing = [run for run, name in names.items() if not about.items() <= found.get(name, {}).items()]
@@ -90,6 +89,12 @@ def fill(env: str, seeds: int, jobs: int) -> None:
             result = {"name": names[side, seed], "side": side, "seed": seed, **about, "curve": run.result()}
             installed = versions("jax", "numpy", "gymnasium", "mujoco")
             store({**result, "hardware": hardware(), "versions": installed})
+
+
+def _about(env: str) -> dict[str, Any]:
+    """Returns what is equal in all runs of an environment; a run with other settings is made again, and not shown."""
+    task = TASKS[env]
+    return {"env": env, "variant": task.variant, "budget": task.budget, "settings": dict(task.settings)}
 
 
 def _curve(side: str, env: str, task: Task, seed: int) -> list[tuple[int, float]]:
@@ -110,7 +115,7 @@ def search_table(results: Mapping[str, Result]) -> str:
     """Returns the table of all measured environments."""
     curves: dict[str, dict[str, dict[int, Result]]] = {}
     for result in results.values():
-        if result["name"].startswith("search/"):
+        if result["name"].startswith("search/") and _about(result["env"]).items() <= result.items():
             curves.setdefault(result["env"], {}).setdefault(result["side"], {})[result["seed"]] = result
     return "\n".join(_lines(curves)) if curves else ""
 

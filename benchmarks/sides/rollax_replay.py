@@ -23,7 +23,7 @@ from benchmarks.data import (
     stacks,
 )
 from benchmarks.protocol import Link, run, versions
-from rollax.algorithms.dqn import DQNPolicy
+from rollax.algorithms.dqn import DQN
 from rollax.batch import Fragment
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
@@ -78,7 +78,7 @@ def frames(link: Link, measure: str, transitions: int, batch: int = 32) -> None:
         return
 
     config = {"train_batch_size": batch, "double_q": False, "dueling": False, "seed": 0}
-    policy = DQNPolicy(spaces.Box(0, 255, (SIDE, SIDE, STACK), np.uint8), spaces.Discrete(ACTIONS), config)
+    policy = DQN.make_policy(spaces.Box(0, 255, (SIDE, SIDE, STACK), np.uint8), spaces.Discrete(ACTIONS), config)
     rng = np.random.default_rng(0)
 
     def update() -> tuple[float, float]:

@@ -19,7 +19,7 @@ from benchmarks.environments import (
 )
 from benchmarks.protocol import Link, run, versions
 from rollax import EnvStoppedError, ExternalEnv, MultiAgentEnv, RolloutWorker
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.algorithms.ppo import PPOConfig, PPO
 from rollax.models.config import ModelConfig
 from rollax.rollout.row_sampler import RowSampler
 
@@ -52,7 +52,7 @@ def copies(
         model={"vf_share_layers": env.startswith("ALE/"), **(model or {})},
         sampler=RowSampler if stepwise else None,
     )
-    worker = RolloutWorker(env if env.startswith("jax:") else create, PPOPolicy, config=config)
+    worker = RolloutWorker(env if env.startswith("jax:") else create, PPO, config=config)
     _serve(link, worker, versions("rollax", "jax", "flax", "gymnasium", "ale-py", "numpy"))
 
 
@@ -64,7 +64,7 @@ def free_agents(link: Link, num_agents: int, fragment: int) -> None:
 
     worker = RolloutWorker(
         lambda context: FreeEnv(num_agents),
-        {"shared": (PPOPolicy, OBSERVATION_SPACE, ACTION_SPACE, {})},
+        {"shared": (PPO, OBSERVATION_SPACE, ACTION_SPACE, {})},
         policy_mapping_fn=lambda agent_id: "shared",
         config=_config(num_envs_per_worker=1, rollout_fragment_length=fragment),
     )
@@ -79,7 +79,7 @@ def many_cartpoles(link: Link, num_agents: int, num_envs: int, fragment: int) ->
 
     worker = RolloutWorker(
         lambda context: CartPoles(num_agents),
-        {"even": PPOPolicy, "odd": PPOPolicy},
+        {"even": PPO, "odd": PPO},
         policy_mapping_fn=lambda agent_id: "odd" if agent_id % 2 else "even",
         config=_config(num_envs_per_worker=num_envs, rollout_fragment_length=fragment),
     )
@@ -91,7 +91,7 @@ def tic_tac_toe(link: Link, num_envs: int, fragment: int) -> None:
     import pettingzoo
 
     config = _config(num_envs_per_worker=num_envs, rollout_fragment_length=fragment)
-    worker = RolloutWorker(lambda context: pettingzoo.make("aec", "classic/tictactoe-v3"), PPOPolicy, config=config)
+    worker = RolloutWorker(lambda context: pettingzoo.make("aec", "classic/tictactoe-v3"), PPO, config=config)
     _serve(link, worker, versions("rollax", "jax", "flax", "pettingzoo", "numpy"), "agent_steps")
 
 
@@ -108,7 +108,7 @@ def sleeping(link: Link, num_envs: int, sleep_ms: float, wait_ms: float | None =
         remote_worker_envs=wait_ms is not None,
         remote_env_batch_wait_ms=wait_ms or 0.0,
     )
-    worker = RolloutWorker(SleepingEnv, PPOPolicy, config=config)
+    worker = RolloutWorker(SleepingEnv, PPO, config=config)
     _serve(link, worker, versions("rollax", "ray", "jax", "gymnasium", "numpy"))
 
 
@@ -168,7 +168,7 @@ def external(link: Link, episodes: int, fragment: int, threads: bool) -> None:
         threads: a thread for each episode instead of `get_actions`.
     """
     config = _config(rollout_fragment_length=fragment, train_batch_size=fragment)
-    worker = RolloutWorker(lambda context: FreeEpisodes(episodes, threads), PPOPolicy, config=config)
+    worker = RolloutWorker(lambda context: FreeEpisodes(episodes, threads), PPO, config=config)
     polls, poll_rows = 0, worker.env.poll_rows
 
     def counted() -> Any:
@@ -202,7 +202,7 @@ def meeting(
         sampler=RowSampler if stepwise else None,
     )
     names = AGENTS[:num_policies]
-    policies = {name: (PPOPolicy, OBSERVATIONS, ACTIONS, {}) for name in names}
+    policies = {name: (PPO, OBSERVATIONS, ACTIONS, {}) for name in names}
     mapping = dict.fromkeys(AGENTS, AGENTS[0]) | {name: name for name in names}
     worker = RolloutWorker(
         lambda context: make_meeting(numpy=numpy),

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.protocol import Link, run, versions
 from rollax import Policy, RolloutWorker, SyncSamplesOptimizer, TrainerConfig
-from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.algorithms.ppo import PPOConfig, PPO
 from rollax.config import MultiAgentConfig
 from rollax.models.config import ModelConfig
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
@@ -37,7 +37,7 @@ def gather(link: Link, env: str, num_workers: int, num_envs: int, fragment: int)
         ray_address="local",
         seed=0,
     )
-    workers = WorkerSet(config, PPOPolicy)
+    workers = WorkerSet(config, PPO)
     optimizer = SyncSamplesOptimizer(workers.local, workers.remote)
 
     def collect() -> int:
@@ -77,7 +77,7 @@ def broadcast(link: Link, num_workers: int, measure: str, one_by_one: bool = Fal
         ray_address="local",
         seed=0,
     )
-    workers = WorkerSet(config, PPOPolicy)
+    workers = WorkerSet(config, PPO)
     remote, version = workers.remote, 0
 
     def hand_out() -> None:
