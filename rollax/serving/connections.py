@@ -1,4 +1,4 @@
-"""HTTP connections of a policy server: uvicorn's, with limits on the size and duration of requests."""
+"""The connections of a policy server: uvicorn's, with limits on the size and duration of requests and responses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from rollax.errors import RequestError
 from rollax.serving.codec import JSON, failure
@@ -21,7 +22,7 @@ _REASONS = {
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection, with HTTP/1.1 requests one after another; /v1/stream hands it over to `Stream`.
+    """One connection, with HTTP/1.1 requests one after another; `StreamConnection` takes over a WebSocket.
 
     It refuses requests that do not arrive completely within `limits.request_timeout_s` (408), headers larger than
     `limits.max_header_bytes` (431), bodies that continue after they were refused, and clients that do not read their
@@ -94,15 +95,54 @@ class HttpConnection(HttpToolsProtocol):
         """Answers a request that cannot be executed, unless it was answered before, and closes the connection."""
         if self.transport.is_closing():
             return
-        answered = self.cycle is not None and self.cycle.response_started and not self._in_head
-        if not answered:
-            _, body, _ = failure(RequestError(what, status=status))
-            content = JSON.encode(ErrorResponse(body))
-            head = (
-                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head % (status, _REASONS[status], len(content)) + content)
+        if self.cycle is None or self._in_head or not self.cycle.response_started:
+            self.transport.write(_refusal(status, what))
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+
+class StreamConnection(WebSocketsSansIOProtocol):
+    """One WebSocket, taken over from `HttpConnection` with its handshake.
+
+    It is aborted if the client does not read its responses, and more than `limits.max_unsent_bytes` are unsent, or does
+    not answer a ping.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes over the transport."""
+        super().connection_made(transport)
+        self.transport.set_write_buffer_limits(high=self.app.limits.max_unsent_bytes)  # type: ignore[attr-defined]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Drops the connection; responses that become ready later are dropped."""
+        super().connection_lost(exc)
+        self.app.left(self.client[0] if self.client else "")  # type: ignore[attr-defined]
+
+    def pause_writing(self) -> None:
+        """Disconnects a client that does not read."""
+        self.app.metrics.cut_off += 1  # type: ignore[attr-defined]
+        self.transport.abort()
+
+    def keepalive_timeout(self) -> None:
+        """Disconnects a silent client; closing the connection would wait until the client has read everything."""
+        self.transport.abort()
+
+    def handle_parser_exception(self) -> None:
+        """Closes the connection after malformed data: by a close frame, or as a refusal of the handshake."""
+        if self.conn.close_sent is None:
+            self.transport.write(_refusal(400, "The handshake of the stream is malformed."))
+            self.transport.close()
+        else:
+            super().handle_parser_exception()
+
+    def tick(self, now: float) -> None:
+        """Does nothing: uvicorn pings the clients."""
+
+
+def _refusal(status: int, what: str) -> bytes:
+    _, body, _ = failure(RequestError(what, status=status))
+    content = JSON.encode(ErrorResponse(body))
+    head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    return head % (status, _REASONS[status], len(content)) + content

@@ -1,4 +1,4 @@
-"""The HTTP side of a policy server: an ASGI application with one route for each verb."""
+"""The HTTP side of a policy server: Starlette's router with one route for each verb, and one for the stream."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
 from rollax.errors import RequestError
 from rollax.serving import metrics
@@ -21,17 +25,17 @@ from rollax.serving.codec import JSON, MSGPACK, QUERIES, Codec, failure
 from rollax.serving.openapi import description, description_page
 from rollax.serving.protocol import REQUESTS, ErrorResponse
 from rollax.serving.security import Access, Headers, Rates, headers_of
+from rollax.serving.stream import PATH, Stream, deny
 
 if TYPE_CHECKING:
     from rollax.serving.service import Service
 
-_CONTENT_TYPES = {
+_CODECS = {
     b"": JSON,
     JSON.content_type: JSON,
     MSGPACK.content_type: MSGPACK,
     b"application/x-www-form-urlencoded": JSON,  # the default of curl -d and urllib
 }
-_GET = ("health", "statistics", "metrics", "weights", "policy")
 _SECURE = [
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -49,76 +53,28 @@ _SECURE_PAGE = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page or file that needs no token, so it must not contain data of the run."""
+class _Request(NamedTuple):
+    """The head of a request, and what reads its body."""
 
-    content: bytes
-    content_type: bytes = b"text/html; charset=utf-8"
-
-
-def _packaged(name: str) -> bytes:
-    """A file of this package."""
-    return (Path(__file__).parent / name).read_bytes()
-
-
-@dataclass(slots=True)
-class Reply:
-    """A response."""
-
-    body: bytes = b""
-    status: int = 200
-    content_type: bytes = b"application/json"
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Request:
-    """The head of a request, and a method that reads its body."""
-
-    method: str
-    path: str
-    query: bytes
+    scope: Scope
     headers: Headers
     client: str
-    receive: Callable[[], Awaitable[Any]]
-
-    async def body(self, limit: int) -> bytes:
-        """Reads the body; raises RequestError (413) as soon as it exceeds `limit`."""
-        if int(self.headers.get(b"content-length", b"0")) > limit:
-            raise _too_large(limit)
-        message = await self.receive()
-        body = message.get("body", b"")
-        if message.get("more_body", False):
-            parts, size = [body], len(body)
-            while message.get("more_body", False):
-                message = await self.receive()
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > limit:
-                    raise _too_large(limit)
-            body = b"".join(parts)
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        if len(body) > limit:
-            raise _too_large(limit)
-        return body
+    receive: Receive
 
 
-class _Gone(Exception):  # noqa: N818  no error of the server
-    """The client has closed the connection."""
+_Answer = Callable[[_Request], Awaitable[Response]]
 
 
 class HttpApp:
-    """All routes. `GET /` and `pages` need no token, everything under /v1 requires it.
+    """The ASGI application. `GET /` and `pages` need no token, everything under /v1 requires it.
 
     Args:
         service: executes the verbs.
         access: decides which requests are allowed.
-        pages: path -> page.
+        pages: path -> response to GET; it must not contain data of the run.
     """
 
-    def __init__(self, service: Service, access: Access, pages: Mapping[str, Page] | None = None) -> None:
+    def __init__(self, service: Service, access: Access, pages: Mapping[str, Response] | None = None) -> None:
         self.service, self.access, self.limits = service, access, service.limits
         self.metrics = metrics.Metrics()
         self.address = ""
@@ -126,38 +82,26 @@ class HttpApp:
         self.rates = Rates(self.limits.requests_per_s, self.limits.requests_per_s)
         self._files: dict[tuple[str, str], tuple[str, asyncio.Future[bytes]]] = {}
         self._nonce = secrets.token_hex(4)
-        self._pages = {
-            "/": Page(_packaged("page.html")),
-            "/rollax.js": Page(_packaged("clients/rollax.js"), b"text/javascript; charset=utf-8"),
-            "/docs": Page(description_page().encode()),
-            "/openapi.json": Page(msgspec.json.encode(description()), b"application/json"),
-            **(pages or {}),
-        }
-        self._verbs = {"/v1": "hello", **{f"/v1/{verb}": verb for verb in (*_GET, *REQUESTS)}}
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answers one request."""
-        started = time.perf_counter()
-        request = _request(scope, receive)
-        verb = "other"
-        try:
-            verb, page = self._route(request)
-            reply = await self._answer(request, verb, page)
-        except _Gone:
-            return
-        except Exception as error:
-            reply = _failed(error)
-        headers = [
-            (b"content-type", reply.content_type),
-            (b"content-length", str(len(reply.body)).encode()),
-            *reply.headers,
-            *(_SECURE_PAGE if verb == "page" else _SECURE),
+        # The routes are tried in order: the verbs come first.
+        routes: list[BaseRoute] = [_route(self, f"/v1/{verb}", verb, self._executes(verb), "POST") for verb in REQUESTS]
+        routes += [_route(self, _path(verb), verb, self._queries(verb)) for verb in QUERIES]
+        routes += [
+            WebSocketRoute(PATH, Stream(self)),
+            _route(self, "/v1/metrics", "metrics", self._answer_metrics),
+            _route(self, "/v1/weights", "weights", self._fetches("weights", service.weights)),
+            _route(self, "/v1/policy", "policy", self._fetches("policy", service.onnx)),
+            *(_route(self, path, _PAGE, _shows(page)) for path, page in {**_pages(), **(pages or {})}.items()),
         ]
-        if b"origin" in request.headers:
-            headers += self.access.cors_headers(request.headers)
-        self.metrics.observe(verb, reply.status, time.perf_counter() - started)
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply.body})
+        self._router = Router(routes, redirect_slashes=False, default=_Endpoint(self, "other", _no_path))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, or all requests of a stream."""
+        scope["app"] = self
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as error:  # of the router
+            allowed = sorted(((error.headers or {})["Allow"]).split(", "))
+            await _Endpoint(self, "other", _wrong_method(allowed))(scope, receive, send)
 
     def came(self, address: str) -> bool:
         """Counts a connection; returns whether it may stay."""
@@ -199,73 +143,59 @@ class HttpApp:
         host = headers.get(b"host", b"").decode("latin-1")
         return f"{scheme}://{host or f'localhost:{port}'}"
 
-    def _route(self, request: _Request) -> tuple[str, Page | None]:
-        """Returns the verb of a path and method, and its page if it has one; raises RequestError (404 or 405)."""
-        page = self._pages.get(request.path)
-        verb = self._verbs.get(request.path)
-        if page is None and verb is None:
-            self.access.check_page(request.headers)
-            raise RequestError("There is no such path.", status=404, where=request.path[:200], fix="see /docs")
-        allowed = ("POST",) if verb in REQUESTS else ("GET", "HEAD")
-        if request.method not in (*allowed, "OPTIONS"):
-            raise _WrongMethodError(request.method, allowed)
-        if request.method == "OPTIONS":
-            return "preflight", None
-        return verb or "page", page
+    # What answers the requests of each route.
 
-    async def _answer(self, request: _Request, verb: str, page: Page | None) -> Reply:
-        if page is not None or verb == "preflight":
-            self.access.check_page(request.headers)
-            if page is not None:
-                return Reply(page.content, content_type=page.content_type)
-            return Reply(status=204, headers=self.access.preflight_headers(request.headers))
-        self.check(request.headers, request.client)
-        if verb in REQUESTS:
-            return await self._execute(request, verb)
-        if verb == "metrics":
-            return self._metrics()
-        if verb in QUERIES:
-            return Reply(JSON.encode(self.query(verb, request.headers)))
-        return await self._file(request, verb, self.service.weights if verb == "weights" else self.service.onnx)
+    def _executes(self, verb: str) -> _Answer:
+        async def answer(request: _Request) -> Response:
+            codec = _codec(request.headers.get(b"content-type", b""))
+            body = codec.decode(verb, await _body(request, self.limits.max_body_bytes))
+            response = self.service.call(verb, body, request.client)
+            if isinstance(response, asyncio.Future):
+                response = await response
+            return Response(codec.encode(response), media_type=codec.content_type.decode())
 
-    async def _execute(self, request: _Request, verb: str) -> Reply:
-        codec = _codec(request.headers.get(b"content-type", b""))
-        body = codec.decode(verb, await request.body(self.limits.max_body_bytes))
-        response = self.service.call(verb, body, request.client)
-        if isinstance(response, asyncio.Future):
-            response = await response
-        return Reply(codec.encode(response), content_type=codec.content_type)
+        return answer
 
-    def _metrics(self) -> Reply:
+    def _queries(self, verb: str) -> _Answer:
+        async def answer(request: _Request) -> Response:
+            return _json(self.query(verb, request.headers))
+
+        return answer
+
+    async def _answer_metrics(self, request: _Request) -> Response:
         statistics: Any = self.service.call("statistics", None, "")
         found = {name: value for name, value in statistics.items() if _is_number(value)}
         gauges = {("policy_version" if name == "version" else name): float(value) for name, value in found.items()}
-        return Reply(self.metrics.text(gauges).encode(), content_type=metrics.CONTENT_TYPE)
+        return Response(self.metrics.text(gauges), media_type=metrics.CONTENT_TYPE)
 
-    async def _file(self, request: _Request, kind: str, make: Callable[[str], asyncio.Future[bytes]]) -> Reply:
-        """Returns a large file of one policy and version, which is made once, in a thread, for all requests."""
-        policy_id = self._policy_id(request)
-        etag = f'"{self._nonce}-{self.query("health", {}).version}"'
-        headers = [(b"etag", etag.encode())]
-        known = request.headers.get(b"if-none-match", b"").replace(b"W/", b"").replace(b" ", b"").split(b",")
-        if etag.encode() in known or b"*" in known:
-            return Reply(status=304, headers=headers)
-        made, content = self._files.get((kind, policy_id), ("", None))
-        if content is None or made != etag or (content.done() and (content.cancelled() or content.exception())):
-            content = make(policy_id)
-            content.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._files[kind, policy_id] = (etag, content)
-        # A client that disconnects must not cancel the file for others.
-        return Reply(await asyncio.shield(content), content_type=b"application/octet-stream", headers=headers)
+    def _fetches(self, kind: str, make: Callable[[str], asyncio.Future[bytes]]) -> _Answer:
+        """A large file of one policy and version, which is made once, in a thread, for all requests."""
+
+        async def answer(request: _Request) -> Response:
+            policy_id = self._policy_id(request)
+            etag = f'"{self._nonce}-{self.query("health", {}).version}"'
+            known = request.headers.get(b"if-none-match", b"").replace(b"W/", b"").replace(b" ", b"").split(b",")
+            if etag.encode() in known or b"*" in known:
+                return Response(status_code=304, headers={"etag": etag})
+            made, content = self._files.get((kind, policy_id), ("", None))
+            if content is None or made != etag or (content.done() and (content.cancelled() or content.exception())):
+                content = make(policy_id)
+                content.add_done_callback(lambda done: done.cancelled() or done.exception())
+                self._files[kind, policy_id] = (etag, content)
+            # A client that disconnects must not cancel the file for others.
+            return Response(await asyncio.shield(content), 200, {"etag": etag}, "application/octet-stream")
+
+        return answer
 
     def _policy_id(self, request: _Request) -> str:
+        query = request.scope["query_string"]
         try:
-            query = parse_qs(request.query.decode("ascii"), strict_parsing=bool(request.query), max_num_fields=4)
+            fields = parse_qs(query.decode("ascii"), strict_parsing=bool(query), max_num_fields=4)
         except ValueError as error:
             raise RequestError("The query is malformed.", where="query", got=str(error)) from error
         policies = list(self.query("hello", {}).policies)
-        unknown = sorted(query.keys() - {"policy_id"})
-        given = query.get("policy_id", [policies[0]] if len(policies) == 1 else [])
+        unknown = sorted(fields.keys() - {"policy_id"})
+        given = fields.get("policy_id", [policies[0]] if len(policies) == 1 else [])
         if unknown or len(given) != 1:
             got = f"{', '.join(unknown) or len(given)}"
             raise RequestError(
@@ -274,27 +204,110 @@ class HttpApp:
         return given[0]
 
 
-class _WrongMethodError(RequestError):
-    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
-        super().__init__(
-            "The path does not support this method.", status=405, got=method, expected=" or ".join(allowed)
-        )
-        self.allowed = ", ".join((*allowed, "OPTIONS")).encode()
+class _Endpoint:
+    """One route: the checks of a request, its answer or error, and the counts of both.
+
+    Args:
+        verb: the verb of the route; `_PAGE` for a page; "other" for what has no route.
+    """
+
+    def __init__(self, app: HttpApp, verb: str, answer: _Answer) -> None:
+        self._app, self._verb, self._answer = app, verb, answer
+        self._secured = _SECURE_PAGE if verb == _PAGE else _SECURE
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await deny(RequestError("There is no stream at this path.", status=404, expected=PATH), send)
+            return
+        started = time.perf_counter()
+        app, verb, headers = self._app, self._verb, headers_of(scope["headers"])
+        client = scope["client"][0] if scope["client"] else ""
+        try:
+            if scope["method"] == "OPTIONS" or verb in (_PAGE, "other"):
+                app.access.check_page(headers)
+            else:
+                app.check(headers, client)
+            if scope["method"] == "OPTIONS" and verb != "other":
+                verb, response = "preflight", Response(status_code=204)
+                response.raw_headers += app.access.preflight_headers(headers)
+            else:
+                response = await self._answer(_Request(scope, headers, client, receive))
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            response = _failed(error)
+        sent = [*response.raw_headers, *self._secured]
+        if b"origin" in headers:
+            sent += app.access.cors_headers(headers)
+        app.metrics.observe(verb, response.status_code, time.perf_counter() - started)
+        await send({"type": "http.response.start", "status": response.status_code, "headers": sent})
+        await send({"type": "http.response.body", "body": response.body})
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+_PAGE = "page"
 
 
-def _request(scope: Any, receive: Any) -> _Request:
-    client = scope["client"][0] if scope["client"] else ""
-    headers = headers_of(scope["headers"])
-    return _Request(scope["method"], scope["path"], scope["query_string"], headers, client, receive)
+def _route(app: HttpApp, path: str, verb: str, answer: _Answer, method: str = "GET") -> Route:
+    return Route(path, _Endpoint(app, verb, answer), methods=[method, "OPTIONS"])
+
+
+def _path(verb: str) -> str:
+    return "/v1" if verb == "hello" else f"/v1/{verb}"
+
+
+def _pages() -> dict[str, Response]:
+    folder = Path(__file__).parent
+    return {
+        "/": Response((folder / "page.html").read_bytes(), media_type="text/html"),
+        "/rollax.js": Response((folder / "clients/rollax.js").read_bytes(), media_type="text/javascript"),
+        "/docs": Response(description_page(), media_type="text/html"),
+        "/openapi.json": _json(description()),
+    }
+
+
+def _shows(page: Response) -> _Answer:
+    async def answer(request: _Request) -> Response:
+        return page
+
+    return answer
+
+
+async def _no_path(request: _Request) -> Response:
+    where = request.scope["path"][:200]
+    raise RequestError("There is no such path.", status=404, where=where, fix="see /docs")
+
+
+def _wrong_method(allowed: list[str]) -> _Answer:
+    async def answer(request: _Request) -> Response:
+        what, got = "The path does not support this method.", request.scope["method"]
+        response = _failed(RequestError(what, status=405, got=got, expected=" or ".join(allowed)))
+        response.headers["allow"] = ", ".join(allowed)
+        return response
+
+    return answer
+
+
+async def _body(request: _Request, limit: int) -> bytes:
+    """The body of a request; RequestError (413) as soon as it exceeds `limit`, and before it is read if it says so."""
+    size = int(request.headers.get(b"content-length", b"0"))
+    parts: list[bytes] = []
+    more = True
+    while more:
+        if size > limit:
+            expected = f"at most {limit} bytes (limits.max_body_bytes)"
+            raise RequestError("The body is too large.", status=413, expected=expected)
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+        size = max(size, sum(map(len, parts)))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _codec(content_type: bytes) -> Codec:
     kind, _, _ = content_type.partition(b";")
-    codec = _CONTENT_TYPES.get(kind.strip().lower())
+    codec = _CODECS.get(kind.strip().lower())
     if codec is None:
         raise RequestError(
             "The body has an unknown type.",
@@ -306,17 +319,19 @@ def _codec(content_type: bytes) -> Codec:
     return codec
 
 
-def _failed(error: Exception) -> Reply:
+def _failed(error: Exception) -> Response:
     status, body, retry_after_s = failure(error)
-    reply = Reply(JSON.encode(ErrorResponse(body)), status)
+    response = _json(ErrorResponse(body), status)
     if retry_after_s is not None:
-        reply.headers.append((b"retry-after", str(max(1, math.ceil(retry_after_s))).encode()))
+        response.headers["retry-after"] = str(max(1, math.ceil(retry_after_s)))
     if status == 401:
-        reply.headers.append((b"www-authenticate", b"Bearer"))
-    if isinstance(error, _WrongMethodError):
-        reply.headers.append((b"allow", error.allowed))
-    return reply
+        response.headers["www-authenticate"] = "Bearer"
+    return response
 
 
-def _too_large(limit: int) -> RequestError:
-    return RequestError("The body is too large.", status=413, expected=f"at most {limit} bytes (limits.max_body_bytes)")
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(JSON.encode(value), status, media_type="application/json")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -26,6 +26,7 @@ log = logging.getLogger("rollax.serving")
 _GRACE_S = 2.0
 _BACKLOG = 2048
 _AGAIN_S = 0.1
+_PING_EVERY_S, _PONG_WITHIN_S = 20.0, 20.0
 
 
 class PolicyServer:
@@ -41,7 +42,7 @@ class PolicyServer:
         allowed_origins: origins of foreign pages that may use the server.
         allowed_hosts: further names of this server in URLs.
         limits: the limits of the server; a `Service` has its own.
-        pages: path -> `Page`, shown without a token.
+        pages: path -> `starlette.responses.Response` to a request without a token.
 
     Raises:
         ConfigError: the address cannot be used, the certificate cannot be read, or an argument has no effect.
@@ -262,9 +263,8 @@ def _uvicorn_config(service: Service, access: Access, pages: Mapping[str, Any] |
     try:
         import uvicorn
 
-        from rollax.serving.connections import HttpConnection
+        from rollax.serving.connections import HttpConnection, StreamConnection
         from rollax.serving.http import HttpApp
-        from rollax.serving.stream import Stream
     except ImportError as error:
         raise not_installed(
             "A policy server", error, where="rollax.serving", package="uvicorn", extra="serving"
@@ -272,7 +272,11 @@ def _uvicorn_config(service: Service, access: Access, pages: Mapping[str, Any] |
     config = uvicorn.Config(
         HttpApp(service, access, pages),
         http=HttpConnection,
-        ws=Stream,
+        ws=StreamConnection,
+        ws_max_size=service.limits.max_body_bytes,
+        ws_ping_interval=_PING_EVERY_S,
+        ws_ping_timeout=_PONG_WITHIN_S,
+        ws_per_message_deflate=False,
         lifespan="off",
         interface="asgi3",
         log_config=None,

@@ -8,11 +8,11 @@ import re
 
 import msgspec
 import pytest
+from starlette.responses import HTMLResponse
 
 from benchmarks.serving.echo import EchoService
 from rollax.errors import ConfigError, RequestError, SpaceError
 from rollax.serving import protocol
-from rollax.serving.http import Page
 from rollax.serving.openapi import RESPONSES, description
 from rollax.serving.server import PolicyServer
 from tests.serving.wire import (
@@ -201,10 +201,10 @@ def test_a_server_on_all_addresses_returns_the_address_of_the_request():
 
 
 def test_pages_need_no_token():
-    page = Page(b"<!doctype html><title>game</title>")
+    page = HTMLResponse("<!doctype html><title>game</title>")
     with serving(token=TOKEN, pages={"/game": page}) as server:
         answer = ask(server, "/game")
-        assert (answer.status, answer.body) == (200, page.content)
+        assert (answer.status, answer.body) == (200, page.body)
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert ask(server, "/v1/health").status == 401
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-from uvicorn.server import ServerState
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Opcode
 from websockets.sync.client import ClientConnection, connect
@@ -17,11 +15,9 @@ from websockets.sync.client import ClientConnection, connect
 from benchmarks.serving.echo import EchoService
 from rollax.errors import RequestError
 from rollax.serving import protocol
-from rollax.serving.http import HttpApp
+from rollax.serving import server as server_module
 from rollax.serving.limits import Limits
-from rollax.serving.security import Access
 from rollax.serving.server import PolicyServer
-from rollax.serving.stream import Stream
 from tests.serving.test_http import BODIES
 from tests.serving.wire import (
     HANDSHAKE,
@@ -29,9 +25,10 @@ from tests.serving.wire import (
     TOKEN,
     FailingService,
     LaterService,
-    Transport,
     bare_stream,
+    connected,
     frame,
+    read_all,
     send_until_it_breaks,
     serving,
     wait_until,
@@ -226,38 +223,52 @@ def test_a_client_that_does_not_read_is_disconnected():
         wait_until(lambda: server.metrics.cut_off == 1, "it was not cut off")
 
 
-@pytest.fixture
-def stream_without_client():
-    """An open stream on a stand-in transport."""
-    app = HttpApp(EchoService(Limits(max_unsent_bytes=1000)), Access("localhost"))
-    stream, transport = Stream(SimpleNamespace(loaded_app=app), ServerState(), {}), Transport()
-    app.came("127.0.0.1")
-    stream.connection_made(transport)
-    stream.data_received(HANDSHAKE)
-    assert transport.written.startswith(b"HTTP/1.1 101")
-    transport.written = b""
-    yield stream, transport
-    stream.connection_lost(None)
+def test_silent_clients_are_pinged_and_then_dropped(monkeypatch):
+    monkeypatch.setattr(server_module, "_PING_EVERY_S", 0.05)
+    monkeypatch.setattr(server_module, "_PONG_WITHIN_S", 0.5)
+    with serving() as server, bare_stream(server) as silent, open_stream(server) as answering:
+        assert silent.recv(1) == bytes([0x80 | Opcode.PING])
+        read_all(silent)
+        wait_until(lambda: server.metrics.streams == 1, "the silent client is still connected")
+        answering.send('{"id":1,"verb":"health"}')
+        assert json.loads(answering.recv(PATIENCE_S))["id"] == 1
 
 
-def test_unsent_responses_are_limited(stream_without_client):
-    stream, transport = stream_without_client
-    transport.unsent = 1000
-    stream.data_received(frame(Opcode.TEXT, b'{"id":1,"verb":"health"}'))
-    assert not transport.aborted
-    transport.unsent = 1001
-    stream.data_received(frame(Opcode.PING))
-    assert transport.aborted
+@pytest.mark.parametrize(
+    "handshake",
+    [
+        HANDSHAKE.replace(b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", b"Sec-WebSocket-Key: none"),
+        HANDSHAKE.replace(b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Version: 8"),
+        HANDSHAKE.replace(b"\r\n\r\n", b"\r\nX: " + b"x" * 10_000 + b"\r\n\r\n"),
+        HANDSHAKE.replace(b"\r\n\r\n", b"\r\nX: y" * 200 + b"\r\n\r\n"),
+        HANDSHAKE.replace(b"GET /v1/stream", b"POST /v1/stream"),
+        HANDSHAKE.replace(b"GET /v1/stream", b"GET /v1/%stream\xff"),
+    ],
+)
+def test_a_malformed_handshake_is_refused(server, handshake):
+    with connected(server) as connection:
+        connection.sendall(handshake)
+        assert read_all(connection).startswith(b"HTTP/1.1 4")
+    wait_until(lambda: server.metrics.connections == 0, "the connection is still open")
 
 
-def test_silent_clients_are_pinged_and_then_dropped(stream_without_client):
-    stream, transport = stream_without_client
-    now = stream._heard
-    stream.tick(now + 19)
-    assert transport.written == b""
-    stream.tick(now + 21)
-    stream.tick(now + 22)
-    assert transport.written == bytes([0x80 | Opcode.PING, 0])
-    assert not transport.aborted
-    stream.tick(now + 41)
-    assert transport.aborted
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x81\x02{}",  # not masked
+        frame(3),  # an unknown opcode
+        bytes([0xC1]) + frame(Opcode.TEXT, b"{}")[1:],  # a reserved bit
+        frame(Opcode.CONT, b"{}"),  # the continuation of nothing
+        frame(Opcode.TEXT, b"\xff"),  # not UTF-8
+        frame(Opcode.CLOSE, b"x"),
+        frame(Opcode.PING, b"x" * 126),
+        b"\x81\xff" + (2**40).to_bytes(8, "big") + bytes(4),  # its declared length is too large
+    ],
+)
+def test_malformed_frames_end_the_connection(server, sent):
+    with bare_stream(server) as stream:
+        stream.sendall(sent)
+        answer = read_all(stream)
+        assert answer[:1] == bytes([0x80 | Opcode.CLOSE])
+        assert int.from_bytes(answer[2:4], "big") in (1002, 1007, 1009)
+    wait_until(lambda: server.metrics.streams == 0, "the connection is still open")
