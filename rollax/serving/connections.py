@@ -55,6 +55,11 @@ class HttpConnection(HttpToolsProtocol):
         elif self._size > self._limits.max_body_bytes + _SLACK:
             self.transport.abort()
 
+    def handle_websocket_upgrade(self) -> None:
+        """Hands the connection over to a `StreamConnection`."""
+        super().handle_websocket_upgrade()
+        self.transport.get_protocol().refuse_malformed()  # type: ignore[attr-defined]
+
     def on_message_begin(self) -> None:
         """Starts the clock of a request."""
         super().on_message_begin()
@@ -129,13 +134,11 @@ class StreamConnection(WebSocketsSansIOProtocol):
         """Disconnects a silent client; closing the connection would wait until the client has read everything."""
         self.transport.abort()
 
-    def handle_parser_exception(self) -> None:
-        """Closes the connection after malformed data: by a close frame, or as a refusal of the handshake."""
-        if self.conn.close_sent is None:
-            self.transport.write(_refusal(400, "The handshake of the stream is malformed."))
+    def refuse_malformed(self) -> None:
+        """Refuses a handshake that cannot be parsed, which uvicorn leaves unanswered."""
+        if self.conn.handshake_exc is not None and not self.transport.is_closing():
+            self.transport.write(_refusal(431, "The headers of the handshake are malformed or too large."))
             self.transport.close()
-        else:
-            super().handle_parser_exception()
 
     def tick(self, now: float) -> None:
         """Does nothing: uvicorn pings the clients."""
