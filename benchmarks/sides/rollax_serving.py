@@ -47,7 +47,7 @@ def load(
                 return rate
             return 1e3 * statistics.quantiles(latencies, n=_PERCENT)[percentile - 1]
 
-        link.serve(measure, versions=versions("rollax", "uvicorn", "websockets", "msgspec", "uvloop"))
+        link.serve(measure, versions=versions("rollax", "starlette", "uvicorn", "websockets", "msgspec", "uvloop"))
         sent.close()
 
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from benchmarks.protocol import Link, run, versions
-from examples.torch_ppo import TorchPPOConfig, TorchPPOPolicy, TorchPPOTrainer
+from examples.torch_ppo import TorchPPO, TorchPPOConfig, TorchPPOTrainer
 from rollax.torch.losses import clipped_surrogate, masked_mean, value_loss
 
 
@@ -20,7 +20,7 @@ class Config(TorchPPOConfig):
     vf_clip_param: float | None = Field(default=None, gt=0)
 
 
-class Policy(TorchPPOPolicy):
+class OwnPPO(TorchPPO):
     """The KL penalty has a constant weight instead of an adaptive one."""
 
     config_class = Config
@@ -41,7 +41,7 @@ class OwnTrainer(TorchPPOTrainer):
     """Trains that policy."""
 
     config_class = Config
-    policy_class = Policy
+    policy_class = OwnPPO
 
 
 def iterations(link: Link, env: str, config: Mapping[str, Any]) -> None:

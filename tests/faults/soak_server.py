@@ -186,7 +186,7 @@ def attacked(minutes: float, *, look_every: float, warm_up: float, learn: bool) 
         "verdicts": verdicts,
         "counts": counts,
         "looks": looks,
-        "versions": versions("rollax", "uvicorn", "websockets", "msgspec"),
+        "versions": versions("rollax", "starlette", "uvicorn", "websockets", "msgspec"),
         "hardware": hardware(),
     }
 

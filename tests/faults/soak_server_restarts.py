@@ -156,7 +156,7 @@ def _soak(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "completed": sum(player.completed for player in players),
         "lost": sum(player.lost for player in players),
         "wrong": wrong,
-        "versions": versions("rollax", "uvicorn", "websockets", "msgspec"),
+        "versions": versions("rollax", "starlette", "uvicorn", "websockets", "msgspec"),
         "hardware": hardware(),
     }
 
