@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 
 from rollax.batch import Columns, SampleBatch
 from rollax.core import trees
+from rollax.core.numbers import all_finite
 from rollax.errors import PolicyError
 from rollax.models.outputs import values_of_critic
 from rollax.policy.split_model import SplitModel
@@ -73,11 +75,17 @@ class Actor:
         """The fetched columns of N rows, which acting returns in one array [N, W]."""
         return {name: packed[:, place] for name, place in self._fetched.items()}
 
-    def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> tuple[trees.Tree, bool]:
-        """`(greedy actions of the first rows, whether the model's outputs allow to choose them)`; without memory."""
-        actions, finite = self._modes(params, extra, {SampleBatch.OBS: obs})
-        actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
-        return actions, bool(np.asarray(finite)[:rows].all())
+    def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> trees.Tree | None:
+        """The greedy actions of the first rows; None if the outputs do not allow to choose them. Without memory."""
+        actions = self._modes(params, extra, {SampleBatch.OBS: obs})
+        if isinstance(actions, jax.Array):  # the common case
+            first = actions = np.asarray(actions)[:rows]
+        else:
+            actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
+            first = next(trees.leaves(actions))
+        if first.dtype.kind == "f":
+            return actions if all_finite(first) else None
+        return None if _mark(first.dtype) in (first.tolist() if first.ndim == 1 else first) else actions
 
     @partial(jax.jit, static_argnums=0)
     def _act(self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any) -> Any:
@@ -86,8 +94,16 @@ class Actor:
 
     @partial(jax.jit, static_argnums=0)
     def _modes(self, params: Columns, extra: Columns, columns: Columns) -> Any:
+        """The greedy actions; the first leaf is marked in the rows whose outputs do not allow to choose them.
+
+        A second array that leaves the compiled function would take as long as a small layer.
+        """
         note_trace(self)
-        return self.traced_checked_greedy(params, extra, columns)
+        actions, finite = self.traced_checked_greedy(params, extra, columns)
+        (first, *others), tree = jax.tree.flatten(actions)
+        first = first.astype(jnp.int8) if first.dtype == bool else first
+        marked = jnp.where(finite.reshape(-1, *[1] * (first.ndim - 1)), first, _mark(first.dtype))
+        return jax.tree.unflatten(tree, [marked, *others])
 
     @partial(jax.jit, static_argnums=0)
     def outputs(self, params: Columns, extra: Columns, columns: Columns) -> tuple[jax.Array, tuple]:
@@ -159,3 +175,11 @@ class Actor:
                 places[name] = start if one else slice(start, start + width)
                 start += width
         return places
+
+
+@cache
+def _mark(dtype: np.dtype) -> float:
+    """A number that is no action: NaN; of integers the smallest, or the largest of those without a sign."""
+    if dtype.kind == "f":
+        return math.nan
+    return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)

@@ -191,10 +191,8 @@ class JaxPolicy(ModelPolicy):
         size = acting_bucket(rows)
         obs = obs_batch if size == rows else trees.pad(obs_batch, size)
         params, extra = self._arrays_for(self.actor.outputs, {SampleBatch.OBS: obs})
-        actions, finite = self.actor.modes(params, extra, obs, rows)
-        if not finite:
-            return self.compute_actions(obs_batch, explore=False)[0]  # raises the error, if it is one
-        return actions
+        actions = self.actor.modes(params, extra, obs, rows)
+        return self.compute_actions(obs_batch, explore=False)[0] if actions is None else actions  # raises the error
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         if overrides(type(self.exploration), Exploration, "after_fragment"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import State
 
 from rollax.errors import RequestError
-from rollax.serving.codec import JSON, failure
+from rollax.serving.codec import JSON, MSGPACK, Codec, failure
 from rollax.serving.protocol import ErrorResponse
 
 _SLACK = 64 * 2**10  # chunk headers and trailers, and data of the next request
@@ -111,19 +113,46 @@ class HttpConnection(HttpToolsProtocol):
 class StreamConnection(WebSocketsSansIOProtocol):
     """One WebSocket, taken over from `HttpConnection` with its handshake.
 
+    Its messages do not pass uvicorn's queue, and its responses no coroutine, which would take longer than many a policy:
+    `Stream` gets this connection in its scope, and sets `on_message`.
+
     It is aborted if the client does not read its responses, and more than `limits.max_unsent_bytes` are unsent, or does
     not answer a ping.
+
+    Attributes:
+        on_message: executes a message, bytes of JSON or msgpack; None before the handshake.
     """
+
+    on_message: Callable[[bytes, Codec], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes over the transport."""
         super().connection_made(transport)
+        self.app_state = {"connection": self}  # uvicorn copies it into the scope
         self.transport.set_write_buffer_limits(high=self.app.limits.max_unsent_bytes)  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drops the connection; responses that become ready later are dropped."""
         super().connection_lost(exc)
         self.app.left(self.client[0] if self.client else "")  # type: ignore[attr-defined]
+
+    def send_receive_event_to_app(self) -> None:
+        """Executes a message."""
+        if self.on_message is None or self.close_sent or self.transport.is_closing():
+            return
+        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
+        self.frames = []
+        self.on_message(data, JSON if self.curr_msg_data_type == "text" else MSGPACK)
+
+    def respond(self, data: bytes, codec: Codec) -> None:
+        """Sends a message, unless the connection is lost."""
+        if self.conn.state is not State.OPEN or self.transport.is_closing():
+            return
+        if codec is JSON:
+            self.conn.send_text(data)
+        else:
+            self.conn.send_binary(data)
+        self.transport.write(b"".join(self.conn.data_to_send()))
 
     def pause_writing(self) -> None:
         """Disconnects a client that does not read."""

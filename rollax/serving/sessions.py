@@ -193,6 +193,8 @@ class Sessions:
 
     def refuse_waiting(self, agents: Mapping[str, Iterable[str]]) -> None:
         """Refuses a request for agents, episode id -> agents, that wait for an action; RequestError."""
+        if self.waiting.keys().isdisjoint(agents):  # the common case
+            return
         for episode_id in self.waiting.keys() & agents.keys():
             both = self.waiting[episode_id].intersection(agents[episode_id])
             if both:
@@ -208,6 +210,9 @@ class Sessions:
 
     def begin_waiting(self, agents: Mapping[str, frozenset[str]]) -> None:
         """Adds a pending request for agents that do not wait yet, episode id -> agents."""
+        if self.waiting.keys().isdisjoint(agents):
+            self.waiting.update(agents)
+            return
         others = {name: self.waiting[name] | agents[name] for name in self.waiting.keys() & agents.keys()}
         self.waiting.update(agents)
         self.waiting.update(others)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.utils import ClientDisconnected
+from starlette.types import Receive, Scope, Send
 
 from rollax.errors import RequestError
 from rollax.serving.codec import JSON, MSGPACK, QUERIES, VERBS, Codec, failure, stream_failure
 from rollax.serving.protocol import ErrorResponse
-from rollax.serving.security import SUBPROTOCOL, headers_of
+from rollax.serving.security import SUBPROTOCOL, Headers, headers_of
 
 if TYPE_CHECKING:
+    from rollax.serving.connections import StreamConnection
     from rollax.serving.http import HttpApp
 
 PATH = "/v1/stream"
@@ -38,12 +38,13 @@ class Stream:
         # A subprotocol with a token is never repeated in the response.
         subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
         await send({"type": "websocket.accept", "subprotocol": subprotocol})
-        connection = _Connection(self._app, address, f"{address}:{port}", {b"host": headers.get(b"host", b"")}, send)
+        connection = scope["state"]["connection"]
+        messages = _Messages(self._app, address, f"{address}:{port}", {b"host": headers.get(b"host", b"")}, connection)
+        connection.on_message = messages.execute
         self._app.metrics.streams += 1
         try:
-            while (message := await receive())["type"] != "websocket.disconnect":
-                if message["type"] == "websocket.receive":
-                    await connection.execute(message)
+            while (await receive())["type"] != "websocket.disconnect":
+                pass
         finally:
             self._app.metrics.streams -= 1
 
@@ -56,18 +57,18 @@ async def deny(error: Exception, send: Send) -> None:
     await send({"type": "websocket.http.response.body", "body": JSON.encode(ErrorResponse(body))})
 
 
-class _Connection:
+class _Messages:
     """Executes the messages of one connection in their order; responses are sent when they are ready."""
 
-    def __init__(self, app: HttpApp, address: str, client: str, headers: dict[bytes, bytes], send: Send) -> None:
-        self._app, self._address, self._client, self._headers, self._send = app, address, client, headers, send
-        self._waiting: set[asyncio.Task[None]] = set()
+    def __init__(
+        self, app: HttpApp, address: str, client: str, headers: Headers, connection: StreamConnection
+    ) -> None:
+        self._app, self._address, self._client, self._headers = app, address, client, headers
+        self._connection = connection
 
-    async def execute(self, message: Message) -> None:
+    def execute(self, data: bytes, codec: Codec) -> None:
         """Executes a message, and sends its response, now or later."""
         started = time.perf_counter()
-        text = message.get("text")
-        codec, data = (MSGPACK, message["bytes"]) if text is None else (JSON, text)
         number, verb = None, "other"
         try:
             wait = self._app.rates.take(self._address)
@@ -85,33 +86,27 @@ class _Connection:
             else:
                 response = self._app.service.call(verb, request, self._client)
         except Exception as error:
-            await self._fail(codec, error, number, verb, started)
+            self._fail(codec, error, number, verb, started)
             return
         if isinstance(response, asyncio.Future):
-            task = asyncio.get_running_loop().create_task(self._later(codec, response, number, verb, started))
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
+            response.add_done_callback(partial(self._on_done, codec, number, verb, started))
         else:
-            await self._succeed(codec, response, number, verb, started)
+            self._succeed(codec, number, verb, started, response)
 
-    async def _later(self, codec: Codec, future: asyncio.Future[Any], number: int, verb: str, started: float) -> None:
-        try:
-            response = await future
-        except Exception as error:
-            await self._fail(codec, error, number, verb, started)
+    def _on_done(self, codec: Codec, number: int, verb: str, started: float, done: asyncio.Future[Any]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._succeed(codec, number, verb, started, done.result())
         else:
-            await self._succeed(codec, response, number, verb, started)
+            self._fail(codec, error, number, verb, started)
 
-    async def _succeed(self, codec: Codec, response: Any, number: int, verb: str, started: float) -> None:
+    def _succeed(self, codec: Codec, number: int, verb: str, started: float, response: Any) -> None:
+        self._connection.respond(codec.encode_response(number, response), codec)
         self._app.metrics.observe(verb, 200, time.perf_counter() - started)
-        await self._respond(codec, codec.encode_response(number, response))
 
-    async def _fail(self, codec: Codec, error: Exception, number: int | None, verb: str, started: float) -> None:
+    def _fail(self, codec: Codec, error: BaseException, number: int | None, verb: str, started: float) -> None:
         response = stream_failure(error, number)
+        self._connection.respond(codec.encode(response), codec)
         self._app.metrics.observe(verb, response.status, time.perf_counter() - started)
-        await self._respond(codec, codec.encode(response))
-
-    async def _respond(self, codec: Codec, data: bytes) -> None:
-        key, value = ("text", data.decode()) if codec is JSON else ("bytes", data)
-        with suppress(ClientDisconnected):  # the response of a lost connection is dropped
-            await self._send({"type": "websocket.send", key: value})

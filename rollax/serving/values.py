@@ -31,6 +31,7 @@ _DTYPES = frozenset(
     ]
 )
 _MAX_AXES = 32
+_NUMBERS = frozenset({int, float})
 
 
 class SpaceValues:
@@ -176,11 +177,15 @@ class _Leaf:
         if largest is not None and box and self._dtype.kind == "f":
             finite = np.abs(np.concatenate([np.ravel(side) for side in (low, high)]).astype(np.float64))
             self._largest = max([largest, *finite[np.isfinite(finite)].tolist()])
+        self._vector = len(self._shape) == 1 and self._dtype.str in ("<f4", "<f8") and not self._bounded
+        self._most_squares = min(1e38, self._largest or math.inf) ** 2
 
     def columns(self, values: Sequence[Any]) -> np.ndarray:
         """[N, *shape] in the dtype of the space."""
         if type(values[0]) is dict:
             column = self._packed(values)
+        elif self._vector and (column := self._vectors(values)) is not None:
+            return column
         else:
             try:
                 column = numeric_array(values)
@@ -201,6 +206,20 @@ class _Leaf:
         if self._bounded and ((column < self._low) | (column > self._high)).any():
             raise self._misfit("The value is out of bounds.", values[0])
         return column
+
+    def _vectors(self, values: Sequence[Any]) -> np.ndarray | None:
+        """[N, *shape] from lists of numbers, the common case; None for all that needs a closer look."""
+        size = self._size
+        for value in values:
+            if type(value) is not list or len(value) != size or not _NUMBERS.issuperset(map(type, value)):
+                return None
+        try:
+            column = np.array(values, np.float64)
+        except OverflowError:  # an integer above all floats
+            return None
+        flat = column.ravel()
+        # With a smaller sum of squares, no number is NaN, too large, or infinite in float32.
+        return column.astype(self._dtype) if np.vdot(flat, flat) < self._most_squares else None
 
     def _packed(self, values: Sequence[Any]) -> np.ndarray:
         """[N, *shape] from packed arrays; arrays of equal dtype are read at once."""
