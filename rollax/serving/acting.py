@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from rollax.core.overrides import overrides
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy
+from rollax.rollout.filters import NoFilter
 from rollax.rollout.policy_runner import PolicyRunner
 
 _MOST_ROWS = 1_024
 _QUICK = 0.002
 _TRUST = 0.1
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class AgentMemory:
@@ -65,8 +68,12 @@ class Actor:
         self._takes_action = runner.takes("prev_action_batch")
         takes_previous = self._takes_action or runner.takes("prev_reward_batch")
         self.remembers = self.recurrent or takes_previous or (explore and bool(self.initial_state))
-        own_actions = overrides(type(self.policy), JaxPolicy, "compute_actions")
-        self._only_actions = not (explore or self.remembers or own_actions)
+        self._greedy: Callable[[trees.Tree], trees.Tree] | None = None
+        if isinstance(self.policy, JaxPolicy) and not (explore or self.remembers):
+            own = overrides(type(self.policy), JaxPolicy, "compute_actions")
+            self._greedy = None if own else self.policy.act_greedily
+        self._filters = not isinstance(runner.filter, NoFilter)
+        self._maps = not runner.action_map.identity
         self._zeros = spaces.zeros(self.policy.action_space, 1)
         self._seconds: dict[int, float] = {}  # padded rows -> seconds of a compiled pass
 
@@ -118,17 +125,20 @@ class Actor:
     ) -> list[Any]:
         """One forward pass, timed."""
         began = time.perf_counter()
-        runner, policy = self.runner, self.policy
-        obs = runner.filter(columns, update=False)
-        if self._only_actions and isinstance(policy, JaxPolicy):
-            actions, fetches = policy.act_greedily(obs), {}
+        runner, fetches = self.runner, _NOTHING
+        obs = runner.filter(columns, update=False) if self._filters else columns
+        if self._greedy is not None:
+            actions = self._greedy(obs)
             runner.check_actions(actions, rows)
         else:
             context = self._memory(memories, rewards) if self.remembers else {}
-            actions, states, fetches = runner.act(obs, self.explore, policy.timestep, context)
+            actions, states, fetches = runner.act(obs, self.explore, self.policy.timestep, context)
             if self.remembers:
                 self._remember(memories, actions, states, given)
-        chosen = self.rows(runner.action_map(actions), fetches)
+        # The map also copies actions; those of an array are copied by `rows`.
+        if self._maps or not isinstance(actions, np.ndarray):
+            actions = runner.action_map(actions)
+        chosen = self.rows(actions, fetches)
         self._measured(acting_bucket(rows), time.perf_counter() - began)
         return chosen
 

@@ -113,8 +113,8 @@ class HttpConnection(HttpToolsProtocol):
 class StreamConnection(WebSocketsSansIOProtocol):
     """One WebSocket, taken over from `HttpConnection` with its handshake.
 
-    Its messages do not pass uvicorn's queue, and its responses no coroutine, which would take longer than many a policy:
-    `Stream` gets this connection in its scope, and sets `on_message`.
+    Messages do not pass through uvicorn's queue, and responses not through a coroutine, which would take longer than
+    the pass of a small policy: `Stream` gets this connection in its scope, and sets `on_message`.
 
     It is aborted if the client does not read its responses, and more than `limits.max_unsent_bytes` are unsent, or does
     not answer a ping.

@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
@@ -53,6 +53,15 @@ _SECURE_PAGE = [
 ]
 
 
+class _Reply(NamedTuple):
+    """A response; several times as fast as `Response`."""
+
+    body: bytes
+    status: int = 200
+    content_type: bytes = JSON.content_type
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
 class _Request(NamedTuple):
     """The head of a request, and what reads its body."""
 
@@ -62,7 +71,7 @@ class _Request(NamedTuple):
     receive: Receive
 
 
-_Answer = Callable[[_Request], Awaitable[Response]]
+_Answer = Callable[[_Request], Awaitable[_Reply]]
 
 
 class HttpApp:
@@ -80,10 +89,11 @@ class HttpApp:
         self.address = ""
         self._addresses: Counter[str] = Counter()
         self.rates = Rates(self.limits.requests_per_s, self.limits.requests_per_s)
-        self._files: dict[tuple[str, str], tuple[str, asyncio.Future[bytes]]] = {}
+        self._files: dict[tuple[str, str], tuple[bytes, asyncio.Future[bytes]]] = {}
         self._nonce = secrets.token_hex(4)
-        # The routes are tried in order: the verbs come first.
-        routes: list[BaseRoute] = [_route(self, f"/v1/{verb}", verb, self._executes(verb), "POST") for verb in REQUESTS]
+        # The routes are tried in order, so the most frequent verb is the first.
+        verbs = sorted(REQUESTS, key=lambda verb: verb != "get_action")
+        routes: list[BaseRoute] = [_route(self, f"/v1/{verb}", verb, self._executes(verb), "POST") for verb in verbs]
         routes += [_route(self, _path(verb), verb, self._queries(verb)) for verb in QUERIES]
         routes += [
             WebSocketRoute(PATH, Stream(self)),
@@ -98,7 +108,7 @@ class HttpApp:
         """Answers one request, or all requests of a stream."""
         scope["app"] = self
         try:
-            await self._router(scope, receive, send)
+            await self._router.app(scope, receive, send)
         except HTTPException as error:  # of the router
             allowed = sorted(((error.headers or {})["Allow"]).split(", "))
             await _Endpoint(self, "other", _wrong_method(allowed))(scope, receive, send)
@@ -146,44 +156,44 @@ class HttpApp:
     # What answers the requests of each route.
 
     def _executes(self, verb: str) -> _Answer:
-        async def answer(request: _Request) -> Response:
+        async def answer(request: _Request) -> _Reply:
             codec = _codec(request.headers.get(b"content-type", b""))
             body = codec.decode(verb, await _body(request, self.limits.max_body_bytes))
             response = self.service.call(verb, body, request.client)
-            if isinstance(response, asyncio.Future):
+            if hasattr(response, "__await__"):
                 response = await response
-            return Response(codec.encode(response), media_type=codec.content_type.decode())
+            return _Reply(codec.encode(response), content_type=codec.content_type)
 
         return answer
 
     def _queries(self, verb: str) -> _Answer:
-        async def answer(request: _Request) -> Response:
-            return _json(self.query(verb, request.headers))
+        async def answer(request: _Request) -> _Reply:
+            return _Reply(JSON.encode(self.query(verb, request.headers)))
 
         return answer
 
-    async def _answer_metrics(self, request: _Request) -> Response:
+    async def _answer_metrics(self, request: _Request) -> _Reply:
         statistics: Any = self.service.call("statistics", None, "")
         found = {name: value for name, value in statistics.items() if _is_number(value)}
         gauges = {("policy_version" if name == "version" else name): float(value) for name, value in found.items()}
-        return Response(self.metrics.text(gauges), media_type=metrics.CONTENT_TYPE)
+        return _Reply(self.metrics.text(gauges).encode(), content_type=metrics.CONTENT_TYPE)
 
     def _fetches(self, kind: str, make: Callable[[str], asyncio.Future[bytes]]) -> _Answer:
         """A large file of one policy and version, which is made once, in a thread, for all requests."""
 
-        async def answer(request: _Request) -> Response:
+        async def answer(request: _Request) -> _Reply:
             policy_id = self._policy_id(request)
-            etag = f'"{self._nonce}-{self.query("health", {}).version}"'
+            etag = f'"{self._nonce}-{self.query("health", {}).version}"'.encode()
             known = request.headers.get(b"if-none-match", b"").replace(b"W/", b"").replace(b" ", b"").split(b",")
-            if etag.encode() in known or b"*" in known:
-                return Response(status_code=304, headers={"etag": etag})
-            made, content = self._files.get((kind, policy_id), ("", None))
+            if etag in known or b"*" in known:
+                return _Reply(b"", 304, headers=[(b"etag", etag)])
+            made, content = self._files.get((kind, policy_id), (b"", None))
             if content is None or made != etag or (content.done() and (content.cancelled() or content.exception())):
                 content = make(policy_id)
                 content.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self._files[kind, policy_id] = (etag, content)
             # A client that disconnects must not cancel the file for others.
-            return Response(await asyncio.shield(content), 200, {"etag": etag}, "application/octet-stream")
+            return _Reply(await asyncio.shield(content), 200, b"application/octet-stream", [(b"etag", etag)])
 
         return answer
 
@@ -228,20 +238,24 @@ class _Endpoint:
             else:
                 app.check(headers, client)
             if scope["method"] == "OPTIONS" and verb != "other":
-                verb, response = "preflight", Response(status_code=204)
-                response.raw_headers += app.access.preflight_headers(headers)
+                verb, reply = "preflight", _Reply(b"", 204, headers=app.access.preflight_headers(headers))
             else:
-                response = await self._answer(_Request(scope, headers, client, receive))
+                reply = await self._answer(_Request(scope, headers, client, receive))
         except ClientDisconnect:
             return
         except Exception as error:
-            response = _failed(error)
-        sent = [*response.raw_headers, *self._secured]
+            reply = _failed(error)
+        sent = [
+            (b"content-type", reply.content_type),
+            (b"content-length", str(len(reply.body)).encode()),
+            *reply.headers,
+            *self._secured,
+        ]
         if b"origin" in headers:
             sent += app.access.cors_headers(headers)
-        app.metrics.observe(verb, response.status_code, time.perf_counter() - started)
-        await send({"type": "http.response.start", "status": response.status_code, "headers": sent})
-        await send({"type": "http.response.body", "body": response.body})
+        app.metrics.observe(verb, reply.status, time.perf_counter() - started)
+        await send({"type": "http.response.start", "status": reply.status, "headers": sent})
+        await send({"type": "http.response.body", "body": reply.body})
 
 
 _PAGE = "page"
@@ -261,28 +275,32 @@ def _pages() -> dict[str, Response]:
         "/": Response((folder / "page.html").read_bytes(), media_type="text/html"),
         "/rollax.js": Response((folder / "clients/rollax.js").read_bytes(), media_type="text/javascript"),
         "/docs": Response(description_page(), media_type="text/html"),
-        "/openapi.json": _json(description()),
+        "/openapi.json": Response(JSON.encode(description()), media_type="application/json"),
     }
 
 
 def _shows(page: Response) -> _Answer:
-    async def answer(request: _Request) -> Response:
-        return page
+    headers = dict(page.raw_headers)
+    content_type = headers.pop(b"content-type", b"application/octet-stream")
+    headers.pop(b"content-length", None)
+    reply = _Reply(bytes(page.body), page.status_code, content_type, list(headers.items()))
+
+    async def answer(request: _Request) -> _Reply:
+        return reply
 
     return answer
 
 
-async def _no_path(request: _Request) -> Response:
+async def _no_path(request: _Request) -> _Reply:
     where = request.scope["path"][:200]
     raise RequestError("There is no such path.", status=404, where=where, fix="see /docs")
 
 
 def _wrong_method(allowed: list[str]) -> _Answer:
-    async def answer(request: _Request) -> Response:
+    async def answer(request: _Request) -> _Reply:
         what, got = "The path does not support this method.", request.scope["method"]
-        response = _failed(RequestError(what, status=405, got=got, expected=" or ".join(allowed)))
-        response.headers["allow"] = ", ".join(allowed)
-        return response
+        reply = _failed(RequestError(what, status=405, got=got, expected=" or ".join(allowed)))
+        return reply._replace(headers=[(b"allow", ", ".join(allowed).encode())])
 
     return answer
 
@@ -319,18 +337,12 @@ def _codec(content_type: bytes) -> Codec:
     return codec
 
 
-def _failed(error: Exception) -> Response:
+def _failed(error: Exception) -> _Reply:
     status, body, retry_after_s = failure(error)
-    response = _json(ErrorResponse(body), status)
+    headers = [(b"www-authenticate", b"Bearer")] if status == 401 else []
     if retry_after_s is not None:
-        response.headers["retry-after"] = str(max(1, math.ceil(retry_after_s)))
-    if status == 401:
-        response.headers["www-authenticate"] = "Bearer"
-    return response
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(JSON.encode(value), status, media_type="application/json")
+        headers.append((b"retry-after", str(max(1, math.ceil(retry_after_s))).encode()))
+    return _Reply(JSON.encode(ErrorResponse(body)), status, headers=headers)
 
 
 def _is_number(value: Any) -> bool:

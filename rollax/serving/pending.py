@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from typing import Any
 
 from rollax.env.external.queue import EnvStoppedError
@@ -125,7 +125,7 @@ class PendingActions:
             return
         self.release(request)
         if isinstance(result, BaseException):
-            request.fail(as_request_error(result, 500) if isinstance(result, RollaxError) else result)
+            request.finish(None, as_request_error(result, 500) if isinstance(result, RollaxError) else result)
             return
         now = self._clock()
         for session in request.sessions:
@@ -139,17 +139,17 @@ class PendingActions:
             response = messages.Action(actions[request.sessions[0].id], result.version)
         if request.key is not None:
             request.sessions[0].remember(request.key, response)
-        request.succeed(response)
+        request.finish(response)
 
 
 class PendingRequest:
-    """A request for actions that the backend executes.
+    """A request for actions that the backend executes; it can be awaited.
 
     Attributes:
         done: whether it has a response or an error.
     """
 
-    __slots__ = ("_error", "_response", "_waiters", "agents", "client", "done", "key", "sessions", "single")
+    __slots__ = ("_callbacks", "_error", "_response", "agents", "client", "done", "key", "sessions", "single")
 
     def __init__(
         self,
@@ -164,13 +164,25 @@ class PendingRequest:
         self.done = False
         self._response: Response = None
         self._error: BaseException | None = None
-        self._waiters: list[asyncio.Future[Response]] = []
+        self._callbacks: list[Callable[[PendingRequest], None]] = []
 
-    def future(self) -> asyncio.Future[Response]:
-        """A new future of the response for each caller, so that cancelling it does not affect others."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiters.append(future)
-        return future
+    def __await__(self) -> Generator[Any, None, Response]:
+        # A future of its own for each caller, so that cancelling it does not affect others.
+        done = asyncio.get_running_loop().create_future()
+        self.add_done_callback(lambda _: None if done.done() else done.set_result(None))
+        yield from done
+        return self.result()
+
+    def add_done_callback(self, callback: Callable[[PendingRequest], None]) -> None:
+        """Calls `callback(self)` as soon as the request is done; a future would take a turn of the event loop more."""
+        if self.done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def exception(self) -> BaseException | None:
+        """The error of a request that is done."""
+        return self._error
 
     def result(self) -> Response:
         """The response of a request that is done; raises its error."""
@@ -178,19 +190,11 @@ class PendingRequest:
             raise self._error
         return self._response
 
-    def succeed(self, response: Response) -> None:
-        """Sets the response of all futures."""
-        self.done, self._response = True, response
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(response)
-
-    def fail(self, error: BaseException) -> None:
-        """Sets the error of all futures."""
-        self.done, self._error = True, error
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
+    def finish(self, response: Response, error: BaseException | None = None) -> None:
+        """Sets the response or the error."""
+        self.done, self._response, self._error = True, response, error
+        for callback in self._callbacks:
+            callback(self)
 
 
 def shutting_down(retry_after_s: float) -> RequestError:

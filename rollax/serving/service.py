@@ -52,7 +52,7 @@ class Service:
         self._hello = backend.hello()
         self.sessions = Sessions(self.limits, clock)
         self._readers = Readers(backend, self.limits, self._hello)
-        self._verbs: dict[str, Callable[[Any, Hashable], Response | asyncio.Future[Response]]] = {
+        self._verbs: dict[str, Callable[[Any, Hashable], Response | PendingRequest | asyncio.Future[Response]]] = {
             "hello": self._say_hello,
             "health": self._health,
             "statistics": self._statistics,
@@ -95,15 +95,15 @@ class Service:
             self._executor.shutdown(wait=True, cancel_futures=True)
         self.backend.close()
 
-    def call(self, verb: str, request: Any, client: Hashable) -> Response | asyncio.Future[Response]:
-        """Executes a request; returns its response, or a future of it that only this caller awaits.
+    def call(self, verb: str, request: Any, client: Hashable) -> Response | PendingRequest | asyncio.Future[Response]:
+        """Executes a request; returns its response, or what can be awaited for it and has `add_done_callback`.
 
         Args:
             verb: one of `protocol.REQUESTS`, or "hello", "health" or "statistics".
             request: the struct of the verb; None for those without a body.
             client: the sender.
         Raises:
-            RequestError: the request is not executed. A future may raise it too.
+            RequestError: the request is not executed. Awaiting the response may raise it too.
         """
         function = self._verbs.get(verb)
         if function is None:
@@ -193,10 +193,10 @@ class Service:
             self.sessions.remember_start(request.request_id, session.id)
         return messages.Started(session.id)
 
-    def _get_action(self, request: messages.GetAction, client: Hashable) -> Response | asyncio.Future[Response]:
+    def _get_action(self, request: messages.GetAction, client: Hashable) -> Response | PendingRequest:
         return self._request_actions({request.episode_id: request.obs}, self._key(request), client, single=True)
 
-    def _get_actions(self, request: messages.GetActions, client: Hashable) -> Response | asyncio.Future[Response]:
+    def _get_actions(self, request: messages.GetActions, client: Hashable) -> Response | PendingRequest:
         count = len(request.observations)
         if not count:
             return messages.Actions({}, self.backend.version)
@@ -208,11 +208,11 @@ class Service:
 
     def _request_actions(
         self, observations: Mapping[str, Any], key: Key | None, client: Hashable, *, single: bool
-    ) -> Response | asyncio.Future[Response]:
+    ) -> Response | PendingRequest:
         if key is not None:
             known = self.sessions.response_to(next(iter(observations)), key)
             if known is not None:
-                return known.future() if isinstance(known, PendingRequest) else known
+                return known
         sessions = self.sessions.all_running(observations)
         values, agents = self._readers.observations(sessions, observations)
         request = self._pending.begin(client, sessions, agents, single=single, key=key)
@@ -221,7 +221,7 @@ class Service:
         except BaseException:
             self._pending.release(request)
             raise
-        return request.result() if request.done else request.future()
+        return request.result() if request.done else request
 
     def _log_action(self, request: messages.LogAction, client: Hashable) -> Response:
         def log(session: Session) -> None:

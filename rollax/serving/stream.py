@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Receive, Scope, Send
 
 from rollax.errors import RequestError
-from rollax.serving.codec import JSON, MSGPACK, QUERIES, VERBS, Codec, failure, stream_failure
+from rollax.serving.codec import JSON, QUERIES, VERBS, Codec, failure, stream_failure
 from rollax.serving.protocol import ErrorResponse
 from rollax.serving.security import SUBPROTOCOL, Headers, headers_of
 
 if TYPE_CHECKING:
     from rollax.serving.connections import StreamConnection
     from rollax.serving.http import HttpApp
+    from rollax.serving.pending import PendingRequest
 
 PATH = "/v1/stream"
 
@@ -60,9 +61,7 @@ async def deny(error: Exception, send: Send) -> None:
 class _Messages:
     """Executes the messages of one connection in their order; responses are sent when they are ready."""
 
-    def __init__(
-        self, app: HttpApp, address: str, client: str, headers: Headers, connection: StreamConnection
-    ) -> None:
+    def __init__(self, app: HttpApp, address: str, client: str, headers: Headers, connection: StreamConnection) -> None:
         self._app, self._address, self._client, self._headers = app, address, client, headers
         self._connection = connection
 
@@ -88,13 +87,15 @@ class _Messages:
         except Exception as error:
             self._fail(codec, error, number, verb, started)
             return
-        if isinstance(response, asyncio.Future):
+        if hasattr(response, "add_done_callback"):
             response.add_done_callback(partial(self._on_done, codec, number, verb, started))
         else:
             self._succeed(codec, number, verb, started, response)
 
-    def _on_done(self, codec: Codec, number: int, verb: str, started: float, done: asyncio.Future[Any]) -> None:
-        if done.cancelled():
+    def _on_done(
+        self, codec: Codec, number: int, verb: str, started: float, done: PendingRequest | asyncio.Future[Any]
+    ) -> None:
+        if isinstance(done, asyncio.Future) and done.cancelled():
             return
         error = done.exception()
         if error is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from rollax.serving.protocol import Action, Done, LogAction, StartEpisode
 from tests.serving.service_session import X, refused
 from tests.serving.stand_in_backend import StandIn
@@ -30,8 +32,9 @@ def test_a_repeated_request_is_executed_once(serve):
 def test_a_request_repeated_while_the_first_one_runs_gets_the_same_answer(serve):
     async def play(session):
         session.start()
-        first, second = session.act(request_id="r"), session.act(request_id="r")
+        first, second = asyncio.ensure_future(session.act(request_id="r")), session.act(request_id="r")
         assert len(session.backend.asked) == 1
+        await asyncio.sleep(0)
         first.cancel()  # the connection of the first request is lost
         session.backend.answer()
         assert await second == Action(2, 7)
