@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -15,12 +16,6 @@ from rollax.serving.codec import JSON, MSGPACK, Codec, failure
 from rollax.serving.protocol import ErrorResponse
 
 _SLACK = 64 * 2**10  # chunk headers and trailers, and data of the next request
-_REASONS = {
-    400: b"Bad Request",
-    408: b"Request Timeout",
-    413: b"Content Too Large",
-    431: b"Request Header Fields Too Large",
-}
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -177,4 +172,4 @@ def _refusal(status: int, what: str) -> bytes:
     _, body, _ = failure(RequestError(what, status=status))
     content = JSON.encode(ErrorResponse(body))
     head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-    return head % (status, _REASONS[status], len(content)) + content
+    return head % (status, HTTPStatus(status).phrase.encode(), len(content)) + content
