@@ -27,7 +27,7 @@ _HANDSHAKE = (
 )
 _HEAD_END = b"\r\n\r\n"
 _MASKED, _TEXT, _BINARY = 0x80, 0x81, 0x82
-_PING, _PONG = b"\x89\x00", 0x8A
+_PING, _PONG = b"\x89", 0x8A
 _STEPS = 20
 _SHORT, _MEDIUM, _LONG = 126, 2**16, 127
 
@@ -216,9 +216,10 @@ class _StreamClient(_Client):
     open = False
 
     def data_received(self, data: bytes) -> None:
-        if data.startswith(_PING):  # the server has been busy for 20 seconds, so that this client was silent
-            self.transport.write(frame(_PONG, b""))
-            data = data[len(_PING) :]
+        if self.open and not self._data and data[:1] == _PING:  # every 20 seconds
+            end = 2 + data[1]
+            self.transport.write(frame(_PONG, data[2:end]))
+            data = data[end:]
         if data:
             super().data_received(data)
 

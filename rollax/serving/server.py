@@ -26,7 +26,7 @@ log = logging.getLogger("rollax.serving")
 _GRACE_S = 2.0
 _BACKLOG = 2048
 _AGAIN_S = 0.1
-_PING_EVERY_S, _PONG_WITHIN_S = 20.0, 20.0
+_PING_EVERY_S, _PONG_WITHIN_S = 20.0, 40.0
 
 
 class PolicyServer:
