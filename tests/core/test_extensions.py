@@ -45,14 +45,14 @@ def test_tables_are_joined_and_may_be_missing(monkeypatch):
 
 @pytest.mark.parametrize(
     ("former", "policy"),
-    [("rollax.algorithms.marwil:BCPolicy", BCPolicy), ("rollax.algorithms.es:ESPolicy", ESPolicy)],
+    [("rollax.offline.marwil:BCPolicy", BCPolicy), ("rollax.search.es:ESPolicy", ESPolicy)],
 )
 def test_a_class_is_found_by_its_former_module(former, policy):
     assert current_path(former) == path_of(policy)
     assert named_by_file(former, "class", base=POLICY, trusted=False) is policy
 
 
-@pytest.mark.parametrize("path", ["rollax.algorithms.ppo:PPOPolicy", "own.marwil:BCPolicy", "rollax.algorithms.marwil"])
+@pytest.mark.parametrize("path", ["rollax.algorithms.ppo:PPOPolicy", "own.marwil:BCPolicy", "rollax.offline.marwil"])
 def test_other_paths_stay(path):
     kept = path if ":" in path else "rollax.offline.marwil"
     assert current_path(path) == kept

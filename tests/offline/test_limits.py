@@ -97,6 +97,62 @@ class TestParquet:
         with pytest.raises(DatasetError, match=TOO_MUCH):
             read(tmp_path / "a.parquet", max_decoded_gb=rows * 16 / 2**30)
 
+    def test_a_footer_that_declares_less_than_the_pages_have(self, tmp_path):
+        # One row with a list of 5 million equal numbers, which a dictionary stores in some bytes.
+        count, path = 5_000_000, tmp_path / "a.parquet"
+        long = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.array(np.zeros(count, np.float32)))
+        table = pa.table({"eps_id": ["e"], "obs": long, "actions": [0], "rewards": [1.0], "terminateds": [True]})
+        pq.write_table(table, path, data_page_size=1 << 30, write_statistics=False)
+        declared_as(path, count, 1)
+        assert path.stat().st_size < 10_000
+        assert pq.read_metadata(path).row_group(0).column(1).num_values == 1
+        with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*a.parquet"):
+            read(path, max_decoded_gb=20_000_000 / 2**30)
+
+    @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "RLE_DICTIONARY"])
+    def test_texts_that_share_their_beginning(self, tmp_path, encoding):
+        # 1000 ids of 100,000 letters are 100 MB, and some kB in the file.
+        rows, path = 1000, tmp_path / "a.parquet"
+        columns = {"obs": [[0.0]] * rows, "actions": [0] * rows, "rewards": [1.0] * rows}
+        table = pa.table({"eps_id": ["e" * 100_000] * rows, **columns})
+        delta = encoding == "DELTA_BYTE_ARRAY"
+        settings = {"use_dictionary": False, "column_encoding": {"eps_id": encoding}} if delta else {}
+        pq.write_table(table, path, compression="zstd", **settings)
+        assert path.stat().st_size < 20_000
+        with pytest.raises(DatasetError, match=TOO_MUCH):
+            read(path, max_decoded_gb=90_000_000 / 2**30)
+
+    def test_rows_as_objects_of_python(self, tmp_path):
+        # 100,000 rows take 1.2 MB in Arrow, but more than 20 MB as tuples of ids and lists of numbers.
+        rows, path = 100_000, tmp_path / "a.parquet"
+        columns = {"obs": np.zeros(rows, np.int8), "actions": np.zeros(rows, np.int8), "rewards": np.zeros(rows, "f4")}
+        pq.write_table(pa.table({"eps_id": ["e"] * rows, **columns}), path)
+        with pytest.raises(DatasetError, match=TOO_MUCH):
+            read(path, max_decoded_gb=20_000_000 / 2**30)
+
+    def test_trajectories_as_objects_of_python(self, tmp_path):
+        written(tmp_path / "data", some(60))
+        with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*row group 0"):
+            read(tmp_path / "data", max_decoded_gb=60 * 2000 / 2**30)
+
+
+def declared_as(path, values, less):
+    """Changes a number of values in the footer of a Parquet file, which stays as long as it is."""
+    content = path.read_bytes()
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    was = varint(2 * values)
+    assert was in content[begin:]
+    path.write_bytes(content[:begin] + content[begin:].replace(was, varint(2 * less, len(was))))
+
+
+def varint(number, length=0):
+    """An unsigned integer in Thrift's compact protocol, of at least `length` bytes."""
+    found = []
+    while number or len(found) < max(length, 1):
+        found.append(number & 127)
+        number >>= 7
+    return bytes(part | 128 for part in found[:-1]) + bytes(found[-1:])
+
 
 def test_an_episode_of_d4rl(tmp_path):
     with h5py.File(tmp_path / "a.hdf5", "w") as file:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from gymnasium import Space
 
@@ -32,10 +33,13 @@ from rollax.offline.formats.layout import (
     id_from_text,
 )
 from rollax.offline.formats.limited_parquet import LimitedParquet
-from rollax.offline.limits import MAX_DECODED_GB
+from rollax.offline.limits import MAX_DECODED_GB, check_decoded
 
 _SPACES = ("observation_space", "action_space")
 _ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that is not from a DatasetWriter
+
+
+_BYTES_OF_TRAJECTORY = 2000  # as an object of Python, with views of its columns
 
 
 class _File(NamedTuple):
@@ -100,7 +104,7 @@ class ParquetReader(DatasetReader):
         for file in self._files:
             try:
                 parquet = LimitedParquet(file.path, self._max_decoded_gb)
-            except (pa.ArrowException, OSError) as error:  # the file was removed or changed after it was opened
+            except (pa.ArrowException, OSError, ValueError) as error:  # removed or changed after it was opened, damaged
                 self._skip(_damaged(file.path, error))
                 continue
             with parquet:
@@ -111,6 +115,9 @@ class ParquetReader(DatasetReader):
         where = f"{file.path}, row group {group}"
         try:
             table = parquet.read_row_group(group, self._names(file))
+            # A trajectory of a few rows that a dictionary stores in some bits takes much more than its rows.
+            size = _BYTES_OF_TRAJECTORY * (pc.sum(table[IS_LAST]).as_py() or 0)
+            check_decoded(table.nbytes + size, self._max_decoded_gb, where)
             found = list(_trajectories_of(table, file.columns, self._wanted, where))
         except DatasetError as error:
             self._skip(error)
@@ -220,8 +227,11 @@ def _check_numbers(contents: Mapping[str, Any]) -> None:
     """Raises ValueError if a file's numbers of episodes and steps are invalid."""
     names = ["steps", "episodes", *(["episode_reward_mean"] if contents.get("episodes") else [])]
     for name in names:
-        if not isinstance(contents.get(name, 0), int | float):
-            raise ValueError(f"{name}={contents[name]!r}")
+        number = contents.get(name, 0)
+        in_range = isinstance(number, int | float) and (name == "episode_reward_mean" or 0 <= number < 2**63)
+        if not in_range:
+            raise ValueError(f"{name}={number!r}")
+        float(number)  # OverflowError for a mean that no float holds
 
 
 def _trajectories_of(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from gymnasium import Space
 from numpy.typing import NDArray
 
@@ -26,11 +27,13 @@ from rollax.offline.formats.common import (
 )
 from rollax.offline.formats.joining import Assembler, HeldEpisodes
 from rollax.offline.formats.limited_parquet import LimitedParquet
-from rollax.offline.limits import MAX_DECODED_GB
+from rollax.offline.limits import MAX_DECODED_GB, check_decoded
 
 _OF_SPACES = ("obs", "actions", "new_obs")
 _FURTHER = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
 _REQUIRED = ("eps_id", "obs", "actions", "rewards")
+_READ = {*_REQUIRED, *_OF_SPACES, *_FURTHER, SampleBatch.T, "agent_id", "module_id", "terminateds", "truncateds"}
+_BYTES_OF_VALUE, _BYTES_OF_ROW = 40, 200  # as objects of Python: numbers in lists, and the ids of a row
 
 
 class RLlibParquetReader(FormatReader):
@@ -66,7 +69,7 @@ class RLlibParquetReader(FormatReader):
         for path in self._paths:
             try:
                 pieces = list(self._pieces(path, late, after_skipped=after_skipped))
-            except (DatasetError, ValueError, TypeError, OverflowError) as error:
+            except (DatasetError, ValueError, TypeError, LookupError, OverflowError, pa.ArrowException) as error:
                 self.skip(error if isinstance(error, DatasetError) else _damaged(path, error))
                 cut |= assembler.episodes
                 held.add(assembler.rest())  # the next rows may not be the next steps
@@ -94,7 +97,7 @@ class RLlibParquetReader(FormatReader):
         table = _table(path, self._max_decoded_gb)
         names, rows = table.column_names, table.num_rows
         ids = [
-            table[name].to_pylist() if name in names else [default] * rows
+            _ids(table[name]) if name in names else [default] * rows
             for name, default in (("eps_id", ""), ("agent_id", None), ("module_id", None))
         ]
         keys = [
@@ -136,6 +139,17 @@ class RLlibParquetReader(FormatReader):
             else:  # a single agent acts from the first step on; others may join later
                 continues = key[1] == DEFAULT_AGENT and ids[1][first] != DEFAULT_AGENT and bool(t[first] > 0)
             yield (key, part, ends, new_obs, where), continues
+
+
+def _ids(column: pa.ChunkedArray) -> list[Any]:
+    """The ids of all rows; equal texts are one object."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column.to_pylist()
+    ids: list[Any] = []
+    for chunk in column.dictionary_encode().chunks:
+        texts = [*chunk.dictionary.to_pylist(), None]
+        ids += [texts[code] for code in chunk.indices.fill_null(len(texts) - 1).to_pylist()]
+    return ids
 
 
 def _given(value: Any, default: str) -> Any:
@@ -219,15 +233,18 @@ def _values(table: pa.Table, name: str, path: Path) -> _Column:
 def _table(path: Path, max_gb: float) -> pa.Table:
     try:
         with LimitedParquet(path, max_gb) as parquet:
-            table = parquet.read()
-    except (pa.ArrowException, OSError) as error:
+            names = [name for name in parquet.names if name in _READ]
+            size = _BYTES_OF_VALUE * parquet.values(names) + _BYTES_OF_ROW * parquet.metadata.num_rows
+            check_decoded(size, max_gb, path)
+            table = parquet.read(names)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
     missing = [name for name in _REQUIRED if name not in table.column_names]
     if missing:
         raise DatasetError(
             "The Parquet file lacks columns of RLlib.",
             where=path,
-            got=table.column_names,
+            got=pq.read_schema(path).names,
             expected=f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
             fix="write the data again in RLlib with output_write_episodes=False",
         )
