@@ -2,7 +2,9 @@
 
 import pytest
 
+from rollax import PPOTrainer
 from rollax.algorithms.checkpoint import taking_over
+from rollax.core.cleanup import cleanup_on_error
 from rollax.env.checks import failed
 from rollax.errors import (
     CheckpointError,
@@ -87,3 +89,24 @@ def test_an_error_whose_message_fails_is_still_named():
         PolicyMapping(raises, ["a"])("agent", None)
     with pytest.raises(CheckpointError, match="MuteError"), taking_over("here"):
         raises()
+
+
+def test_the_first_error_stays_where_closing_fails_too():
+    def closing():
+        raise MuteError
+
+    with pytest.raises(ValueError, match="the first") as raised, cleanup_on_error(closing):
+        raise ValueError("the first")
+    assert "MuteError" in raised.value.__notes__[0]
+
+
+class MuteTypeError(MuteError, TypeError):
+    pass
+
+
+def test_an_environment_that_refuses_its_config_without_a_message():
+    def refusing(env_config):
+        raise MuteTypeError
+
+    with pytest.raises(ConfigError, match="MuteTypeError"):
+        PPOTrainer(refusing, {"env_config": {"size": 3}})

@@ -28,6 +28,7 @@ from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.catalog import make_custom_model
+from rollax.models.config import MOST_LAYERS
 from rollax.models.embeddings import check_parametric
 from rollax.models.outputs import Outputs, is_noisy
 from rollax.models.q_network import CustomQNetwork, QNetwork, expected_values, logits_of
@@ -70,7 +71,9 @@ class DQNConfig(QLearningFields, ReplayFields):
     initial_values = {"sigma0": (), "parameter_noise": ("exploration",)}
 
     dueling: bool = Field(default=True, description="whether state values and advantages have separate streams")
-    hiddens: tuple[PositiveInt, ...] = Field(default=(), description="widths of the hidden layers of each stream")
+    hiddens: tuple[PositiveInt, ...] = Field(
+        default=(), max_length=MOST_LAYERS, description="widths of the hidden layers of each stream"
+    )
     num_atoms: int = Field(
         default=1, ge=1, description="K, number of atoms of a distribution of returns; 1 learns only the mean"
     )

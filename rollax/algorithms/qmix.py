@@ -23,6 +23,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import BurnInFields, QLearningFields, ReplayFields
 from rollax.errors import ConfigError, PolicyError
+from rollax.models.config import MOST_LAYERS
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
 from rollax.models.outputs import Outputs, is_recurrent
@@ -59,7 +60,7 @@ class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
     )
     mixing_embed_dim: int = Field(default=32, ge=1, description="width of the mixing network's hidden layer")
     hypernet_hiddens: tuple[PositiveInt, ...] = Field(
-        default=(), description="widths of the hidden layers of the hypernetworks"
+        default=(), max_length=MOST_LAYERS, description="widths of the hidden layers of the hypernetworks"
     )
     state_key: str | None = Field(
         default="state",

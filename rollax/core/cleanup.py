@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rollax.errors import text_of
+
 
 @contextmanager
 def cleanup_on_error(undo: Callable[[], Any]) -> Iterator[None]:
@@ -16,5 +18,5 @@ def cleanup_on_error(undo: Callable[[], Any]) -> Iterator[None]:
         try:
             undo()
         except Exception as other:
-            error.add_note(f"Closing what was made until then failed too: {type(other).__name__}: {other}")
+            error.add_note(f"Closing what was made until then failed too: {type(other).__name__}: {text_of(other)}")
         raise

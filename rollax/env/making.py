@@ -18,7 +18,7 @@ from rollax.env.adapters import adapted, adapter_of, is_recognized
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import EnvContext, env_creator
-from rollax.errors import ConfigError, RollaxError
+from rollax.errors import ConfigError, RollaxError, repr_of, text_of
 
 CallConvention = Literal["context", "keywords", "nothing"]
 _NAMES_OF_CONTEXT = {"", "config", "env_config", "environment_config", "cfg", "env_cfg", "conf", "c"}
@@ -90,7 +90,7 @@ def _not_made(creator: Callable[[EnvContext], Any], context: EnvContext, error: 
     return ConfigError(
         "The environment does not accept this env_config.",
         where=f"env_config, env {_name_of(creator)}",
-        got=f"{dict(context)!r}: TypeError: {error}",
+        got=f"{repr_of(dict(context))}: {type(error).__name__}: {text_of(error)}",
         expected=_parameters_of(creator),
         fix="correct the keys of env_config; the traceback above shows where they were rejected",
     )

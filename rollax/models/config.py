@@ -12,6 +12,8 @@ from rollax.core.importing import StoredCode, path_of
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "linear"]
 Kernel = PositiveInt | tuple[PositiveInt, PositiveInt]
 ConvFilter = tuple[PositiveInt, Kernel, PositiveInt]
+MOST_LAYERS = 1000
+"""A config in a small file could name so many layers that building the model would not end."""
 
 
 def _checked_model(value: Any) -> Any:
@@ -31,6 +33,7 @@ class ModelConfig(FrozenModel):
 
     fcnet_hiddens: tuple[PositiveInt, ...] = Field(
         default=(64, 64),
+        max_length=MOST_LAYERS,
         description="widths of the hidden layers after the encoder; (): none. An observation of images only has none "
         "either: conv_dense is its hidden layer",
     )
@@ -40,7 +43,7 @@ class ModelConfig(FrozenModel):
         description="whether the value head uses the hidden layers of the policy; false: it has separate layers, "
         "including convolutions",
     )
-    conv_filters: tuple[ConvFilter, ...] | None = Field(
+    conv_filters: Annotated[tuple[ConvFilter, ...], Field(max_length=MOST_LAYERS)] | None = Field(
         default=None,
         description="convolutions of each image: [[output channels, kernel, stride], ...] without padding, where "
         "kernel is a side or [height, width]; None: by the shorter side of the image",

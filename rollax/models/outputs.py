@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.core import trees
-from rollax.errors import PolicyError
+from rollax.errors import PolicyError, text_of
 
 State = tuple[Any, ...]
 """Recurrent state: arrays [B, ...], one row for each sequence."""
@@ -69,7 +69,7 @@ def initial_state_of(model: Any) -> tuple[NDArray, ...]:
         raise PolicyError(
             "The recurrent state is not an array.",
             where=f"{type(model).__name__}.initial_state()",
-            got=f"{type(error).__name__}: {error}",
+            got=f"{type(error).__name__}: {text_of(error)}",
             expected="NumPy arrays, which are constant: no parameters of the model",
             fix="return zeros; add a trained initial value in the model's __call__",
         ) from error

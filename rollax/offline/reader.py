@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rollax.core.importing import ImportPath, import_object, named_by_caller
-from rollax.errors import ConfigError, DatasetError, nearest, not_installed
+from rollax.errors import ConfigError, DatasetError, nearest, not_installed, text_of
 from rollax.offline.dataset import DatasetReader, RecordedTrajectory, check_same_spaces, common_header
 from rollax.offline.new_file import unfinished_in
 
@@ -340,7 +340,7 @@ def _called(make: Callable[..., Any], settings: Mapping[str, Any], *arguments: A
     try:
         return make(*arguments, **settings)
     except TypeError as error:
-        if "argument" not in str(error):
+        if "argument" not in text_of(error):
             raise
         names = [name for name in inspect.signature(make).parameters if name not in ("paths", "settings")]
         raise ConfigError(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollax.core import trees
 from rollax.core.spaces import Path, at, bounds, leaves, walk
 from rollax.core.trees import Tree, namespace
-from rollax.errors import PolicyError, ShapeError
+from rollax.errors import PolicyError, ShapeError, text_of
 from rollax.policy.policy import Policy
 
 
@@ -155,7 +155,7 @@ class ActionRanges:
             raise PolicyError(
                 "The actions do not have the structure of the action space.",
                 where=self._policy.label,
-                got=f"{type(error).__name__}: {error}",
+                got=f"{type(error).__name__}: {text_of(error)}",
                 expected=str(self._policy.action_space),
                 fix="return (actions, state_outs, extra_fetches), one action per observation",
             ) from error

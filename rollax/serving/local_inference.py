@@ -16,7 +16,7 @@ import numpy as np
 
 from rollax.core import trees
 from rollax.env.rows import DEFAULT_AGENT
-from rollax.errors import RequestError
+from rollax.errors import RequestError, text_of
 from rollax.serving.acting import Actor
 from rollax.serving.client_calls import Calls
 from rollax.serving.local_episodes import LocalActor, LocalAgent, LocalEpisode, LocalEpisodes
@@ -332,7 +332,7 @@ def _info(info: Any, where: str) -> dict[str, Any]:
             "The info cannot be sent to a policy server.",
             status=422,
             where=where,
-            got=str(error),
+            got=text_of(error),
             expected="numbers, strings, arrays, lists, and dicts with strings as keys",
             fix="convert the value to one of these",
         ) from error

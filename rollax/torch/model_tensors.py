@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rollax.errors import PolicyError
+from rollax.errors import PolicyError, text_of
 from rollax.policy.update_plan import UpdatedTargets
 from rollax.torch.weights import assign, extra_of, parameters_of, to_numpy
 
@@ -190,7 +190,7 @@ def _copied(model: nn.Module) -> nn.Module:
         raise PolicyError(
             "The model cannot be copied for target parameters.",
             where=f"make_model, {type(model).__name__}",
-            got=str(error),
+            got=text_of(error),
             expected="a module that copy.deepcopy copies",
             fix="replace torch.nn.utils.weight_norm by parametrizations.weight_norm; keep no computed tensors as "
             "attributes",

@@ -104,6 +104,8 @@ class TestRefuses:
             ({"model": {"fcnet_hidden": [3]}}, "model.fcnet_hidden", "did you mean 'fcnet_hiddens'?"),
             ({"multiagent": {"policy": {}}}, "multiagent.policy", "in rollax it is 'policies'"),
             ({"evaluation_config": {"model": {"fcnet_hidden": [3]}}}, "model.fcnet_hidden", "evaluation_config"),
+            ({"model": {"fcnet_hiddens": [8] * 1001}}, "model.fcnet_hiddens", "1000"),  # building it would not end
+            ({"model": {"conv_filters": [[8, 3, 1]] * 1001}}, "model.conv_filters", "1000"),
             ({"zzzz": 1}, "zzzz", "sorted(SomeConfig.model_fields) lists all keys"),
             ({"input": "x"}, "input", "learns from its own experience"),
             ({"record_env": True}, "record_env", "record_dir"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
@@ -230,3 +232,106 @@ class TestImagesOfMinari:
         reader = open_dataset(path, max_broken=1)
         assert list(reader.trajectories()) == []
         assert len(reader.broken) == 1
+
+
+class TestFilesOfMinari:
+    """Episodes in Arrow and Parquet that are forged after Minari has written them."""
+
+    def write(self, tmp_path, storage, change, **settings):
+        """Writes an episode of 4 steps; `change` gets its table, and `settings` are those of the new file."""
+        (tmp_path / "data").mkdir()
+        space = spaces.Box(-1, 1, (2,), np.float32)
+        made = MinariStorage.new(tmp_path / "data", space, spaces.Discrete(2), None, storage)
+        buffer = EpisodeBuffer(
+            observations=np.zeros((5, 2), np.float32),
+            actions=np.zeros(4, np.int64),
+            rewards=np.zeros(4),
+            terminations=np.array([False, False, False, True]),
+            truncations=np.zeros(4, bool),
+        )
+        made.update_episodes([buffer])
+        (path,) = (tmp_path / "data" / "0").glob(f"*.{storage}")
+        table = change(pa.dataset.dataset(path, format=storage).to_table())
+        if storage == "parquet":
+            pq.write_table(table, path, **settings)
+        else:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema, **settings) as writer:
+                writer.write_table(table)
+        return path
+
+    @pytest.mark.parametrize("storage", ["arrow", "parquet"])
+    def test_unchanged_files_are_read(self, tmp_path, storage):
+        self.write(tmp_path, storage, lambda table: table.append_column("text", pa.array(["a"] * 5)))
+        assert [len(one) for one in read(tmp_path)] == [4]
+
+    def test_compressed_arrow(self, tmp_path):
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        self.write(
+            tmp_path,
+            "arrow",
+            lambda table: table.append_column("text", pa.array(["a" * 10_000_000] * 5)),
+            options=options,
+        )
+        with pytest.raises(DatasetError, match="compressed"):
+            read(tmp_path)
+
+    def test_rows_that_take_no_place(self, tmp_path):
+        # A billion equal rows are stored as one.
+        def repeat(table):
+            rows = 1_000_000_000
+
+            def column(values):
+                return pa.RunEndEncodedArray.from_arrays(pa.array([rows], pa.int32()), values.combine_chunks()[:1])
+
+            return pa.table({name: column(table[name]) for name in table.column_names})
+
+        self.write(tmp_path, "arrow", repeat)
+        with pytest.raises(DatasetError, match="run_end_encoded"):
+            read(tmp_path)
+
+    def test_nulls_count(self, tmp_path):
+        rows = 1_000_000_000
+        self.write(tmp_path, "arrow", lambda table: pa.table({name: pa.nulls(rows) for name in table.column_names}))
+        with pytest.raises(DatasetError, match=TOO_MUCH):
+            read(tmp_path)
+
+    def test_texts_that_share_their_bytes(self, tmp_path):
+        # Each row has all bytes of the column: the end of a row is not where the next one begins.
+        def share(table):
+            offsets = np.array([0, 10_000] * 3, np.int32)
+            texts = pa.Array.from_buffers(pa.binary(), 5, [None, pa.py_buffer(offsets), pa.py_buffer(b"a" * 10_000)])
+            return table.append_column("texts", texts)
+
+        self.write(tmp_path, "arrow", share)
+        with pytest.raises(DatasetError, match="ffset"):
+            read(tmp_path)
+
+    def test_texts_of_parquet_that_share_a_dictionary(self, tmp_path):
+        def repeat(table):
+            texts = pa.array(["a" * 1_000_000] * 1000)
+            rows = pa.array([0] * 1000)
+            return table.take(rows).append_column("texts", texts)
+
+        path = self.write(tmp_path, "parquet", repeat, compression="zstd")
+        assert path.stat().st_size < 100_000
+        with pytest.raises(DatasetError, match=TOO_MUCH):
+            read(tmp_path, max_decoded_gb=0.5)
+
+    @pytest.mark.parametrize("kind", ["U500000000", "V2000000000", "(100000,100000)f4", "O"])
+    def test_a_space_of_other_dtypes(self, tmp_path, kind):
+        self.write(tmp_path, "arrow", lambda table: table)
+        described = {"type": "Box", "dtype": kind, "shape": [1], "low": ["a"], "high": ["b"]}
+        self.change_metadata(tmp_path, action_space=json.dumps({"type": "Tuple", "subspaces": [described]}))
+        with pytest.raises(DatasetError, match="dtype"):
+            open_dataset(tmp_path)
+
+    @pytest.mark.parametrize("changes", [{"total_steps": -5}, {"total_steps": 2**63}, {"total_episodes": -1}])
+    def test_numbers_of_steps_and_episodes(self, tmp_path, changes):
+        self.write(tmp_path, "arrow", lambda table: table)
+        self.change_metadata(tmp_path, **changes)
+        with pytest.raises(DatasetError, match=next(iter(changes))):
+            open_dataset(tmp_path)
+
+    def change_metadata(self, tmp_path, **changes):
+        path = tmp_path / "data" / "metadata.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

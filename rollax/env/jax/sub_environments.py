@@ -17,7 +17,7 @@ from rollax.core.trees import Tree
 from rollax.env.jax.jax_env import JaxEnv, Outcome, agents_of
 from rollax.env.multi_agent.multi_agent_env import space_of
 from rollax.env.rows import ALL, DEFAULT_AGENT
-from rollax.errors import EnvError
+from rollax.errors import EnvError, text_of
 
 ByAgent = Mapping[str, Tree]
 """Agent id -> its observations or actions, [N, ...]."""
@@ -160,7 +160,7 @@ class SubEnvironments:
             raise EnvError(
                 f"{call}() cannot be compiled.",
                 where=f"{self.name}.{call}()",
-                got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+                got=f"{type(error).__name__}: {(text_of(error).splitlines() or [''])[0]}",
                 expected=f"a function that JAX traces, which returns {expected}",
                 fix="write it with jax.numpy, without Python branches on values; the traceback above shows where",
             ) from error

@@ -18,7 +18,7 @@ from rollax.env.copies import NO_SPACES, Spaces, check_spaces, space_of
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, spaces_of_agents
 from rollax.env.registry import Registrations, register_all
 from rollax.env.vector.vector_env import VectorEnv, frame_of
-from rollax.errors import EnvError, RollaxError
+from rollax.errors import EnvError, RollaxError, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class EnvHost:
                 raise NoAttributeError(
                     "The environment does not have this attribute.",
                     where=self._where,
-                    got=str(error),
+                    got=text_of(error),
                     expected="an attribute or a method of the user's environment",
                     fix="correct the name",
                 ) from error

@@ -57,6 +57,25 @@ class LimitedParquet:
         """The names of the columns."""
         return self._file.schema_arrow.names
 
+    @property
+    def texts(self) -> list[str]:
+        """The paths of the columns of texts and byte strings."""
+        chunks = (chunk for group in range(self.metadata.num_row_groups) for _, chunk in self._chunks(group, None))
+        return sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == _TEXT})
+
+    @property
+    def largest_page(self) -> int:
+        """Bytes of the largest page, which no text of the file exceeds."""
+        groups = range(self.metadata.num_row_groups)
+        pages = [self._pages_of(*part) for group in groups for part in self._chunks(group, None)]
+        return max((one.largest for one in pages), default=0)
+
+    def declared_without_texts(self) -> int:
+        """Bytes of all row groups in memory, without the columns of texts."""
+        groups = range(self.metadata.num_row_groups)
+        parts = [part for group in groups for part in self._chunks(group, None)]
+        return sum(self._declared(*part) for part in parts if part[1].physical_type != _TEXT)
+
     def values(self, columns: Sequence[str]) -> int:
         """The number of values in some columns, of all row groups."""
         groups = range(self.metadata.num_row_groups)

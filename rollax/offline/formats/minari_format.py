@@ -30,13 +30,14 @@ from rollax.offline.formats.common import (
     take_space,
     warn_of_logp,
 )
-from rollax.offline.formats.minari_limits import check_episode
+from rollax.offline.formats.minari_limits import check_described, check_episode
 from rollax.offline.limits import MAX_DECODED_GB
 from rollax.offline.new_file import new_folder
 
 log = logging.getLogger("rollax.offline")
 
 METADATA = "metadata.json"
+_MAX_METADATA = 64 << 20  # bytes
 _EPISODE = "T + 1 observations, T actions and rewards, of numbers"
 _ARROW_ROWS = 32 * 1024
 """Observations of an episode in Arrow. Of a longer one, PyArrow writes several record batches in an order that it does
@@ -133,8 +134,9 @@ def _opened(path: Path) -> _Set:
         with opened(hdf5):
             pass
     try:
-        described = MinariStorage.read_raw_metadata(folder).keys()
-        if missing := {"observation_space", "action_space"} - described:
+        _refuse_large(folder / METADATA)
+        described = MinariStorage.read_raw_metadata(folder)
+        if missing := {"observation_space", "action_space"} - described.keys():
             # Minari would make the environment of `env_spec`, whose entry point and arguments may run any command.
             raise DatasetError(
                 "The Minari data set does not describe its spaces.",
@@ -143,15 +145,32 @@ def _opened(path: Path) -> _Set:
                 expected="observation_space and action_space, as Minari writes them",
                 fix="use a newer version of the data set, or convert it with Minari if you trust where it comes from",
             )
+        for kind in ("observation_space", "action_space"):
+            check_described(parsed_json(described[kind]))
         storage = MinariStorage.read(folder)
         metadata = storage.metadata
         spec = parsed_json(metadata["env_spec"]) if isinstance(metadata.get("env_spec"), str) else {}
         behaviour = {"algorithm": metadata["algorithm_name"]} if "algorithm_name" in metadata else {}
         header = {"env": spec.get("id"), "behaviour": behaviour, "dataset_id": metadata.get("dataset_id")}
-        return _Set(path, storage, int(storage.total_episodes), int(storage.total_steps), header)
+        episodes, steps = (_count(metadata, name) for name in ("total_episodes", "total_steps"))
+        return _Set(path, storage, episodes, steps, header)
     except Exception as error:  # of many types, from Minari and what it reads with
         expected = "metadata as Minari writes it"
         raise _damaged(f"{path}, {folder.name}/{METADATA}", error, expected) from error
+
+
+def _refuse_large(metadata: Path) -> None:
+    """ValueError for a file of JSON whose values would fill the memory."""
+    size = metadata.stat().st_size
+    if size > _MAX_METADATA:
+        raise ValueError(f"{size} bytes, which are more than {_MAX_METADATA}")
+
+
+def _count(metadata: dict[str, Any], name: str) -> int:
+    value = metadata[name]
+    if not 0 <= value < 2**63:
+        raise ValueError(f"{name}={value!r}")
+    return int(value)
 
 
 def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedTrajectory:

@@ -18,7 +18,24 @@ from PIL import Image
 
 from rollax.core.spaces import leaves, walk
 from rollax.errors import DatasetError, RollaxError
+from rollax.offline.formats.arrow_files import check_arrow, check_parquet
 from rollax.offline.limits import check_decoded
+
+
+def check_described(space: Any) -> None:
+    """Raises ValueError for the JSON of a space with a dtype that is not one of numbers.
+
+    Minari makes arrays of that dtype from it, and each element of a text or of a structure may have any size.
+    """
+    kind = space["type"]
+    if kind in ("Dict", "Tuple"):
+        parts = space["subspaces"]
+        for part in parts.values() if kind == "Dict" else parts:
+            check_described(part)
+    elif kind == "Text":
+        raise ValueError("a space of texts, which are not numbers")
+    elif "dtype" in space and np.dtype(space["dtype"]).kind not in "biuf":
+        raise ValueError(f"a space of the dtype {space['dtype']!r:.100}")
 
 
 def check_episode(storage: Any, index: int, max_gb: float, where: str) -> None:
@@ -84,6 +101,11 @@ def _check_arrow(storage: Any, index: int, max_gb: float, where: str) -> None:
     data = pyarrow.dataset.dataset(str(folder), format=storage.FORMAT, ignore_prefixes=["_", ".", "metadata.json"])
     rows = data.count_rows()
     check_decoded(rows * sum(_row_bytes(field.type, image) for field in data.schema), max_gb, where)
+    for file in map(Path, data.files):
+        if storage.FORMAT == "parquet":
+            check_parquet(file, max_gb, where)
+        else:
+            check_arrow(file, data.schema, max_gb, where)
     names = [field.name for field in data.schema if any(map(_is_encoded, _leaf_types(field.type)))]
     for batch in data.to_batches(columns=names, batch_size=64) if names else ():
         for column in batch.columns:
@@ -92,14 +114,19 @@ def _check_arrow(storage: Any, index: int, max_gb: float, where: str) -> None:
 
 
 def _row_bytes(kind: pa.DataType, image: Box | None) -> int:
-    """Bytes of a row of this type, without lists of variable length."""
+    """Bytes of a row of this type, without its texts and lists of variable length; ValueError for an unusual type."""
     if pa.types.is_fixed_size_list(kind):
         return kind.list_size * _row_bytes(kind.value_type, image)
     if pa.types.is_struct(kind):
         return sum(_row_bytes(field.type, image) for field in kind)
     if _is_encoded(kind):
         return _size(image)
-    return kind.bit_width // 8 if pa.types.is_primitive(kind) else 0
+    if pa.types.is_primitive(kind):
+        return max(kind.bit_width // 8, 1)
+    if pa.types.is_null(kind) or pa.types.is_list(kind) or pa.types.is_string(kind):
+        return 8  # a reference, or an offset
+    # Such as one that stores equal rows once: Minari writes no such columns.
+    raise ValueError(f"a column of the type {kind}")
 
 
 def _leaf_types(kind: pa.DataType) -> Iterator[pa.DataType]:

@@ -20,11 +20,13 @@ class Pages(NamedTuple):
     Args:
         values: number of values, with nulls and empty lists.
         size: bytes without compression.
+        largest: bytes of the largest page without compression.
         encodings: the numbers of the encodings of the values, as Parquet defines them.
     """
 
     values: int
     size: int
+    largest: int
     encodings: frozenset[int]
 
 
@@ -34,7 +36,7 @@ def pages_of(file: BinaryIO, chunk: Any) -> Pages:
     if dictionary is not None and 0 < dictionary < start:
         start = dictionary
     at, end = start, start + chunk.total_compressed_size
-    values = size = 0
+    values = size = largest = 0
     encodings = set()
     while values < chunk.num_values and at < end:
         header, length = _header_at(file, at)
@@ -50,8 +52,9 @@ def pages_of(file: BinaryIO, chunk: Any) -> Pages:
             values += count
             encodings.add(described.get(encoding))
         size += decoded + length
+        largest = max(largest, decoded)
         at += length + stored
-    return Pages(values, size, frozenset(encodings))
+    return Pages(values, size, largest, frozenset(encodings))
 
 
 def _header_at(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:

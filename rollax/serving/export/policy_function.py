@@ -21,7 +21,7 @@ from rollax.config.stored import key_to_json
 from rollax.core.importing import path_of
 from rollax.core.overrides import overrides
 from rollax.core.spaces import Path, leaves, walk, zeros
-from rollax.errors import PolicyError
+from rollax.errors import PolicyError, text_of
 from rollax.models.layers import plain_convolutions
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.rollout.actions import BoxMap
@@ -284,7 +284,7 @@ def _fixed_rows(policy: JaxPolicy, error: Exception) -> PolicyError:
     return PolicyError(
         "The model cannot be traced for any number of observations.",
         where=f"policy {policy.name!r}, while its model is traced",
-        got=f"{type(error).__name__}: {error}",
+        got=f"{type(error).__name__}: {text_of(error)}",
         expected="a model whose shapes follow from the shapes of its inputs",
         fix="replace len(x) by x.shape[0], and use no Python numbers or branches that depend on the number of rows",
     )
