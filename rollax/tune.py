@@ -14,6 +14,7 @@ from rollax.algorithms.registry import get_trainer_class
 from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig, resolve_config
 from rollax.core import storage
+from rollax.core.atomic_files import read_regular
 from rollax.core.storage import parsed_json
 from rollax.env.registry import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, ConfigError, RollaxError, not_installed
@@ -30,7 +31,7 @@ except ImportError as error:
     package = "ray with its extra tune"
     raise not_installed("Ray Tune", error, where="import rollax.tune", package=package, extra="tune") from error
 
-_EVALUATION = "evaluation.json"
+_EVALUATION, _MOST_BYTES = "evaluation.json", 64 << 20
 """The last evaluation, which is repeated in the results until the next one."""
 _LEAST = {"CPU": 0.001}
 _TOO_LARGE = {"CPU": 0.002}
@@ -91,7 +92,7 @@ class TunedTrainer(Trainable):
         self.trainer.restore(checkpoint_in(checkpoint))
         stored = Path(checkpoint) / _EVALUATION  # missing in a checkpoint of a trainer without Tune
         if self._evaluation is not None and stored.exists():
-            self._evaluation = parsed_json(stored.read_text(encoding="utf-8")) or self._evaluation
+            self._evaluation = parsed_json(read_regular(stored, _MOST_BYTES)) or self._evaluation
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,6 +79,36 @@ def make_parents(folder: Path) -> None:
     with suppress(FileExistsError):  # another process may have created it; the next step fails if a file has this name
         os.mkdir(folder)
     sync_folder(folder.parent)
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes; OSError for others, such as a pipe, which might not end.
+
+    For files of a folder that another user may have made; the user may name a pipe itself as an argument.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "This is not a regular file", str(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"This file has more than {most} bytes", str(path))
+    return content
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file under a temporary name, and then gives it its name.
+
+    A link of that name is replaced, so that nothing outside of the folder changes.
+    """
+    temporary = temporary_for(path)
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -27,7 +27,10 @@ from rollax.errors import CheckpointError, DatasetError
 from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of, layout_to_json
 
 _MANIFEST, _FORMAT = "columns.json", 1
+_MOST_BYTES = 1 << 30
 _LEFT_FOR_S = 3600.0
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""The errors of reading a description that `ColumnWriter` has not written."""
 _INDEX = ("starts", "lasts", "terminated")
 _INDEX_DTYPES = {"starts": np.dtype("<i8"), "lasts": np.dtype("<i8"), "terminated": np.dtype("?")}
 
@@ -166,7 +169,7 @@ class MappedColumns:
         self.starts, self.lasts, self.terminated = (self._index(name) for name in _INDEX)
         ends = self.lasts + ~self.terminated
         chained = len(self.starts) and np.array_equal(self.starts, np.append(0, ends[:-1] + 1))
-        if not chained or ends[-1] + 1 != self.slots:
+        if not chained or ends[-1] + 1 != self.slots or (self.lasts < self.starts).any():
             raise ValueError("trajectories that are not contiguous")
 
     def map(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray:
@@ -226,15 +229,15 @@ def open_columns(path: Path) -> dict[str, MappedColumns] | None:
             for number, (policy_id, about) in enumerate(manifest["policies"].items())
             if about["slots"]
         }
-    except (OSError, ValueError, KeyError, TypeError, CheckpointError):
+    except (OSError, CheckpointError, *_DAMAGED):
         return None
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:
     try:
-        manifest = parsed_json((path / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = parsed_json(atomic_files.read_regular(path / _MANIFEST, _MOST_BYTES))
         return manifest if manifest["format"] == _FORMAT and isinstance(manifest["about"], dict) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *_DAMAGED):
         return None
 
 

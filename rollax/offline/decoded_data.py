@@ -73,12 +73,14 @@ class DecodedData:
         if about is None or about.get("files") != self._files:
             return None
         agents = about.get("agents")
-        if agents is None or any(fragments.policy_id(agent, recorded) != ours for agent, recorded, ours in agents):
-            return None  # policy_mapping_fn is another one
-        columns = open_columns(self._path)
+        if agents is None:
+            return None
+        columns = open_columns(self._path) if _is_complete(about) else None
         if columns is None:
             log.warning("%s is damaged: the data is decoded again.", self._path)
             return None
+        if any(fragments.policy_id(agent, recorded) != ours for agent, recorded, ours in agents):
+            return None  # policy_mapping_fn is another one
         return Decoded(columns, about["trajectories"], about["fingerprint"])
 
     def decode(self, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]) -> Decoded:
@@ -103,6 +105,17 @@ class DecodedData:
         finally:
             writer.discard()
         return Decoded(found, fragments.trajectories - first, fingerprint)
+
+
+def _is_complete(about: Mapping[str, Any]) -> bool:
+    """Whether a description has the agents and the numbers that `decode` writes."""
+    agents, numbers = about["agents"], (about.get("trajectories"), about.get("fingerprint"))
+    return (
+        isinstance(agents, list)
+        and all(isinstance(entry, list) and [*map(type, entry)][1:] == [str, str] for entry in agents)
+        and all(isinstance(entry[0], str | int) for entry in agents)
+        and all(type(number) is int and number >= 0 for number in numbers)
+    )
 
 
 def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) -> int:

@@ -251,8 +251,12 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
     suffixes = [suffix for group in SUFFIXES.values() for suffix in group]
     if given != "auto":
         suffixes = list(SUFFIXES[_SUFFIX_OF[str(given)]])
-    # Hidden files and folders are unfinished, from a DatasetWriter or `convert`.
-    seen = [file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    # Hidden files and folders are unfinished, from a DatasetWriter or `convert`; reading a pipe might not end.
+    seen = [
+        file
+        for file in path.rglob("*")
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+    ]
     if given == "auto" and (records := next((file for file in seen if _is_tfrecord(file)), None)):
         raise _not_read("rlds", records)
     described = [file for file in seen if file.parts[-2:] == ("data", "metadata.json")] if given == "auto" else []

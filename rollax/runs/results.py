@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from rollax.core.atomic_files import absolute
+from rollax.core.atomic_files import absolute, read_regular
 from rollax.core.figure_files import written_to
 from rollax.core.storage import parsed_json
 from rollax.errors import RollaxError
 
 RESULTS_NAME = "result.jsonl"
+_MOST_BYTES = 1 << 30  # a line has some kB
 WHERE_IN_RESULT = {
     "episode_reward_mean": ("episode_reward_mean",),
     "evaluation_reward_mean": ("evaluation", "episode_reward_mean"),
@@ -72,7 +73,7 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Returns the result lines of a file, possibly none, and the number of unreadable lines."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = read_regular(path, _MOST_BYTES).decode("utf-8", errors="replace").split("\n")
     except OSError as error:
         raise RollaxError(
             "The results cannot be read.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rollax.core import storage
+from rollax.core.atomic_files import replace_file
 from rollax.core.cleanup import cleanup_on_error
 from rollax.errors import CheckpointError, ConfigError, RollaxError
 from rollax.runs.display import title_of
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rollax.runs")
 
-CHECKPOINTS, BEST, CURVE = "checkpoints", "best", "curve.png"
+CONFIG, CHECKPOINTS, BEST, CURVE = "config.json", "checkpoints", "best", "curve.png"
 PREFIX = "checkpoint_"
 _WHERE = "fit(out=...)"
 LOOKS_AT_TRAINING = 10
@@ -141,10 +143,11 @@ class RunFolder:
     def _begun(self, experiment: Mapping[str, Any], continues_after: int | None) -> IO[bytes]:
         """Writes the config, and returns the open file of results."""
         results = self.path / RESULTS_NAME
+        _refuse_links(self.path)
         if continues_after is not None and results.exists():
             _remove_results_after(self.path, continues_after)
-        with _named_errors(self.path / "config.json"):
-            (self.path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
+        with _named_errors(self.path / CONFIG):
+            replace_file(self.path / CONFIG, (to_json(experiment, indent=2) + "\n").encode())
         with _named_errors(results):  # opened last, because nothing would close it if the rest failed
             return results.open("ab")
 
@@ -185,13 +188,24 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
     )
 
 
+def _refuse_links(folder: Path) -> None:
+    """Refuses a folder in which a run would write or remove files of other folders, through links in it."""
+    for name in (CONFIG, RESULTS_NAME, CHECKPOINTS, BEST, CURVE):
+        if (folder / name).is_symlink():
+            raise ConfigError(
+                "The run folder contains a link to another place, where the run would write or remove files.",
+                where=_WHERE,
+                got=f"{folder / name} -> {os.readlink(folder / name)}",
+                expected="files and folders in the run folder itself",
+                fix="replace the link by what it leads to, or choose another folder",
+            )
+
+
 def _remove_results_after(folder: Path, iteration: int) -> None:
     """Drops the result lines of later iterations, and an incomplete last line."""
     kept = [r for r in read_lines(folder / RESULTS_NAME)[0] if (number_in(r, "training_iteration") or 0) <= iteration]
-    temporary = folder / f"{RESULTS_NAME}.new"
-    with _named_errors(temporary):
-        temporary.write_bytes(b"".join(to_json(result).encode() + b"\n" for result in kept))
-        temporary.replace(folder / RESULTS_NAME)
+    with _named_errors(folder / RESULTS_NAME):
+        replace_file(folder / RESULTS_NAME, b"".join(to_json(result).encode() + b"\n" for result in kept))
 
 
 @contextmanager

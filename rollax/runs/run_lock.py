@@ -81,7 +81,7 @@ class RunLock:
 def refuse_used(folder: Path, where: str) -> None:
     """Raises ConfigError if a run of any process writes into the folder."""
     with suppress(OSError):  # no lock, or none that can be read
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would wait
         try:
             _lock(descriptor, fcntl.LOCK_SH, folder, where)
         finally:

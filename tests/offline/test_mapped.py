@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import shutil
 import time
@@ -151,6 +153,46 @@ def test_a_damaged_folder_is_not_opened(tmp_path, damage):
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-1])
+    assert open_columns(tmp_path / "data") is None
+
+
+def replaced(value, odd):
+    """Copies of JSON values, each with `odd` in place of one of its parts."""
+    yield odd
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        for changed in replaced(part, odd):
+            copied = copy.deepcopy(value)
+            copied[key] = changed
+            yield copied
+
+
+@pytest.mark.parametrize("odd", [None, -1, 10**30, 1e300, "x", [], {}, [[]], {"a": []}])
+def test_a_description_with_odd_values_is_not_opened_or_the_same(tmp_path, odd):
+    writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
+    writer.add("p", FRAGMENTS[0])
+    slots = writer.finish({})["p"].slots
+    file = tmp_path / "data" / "columns.json"
+    for changed in replaced(json.loads(file.read_text()), odd):
+        file.write_text(json.dumps(changed))
+        found = open_columns(tmp_path / "data")  # raises nothing
+        assert not found or {columns.slots for columns in found.values()} == {slots}
+    file.write_text("[" * 100_000)
+    assert open_columns(tmp_path / "data") is None
+
+
+def test_trajectories_that_go_backwards_are_not_opened(tmp_path):
+    writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
+    for fragment in FRAGMENTS:
+        writer.add("p", fragment)
+    columns = writer.finish({})["p"]
+    lasts, ends = columns.lasts.copy(), columns.lasts + ~columns.terminated
+    shift = 10**9  # beyond the rows, and back
+    starts = columns.starts.copy()
+    lasts[0], starts[1] = lasts[0] + shift, starts[1] + shift
+    assert ends[-1] + 1 == columns.slots
+    assert len(lasts) > 2
+    lasts.tofile(tmp_path / "data" / "0-@lasts-0.bin")
+    starts.tofile(tmp_path / "data" / "0-@starts-0.bin")
     assert open_columns(tmp_path / "data") is None
 
 

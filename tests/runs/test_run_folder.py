@@ -4,15 +4,18 @@ import errno
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from rollax.errors import RollaxError
+from rollax.errors import ConfigError, RollaxError
 from rollax.runs.results import read_lines
-from rollax.runs.run_folder import RunFolder
+from rollax.runs.run_folder import RunFolder, check_empty
+from rollax.runs.run_lock import LOCK_NAME
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXPERIMENT = {"run": "PPO", "env": None, "config": {}, "stop": {}}
@@ -65,12 +68,24 @@ def test_a_full_disk_is_an_error(tmp_path):
         folder.append({"training_iteration": 1})
 
 
-@pytest.mark.parametrize("file", ["config.json", "result.jsonl.new"])
-def test_a_disk_too_full_to_begin_is_an_error(tmp_path, file):
-    (tmp_path / "result.jsonl").write_text(line(1))
-    (tmp_path / file).symlink_to("/dev/full")
-    with pytest.raises(RollaxError, match=rf"{file}\n.*No space left on device"):
+@contextmanager
+def longest_file(size):
+    """Writes beyond `size` bytes of a file fail, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(("file", "size"), [("result.jsonl", 10), ("config.json", 40)])
+def test_a_disk_too_full_to_begin_is_an_error(tmp_path, file, size):
+    (tmp_path / "result.jsonl").write_text(line(1))  # 27 bytes, and the config has more than 40
+    with longest_file(size), pytest.raises(RollaxError, match=rf"{file}\n.*File too large"):
         RunFolder(tmp_path, EXPERIMENT, None, None, continues_after=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.jsonl"]  # neither the lock nor a part of a file
+    assert read_lines(tmp_path / "result.jsonl") == ([{"training_iteration": 1}], 0)
 
 
 def test_no_file_stays_open_after_an_error_at_the_start(tmp_path):
@@ -111,3 +126,49 @@ def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "run").glob("events.out.tfevents*"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.jsonl", "checkpoints", "best", "curve.png"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_nothing_is_written_through_links_in_a_run_folder(tmp_path, name, exists):
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    run.mkdir()
+    if exists:
+        outside.write_text("mine")
+    (run / name).symlink_to(outside)
+    with pytest.raises(ConfigError, match=f"{name} -> {outside}"):
+        RunFolder(run, EXPERIMENT, None, None, continues_after=2)
+    assert not outside.exists() if not exists else outside.read_text() == "mine"
+    assert not (run / LOCK_NAME).exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.jsonl"])
+def test_a_file_with_another_name_outside_stays_as_it_is(tmp_path, name):
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    run.mkdir()
+    outside.write_text(line(1) + line(3))
+    os.link(outside, run / name)
+    with RunFolder(run, EXPERIMENT, None, None, continues_after=2) as folder:
+        folder.append({"training_iteration": 3})
+    assert outside.read_text() == line(1) + line(3)
+
+
+class TestPipesAndDevices:
+    """Files of a folder from elsewhere that cannot be read to an end."""
+
+    def test_results(self, tmp_path):
+        os.mkfifo(tmp_path / "result.jsonl")
+        with pytest.raises(RollaxError, match="not a regular file"):
+            read_lines(tmp_path / "result.jsonl")
+        with pytest.raises(RollaxError, match="not a regular file"):
+            read_lines(Path("/dev/zero"))
+
+    def test_results_that_are_too_long(self, tmp_path):
+        (tmp_path / "result.jsonl").touch()
+        os.truncate(tmp_path / "result.jsonl", 1 << 40)
+        with pytest.raises(RollaxError, match="more than"):
+            read_lines(tmp_path / "result.jsonl")
+
+    def test_the_lock(self, tmp_path):
+        os.mkfifo(tmp_path / LOCK_NAME)
+        check_empty(tmp_path, "here", "this")  # a lock that nobody holds

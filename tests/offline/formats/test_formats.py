@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -11,6 +13,7 @@ from rollax.config.stored import space_from_json
 from rollax.offline.reader import reading
 from tests.offline.formats.reading import BOX
 from tests.offline.formats.test_parquet import trajectory
+from tests.offline.test_describe import some, written
 
 
 class Countdown(DatasetReader):
@@ -182,3 +185,10 @@ def test_json_that_is_not_a_space(tmp_path):
             open_dataset(tmp_path / "a.jsonl", action_space=given)
     with pytest.raises(ConfigError, match=r"(?s)Unknown environment.*'env'.*observation_space"):
         open_dataset(tmp_path / "a.jsonl", env="No-v0")
+
+
+def test_pipes_in_a_folder_are_not_read(tmp_path):
+    written(tmp_path, some(2))
+    for name in ("a.parquet", "b.jsonl", "c.csv", "d.hdf5"):
+        os.mkfifo(tmp_path / name)
+    assert len(list(open_dataset(tmp_path).trajectories())) == 2
