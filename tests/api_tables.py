@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,7 +85,8 @@ def _classes_of(algorithm: str) -> tuple[type, type, type]:
 
 
 def _source(value: Any) -> str:
-    return f"../{value.__module__.replace('.', '/')}.py"
+    file = "/__init__.py" if hasattr(sys.modules[value.__module__], "__path__") else ".py"
+    return f"../{value.__module__.replace('.', '/')}{file}"
 
 
 def _first_sentence(value: Any, name: str) -> str:

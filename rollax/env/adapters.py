@@ -144,12 +144,11 @@ def register_env_adapter(
         ConfigError: an adapter that is neither a function nor a path.
     """
     if not (callable(adapter) or (isinstance(adapter, str) and ":" in adapter)):
-        raise ConfigError(
-            "The adapter is not callable.",
-            where=f"register_env_adapter({kind!r})",
-            got=adapter,
-            expected='a function of one environment, or its path "module:function"',
-            fix="pass the function itself",
+        raise ConfigError.not_callable(
+            "The adapter",
+            f"register_env_adapter({kind!r})",
+            adapter,
+            'a function of one environment, or its path "module:function"',
         )
     _registered.pop(kind, None)
     _registered[kind] = EnvAdapter(kind, adapter, recognizes)
@@ -164,13 +163,14 @@ def adapter_of(env: Any, where: str = "to_base_env") -> EnvAdapter:
     """The first entry of the table that recognizes an environment; `EnvError` if none does."""
     if (adapter := _matching(env)) is not None:
         return adapter
-    raise EnvError(
-        "This is not an environment.",
-        where=where,
-        got=env,
-        expected="a BaseEnv, VectorEnv, gymnasium.vector.VectorEnv, MultiAgentEnv, ExternalEnv, an env with reset and "
-        "step, or one of another kind with an adapter",
-        fix="return an instance from the creator, not a class or None; call register_env_adapter for your own kind",
+    raise EnvError.is_not(
+        "This",
+        "an environment",
+        where,
+        env,
+    ).expected(
+        "a BaseEnv, VectorEnv, gymnasium.vector.VectorEnv, MultiAgentEnv, ExternalEnv, or one with reset and step",
+        "return an instance from the creator, not a class or None; call register_env_adapter for your own kind",
     )
 
 
@@ -196,10 +196,11 @@ def adapted(env: Any, where: str = "to_base_env") -> Any:
         if adapter.kind in kinds:
             raise EnvError(
                 "The adapters form a cycle.",
-                where=f"register_env_adapter({adapter.kind!r})",
-                got=" -> ".join([*kinds, adapter.kind]),
-                expected="an environment of another kind",
-                fix="return an environment of a built-in kind, such as gymnasium.Env or rollax.MultiAgentEnv",
+                f"register_env_adapter({adapter.kind!r})",
+                " -> ".join([*kinds, adapter.kind]),
+            ).expected(
+                "an environment of another kind",
+                "return one of a built-in kind, such as gymnasium.Env or rollax.MultiAgentEnv",
             )
         kinds.append(adapter.kind)
         env = adapter(env)

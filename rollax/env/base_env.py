@@ -64,10 +64,11 @@ class BaseEnv:
             found = ", ".join(name for name in (*DICT_VIEW, *_ROW_VIEW) if overrides(cls, BaseEnv, name))
             raise EnvError(
                 "The BaseEnv overrides neither all methods of the dict view nor all of the row view.",
-                where=f"class {cls.__qualname__}",
-                got=f"only {found or 'none'} overridden",
-                expected=f"{', '.join(DICT_VIEW)}, or {', '.join(_ROW_VIEW)}",
-                fix="override all methods of one view; the other view follows from it",
+                f"class {cls.__qualname__}",
+                f"only {found or 'none'}",
+            ).expected(
+                f"{', '.join(DICT_VIEW)}, or {', '.join(_ROW_VIEW)}",
+                "override all methods of one view; the other view follows from it",
             )
         env = super().__new__(cls)
         env.__reset_takes_seeds = "seeds" in inspect.signature(cls.try_reset).parameters
@@ -96,12 +97,11 @@ class BaseEnv:
         pairs = {(env_id, agent): action for env_id, given in actions.items() for agent, action in given.items()}
         unknown = [key for key in pairs if key not in wanted]
         if unknown:
-            raise EnvError(
-                "An action was sent for an agent that is not waiting for one.",
-                where=f"sub-environment {unknown[0][0]}, agent {unknown[0][1]!r}",
-                got=pairs[unknown[0]],
-                expected=f"actions for {sorted(map(str, wanted))}",
-                fix="send one action for each agent of the last obs whose episode continues",
+            raise EnvError.not_waiting(
+                "an agent",
+                f"sub-environment {unknown[0][0]}, agent {unknown[0][1]!r}",
+                pairs[unknown[0]],
+                f"one for each agent of the last obs whose episode continues: {sorted(map(str, wanted))}",
             )
         for key, action in pairs.items():
             # One row at a time, because agents may have different action spaces.
@@ -183,12 +183,15 @@ class BaseEnv:
         right = right and all(_DICT.issuperset(map(type, part.values())) for part in result)
         if right and (env_id is None or env_id in result[0]):
             return result
-        raise EnvError(
-            f"{call.partition('(')[0]} did not return the required dicts.",
-            where=f"{type(self).__name__}.{call}",
-            got=checks.outline(result) if not isinstance(result, tuple) else f"tuple of {len(result)}: {result!r}",
-            expected=expected,
-            fix="return dicts of dicts: env id -> agent id -> value",
+        raise (
+            EnvError.not_returned(
+                call.partition("(")[0],
+                "the required dicts",
+                f"{type(self).__name__}.{call}",
+                f"tuple of {len(result)}: {result!r}" if isinstance(result, tuple) else checks.outline(result),
+            )
+            .fix("return dicts of dicts: env id -> agent id -> value")
+            .expected(expected)
         )
 
     def get_sub_environments(self) -> list[Any]:
@@ -215,11 +218,10 @@ class BaseEnv:
     def _kept_rows(self) -> Rows:
         if self.__kept is None:
             raise EnvError(
-                "Actions were sent before the first observation.",
-                where=type(self).__name__,
-                got="no observation yet",
-                expected="try_reset() or poll() first",
-                fix="call try_reset(), then send actions to the agents whose observations it returned",
+                "Actions were sent before the first observation.", type(self).__name__, "no observation yet"
+            ).expected(
+                "try_reset() or poll() first",
+                "call try_reset(), then send actions to the agents whose observations it returned",
             )
         return self.__kept
 

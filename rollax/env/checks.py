@@ -26,6 +26,7 @@ MOST_IDLE_POLLS = 1000
 """Polls in a row with reports and without an agent that can act, after which the environment counts as stuck."""
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
+NO_EPISODE = "an episode that is over or has not begun"
 _AGENTS = "write an environment of several agents as a subclass of MultiAgentEnv"
 
 Where = Callable[[int], str]
@@ -118,12 +119,8 @@ def _names(agents: Iterable[Hashable]) -> list[str]:
 def check_reset(result: Any, where: str) -> tuple[Any, dict]:
     """`(obs, info)` as `reset` must return it."""
     if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], dict)):
-        raise EnvError(
-            "reset() did not return (obs, info).",
-            where=where,
-            got=outline(result),
-            expected="a tuple of an observation and an info dict",
-            fix="return obs, {} from reset; in the old Gym interface step returns 4 values, too",
+        raise EnvError.not_returned("reset()", "(obs, info)", where, outline(result)).fix(
+            "return obs, {}; in the old Gym interface step returns 4 values, too"
         )
     return result[0], result[1]
 
@@ -131,12 +128,10 @@ def check_reset(result: Any, where: str) -> tuple[Any, dict]:
 def check_step(result: Any, where: str, call: str = "step()") -> None:
     """A step must return `(obs, reward, terminated, truncated, info)`."""
     if not (isinstance(result, tuple | list) and len(result) == 5):
-        raise EnvError(
-            f"{call} did not return five values.",
-            where=where,
-            got=outline(result),
-            expected="(obs, reward, terminated, truncated, info)",
-            fix="return terminated and truncated separately; in the old Gym interface reset returns obs alone, too",
+        raise (
+            EnvError.not_returned(call, "five values", where, outline(result))
+            .fix("return terminated and truncated separately; in the old Gym interface reset returns obs alone, too")
+            .expected("(obs, reward, terminated, truncated, info)")
         )
 
 
@@ -166,12 +161,8 @@ def check_infos(infos: Iterable[Any], where: Where) -> None:
 def check_by_agent(what: str, values: Any, where: str, kind: type = Mapping) -> None:
     """Values of several agents must be a dict by agent id."""
     if not isinstance(values, kind):
-        raise MultiAgentError(
-            f"{what} is not a dict.",
-            where=where,
-            got=outline(values),
-            expected="a dict by agent id",
-            fix=f"return {what} by agent id, or {{}} if there are none",
+        raise MultiAgentError.is_not(what, "a dict", where, outline(values)).fix(
+            f"return {what} by agent id, or {{}} if there are none"
         )
 
 
@@ -181,12 +172,8 @@ def undeclared(
     """The error of agents that are not all declared; `part` is the name of their dict."""
     agent = next(agent for agent in agents if agent not in declared)
     return MultiAgentError(
-        f"An agent {part}is not declared by the environment.",
-        where=f"{where}, agent {agent!r}",
-        got=agent,
-        expected=f"one of possible_agents: {_names(declared)}",
-        fix="correct the id, or add it to possible_agents",
-    )
+        f"An agent {part}is not declared by the environment.", f"{where}, agent {agent!r}", agent
+    ).expected(f"one of possible_agents: {_names(declared)}", "correct the id, or add it to possible_agents")
 
 
 def check_count(what: str, values: Any, count: int, name: str) -> None:
@@ -194,12 +181,8 @@ def check_count(what: str, values: Any, count: int, name: str) -> None:
     found = len(values) if hasattr(values, "__len__") and not isinstance(values, dict) else None
     if found != count:
         raise EnvError(
-            f"The number of {what} is wrong.",
-            where=name,
-            got=outline(values) if found is None else f"{found} of them",
-            expected=f"a list or array of {count}, one entry for each sub-environment",
-            fix=f"return {what} for every sub-environment, in their order",
-        )
+            f"The number of {what} is wrong.", name, outline(values) if found is None else f"{found} of them"
+        ).expected(f"a list or array of {count}", f"return {what} for every sub-environment, in their order")
 
 
 def reward_column(rewards: Any, where: Where) -> np.ndarray:
@@ -212,12 +195,8 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
         if len(rewards) == 0:
             return np.empty(0)
         row = next((i for i, value in enumerate(rewards) if not is_real(value)), 0)
-        raise EnvError(
-            "The reward is not a real number.",
-            where=where(row),
-            got=outline(rewards[row]),
-            expected="a float",
-            fix=_AGENTS if isinstance(rewards[row], dict) else "return float(reward)",
+        raise EnvError.is_not("The reward", "a real number", where(row), outline(rewards[row])).fix(
+            _AGENTS if isinstance(rewards[row], dict) else "return float(reward)"
         )
     column = column.astype(np.float64, copy=False)
     # As in `all_finite`, one number shows that all are finite and small enough.
@@ -232,12 +211,11 @@ def _not_a_reward(column: np.ndarray, row: int, where: Where) -> EnvError:
     finite = np.isfinite(column[row])
     return EnvError(
         "The reward is too large for float32." if finite else "The reward is NaN or infinite.",
-        where=where(row),
-        got=column[row].item(),
-        expected=f"a float between -{_LARGEST_REWARD:.3g} and {_LARGEST_REWARD:.3g}" if finite else "a finite float",
-        fix="scale the rewards: learning works best where they are around 1"
-        if finite
-        else "look in the env's step() for its cause, such as a division by zero or a logarithm of 0",
+        where(row),
+        column[row].item(),
+    ).expected(
+        f"a finite float between -{_LARGEST_REWARD:.3g} and {_LARGEST_REWARD:.3g}",
+        "scale the rewards to about 1" if finite else "look in step() for a division by zero or a logarithm of 0",
     )
 
 
@@ -257,12 +235,10 @@ def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:
 
 def not_boolean(name: str, flag: Any, where: str) -> EnvError:
     """The error of a flag that is not a boolean."""
-    return EnvError(
-        f"The {name} flag is not a boolean.",
-        where=where,
-        got=outline(flag),
-        expected="True or False",
-        fix=_AGENTS if isinstance(flag, dict) else f"return bool({name})",
+    return (
+        EnvError.is_not(f"The {name} flag", "a boolean", where, outline(flag))
+        .fix(_AGENTS if isinstance(flag, dict) else f"return bool({name})")
+        .expected("True or False")
     )
 
 
@@ -271,11 +247,9 @@ def failed(error: BaseException, doing: str, where: str, action: Any = None) -> 
     is_missing = isinstance(error, ImportError | DependencyNotInstalled)
     return EnvError(
         f"The environment raised {type(error).__name__} in {doing}: {text_of(error)}",
-        where=where,
-        got="the traceback above" if action is None else f"action {action!r}; the traceback above",
-        expected=f"{doing} to return",
-        fix="install what the environment needs" if is_missing else "correct the environment",
-    )
+        where,
+        "the traceback above" if action is None else f"action {action!r}; the traceback above",
+    ).expected(f"{doing} to return", "install what the environment needs" if is_missing else "correct the environment")
 
 
 def outline(value: Any) -> str:

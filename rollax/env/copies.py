@@ -48,11 +48,9 @@ class EnvCopies:
         if self.make_env is None:
             raise EnvError(
                 "There are too few environments.",
-                where=f"sub-environment {index}",
-                got=f"{len(self.existing)} environments, no make_env",
-                expected=f"{self.num_envs}",
-                fix="pass make_env, a function of the vector index, or as many existing environments as num_envs",
-            )
+                f"sub-environment {index}",
+                f"{len(self.existing)} environments, no make_env",
+            ).expected(f"{self.num_envs}", "pass make_env, a function of the vector index, or num_envs environments")
         return self.make_env(index)
 
     def make(self, *, may_lack_spaces: bool = False) -> list[Any]:
@@ -73,20 +71,12 @@ class EnvCopies:
         for index, env in enumerate(envs):
             where = f"{env_name(env)}, sub-environment {index}"
             if not (hasattr(env, "reset") and hasattr(env, "step")):
-                raise EnvError(
-                    "This is not an environment.",
-                    where=where,
-                    got=env,
-                    expected="an object with reset and step",
-                    fix="return the env from its creator",
+                raise EnvError("This is not an environment.", where, env).expected(
+                    "an object with reset and step", "return the env from its creator"
                 )
             if any(env is other for other in envs[:index]):
-                raise EnvError(
-                    "The creator returned the same environment twice.",
-                    where=where,
-                    got=env,
-                    expected="a separate instance for each sub-environment",
-                    fix="make the env inside the creator function, not outside",
+                raise EnvError("The creator returned the same environment twice.", where, env).expected(
+                    "one instance for each sub-environment", "make the env inside the creator function, not outside"
                 )
             check_spaces(env, envs[0], where, may_lack_spaces=may_lack_spaces, declared=self.declared)
 
@@ -130,10 +120,6 @@ def check_spaces(
         if space is not None or not may_lack_spaces:
             check_space(space, f"{where}, {kind}")
         if space is not expected and (space is None or expected is None or not same_space(space, expected)):
-            raise SpaceError(
-                "The sub-environments have different spaces.",
-                where=f"{where}, {kind}",
-                got=space,
-                expected=expected,
-                fix="return the same spaces in every copy; only dynamics may differ",
+            raise SpaceError("The sub-environments have different spaces.", f"{where}, {kind}", space).expected(
+                expected, "return the same spaces in every copy; only dynamics may differ"
             )

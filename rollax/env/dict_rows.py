@@ -77,12 +77,8 @@ class RowBuilder:
         without_obs = sum(map(is_, self.obs, repeat(None)))
         if without_obs != self.unobserved:
             row = next(row for row, value in enumerate(self.obs) if value is None)
-            raise EnvError(
-                "The observation of an agent is None.",
-                where=self._where(row),
-                got=None,
-                expected="an observation, which requests an action",
-                fix="omit agents that do not act from obs",
+            raise EnvError("The observation of an agent is None.", self._where(row), None).expected(
+                "an observation, which requests an action", "omit agents that do not act from obs"
             )
         if without_obs:
             acts &= np.array([value is not None for value in self.obs], bool)
@@ -358,9 +354,7 @@ class DictRows:
 
     def _error(self, what: str, env_id: int, agent: Hashable | None, got: Any, expected: str) -> MultiAgentError:
         where = f"{self.name}, sub-environment {env_id}" + ("" if agent is None else f", agent {agent!r}")
-        return MultiAgentError(
-            what, where=where, got=got, expected=expected, fix="correct what the env's step() or reset() returns"
-        )
+        return MultiAgentError(what, where, got).expected(expected, "correct what the env's step() or reset() returns")
 
 
 def _is_down(flags: dict) -> bool:

@@ -43,12 +43,9 @@ class DMEnvironment(gym.Env):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         step = self.env.step(_action(self._action_spec, action))
         if step.step_type == _FIRST:
-            raise EnvError(
-                "A step started an episode.",
-                where=f"{self.name}.step()",
-                got="StepType.FIRST",
-                expected="StepType.MID or StepType.LAST until reset() is called",
-                fix="return StepType.FIRST only from reset(), and from step() after StepType.LAST",
+            raise EnvError("A step started an episode.", f"{self.name}.step()", "StepType.FIRST").expected(
+                "MID or LAST until reset() is called",
+                "return StepType.FIRST only from reset(), and from step() after StepType.LAST",
             )
         last, discount = step.step_type == _LAST, step.discount
         if not last and discount is not None and np.ndim(discount) == 0 and discount != 1:
@@ -90,12 +87,8 @@ def _space(spec: Any, where: str, *, acts: bool = False) -> spaces.Space:
         return spaces.Tuple([_space(part, f"{where}[{i}]", acts=acts) for i, part in enumerate(spec)])
     shape, dtype = tuple(getattr(spec, "shape", ())), np.dtype(getattr(spec, "dtype", object))
     if dtype.kind not in "biuf":
-        raise SpaceError(
-            "The spec has no corresponding space.",
-            where=where,
-            got=spec,
-            expected="specs of numbers or booleans, in dicts, lists or tuples",
-            fix="leave this part out of the observations",
+        raise SpaceError("The spec has no corresponding space.", where, spec).expected(
+            "numbers or booleans, in dicts, lists or tuples", "leave this part out of the observations"
         )
     if dtype.kind == "b":
         return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)

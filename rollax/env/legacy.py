@@ -36,13 +36,9 @@ def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
 def _check_reset(env: Any, name: str) -> None:
     reset = getattr(env, "vector_reset", None) or env.reset
     if requires_arguments(reset):
-        raise EnvError(
-            "reset requires arguments.",
-            where=name,
-            got=f"reset({', '.join(parameters_of(reset))})",
-            expected="reset(*, seed=None, options=None) -> (obs, info)",
-            fix="implement the interface of gymnasium.Env; if the environment is a function of a key, in JAX, subclass "
-            "rollax.JaxEnv, see docs/jax-environments.md",
+        raise EnvError("reset requires arguments.", name, f"reset({', '.join(parameters_of(reset))})").expected(
+            "reset(*, seed=None, options=None)",
+            "implement gymnasium.Env; if the environment is a function of a key, in JAX, subclass rollax.JaxEnv",
         )
 
 
@@ -157,12 +153,9 @@ def _is_new(result: Any, name: str) -> bool:
     """True for a step of five values, False for four."""
     if isinstance(result, tuple | list) and len(result) in (4, 5):
         return len(result) == 5
-    raise EnvError(
-        "step() returned neither four nor five values.",
-        where=name,
-        got=checks.outline(result),
-        expected="(obs, reward, done, info), or (obs, reward, terminated, truncated, info)",
-        fix="return the five values of gymnasium.Env.step",
+    raise EnvError("step() returned neither four nor five values.", name, checks.outline(result)).expected(
+        "(obs, reward, done, info), or (obs, reward, terminated, truncated, info)",
+        "return the five values of gymnasium.Env.step",
     )
 
 

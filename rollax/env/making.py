@@ -89,10 +89,10 @@ def _not_made(creator: Callable[[EnvContext], Any], context: EnvContext, error: 
         return checks.failed(error, "its creator", _name_of(creator))
     return ConfigError(
         "The environment does not accept this env_config.",
-        where=f"env_config, env {_name_of(creator)}",
-        got=f"{repr_of(dict(context))}: {type(error).__name__}: {text_of(error)}",
-        expected=_parameters_of(creator),
-        fix="correct the keys of env_config; the traceback above shows where they were rejected",
+        f"env_config, env {_name_of(creator)}",
+        f"{repr_of(dict(context))}: {type(error).__name__}: {text_of(error)}",
+    ).expected(
+        _parameters_of(creator), "correct the keys of env_config; the traceback above shows where they were rejected"
     )
 
 
@@ -187,12 +187,9 @@ def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
     if way == "keywords":
         return creator(**context)
     if context:
-        raise ConfigError(
-            "The environment does not accept an env_config.",
-            where="env_config",
-            got=dict(context),
-            expected=f"{creator!r} to take one argument, the EnvContext, or keywords",
-            fix="omit env_config, or add the argument to the class",
+        raise ConfigError("The environment does not accept an env_config.", "env_config", dict(context)).expected(
+            f"{creator!r} to take one argument, the EnvContext, or keywords",
+            "omit env_config, or add the argument to the class",
         )
     return creator()
 
@@ -241,11 +238,9 @@ def to_base_env(
         return _from_instance(env, make_env, num_envs, settings)
     if make_env is not None:
         raise ConfigError(
-            "The environments have two creators.",
-            where="to_base_env(env, make_env)",
-            got=f"env={env!r}, make_env={make_env!r}",
-            expected="make_env only beside an environment that exists, or None",
-            fix="leave make_env out: env makes all environments",
+            "The environments have two creators.", "to_base_env(env, make_env)", f"env={env!r}, make_env={make_env!r}"
+        ).expected(
+            "make_env only beside an environment that exists, or None", "leave make_env out: env makes all environments"
         )
     return make_base_env(env_creator(named_by_caller(env)), EnvContext(), num_envs, settings)
 

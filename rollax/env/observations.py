@@ -70,12 +70,8 @@ def stacked(space: spaces.Space, values: Sequence[Any], where: Where) -> trees.T
         try:
             return stack(space, values)  # each row can be cast, but not from their common dtype
         except Exception:
-            raise EnvError(
-                "The observations cannot be stacked.",
-                where=where(0),
-                got=error,
-                expected=space,
-                fix="return equal shapes",
+            raise EnvError("The observations cannot be stacked.", where(0), error).expected(
+                space, "return equal shapes"
             ) from error
 
 
@@ -146,15 +142,12 @@ def _checked_leaf(
         elif isinstance(given, dict):
             got = f"a dict with the keys {list(given)}"
             fix = "declare a gymnasium.spaces.Dict; an environment of several agents is a subclass of MultiAgentEnv"
-        raise EnvError(
-            "The observation has the wrong shape." if single else "The observations have the wrong shape.",
-            where=where(0) + path_text(path),
-            got=got,
-            expected=f"shape {shape} of {space}"
-            if single
-            else f"shape {(count, *shape)}: {count} sub-environments, {space}",
-            fix=fix,
-        )
+        raise EnvError.wrong_shape(
+            "The observation has" if single else "The observations have",
+            where(0) + path_text(path),
+            got,
+            f"shape {shape} of {space}" if single else f"shape {(count, *shape)}: {count} sub-environments, {space}",
+        ).fix(fix)
     if column.dtype != space.dtype:
         column = _cast(space, path, column, where, silent)
     if column.dtype.kind == "f" and not all_finite(column):
@@ -168,12 +161,10 @@ def _checked_leaf(
 
 def not_finite(space: spaces.Space, got: Any, where: str) -> EnvError:
     """The error of an observation that is not finite."""
-    return EnvError(
-        "The observation contains NaN or infinity.",
-        where=where,
-        got=got,
-        expected=f"finite numbers in {space}",
-        fix="look in the env for its cause, such as a division by zero or an overflow",
+    return (
+        EnvError.not_finite("The observation", where, got)
+        .fix("look in the env for its cause, such as a division by zero or an overflow")
+        .expected(f"finite numbers in {space}")
     )
 
 
@@ -184,11 +175,9 @@ def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, sile
     if kinds not in _SAFE_KINDS:
         raise EnvError(
             "The dtype of the observation cannot be cast safely.",
-            where=where(0) + path_text(path),
-            got=f"{array.dtype}: {array!r}" if array.size <= _MOST_SHOWN else f"{array.dtype}, shape {array.shape[1:]}",
-            expected=str(space.dtype),
-            fix=f"return the dtype of the observation space, as by obs.astype(np.{space.dtype})",
-        )
+            where(0) + path_text(path),
+            f"{array.dtype}: {array!r}" if array.size <= _MOST_SHOWN else f"{array.dtype}, shape {array.shape[1:]}",
+        ).expected(str(space.dtype), f"return the dtype of the observation space, as by obs.astype(np.{space.dtype})")
     with np.errstate(over="ignore"):
         cast = array.astype(space.dtype)
     lost = cast != array if space.dtype.kind != "f" else np.isinf(cast) & np.isfinite(array)
@@ -196,11 +185,9 @@ def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, sile
         row = int(np.argwhere(lost)[0][0])
         raise EnvError(
             f"The observation cannot be represented in {space.dtype}.",
-            where=where(row) + path_text(path),
-            got=f"{array.dtype}: {array[row]!r}",
-            expected=str(space),
-            fix="return the dtype of the observation space, or give the space a wider one",
-        )
+            where(row) + path_text(path),
+            f"{array.dtype}: {array[row]!r}",
+        ).expected(str(space), "return the dtype of the observation space, or give the space a wider one")
     if "f" in kinds and not silent:
         said = f"observations of dtype {array.dtype} are cast to {space.dtype}. Logged once."
         warn_once("dtype", str(space), f"{where(0)}{path_text(path)}: {said}")
@@ -223,7 +210,7 @@ def _check_structure(space: spaces.Dict | spaces.Tuple, path: Path, value: Any, 
             "observation_space is the space of one agent; for spaces by agent, as in RLlib, set observation_spaces "
             "and action_spaces, dicts by agent id"
         )
-    raise EnvError(f"The {what}.", where=where + path_text(path), got=got, expected=expected, fix=fix)
+    raise EnvError(f"The {what}.", where + path_text(path), got).expected(expected, fix)
 
 
 def _array(value: Any) -> np.ndarray:

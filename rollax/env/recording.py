@@ -203,10 +203,11 @@ class RecordedEnv(EnvWrapper):
             return frame
         raise EnvError(
             "The environment does not return frames.",
-            where=f"sub-environment {env_id}, try_render",
-            got=f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__,
-            expected="an array [height, width, 3] of uint8, as with render_mode='rgb_array'",
-            fix="pass render_mode='rgb_array' on in the env's creator, or record no video",
+            f"sub-environment {env_id}, try_render",
+            f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__,
+        ).expected(
+            "an array [height, width, 3] of uint8, as with render_mode='rgb_array'",
+            "pass render_mode='rgb_array' on in the env's creator, or record no video",
         )
 
     def _frames_per_second(self, env_id: int) -> float:
@@ -252,11 +253,9 @@ class VideoFile:
         if frame.shape != self._shape:
             raise EnvError(
                 "The size of a frame differs from that of the previous frame.",
-                where=f"the video {self.path}",
-                got=f"shape {frame.shape}",
-                expected=f"shape {self._shape}",
-                fix="draw every frame of an episode in the same size",
-            )
+                f"the video {self.path}",
+                f"shape {frame.shape}",
+            ).expected(f"shape {self._shape}", "draw every frame of an episode in the same size")
         assert self._encoder.stdin is not None
         try:
             self._encoder.stdin.write(np.ascontiguousarray(frame).data)
@@ -291,13 +290,7 @@ class VideoFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RollaxError(
-                "The video was not written.",
-                where=str(self.path),
-                got=str(error),
-                expected="a folder that can be written to",
-                fix="choose another folder",
-            ) from error
+            raise RollaxError.not_written("The video", self.path, error) from error
         takes = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{self._frames_per_second:g}"]
         gives = ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-f", "mp4", str(self._unfinished)]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 closed with the encoder
@@ -317,12 +310,8 @@ class VideoFile:
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()
         self.discard()
-        return RollaxError(
-            "The video was not written.",
-            where=str(self.path),
-            got=said or f"the encoder ended with code {self._encoder.returncode}",
-            expected="a file that can be written",
-            fix="check that the folder is writable and that the disk has space",
+        return RollaxError.not_written(
+            "The video", self.path, said or f"the encoder ended with code {self._encoder.returncode}"
         )
 
 

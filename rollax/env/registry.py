@@ -78,12 +78,8 @@ def register_env(name: str, creator: EnvCreator) -> None:
         creator: takes one `EnvContext`, returns an environment of any kind.
     """
     if not callable(creator):
-        raise ConfigError(
-            "The creator is not callable.",
-            where=f"register_env({name!r})",
-            got=creator,
-            expected="a function of one EnvContext, or a class",
-            fix="pass the class itself, or lambda context: MyEnv(context)",
+        raise ConfigError("The creator is not callable.", f"register_env({name!r})", creator).expected(
+            "a function of one EnvContext, or a class", "pass the class itself, or lambda context: MyEnv(context)"
         )
     _creators[name] = creator
     REGISTERED.add(name)
@@ -172,12 +168,8 @@ def env_creator(env: Any) -> EnvCreator:
     fix = "pass one of those"
     if hasattr(env, "step") and hasattr(env, "reset"):
         fix = f"pass what creates it, env=lambda context: {type(env).__name__}(...): each worker creates its own copies"
-    raise ConfigError(
-        "The value is neither an environment nor a creator.",
-        where="env",
-        got=env,
-        expected="a Gymnasium id, a registered name, 'module:Class', a class taking env_config, or a creator function",
-        fix=fix,
+    raise ConfigError("The value is neither an environment nor a creator.", "env", env).expected(
+        "a Gymnasium id, a registered name, 'module:Class', a class taking env_config, or a creator function", fix
     )
 
 
@@ -192,12 +184,9 @@ def _from_id(env_id: str) -> EnvCreator:
     except gym.error.Error as error:
         known = [*_creators, *gym.registry]
         near = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
-        raise ConfigError(
-            "Unknown environment.",
-            where="env",
-            got=f"{env_id!r} ({error})",
-            expected=f"an id such as {', '.join(map(repr, near))}" if near else "a Gymnasium id or a registered name",
-            fix=_fix_of_unknown(env_id),
+        raise ConfigError("Unknown environment.", "env", f"{env_id!r} ({error})").expected(
+            f"an id such as {', '.join(map(repr, near))}" if near else "a Gymnasium id or a registered name",
+            _fix_of_unknown(env_id),
         ) from error
     return _IdCreator(env_id)
 

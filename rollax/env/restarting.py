@@ -64,10 +64,11 @@ class EnvFailures(Failures):
         if delay_s is None:
             raise EnvError(
                 f"A sub-environment failed {self.in_a_row[index]} times in a row.",
-                where=f"sub-environment {index}",
-                got=text_of(error).partition("\n")[0],
-                expected=f"the end of an episode, or {self.STEPS_TO_GET_WELL} steps, between failures",
-                fix="correct the environment: the last failure is the traceback above",
+                f"sub-environment {index}",
+                text_of(error).partition("\n")[0],
+            ).expected(
+                f"the end of an episode, or {self.STEPS_TO_GET_WELL} steps, between failures",
+                "correct the environment: the last failure is the traceback above",
             ) from error
         return delay_s
 

@@ -135,10 +135,6 @@ class RowChecks:
 
     def _error(self, what: str, where: str, got: Any, expected: str) -> EnvError:
         where = where if where.startswith(self._name) else f"{self._name}, {where}"
-        return EnvError(
-            what,
-            where=where,
-            got=got,
-            expected=expected,
-            fix="correct the columns of the Rows that the environment returns",
+        return EnvError(what, where, got).expected(
+            expected, "correct the columns of the Rows that the environment returns"
         )

@@ -112,12 +112,8 @@ class RandomPlayer:
             if space is None and self._spaces_of is not None:
                 space = self._spaces_of(agent)[kind == "action_space"]
             if space is None:
-                raise SpaceError(
-                    "An agent has no space.",
-                    where=f"{type(self.env).__name__}.{kind}, agent {agent!r}",
-                    got=None,
-                    expected=f"{kind}, or {kind}s with a space for this agent",
-                    fix="set it in the env, or pass spaces_of, a function from an agent id to its spaces",
+                raise SpaceError.no_space(kind, f"{type(self.env).__name__}.{kind}, agent {agent!r}").fix(
+                    "set it in the env, or pass spaces_of, a function from an agent id to its spaces"
                 )
             check_space(space, f"{kind} of agent {agent!r}")
             self._spaces[key] = space
@@ -176,23 +172,14 @@ class RandomActions:
             return action
         mask, widths = np.asarray(obs[ACTION_MASK]).ravel() > 0, choices(space)
         if len(mask) != sum(widths):
-            raise EnvError(
-                "The action mask has the wrong width.",
-                where=where,
-                got=f"{len(mask)} entries",
-                expected=f"{sum(widths)}: one for each choice of each discrete action of {space}",
-                fix="make 'action_mask' of the observation space a Box or MultiBinary of that width",
+            raise EnvError("The action mask has the wrong width.", where, f"{len(mask)} entries").expected(
+                f"{sum(widths)}, for the discrete actions of {space}",
+                "make the mask's space a Box or MultiBinary of that width",
             )
         allowed = []
         for part in np.split(mask, np.cumsum(widths)[:-1]):
             if not part.any():
-                raise EnvError(
-                    "The action mask allows no action.",
-                    where=where,
-                    got=obs[ACTION_MASK],
-                    expected="at least one 1 for each discrete action",
-                    fix="leave one action valid, or end the episode instead of requesting an action",
-                )
+                raise EnvError.no_valid_action(where, obs[ACTION_MASK])
             allowed.append(int(self._random.choice(np.flatnonzero(part))))
         chosen = iter(allowed)
         return walk(lambda leaf, path, part: _with_choices(leaf, part, chosen), space, action)

@@ -88,12 +88,8 @@ class AgentValues:
                 return checked
         except (TypeError, ValueError, KeyError, IndexError):
             pass
-        raise EnvError(
-            "The logged action is not in the action space.",
-            where=where,
-            got=checks.outline(action),
-            expected=space,
-            fix="log the action as the environment took it",
+        raise EnvError.not_in_space("The logged action", where, checks.outline(action), space).fix(
+            "log the action as the environment took it"
         )
 
 
@@ -132,13 +128,7 @@ class _Spaces:
 def _check_masks(masks: np.ndarray, first_choices: np.ndarray, where: Where) -> None:
     allowed = spaces.have_choices(masks, first_choices)
     if not allowed.all():
-        raise EnvError(
-            "The action mask allows no action.",
-            where=where(int(np.argmin(allowed.all(axis=1)))),
-            got="no entry above 0",
-            expected="at least one 1 for each discrete action",
-            fix="leave one action valid, or end the episode",
-        )
+        raise EnvError.no_valid_action(where(int(np.argmin(allowed.all(axis=1)))), "no entry above 0")
 
 
 def _check_finite(space: Space, path: spaces.Path, column: np.ndarray, where: Where) -> None:

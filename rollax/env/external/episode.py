@@ -117,11 +117,10 @@ class ExternalEpisode:
         lost = {agent: amount for agent, amount in rewards.items() if amount and agent not in self.trajectories}
         if lost and self.decided:
             raise MultiAgentError(
-                "An agent has a reward, but has ended or has never acted.",
-                where=self.where,
-                got=lost,
-                expected=f"rewards only for {sorted(map(str, self.trajectories))}",
-                fix="log rewards between an agent's first action and its end",
+                "An agent has a reward, but has ended or has never acted.", self.where, lost
+            ).expected(
+                f"rewards only for {sorted(map(str, self.trajectories))}",
+                "log rewards between an agent's first action and its end",
             )
         if lost:
             said = f"a reward of {next(iter(lost.values()))} before the first action is dropped. Logged once."
@@ -146,22 +145,20 @@ class ExternalEpisode:
             if waits or agent in self.logging:
                 raise EnvError(
                     "The episode still waits for an action." if waits else "Two threads play one episode.",
-                    where=self.where_of(agent),
-                    got=f"a second call before the first {'get_action' if waits else 'log_action'} has returned",
-                    expected="one call at a time for each agent of an episode",
-                    fix="play each episode from one thread, or wait for the action before the next call",
+                    self.where_of(agent),
+                    f"a second call before the first {'get_action' if waits else 'log_action'} has returned",
+                ).expected(
+                    "one call at a time for each agent of an episode",
+                    "wait for the action first, and play each episode from one thread",
                 )
 
     def _refuse_many(self, infos: ByAgent) -> None:
         """Limits infos that are never taken, such as those of agents without observations."""
         count = sum(map(len, infos.values())) + sum(map(len, self.infos.values())) if infos else 0
         if count > _MOST_INFOS:
-            raise EnvError(
-                "Too many infos.",
-                where=self.where,
-                got=f"{count} entries since the last observations of their agents",
-                expected=f"at most {_MOST_INFOS}",
-                fix="use the same keys again, and log infos of agents that observe something afterwards",
+            raise EnvError("Too many infos.", self.where, f"{count} entries since the last observations").expected(
+                f"at most {_MOST_INFOS}",
+                "use the same keys again, and log infos of agents that observe something afterwards",
             )
 
 
@@ -203,10 +200,7 @@ class Event:
 
 def not_running(name: str, episode_id: Hashable, *, ended: bool) -> EnvError:
     """The error of a call for an episode of the environment `name` that is not running."""
-    return EnvError(
-        "The episode has ended." if ended else "Unknown episode.",
-        where=name,
-        got=episode_id,
-        expected="the id of a running episode",
-        fix="start another with start_episode" if ended else "call start_episode first, and use the id it returns",
+    return EnvError("The episode has ended." if ended else "Unknown episode.", name, episode_id).expected(
+        "the id of a running episode",
+        "start another with start_episode" if ended else "call start_episode first, and use the id it returns",
     )

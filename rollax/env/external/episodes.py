@@ -53,12 +53,8 @@ class ExternalEpisodes:
         with self.queue.lock:
             self.queue.refuse_if_stopped()
             if self._lookup(episode_id) is not None:
-                raise EnvError(
-                    "The episode is already running.",
-                    where=f"{self.name}, start_episode",
-                    got=episode_id,
-                    expected="an id that no running episode has",
-                    fix="end it first, or leave episode_id out to get a new id",
+                raise EnvError("The episode is already running.", f"{self.name}, start_episode", episode_id).expected(
+                    "an id that no running episode has", "end it first, or leave episode_id out to get a new id"
                 )
             self._started += 1
             full_checks = _FULL_CHECKS if self._started <= _FIRST_EPISODES else 0
@@ -90,12 +86,8 @@ class ExternalEpisodes:
         The observations belong to this object from here on.
         """
         if not observations:
-            raise EnvError(
-                "Actions were requested without an observation.",
-                where=self.name,
-                got={},
-                expected="the observations of at least one episode",
-                fix="call it only if an episode has an observation",
+            raise EnvError("Actions were requested without an observation.", self.name, {}).expected(
+                "at least one observation", "call it only if an episode has an observation"
             )
 
         def on_done(request: ActionRequest) -> None:
@@ -152,13 +144,9 @@ class ExternalEpisodes:
         self._check_acting(episode, values)
         checks.check_by_agent("actions", actions, episode.where)
         if actions.keys() != values.keys():
-            raise MultiAgentError(
-                "The logged actions are not of the same agents as the observations.",
-                where=episode.where,
-                got=sorted(map(str, actions)),
-                expected=sorted(map(str, values)),
-                fix="log one action for each agent that observed something",
-            )
+            raise MultiAgentError.wrong_keys(
+                "The logged actions are not of the same agents as the observations.", episode.where, actions, values
+            ).fix("log one action for each agent that observed something")
         observed = self._observations([episode], [values], awaited=False)
         taken = [self.values.action(agent, actions[agent], episode.where_of(agent)) for agent in values]
         with self.queue.lock:
@@ -198,12 +186,9 @@ class ExternalEpisodes:
             episode.refuse_waiting(values)
             absent = [agent for agent in values if agent not in episode.trajectories]
             if absent:
-                raise MultiAgentError(
-                    "An agent that is not running cannot be ended.",
-                    where=episode.where,
-                    got=absent,
-                    expected=f"some of {sorted(map(str, episode.trajectories))}",
-                    fix="end each trajectory once, and only agents that have acted",
+                raise MultiAgentError("An agent that is not running cannot be ended.", episode.where, absent).expected(
+                    f"some of {sorted(map(str, episode.trajectories))}",
+                    "end each trajectory once, and only agents that have acted",
                 )
             trajectories = [episode.trajectories.pop(agent) for agent in values]
             seen = [observed.get(agent) for agent in values]
@@ -226,11 +211,9 @@ class ExternalEpisodes:
             if not episode.decided:
                 raise EnvError(
                     "The episode ended without an action and is dropped.",
-                    where=episode.where,
-                    got="end_episode after start_episode",
-                    expected="get_action or log_action in between",
-                    fix="start an episode only if an agent will act in it",
-                )
+                    episode.where,
+                    "end_episode after start_episode",
+                ).expected("get_action or log_action in between", "start an episode only if an agent will act in it")
             trajectories = list(episode.trajectories.values())
             seen = [observed.get(trajectory.agent) for trajectory in trajectories]
             self._put(episode.event(trajectories, seen, ends=True, truncated=bool(truncated), closes=True))
@@ -261,12 +244,8 @@ class ExternalEpisodes:
         try:
             return self._running.get(episode_id)
         except TypeError:
-            raise EnvError(
-                "The episode id is not hashable.",
-                where=self.name,
-                got=checks.outline(episode_id),
-                expected="a string, a number, or another hashable value",
-                fix="use the id that start_episode returned",
+            raise EnvError.is_not("The episode id", "hashable", self.name, checks.outline(episode_id)).fix(
+                "use the id that start_episode returned"
             ) from None
 
     def _find(self, episode_id: Hashable) -> ExternalEpisode:
@@ -285,12 +264,8 @@ class ExternalEpisodes:
     def _check_acting(self, episode: ExternalEpisode, by_agent: Any) -> None:
         self._check_agents("obs", by_agent, episode)
         if not by_agent:
-            raise MultiAgentError(
-                "The observations are empty.",
-                where=episode.where,
-                got={},
-                expected="an observation for at least one agent",
-                fix="call it only if an agent acts or ends",
+            raise MultiAgentError("The observations are empty.", episode.where, {}).expected(
+                "an observation for at least one agent", "call it only if an agent acts or ends"
             )
 
     def _observations(

@@ -45,11 +45,9 @@ class ExternalBaseEnv(BaseEnv):
         if episodes is None:
             raise EnvError(
                 "The external environment was not set up.",
-                where=f"{type(env).__name__}.__init__",
-                got="no call of super().__init__",
-                expected="one, before the environment is used",
-                fix="call super().__init__(observation_space, action_space)",
-            )
+                f"{type(env).__name__}.__init__",
+                "no call of super().__init__",
+            ).expected("one, before the environment is used", "call super().__init__(observation_space, action_space)")
         self.env, self.name = env, episodes.name
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.samples_in_background, self.evaluates = env.samples_in_background, env.evaluates
@@ -87,12 +85,8 @@ class ExternalBaseEnv(BaseEnv):
         slots = (rows.slots if selection is None else rows.slots[selection]).tolist()
         for slot in slots:
             if slot not in self._waiting:
-                raise EnvError(
-                    "An action was sent for an agent that is not waiting for one.",
-                    where=f"{self.name}, slot {slot}",
-                    got="no pending request, or a second action",
-                    expected="one action for each row that acts",
-                    fix="send one action for each row that acts",
+                raise EnvError.not_waiting(
+                    "an agent", f"{self.name}, slot {slot}", "no pending request, or a second action"
                 )
             self._waiting.remove(slot)
         # Copies, because a playing thread may write into the action while the caller reads its arrays.

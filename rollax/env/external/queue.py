@@ -76,22 +76,17 @@ class EventQueue:
         """Raises if too many events are queued."""
         if self._queued >= MOST_QUEUED:
             raise QueueFullError(
-                "Too many logged events wait for the sampler.",
-                where=self.name,
-                got=f"{self._queued} events",
-                expected=f"fewer than {MOST_QUEUED}",
-                fix="log it again later; the sampler empties the queue while the trainer samples",
+                "Too many logged events wait for the sampler.", self.name, f"{self._queued} events"
+            ).expected(
+                f"fewer than {MOST_QUEUED}",
+                "log it again later; the sampler empties the queue while the trainer samples",
             )
 
     def refuse_if_stopped(self) -> None:
         """Raises if sampling has stopped."""
         if self.stopped:
-            raise EnvStoppedError(
-                "The external environment was stopped.",
-                where=self.name,
-                got="a call after stop()",
-                expected="no further call",
-                fix="let run() and the other playing threads return when EnvStoppedError is raised",
+            raise EnvStoppedError("The external environment was stopped.", self.name, "a call after stop()").expected(
+                "no further call", "let run() and the other playing threads return when EnvStoppedError is raised"
             )
 
     # Without the lock.
@@ -136,10 +131,10 @@ class EventQueue:
             if not self._sleep(1, self.patience if finished else None) and finished:
                 raise EnvError(
                     "The external environment has finished.",
-                    where=self.name,
-                    got=f"run() returned, and no event came for {self.patience:g} s; some episodes may still be open",
-                    expected="run() to run while the environment is sampled",
-                    fix="loop in run(), or join the playing threads in it",
+                    self.name,
+                    f"run() returned, and no event came for {self.patience:g} s; some episodes may still be open",
+                ).expected(
+                    "run() to run while the environment is sampled", "loop in run(), or join the playing threads in it"
                 )
 
     def _sleep(self, count: int, timeout: float | None) -> bool:
@@ -160,10 +155,11 @@ class EventQueue:
         if self._failure is not None:
             raise EnvError(
                 f"The external environment raised {type(self._failure).__name__} in run(): {text_of(self._failure)}",
-                where=self.name,
-                got="the traceback above",
-                expected="run() to run while the environment is sampled",
-                fix="correct run(), or catch errors of a single episode in it and play the next one",
+                self.name,
+                "the traceback above",
+            ).expected(
+                "run() to run while the environment is sampled",
+                "correct run(), or catch errors of a single episode in it and play the next one",
             ) from self._failure
 
     def answer(self, trajectories: Iterable[Trajectory], actions: Iterable[Any]) -> None:
@@ -261,10 +257,9 @@ class EventQueue:
                 failure = failure or error
             self.waiting.discard(request)
         if failure is not None:
-            raise EnvError(
-                f"The callback of request_actions raised {type(failure).__name__}: {text_of(failure)}",
-                where=self.name,
-                got="the traceback above",
-                expected="on_actions to return, for actions and for an EnvStoppedError",
-                fix="correct on_actions",
-            ) from failure
+            raise EnvError.raised(
+                "The callback of request_actions",
+                failure,
+                self.name,
+                "on_actions to return, for actions and for an EnvStoppedError",
+            ).fix("correct on_actions") from failure

@@ -89,13 +89,9 @@ class TimeLimit(JaxEnv):
 
     def __init__(self, env: JaxEnv, max_episode_steps: int) -> None:
         if isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, int) or max_episode_steps < 1:
-            raise ConfigError(
-                "The time limit is not a positive integer.",
-                where=f"TimeLimit of {env!r}, max_episode_steps",
-                got=max_episode_steps,
-                expected="a whole number of steps, 1 or more",
-                fix="leave the limit out for episodes that end by themselves",
-            )
+            raise ConfigError.is_not(
+                "The time limit", "a positive integer", f"TimeLimit of {env!r}, max_episode_steps", max_episode_steps
+            ).fix("leave the limit out for episodes that end by themselves")
         self.env, self.max_episode_steps = env, max_episode_steps
 
     def __getattr__(self, name: str) -> Any:

@@ -44,10 +44,11 @@ class BraxEnv(JaxEnv):
             if type(inner).__module__ == "brax.envs.wrappers.training":
                 raise EnvError(
                     "The environment of brax has a wrapper of brax's training.",
-                    where=f"BraxEnv({type(env).__name__})",
-                    got=type(inner).__name__,
-                    expected="an environment as brax.envs.get_environment makes it",
-                    fix="leave the wrapper out: rollax vectorizes, resets, and truncates after max_episode_steps",
+                    f"BraxEnv({type(env).__name__})",
+                    type(inner).__name__,
+                ).expected(
+                    "an environment as brax.envs.get_environment makes it",
+                    "leave the wrapper out: rollax vectorizes, resets, and truncates after max_episode_steps",
                 )
             inner = vars(inner).get("env")
         # Traced, because running a reset compiles each of its operations by itself.
@@ -79,12 +80,8 @@ class GymnaxEnv(JaxEnv):
     def __init__(self, env: Any, params: Any = None) -> None:
         if not hasattr(env, "is_truncated"):
             raise ConfigError(
-                "gymnax is too old.",
-                where="env",
-                got="a version that does not tell time limits from ends",
-                expected="gymnax 1.0 or newer",
-                fix=_NEW_GYMNAX,
-            )
+                "gymnax is too old.", "env", "a version that does not tell time limits from ends"
+            ).expected("gymnax 1.0 or newer", _NEW_GYMNAX)
         self.env, self.params = env, env.default_params if params is None else params
         convert = importlib.import_module("gymnax.environments.spaces").gymnax_space_to_gym_space
         obs, _ = jax.eval_shape(env.reset_env, jax.random.key(0), self.params)
@@ -117,12 +114,8 @@ class PgxEnv(JaxEnv):
 
     def __init__(self, env: Any) -> None:
         if env.num_players != 1:
-            raise EnvError(
-                "The game has several players.",
-                where=f"PgxEnv({env.id})",
-                got=f"{env.num_players} players",
-                expected="1",
-                fix="use PettingZoo's version of the game: in environments in JAX, agents do not take turns",
+            raise EnvError("The game has several players.", f"PgxEnv({env.id})", f"{env.num_players} players").expected(
+                "1", "use PettingZoo's version of the game: in environments in JAX, agents do not take turns"
             )
         self.env = env
         state = jax.eval_shape(env.init, jax.random.key(0))
@@ -261,11 +254,8 @@ def _refuse_ignored(env: Any, settings: Iterable[str], where: str) -> None:
     known = {name for base in type(env).__mro__ for name in inspect.signature(base.__init__).parameters}
     for key in settings:
         if key not in known and not hasattr(env, key):
-            raise ConfigError(
-                f"Unknown setting '{key}'; {type(env).__name__} would ignore it.",
-                where=where,
-                got=key,
-                fix=nearest(key, known - {"self", "args", "kwargs"}),
+            raise ConfigError.unknown(
+                f"setting '{key}' of {type(env).__name__}", key, known - {"self", "args", "kwargs"}, where
             )
 
 

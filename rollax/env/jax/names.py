@@ -42,12 +42,8 @@ class JaxCreator:
             self._make = import_object(ImportPath("rollax.env.jax.jax_env:limited"), env_id)(self.entry_point, limit)
         else:
             families = ", ".join(f"{JAX_ENV}{known}/…" for known in _LIBRARIES)
-            raise ConfigError(
-                "Unknown environment in JAX.",
-                where="env",
-                got=env_id,
-                expected=f"{', '.join(jax_ids())}, or a name of a library: {families}",
-                fix=nearest(name, _OWN),
+            raise ConfigError("Unknown environment in JAX.", "env", env_id).expected(
+                f"{', '.join(jax_ids())}, or a name of a library: {families}", nearest(name, _OWN)
             )
 
     def __call__(self, context: EnvContext) -> object:

@@ -159,10 +159,11 @@ class SubEnvironments:
         except Exception as error:
             raise EnvError(
                 f"{call}() cannot be compiled.",
-                where=f"{self.name}.{call}()",
-                got=f"{type(error).__name__}: {(text_of(error).splitlines() or [''])[0]}",
-                expected=f"a function that JAX traces, which returns {expected}",
-                fix="write it with jax.numpy, without Python branches on values; the traceback above shows where",
+                f"{self.name}.{call}()",
+                f"{type(error).__name__}: {(text_of(error).splitlines() or [''])[0]}",
+            ).expected(
+                f"a function that JAX traces, which returns {expected}",
+                "write it with jax.numpy, without Python branches on values; the traceback above shows where",
             ) from error
         if not (isinstance(result, tuple) and (call == "step" or len(result) == 2)):
             raise self._refuse(f"{call}() did not return {expected}.", f"{call}()", type(result).__name__, expected)
@@ -227,7 +228,7 @@ class SubEnvironments:
         return f" of {agent!r}" if self.several else ""
 
     def _refuse(self, what: str, where: str, got: Any, expected: Any, fix: str = "correct the environment") -> EnvError:
-        return EnvError(what, where=f"{self.name}.{where}", got=got, expected=expected, fix=fix)
+        return EnvError(what, f"{self.name}.{where}", got).expected(expected, fix)
 
 
 def joined(by_agent: ByAgent, agents: Sequence[str]) -> Tree:

@@ -65,12 +65,11 @@ class AgentActions:
             try:
                 waiting[index].remove(agent)  # type: ignore[union-attr]
             except (KeyError, AttributeError):
-                raise MultiAgentError(
-                    "An action was sent for an agent that is not waiting for one.",
-                    where=f"{self._name}, sub-environment {index}, agent {agent!r}",
-                    got="a second action" if agent in taken[index] else "no request",
-                    expected=f"one action for each of {sorted(map(str, waiting[index] or ()))}",
-                    fix="send one action for each row that acts",
+                raise MultiAgentError.not_waiting(
+                    "an agent",
+                    f"{self._name}, sub-environment {index}, agent {agent!r}",
+                    "a second action" if agent in taken[index] else "no request",
+                    f"one action for each of {sorted(map(str, waiting[index] or ()))}",
                 ) from None
             taken[index][agent] = action
 
@@ -80,14 +79,11 @@ class AgentActions:
         if waiting or waiting is None:
             raise MultiAgentError(
                 "A step lacks the action of an agent that is waiting for one.",
-                where=f"{self._name}, sub-environment {index}",
-                got=f"no action for {sorted(map(str, waiting))}"
-                if waiting
-                else "an episode that is over or has not begun",
-                expected="a reset first, then an action for each row that acts before the next poll",
-                fix="send the missing actions"
-                if waiting
-                else "call reset_rows or try_reset after the end of an episode",
+                f"{self._name}, sub-environment {index}",
+                f"no action for {sorted(map(str, waiting))}" if waiting else checks.NO_EPISODE,
+            ).expected(
+                "a reset first, then an action for each row that acts before the next poll",
+                "send the missing actions" if waiting else "call reset_rows or try_reset after the end of an episode",
             )
         actions, self._actions[index] = self._actions[index], {}
         return actions

@@ -221,9 +221,7 @@ def _check_groups(groups: Groups, possible_agents: Sequence[Hashable] | None) ->
         else:
             continue
         where = f"with_agent_groups, group {group!r}"
-        raise ConfigError(
-            "The agent groups are invalid.", where=where, got=problem[0], expected=problem[1], fix=problem[2]
-        )
+        raise ConfigError("The agent groups are invalid.", where, problem[0]).expected(*problem[1:])
 
 
 def _tuple_spaces(
@@ -236,20 +234,20 @@ def _tuple_spaces(
         unknown = [member for member in members if member not in of_agents]
         if given is None and unknown:
             raise SpaceError(
-                "The spaces of the agents of a group are not known.",
-                where=where,
-                got=f"no space of {unknown}",
-                expected="a space for each member",
-                fix=f"pass {kind} to with_agent_groups, or set {kind}s in the environment",
+                "The spaces of the agents of a group are not known.", where, f"no space of {unknown}"
+            ).expected(
+                "a space for each member", f"pass {kind} to with_agent_groups, or set {kind}s in the environment"
             )
         space = spaces.Tuple([of_agents[member] for member in members]) if given is None else given
         if not isinstance(space, spaces.Tuple) or len(space) != len(members):
-            raise SpaceError(
-                f"The {kind} of a group is not a Tuple with a space for each member.",
-                where=where,
-                got=space,
-                expected=f"a gymnasium.spaces.Tuple of {len(members)} spaces, for {list(members)}",
-                fix=f"correct {kind}, or leave it out if the environment has the spaces of its agents",
+            raise SpaceError.is_not(
+                f"The {kind} of a group",
+                "a Tuple with a space for each member",
+                where,
+                space,
+            ).expected(
+                f"a gymnasium.spaces.Tuple of {len(members)} spaces, for {list(members)}",
+                f"correct {kind}, or leave it out if the environment has the spaces of its agents",
             )
         found[group] = space
     return found
@@ -269,12 +267,9 @@ def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDi
     obs, _, terminateds, truncateds, _ = result
     # This kind of environment changes only by actions, so without an acting agent it would never continue.
     if not obs and terminateds.get(ALL) is False and truncateds.get(ALL) is False:
-        raise MultiAgentError(
-            f"No agent can act: obs is empty, and {ALL!r} is not True.",
-            where=where,
-            got={},
-            expected=f"an observation of each agent that acts next, or {ALL!r} True in a flag dict",
-            fix=f"continue inside step() until an agent can act, or set {ALL!r} when the last agent has ended",
+        raise MultiAgentError(f"No agent can act: obs is empty, and {ALL!r} is not True.", where, {}).expected(
+            f"an observation of each agent that acts next, or {ALL!r} True in a flag dict",
+            f"continue inside step() until an agent can act, or set {ALL!r} when the last agent has ended",
         )
     return result
 

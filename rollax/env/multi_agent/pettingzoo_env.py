@@ -28,12 +28,8 @@ def from_pettingzoo(env: Any) -> MultiAgentEnv:
     `with_agent_groups`.
     """
     if not asks_spaces_by_agent(env):
-        raise EnvError(
-            "This is not an environment of PettingZoo.",
-            where="from_pettingzoo",
-            got=env,
-            expected="an environment of the parallel or the AEC API",
-            fix="pass an instance; pass other kinds of environments to rollax without from_pettingzoo",
+        raise EnvError("This is not an environment of PettingZoo.", "from_pettingzoo", env).expected(
+            "one of the parallel or the AEC API", "pass an instance; pass other kinds to rollax without from_pettingzoo"
         )
     return AECPettingZooEnv(env) if takes_turns(env) else ParallelPettingZooEnv(env)
 
@@ -114,13 +110,9 @@ class ParallelPettingZooEnv(PettingZooEnv):
     def _refuse_unobserved(self, agents: list[Hashable], obs: AgentDict) -> None:
         unobserved = [agent for agent in agents if agent not in obs]
         if unobserved:
-            raise MultiAgentError(
-                "An agent has no observation.",
-                where=f"{self.spec.id}, agent {unobserved[0]!r}",
-                got=f"observations of {sorted(map(str, obs))}",
-                expected=f"an observation of each of env.agents: {sorted(map(str, agents))}",
-                fix="return one for every agent of the episode, or remove the agent from env.agents",
-            )
+            raise MultiAgentError.wrong_keys(
+                "An agent has no observation.", f"{self.spec.id}, agent {unobserved[0]!r}", obs, agents
+            ).fix("return one for every agent of the episode, or remove the agent from env.agents")
 
 
 class AECPettingZooEnv(PettingZooEnv):
@@ -176,12 +168,9 @@ def _agents(env: Any, name: str) -> list[Hashable]:
     """The agents of the running episode."""
     agents = getattr(env, "agents", None)
     if not isinstance(agents, list | tuple):
-        raise MultiAgentError(
-            "The agents are not a list.",
-            where=f"{name}.agents",
-            got=checks.outline(agents),
-            expected="a list of the ids of the agents of the running episode",
-            fix="set self.agents in reset(), and remove the agents that have ended",
+        raise MultiAgentError("The agents are not a list.", f"{name}.agents", checks.outline(agents)).expected(
+            "a list of the agents of the running episode",
+            "set self.agents in reset(), and remove agents that have ended",
         )
     return agents  # type: ignore[return-value]
 
@@ -212,12 +201,9 @@ def pettingzoo_creator(env_id: str) -> Callable[[EnvContext], Any]:
         ids = pettingzoo_ids()
         short = {known.rpartition("/")[2]: known for known in ids}
         near = [short[match] for match in difflib.get_close_matches(env_id.rpartition("/")[2], short, n=3)]
-        raise ConfigError(
-            "Unknown environment of PettingZoo.",
-            where="env",
-            got=env_id,
-            expected=f"an id such as {', '.join(near or ids[:3])}",
-            fix="correct the name; `rollax list --envs pettingzoo` shows them all",
+        raise ConfigError("Unknown environment of PettingZoo.", "env", env_id).expected(
+            f"an id such as {', '.join(near or ids[:3])}",
+            "correct the name; `rollax list --envs pettingzoo` shows them all",
         )
     api = "parallel" if found[0] in pettingzoo.parallel_registry else "aec"
     return lambda context: pettingzoo.make(api, found[0], **context)

@@ -30,12 +30,8 @@ def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
         env: the environment, with its spaces and `possible_agents`; `EnvError` for any other kind.
     """
     if not isinstance(env, MultiAgentEnv):
-        raise EnvError(
-            "This is not a multi-agent environment.",
-            where="to_pettingzoo",
-            got=env,
-            expected="a MultiAgentEnv",
-            fix="pass an instance of a subclass of MultiAgentEnv",
+        raise EnvError.is_not("This", "a multi-agent environment", "to_pettingzoo", env).fix(
+            "pass an instance of a subclass of MultiAgentEnv"
         )
     return _Exported(adapted(env))
 
@@ -83,21 +79,13 @@ class _Exported(ParallelEnv):
         where = f"{self}, exported to PettingZoo"
         if not self.agents:
             raise EnvError(
-                "step() was called before the reset or after the end of an episode.",
-                where=where,
-                got="no agents",
-                expected="reset() first",
-                fix="reset the environment when `agents` is empty",
-            )
+                "step() was called before the reset or after the end of an episode.", where, "no agents"
+            ).expected("reset() first", "reset the environment when `agents` is empty")
         wrong = (actions.keys() - set(self.agents)) | (self._acting - actions.keys())
         if wrong:
-            raise MultiAgentError(
-                "The actions are not for the agents in `agents`.",
-                where=where,
-                got=f"actions for {sorted(map(str, actions))}",
-                expected=f"one for each of `agents`, {sorted(map(str, self.agents))}",
-                fix="pass one action for each agent of `agents`, and no other",
-            )
+            raise MultiAgentError.wrong_keys(
+                "The actions are not for the agents in `agents`.", where, actions, self.agents
+            ).fix("pass one action for each agent of `agents`, and no other")
 
     def _infos(self, infos: AgentDict, agents: list[Hashable]) -> AgentDict:
         return {agent: {"acts": agent in self._acting, **infos.get(agent, {})} for agent in agents}
@@ -113,12 +101,8 @@ class _Exported(ParallelEnv):
     def _space(self, agent: Hashable, kind: str) -> gym.Space:
         space = space_of(self.env, kind, agent)
         if space is None:
-            raise SpaceError(
-                "An agent has no space.",
-                where=f"{self}, exported to PettingZoo, agent {agent!r}",
-                got=None,
-                expected=f"{kind}, or {kind}s by agent id, in the environment",
-                fix=f"set {kind} on the MultiAgentEnv, or {kind}s where agents differ",
+            raise SpaceError.no_space(kind, f"{self}, exported to PettingZoo, agent {agent!r}").fix(
+                f"set {kind} on the MultiAgentEnv, or {kind}s where agents differ"
             )
         return space
 

@@ -96,12 +96,8 @@ class EnvHost:
                 value = getattr(self._as_written, name)
             except AttributeError as error:
                 raise NoAttributeError(
-                    "The environment does not have this attribute.",
-                    where=self._where,
-                    got=text_of(error),
-                    expected="an attribute or a method of the user's environment",
-                    fix="correct the name",
-                ) from error
+                    "The environment does not have this attribute.", self._where, text_of(error)
+                ).expected("an attribute or a method of the user's environment", "correct the name") from error
             return (True, None) if callable(value) else (False, value)
 
         return self._attempt(name, found)
@@ -144,13 +140,9 @@ def facts_of(env: Any, declared: Spaces) -> EnvFacts:
         return EnvFacts(env_name(env), True, *spaces, getattr(env, "possible_agents", None) or None)
     is_several = isinstance(env, VectorEnv | gym.vector.VectorEnv | BaseEnv) or has_base(env, JAX_ENV_CLASS)
     if is_several or not (hasattr(env, "reset") and hasattr(env, "step")):
-        raise EnvError(
-            "The environment cannot be a remote sub-environment.",
-            where="remote_envs",
-            got=env,
-            expected="a Gymnasium env, a MultiAgentEnv, or a PettingZoo env",
-            fix="leave remote_worker_envs out if the env has its own sub-environments or its own thread, or is "
-            "written in JAX",
+        raise EnvError("The environment cannot be a remote sub-environment.", "remote_envs", env).expected(
+            "a Gymnasium, PettingZoo or MultiAgentEnv",
+            "leave remote_worker_envs out if it has its own sub-environments or its own thread, or is in JAX",
         )
     spaces = (space_of(env, "observation_space", declared), space_of(env, "action_space", declared))
     return EnvFacts(env_name(env), False, *spaces)

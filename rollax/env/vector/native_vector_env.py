@@ -149,10 +149,11 @@ class NativeVectorEnv(BaseEnv):
         if self.mode is not AutoresetMode.DISABLED:
             raise EnvError(
                 "This vector environment cannot reset some of its sub-environments in the middle of an episode.",
-                where=f"{self.name}, sub-environments {env_index.tolist()}",
-                got=f"autoreset mode {self.mode.name}",
-                expected="a reset of all, or of those whose episode has ended",
-                fix="reset all sub-environments, or make the env with autoreset_mode=AutoresetMode.DISABLED",
+                f"{self.name}, sub-environments {env_index.tolist()}",
+                f"autoreset mode {self.mode.name}",
+            ).expected(
+                "a reset of all, or of those whose episode has ended",
+                "reset all sub-environments, or make the env with autoreset_mode=AutoresetMode.DISABLED",
             )
         mask = self._no.copy()
         mask[env_index] = True
@@ -207,10 +208,11 @@ class NativeVectorEnv(BaseEnv):
         except Exception as error:
             raise EnvError(
                 "The infos cannot be split by sub-environment.",
-                where=self.name,
-                got=f"{type(error).__name__}: {text_of(error)}, of {checks.outline(infos)}",
-                expected="arrays of one entry for each sub-environment, and masks of the same length",
-                fix="return infos as gymnasium.vector.VectorEnv does",
+                self.name,
+                f"{type(error).__name__}: {text_of(error)}, of {checks.outline(infos)}",
+            ).expected(
+                "arrays and masks of one entry for each sub-environment",
+                "return infos as gymnasium.vector.VectorEnv does",
             ) from error
 
     def _with_final_obs(self, obs: trees.Tree, ended: np.ndarray, infos: Any) -> trees.Tree:
@@ -222,10 +224,10 @@ class NativeVectorEnv(BaseEnv):
         if final is None:
             raise EnvError(
                 "The last observation of an ended episode is missing.",
-                where=f"{self.name}, sub-environments {ended.tolist()}",
-                got=f"infos with {sorted(infos)}" if isinstance(infos, dict) else checks.outline(infos),
-                expected="infos['final_obs'], as autoreset mode SAME_STEP requires",
-                fix="return infos['final_obs'], or use another autoreset mode",
+                f"{self.name}, sub-environments {ended.tolist()}",
+                f"infos with {sorted(infos)}" if isinstance(infos, dict) else checks.outline(infos),
+            ).expected(
+                "infos['final_obs'], as autoreset mode SAME_STEP requires", "return it, or use another autoreset mode"
             )
         space = self.env.single_observation_space
 

@@ -118,12 +118,10 @@ class VectorBaseEnv(BaseEnv):
         except Exception as error:
             raise checks.failed(error, call, self.name) from error
         if not (isinstance(result, tuple | list) and len(result) == 2):
-            raise EnvError(
-                "vector_reset() did not return (obs, infos).",
-                where=self.name,
-                got=checks.outline(result),
-                expected="observations and infos, one entry for each sub-environment in both",
-                fix="return obs, [{}] * num_envs",
+            raise (
+                EnvError.not_returned("vector_reset()", "(obs, infos)", self.name, checks.outline(result))
+                .fix("return obs, [{}] * num_envs")
+                .expected("observations and infos, one entry for each sub-environment in both")
             )
         obs, infos = result
         checks.check_count("infos", infos, len(indices), f"{self.name}, {call}")
@@ -219,14 +217,11 @@ class ActionBuffer:
         states = self._each()[env_index]
         if np.count_nonzero(states == _WAITING) != len(states):
             stray = int(env_index[states != _WAITING][0])
-            raise EnvError(
-                "An action was sent for a sub-environment that is not waiting for one.",
-                where=f"{self.name}, sub-environment {stray}",
-                got="a second action"
-                if self._states[stray] == _ANSWERED
-                else "an episode that is over or has not begun",
-                expected="one action per poll, between the reset and the end of an episode",
-                fix="reset the sub-environment first, and send one action for each row that acts",
+            raise EnvError.not_waiting(
+                "a sub-environment",
+                f"{self.name}, sub-environment {stray}",
+                "a second action" if self._states[stray] == _ANSWERED else checks.NO_EPISODE,
+                "one action per poll, between the reset and the end of an episode",
             )
 
     def take(self) -> trees.Tree:
@@ -236,10 +231,11 @@ class ActionBuffer:
             waits = self._states[stray] == _WAITING
             raise EnvError(
                 "A step lacks the action of a sub-environment.",
-                where=f"{self.name}, sub-environment {stray}",
-                got="no action" if waits else "an episode that is over or has not begun",
-                expected="a reset first, then an action for each sub-environment before the next poll",
-                fix="send its action" if waits else "call reset_rows or try_reset after an episode's end",
+                f"{self.name}, sub-environment {stray}",
+                "no action" if waits else checks.NO_EPISODE,
+            ).expected(
+                "a reset first, then an action for each sub-environment before the next poll",
+                "send its action" if waits else "call reset_rows or try_reset after an episode's end",
             )
         self._state = _OVER
         self._all_at_once = False

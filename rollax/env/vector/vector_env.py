@@ -171,11 +171,10 @@ class SteppedInTurn(VectorEnv):
 
     def _not_running(self, index: int) -> EnvError:
         return EnvError(
-            "A sub-environment was stepped without a running episode.",
-            where=self._where(index),
-            got="an episode that is over or has not begun",
-            expected="a reset before the first step, and after a step that terminates or truncates the episode",
-            fix=f"call reset_at({index}), or vector_reset() for all, before vector_step",
+            "A sub-environment was stepped without a running episode.", self._where(index), checks.NO_EPISODE
+        ).expected(
+            "a reset before the first step, and after a step that terminates or truncates the episode",
+            f"call reset_at({index}), or vector_reset() for all, before vector_step",
         )
 
     def _stepped(self) -> list[int]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
-_ABSENT: Any = object()
-_LETTERS_PER_ERROR = 6
+from rollax.errors.recurring import ABSENT, RecurringErrors
+from rollax.errors.spelling import corrected as corrected
+from rollax.errors.spelling import nearest as nearest
+from rollax.errors.spelling import typing_errors as typing_errors
+from rollax.errors.texts import repr_of as repr_of
+from rollax.errors.texts import shown
+from rollax.errors.texts import text_of as text_of
+
+_PARTS = ("where", "got", "expected", "fix")
 
 
-class RollaxError(Exception):
+class RollaxError(RecurringErrors, Exception):
     """Base class of the errors that rollax raises.
+
+    A call has what is wrong, and then the remedy: `RollaxError(what, where, got).expected(expected, fix)`. Errors that
+    recur have constructors, such as `RollaxError.unknown(...)`.
 
     Args:
         what: one sentence that describes the problem.
@@ -24,19 +33,29 @@ class RollaxError(Exception):
     """
 
     def __init__(
-        self, what: str, *, where: Any = None, got: Any = _ABSENT, expected: Any = None, fix: str | None = None
+        self, what: str, where: Any = None, got: Any = ABSENT, *, expected: Any = None, fix: str | None = None
     ) -> None:
         self.parts: dict[str, str] = {"what": what}
         if where is not None:
             self.parts["where"] = str(where)
-        if got is not _ABSENT:
-            self.parts["got"] = _shown(got)
+        if got is not ABSENT:
+            self.parts["got"] = shown(got)
+        super().__init__(what)
+        self.expected(expected, fix)
+
+    def expected(self, expected: Any, fix: str | None = None) -> Self:
+        """The error itself, after it got its last two parts."""
         if expected is not None:
-            self.parts["expected"] = _shown(expected)
+            self.parts["expected"] = shown(expected)
         if fix is not None:
             self.parts["fix"] = fix
-        lines = [f"  {name + ':':<9} {text}" for name, text in self.parts.items() if name != "what"]
-        super().__init__("\n".join([what, *lines]))
+        rest = (name for name in _PARTS if name in self.parts)
+        self.args = ("\n".join([self.parts["what"], *(f"  {name + ':':<9} {self.parts[name]}" for name in rest)]),)
+        return self
+
+    def fix(self, fix: str) -> Self:
+        """The error itself, with another fix."""
+        return self.expected(None, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default __reduce__ calls __init__ with the rendered text, which is the whole message.
@@ -95,13 +114,16 @@ class RequestError(RollaxError):
     def __init__(
         self,
         what: str,
+        where: Any = None,
+        got: Any = ABSENT,
         *,
+        expected: Any = None,
+        fix: str | None = None,
         status: int = 400,
         retry_after_s: float | None = None,
         error_id: str | None = None,
-        **parts: Any,
     ) -> None:
-        super().__init__(what, **parts)
+        super().__init__(what, where, got, expected=expected, fix=fix)
         self.status, self.retry_after_s, self.error_id = status, retry_after_s, error_id
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -121,27 +143,6 @@ class RemoteTraceback(Exception):  # noqa: N818  it is no error of its own, but 
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
-
-
-def repr_of(value: Any) -> str:
-    """The value's `repr`, or that of any object where it fails: in a user's class, or with too many levels."""
-    try:
-        return repr(value)
-    except Exception:
-        return object.__repr__(value)
-
-
-def text_of(error: BaseException) -> str:
-    """The message of an error, or that it has none that can be shown: `str` of a user's class may raise."""
-    try:
-        return str(error)
-    except Exception as failure:
-        return f"a message that cannot be shown, because its __str__ raises {type(failure).__name__}"
-
-
-def _shown(value: Any, limit: int = 300) -> str:
-    text = value if isinstance(value, str) else repr_of(value)
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
 def not_installed(
@@ -175,39 +176,3 @@ def missing_package(error: Exception) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     return error.name.partition(".")[0]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the name in `known` that `corrected` returns, or else all of them."""
-    names = sorted(known)
-    match = corrected(name, names)
-    return f"did you mean '{match}'?" if match is not None else f"use one of: {', '.join(names)}"
-
-
-def corrected(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` misspells, else the only one that begins with `name`, else None.
-
-    A name is misspelled if it has at most one error for every six letters. Of equally near ones, one that begins with
-    `name` is preferred.
-    """
-    names, written = list(known), name.lower()
-    begun = [other for other in names if written and other.lower().startswith(written)]
-    distance, _, match = min(
-        ((typing_errors(written, other.lower()), other not in begun, other) for other in names), default=(0, True, None)
-    )
-    if distance <= max(len(name) // _LETTERS_PER_ERROR, 1):
-        return match
-    return begun[0] if len(begun) == 1 else None
-
-
-def typing_errors(a: str, b: str) -> int:
-    """The Damerau-Levenshtein distance of two names: letters omitted, added, replaced or swapped (Damerau, 1964)."""
-    before: list[int] = []
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a):
-        before, last, row = row, before, [i + 1]
-        for j, y in enumerate(b):
-            row.append(min(before[j] + (x != y), before[j + 1] + 1, row[j] + 1))
-            if i and j and (x, a[i - 1]) == (b[j - 1], y):
-                row[-1] = min(row[-1], last[j - 1] + 1)
-    return row[-1]
