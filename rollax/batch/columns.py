@@ -39,12 +39,9 @@ def as_column(name: str, value: Any) -> trees.Tree:
         value = value if no_state else _rows_from_list(name, value)
     column = trees.tree_map(np.asarray, value)
     if any(leaf.ndim == 0 for leaf in trees.leaves(column)):
-        raise BatchError(
-            "The column has no rows.",
-            where=f"column {name!r}",
-            got=value,
-            expected="an array with one row per step, or a dict, tuple or list of such arrays",
-            fix="use np.full(len(batch), value) for a constant",
+        raise BatchError("The column has no rows.", f"column {name!r}", value).expected(
+            "an array with one row per step, or a dict, tuple or list of such arrays",
+            "use np.full(len(batch), value) for a constant",
         )
     return column
 
@@ -55,12 +52,9 @@ def _rows_from_list(name: str, rows: list[Any]) -> np.ndarray:
     except ValueError:
         array = np.empty(0, dtype=object)
     if array.dtype == object:
-        raise BatchError(
-            "The list cannot be converted to an array.",
-            where=f"column {name!r}",
-            got=rows,
-            expected="numbers, flags or strings, in rows of equal shape",
-            fix="stack structured rows with rollax.core.spaces.stack(space, rows); pass ids as an object array",
+        raise BatchError("The list cannot be converted to an array.", f"column {name!r}", rows).expected(
+            "numbers, flags or strings, in rows of equal shape",
+            "stack structured rows with rollax.core.spaces.stack(space, rows); pass ids as an object array",
         )
     return array
 
@@ -77,11 +71,9 @@ def positions_of(index: Any, length: int) -> np.ndarray:
         return array
     raise BatchError(
         "The index does not select rows.",
-        where="SampleBatch",
-        got=f"positions {array.min()} to {array.max()}" if whole else f"{array.dtype} array of shape {array.shape}",
-        expected=f"[n] integers in {-length}..{length - 1}, or a mask of {length} booleans",
-        fix="use batch[2:5] for a slice",
-    )
+        "SampleBatch",
+        f"positions {array.min()} to {array.max()}" if whole else f"{array.dtype} array of shape {array.shape}",
+    ).expected(f"[n] integers in {-length}..{length - 1}, or a mask of {length} booleans", "use batch[2:5] for a slice")
 
 
 def positions_in(array: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -108,22 +100,18 @@ def check_alike(first: SampleBatch, other: SampleBatch, where: str) -> None:
         raise BatchError("The batches have different columns.", where=where, got=got, expected=expected, fix=fix)
     if first.seq_lens is not None and first.count and other.count and first.max_seq_len != other.max_seq_len:
         raise BatchError(
-            "The batches are padded to different lengths.",
-            where=where,
-            got=f"sequences of {other.max_seq_len} rows",
-            expected=f"sequences of {first.max_seq_len} rows",
-            fix="concatenate before sequences(), or call it with one max_seq_len",
+            "The batches are padded to different lengths.", where, f"sequences of {other.max_seq_len} rows"
+        ).expected(
+            f"sequences of {first.max_seq_len} rows", "concatenate before sequences(), or call it with one max_seq_len"
         )
     for name, column in first.items():
         ours, theirs = _layout(column), _layout(other[name])
         if ours != theirs:
             raise BatchError(
                 "The rows of a column differ in shape between the batches.",
-                where=f"{where}, column {name!r}",
-                got=f"row {theirs}",
-                expected=f"row {ours}",
-                fix="sample all batches from the same spaces",
-            )
+                f"{where}, column {name!r}",
+                f"row {theirs}",
+            ).expected(f"row {ours}", "sample all batches from the same spaces")
 
 
 def _layout(column: trees.Tree) -> Any:
@@ -139,11 +127,9 @@ def check_kind(parts: Sequence[Any], kind: type) -> None:
     if not all(isinstance(part, kind) for part in parts):
         raise BatchError(
             "Batches of different kinds cannot be concatenated.",
-            where="concat_samples",
-            got=sorted({type(part).__name__ for part in parts}),
-            expected=f"only {kind.__name__}",
-            fix="wrap a SampleBatch: MultiAgentBatch({policy_id: batch}, batch.env_steps)",
-        )
+            "concat_samples",
+            sorted({type(part).__name__ for part in parts}),
+        ).expected(f"only {kind.__name__}", "wrap a SampleBatch: MultiAgentBatch({policy_id: batch}, batch.env_steps)")
 
 
 def check_batch(batch: Any, kind: type, where: str) -> None:
@@ -155,22 +141,12 @@ def check_batch(batch: Any, kind: type, where: str) -> None:
         "batch[policy_id]",
         "Fragment": "pass what a RolloutWorker samples, or Fragment(columns, ends, after)",
     }
-    raise BatchError(
-        f"This is not a {kind.__name__}.",
-        where=where,
-        got=type(batch).__name__,
-        expected=f"a {kind.__name__}",
-        fix=fixes[kind.__name__],
-    )
+    raise BatchError.is_not("This", f"a {kind.__name__}", where, type(batch).__name__).fix(fixes[kind.__name__])
 
 
 def length_error(name: str, got: int, expected: str) -> BatchError:
-    return BatchError(
-        "The column has the wrong length.",
-        where=f"column {name!r}",
-        got=f"{got} rows",
-        expected=expected,
-        fix="give every column of the batch one row per step",
+    return BatchError("The column has the wrong length.", f"column {name!r}", f"{got} rows").expected(
+        expected, "give every column of the batch one row per step"
     )
 
 

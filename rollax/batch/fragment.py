@@ -39,21 +39,18 @@ class Fragment(SampleBatch):
         self.after = dict(after)
         if len(self) != (self.ends[-1] + 1 if len(self.ends) else 0):
             raise BatchError(
-                "The last row of the fragment does not end a segment.",
-                where="Fragment(ends=...)",
-                got=self.ends[-1:].tolist(),
-                expected=f"positions up to {len(self) - 1}",
-                fix="end the cut-off segment there: add its last row to `ends`, and what came after it to `after`",
+                "The last row of the fragment does not end a segment.", "Fragment(ends=...)", self.ends[-1:].tolist()
+            ).expected(
+                f"positions up to {len(self) - 1}",
+                "end the cut-off segment there: add its last row to `ends`, and what came after it to `after`",
             )
         for name, column in self.after.items():
             if trees.length(column) != len(self.ends):
                 raise BatchError(
                     "The number of rows of the column is not the number of segments.",
-                    where=f"Fragment(after=...), column {name!r}",
-                    got=trees.length(column),
-                    expected=len(self.ends),
-                    fix="give one row per segment, in order: what came after its last row",
-                )
+                    f"Fragment(after=...), column {name!r}",
+                    trees.length(column),
+                ).expected(len(self.ends), "give one row per segment, in order: what came after its last row")
 
     @property
     def starts(self) -> np.ndarray:
@@ -79,9 +76,10 @@ class Fragment(SampleBatch):
         if np.count_nonzero(ended) != np.count_nonzero(terminated):
             raise BatchError(
                 "An episode terminates inside a trajectory segment.",
-                where=f"row {int(np.flatnonzero(terminated & ~self.last)[0])}",
-                expected="terminateds only at the positions of `ends`",
-                fix="sort the rows by trajectory, in time order, and list the last row of each in `ends`",
+                f"row {int(np.flatnonzero(terminated & ~self.last)[0])}",
+            ).expected(
+                "terminateds only at the positions of `ends`",
+                "sort the rows by trajectory, in time order, and list the last row of each in `ends`",
             )
         return ~ended
 

@@ -80,12 +80,9 @@ class SampleBatch(MutableMapping[str, Any]):
         self._env_steps = None if env_steps is None else whole_number(env_steps, 0, "SampleBatch(env_steps=...)")
         columns = {} if columns is None else columns
         if not hasattr(columns, "items"):  # which a table of pandas has too
-            raise BatchError(
-                "A batch is made of named columns.",
-                where="SampleBatch(...)",
-                got=type(columns).__name__,
-                expected="a dict, name -> an array or list with one row per step",
-                fix="collect the values of all steps under the name of their column",
+            raise BatchError("A batch is made of named columns.", "SampleBatch(...)", type(columns).__name__).expected(
+                "a dict, name -> an array or list with one row per step",
+                "collect the values of all steps under the name of their column",
             )
         if self.SEQ_LENS in columns:
             self[self.SEQ_LENS] = columns[self.SEQ_LENS]
@@ -168,40 +165,27 @@ class SampleBatch(MutableMapping[str, Any]):
         if isinstance(key, str):
             if key in self._columns:
                 return self._columns[key]
-            raise MissingColumnError(
-                "The batch does not have this column.",
-                where="SampleBatch",
-                got=key,
-                expected=f"one of {list(self._columns)}",
-                fix="use terminateds and truncateds, which are separate"
+            raise MissingColumnError("The batch does not have this column.", "SampleBatch", key).expected(
+                f"one of {list(self._columns)}",
+                "use terminateds and truncateds, which are separate"
                 if key == "dones"
                 else "sampling fills the columns in batch_columns of the policy; its postprocessing may add others",
             )
-        raise BatchError(
-            "The index is neither a column name nor a slice of rows.",
-            where="SampleBatch",
-            got=key,
-            expected='batch["rewards"] or batch[2:5]',
-            fix="use batch.rows([...]) for single rows",
+        raise BatchError("The index is neither a column name nor a slice of rows.", "SampleBatch", key).expected(
+            'batch["rewards"] or batch[2:5]', "use batch.rows([...]) for single rows"
         )
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name == self.SEQ_LENS and self._columns:
             raise BatchError(
-                "`seq_lens` cannot be added to a batch or replaced: the other columns are padded by it.",
-                where="SampleBatch",
-                fix="make the batch with sequences(), or give seq_lens to the constructor",
-            )
+                "`seq_lens` cannot be added to a batch or replaced: the other columns are padded by it.", "SampleBatch"
+            ).fix("make the batch with sequences(), or give seq_lens to the constructor")
         column = as_column(name, value)
         lengths = {len(leaf) for leaf in trees.leaves(column)}
         if len(lengths) > 1:
             raise BatchError(
-                "The arrays of one column differ in length.",
-                where=f"column {name!r}",
-                got=f"lengths {sorted(lengths)}",
-                expected="one length for all",
-                fix="give every array of the column one row per step",
-            )
+                "The arrays of one column differ in length.", f"column {name!r}", f"lengths {sorted(lengths)}"
+            ).expected("one length for all", "give every array of the column one row per step")
         if lengths:
             self._check_length(name, lengths.pop())
         self._columns[name] = column
@@ -343,21 +327,20 @@ class SampleBatch(MutableMapping[str, Any]):
         if self.seq_lens is None and np.any(self.get(self.BOOTSTRAP, False)):
             raise BatchError(
                 f"{what} would separate bootstrap rows from their segments.",
-                where="SampleBatch",
-                got=f"{np.count_nonzero(self[self.BOOTSTRAP])} bootstrap rows",
-                expected="rows that are all steps, or sequences",
-                fix='call sequences() first, or leave them out: batch.rows(~batch["bootstrap"])',
+                "SampleBatch",
+                f"{np.count_nonzero(self[self.BOOTSTRAP])} bootstrap rows",
+            ).expected(
+                "rows that are all steps, or sequences",
+                'call sequences() first, or leave them out: batch.rows(~batch["bootstrap"])',
             )
 
     def _refuse_padded(self, what: str) -> None:
         if self.seq_lens is not None:
             raise BatchError(
                 f"{what} would split the sequences of a padded batch.",
-                where="SampleBatch",
-                got=f"{len(self.seq_lens)} sequences of {self.max_seq_len} rows",
-                expected="a batch without seq_lens",
-                fix="do it before sequences()",
-            )
+                "SampleBatch",
+                f"{len(self.seq_lens)} sequences of {self.max_seq_len} rows",
+            ).expected("a batch without seq_lens", "do it before sequences()")
 
     def _check_length(self, name: str, length: int) -> None:
         padded = self.seq_lens

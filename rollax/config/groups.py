@@ -50,10 +50,11 @@ def critic_space_of(config: TrainerConfig, policy_class: str) -> Space | None:
     if space is None:
         raise ConfigError(
             "A policy with a centralized critic is created without the space of the critic.",
-            where=f"config key 'critic_space', for {policy_class}",
-            got=None,
-            expected="the space of the critic's observations",
-            fix="let a trainer or a RolloutWorker create the policy: they derive the space from all agents",
+            f"config key 'critic_space', for {policy_class}",
+            None,
+        ).expected(
+            "the space of the critic's observations",
+            "let a trainer or a RolloutWorker create the policy: they derive the space from all agents",
         )
     return space
 

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from rollax.batch import DEFAULT_POLICY
 from rollax.core.frozen import FrozenModel
-from rollax.errors import ConfigError, nearest
+from rollax.errors import ConfigError
 
 
 class SharedParts(FrozenModel):
@@ -61,27 +61,18 @@ class MultiAgentConfig(FrozenModel):
     def check(self) -> None:
         if self.policy_mapping_fn is not None and not self.policies:
             raise ConfigError(
-                "A policy mapping is given, but no policies.",
-                where="config key 'multiagent.policies'",
-                got=self.policies,
-                expected="the policies that policy_mapping_fn names",
-                fix='write "policies": {"some_id": None, ...}',
-            )
+                "A policy mapping is given, but no policies.", "config key 'multiagent.policies'", self.policies
+            ).expected("the policies that policy_mapping_fn names", 'write "policies": {"some_id": None, ...}')
         if self.policy_mapping_fn is None and len(self.policies) > 1:
             raise ConfigError(
-                "Several policies require a policy mapping.",
-                where="config key 'multiagent.policy_mapping_fn'",
-                got=None,
-                expected=f"a function from an agent id to one of {sorted(self.policies)}",
-                fix='write "policy_mapping_fn": lambda agent_id: ...',
+                "Several policies require a policy mapping.", "config key 'multiagent.policy_mapping_fn'", None
+            ).expected(
+                f"a function from an agent id to one of {sorted(self.policies)}",
+                'write "policy_mapping_fn": lambda agent_id: ...',
             )
         for policy_id in self.policies_to_train or ():
             known = tuple(self.policies) or (DEFAULT_POLICY,)
             if policy_id not in known:
-                raise ConfigError(
-                    "Unknown policy to train.",
-                    where="config key 'multiagent.policies_to_train'",
-                    got=policy_id,
-                    expected=f"ids from {sorted(known)}",
-                    fix=nearest(policy_id, known),
+                raise ConfigError.unknown(
+                    "policy to train", policy_id, known, "config key 'multiagent.policies_to_train'"
                 )

@@ -51,6 +51,7 @@ those of its fields."""
 IMPORTED_WHERE_USED = {"env", "custom_model", "spaces_of", "env_id"}
 """Of these keys, those whose code is imported where it is used, and not where the config is read."""
 _ARRAY_KINDS = "biufU"
+_ANOTHER = "use another copy of the file, or the version of rollax that stored it"
 _MAX_DEPTH = 100  # as in a file of JSON
 _MOST_PADDING, _FEW = 256, 1024  # bytes of an array of strings for each character, and in any case
 _SPACE_ATTRIBUTES = {
@@ -72,12 +73,8 @@ def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list
     names = data.get(GIVEN, list(config_class.model_fields))
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            "The list of given keys in a stored config is malformed.",
-            where=f"config key '{GIVEN}'",
-            got=names,
-            expected="a list of keys",
-            fix="use another copy of the file",
-        )
+            "The list of given keys in a stored config is malformed.", f"config key '{GIVEN}'", names
+        ).expected("a list of keys", "use another copy of the file")
     return names
 
 
@@ -188,12 +185,8 @@ def space_from_json(data: Any, where: str = "stored space") -> Space:
         space = _described(data)
     except (ArithmeticError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpaceError(
-            "The stored space is malformed.",
-            where=where,
-            got=f"{data!r} ({type(error).__name__}: {error})",
-            expected=SUPPORTED,
-            fix="use another copy of the file, or the version of rollax that stored it",
-        ) from error
+            "The stored space is malformed.", where, f"{data!r} ({type(error).__name__}: {error})"
+        ).expected(SUPPORTED, _ANOTHER) from error
     check_space(space, where)
     return space
 
@@ -277,11 +270,8 @@ def _tuples_as_lists(value: Any) -> Any:
 
 def _decode(value: Any, place: Place, trust: Trust) -> Any:
     if len(place) > _MAX_DEPTH:
-        raise ConfigError(
-            "A stored config is nested too deeply.",
-            where=f"config key '{place[0]}'",
-            expected=f"at most {_MAX_DEPTH} levels",
-            fix="use another copy of the file, or fewer levels",
+        raise ConfigError("A stored config is nested too deeply.", f"config key '{place[0]}'").expected(
+            f"at most {_MAX_DEPTH} levels", "use another copy of the file, or fewer levels"
         )
     if isinstance(value, list):
         return [_decode(part, (*place, i), trust) for i, part in enumerate(value)]
@@ -296,11 +286,9 @@ def _decode(value: Any, place: Place, trust: Trust) -> Any:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(
             "A tag of the stored config is malformed, or unknown to this version of rollax.",
-            where=f"config key '{_key(place)}'",
-            got=f"{value!r} ({type(error).__name__}: {error})",
-            expected="a value as rollax stores it under that tag",
-            fix="use another copy of the file, or the version of rollax that stored it",
-        ) from error
+            f"config key '{_key(place)}'",
+            f"{value!r} ({type(error).__name__}: {error})",
+        ).expected("a value as rollax stores it under that tag", _ANOTHER) from error
 
 
 def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
@@ -422,12 +410,8 @@ def _array(data: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 def _refuse_large(elements: int, most: int, where: str) -> None:
     if elements > most:
-        raise SpaceError(
-            "Stored spaces are too large.",
-            where=where,
-            got=f"{elements} elements",
-            expected=f"at most {most}",
-            fix="use another copy of the file",
+        raise SpaceError("Stored spaces are too large.", where, f"{elements} elements").expected(
+            f"at most {most}", "use another copy of the file"
         )
 
 

@@ -230,10 +230,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
                 raise  # of a `check` or validator of the user's
             raise ConfigError(
                 "The value has too many levels, or contains itself.",
-                where=f"config key {', '.join(map(repr, keys))} ({type(self).__name__})",
-                expected="a value of fewer levels, which does not contain itself",
-                fix="correct the value",
-            ) from None
+                f"config key {', '.join(map(repr, keys))} ({type(self).__name__})",
+            ).expected("a value of fewer levels, which does not contain itself", "correct the value") from None
 
     @classmethod
     def _derived(cls, values: Mapping[str, Any], given: Collection[str], changes: Mapping[str, Any]) -> Self:
@@ -285,11 +283,9 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         if getattr(self, part) > getattr(self, whole):
             raise ConfigError(
                 f"{part} is larger than {whole}.",
-                where=f"config keys '{part}' and '{whole}'",
-                got=f"{part}={getattr(self, part)}, {whole}={getattr(self, whole)}",
-                expected=f"{part} <= {whole}",
-                fix=f"lower {part}, or raise {whole}",
-            )
+                f"config keys '{part}' and '{whole}'",
+                f"{part}={getattr(self, part)}, {whole}={getattr(self, whole)}",
+            ).expected(f"{part} <= {whole}", f"lower {part}, or raise {whole}")
 
     @property
     def fragment_length(self) -> int:
@@ -403,10 +399,10 @@ def resolve_config(
         values = dict(config or {})
     else:
         raise ConfigError(
-            "This is not a config of this algorithm.",
-            got=f"{type(config).__name__}: {config!r}",
-            expected=f"a {config_class.__name__}, or a dict with strings as keys",
-            fix=f"pass {config_class.__name__}(...), or a dict such as {{'gamma': 0.99}}",
+            "This is not a config of this algorithm.", None, f"{type(config).__name__}: {config!r}"
+        ).expected(
+            f"a {config_class.__name__}, or a dict with strings as keys",
+            f"pass {config_class.__name__}(...), or a dict such as {{'gamma': 0.99}}",
         )
     return config_class(**{**by_name(config_class, values), **by_name(config_class, overrides)})
 

@@ -46,11 +46,9 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
         expected += " or None"
     left_out = "" if field.is_required() else ", or leave it out"
     return ConfigError(
-        "A config value has the wrong type or is out of range.",
-        where=where,
-        got=f"{repr_of(value)} ({type(value).__name__})",
-        expected=expected,
-        fix=f"correct it{left_out}. {first[0].name}: {field.description or 'see its docs'}{_default(field)}{also}",
+        "A config value has the wrong type or is out of range.", where, f"{repr_of(value)} ({type(value).__name__})"
+    ).expected(
+        expected, f"correct it{left_out}. {first[0].name}: {field.description or 'see its docs'}{_default(field)}{also}"
     )
 
 

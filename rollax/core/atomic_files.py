@@ -52,11 +52,10 @@ def absolute(path: str | os.PathLike[str], error: type[RollaxError]) -> Path:
         return Path(os.path.abspath(path))
     except FileNotFoundError as missing:
         raise error(
-            "A relative path leads nowhere: the working directory was removed.",
-            where=path,
-            got=f"FileNotFoundError: {missing}",
-            expected="an absolute path, or a working directory that exists",
-            fix="pass an absolute path, or call os.chdir(...) first (on the command line: cd)",
+            "A relative path leads nowhere: the working directory was removed.", path, f"FileNotFoundError: {missing}"
+        ).expected(
+            "an absolute path, or a working directory that exists",
+            "pass an absolute path, or call os.chdir(...) first (on the command line: cd)",
         ) from missing
 
 

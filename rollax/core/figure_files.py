@@ -34,12 +34,8 @@ def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Fig
     known = FigureCanvasAgg(figure).get_supported_filetypes().keys() - {"pgf"}  # this format requires LaTeX
     suffix = out.suffix[1:].lower()
     if suffix and suffix not in known:
-        raise ConfigError(
-            "Unknown picture format.",
-            where=str(out),
-            got=out.suffix,
-            expected=f"one of .{', .'.join(sorted(known))}",
-            fix="name the file with one of these suffixes, such as .png or .svg",
+        raise ConfigError("Unknown picture format.", str(out), out.suffix).expected(
+            f"one of .{', .'.join(sorted(known))}", "name the file with one of these suffixes, such as .png or .svg"
         )
     yield figure
     for text in figure.findobj(Text):

@@ -30,10 +30,9 @@ class _ReadOnly:
         changed = f"{self.key.partition('.')[0].partition('[')[0] or 'key'}={{...}}"
         raise ConfigError(
             "A config and the values in it are immutable.",
-            where=f"config key '{self.key}'" if self.key else "a dict or list of a config",
-            got=f"a change of {self!r}",
-            fix=f"create a new config with trainer.config.changed({changed}), and a new trainer with that config",
-        )
+            f"config key '{self.key}'" if self.key else "a dict or list of a config",
+            f"a change of {self!r}",
+        ).fix(f"create a new config with trainer.config.changed({changed}), and a new trainer with that config")
 
 
 class FrozenDict(_ReadOnly, dict[Any, Any]):
@@ -151,10 +150,8 @@ class FrozenModel(BaseModel):
             known = fields_by_key(kind).get(name, name)
             config = f"config.{self.part}" if self.part else "config"
             fits = known in kind.model_fields
-            raise ConfigError(
-                "The keys of a config are read as attributes.",
-                where=f"{kind.__name__}[{name!r}]",
-                fix=f"{config}.{known}" if fits else f"{config}.KEY; {nearest(str(name), kind.model_fields)}",
+            raise ConfigError("The keys of a config are read as attributes.", f"{kind.__name__}[{name!r}]").fix(
+                f"{config}.{known}" if fits else f"{config}.KEY; {nearest(str(name), kind.model_fields)}"
             )
 
         def __setitem__(self, name: Any, value: Any) -> None:
@@ -165,11 +162,8 @@ class FrozenModel(BaseModel):
 
     def _refuse(self, name: str, got: Any) -> NoReturn:
         changed = f"{self.part}={{'{name}': ...}}" if self.part else f"{name}=..."
-        raise ConfigError(
-            "A config is immutable.",
-            where=f"{type(self).__name__}.{name}",
-            got=got,
-            fix=f"create a new config with config.changed({changed}), and a new trainer with that config",
+        raise ConfigError("A config is immutable.", f"{type(self).__name__}.{name}", got).fix(
+            f"create a new config with config.changed({changed}), and a new trainer with that config"
         )
 
     @field_validator("*", mode="before")

@@ -59,11 +59,8 @@ class StoredCode:
     def error(self) -> ConfigError:
         trusting = ", or pass trust_code=True (--trust-code) if you trust the file" if self.path else ""
         return ConfigError(
-            "A class or function that the loaded config names was not imported.",
-            where=f"config key '{self.key}'",
-            got=self.shown,
-            fix=f"pass {self.key} itself{trusting}",
-        )
+            "A class or function that the loaded config names was not imported.", f"config key '{self.key}'", self.shown
+        ).fix(f"pass {self.key} itself{trusting}")
 
     @property
     def shown(self) -> str:
@@ -147,12 +144,12 @@ def import_module(path: str, where: str) -> ModuleType:
     """Returns the module of a path "module:Name"; raises as `import_object`."""
     if not isinstance(path, ImportPath):
         raise ConfigError(
-            "The name of code is not one that the caller wrote, so its module is not imported.",
-            where=where,
-            got=path,
-            expected="a name from the caller's code or the command line; this one is from a file or a request",
-            fix="pass the class, the function or its name yourself, or import its module before; or, if you trust the "
-            "file, pass trust_code=True (--trust-code)",
+            "The name of code is not one that the caller wrote, so its module is not imported.", where, path
+        ).expected(
+            "a name from the caller's code or the command line; this one is from a file or a request",
+            "pass the class, the function or its name yourself, or import its module before; or, if you trust the "
+            "file, pass "
+            "trust_code=True (--trust-code)",
         )
     name, colon, _ = path.partition(":")
     try:
@@ -186,8 +183,8 @@ def _does_not_import(path: str, module: str, where: str, error: BaseException, f
     check = f"check the spelling, and that this works: python -c 'import {module or 'module'}'"
     return ConfigError(
         "The class or function cannot be imported.",
-        where=where,
-        got=f"{path} ({type(error).__name__}: {parts.get('what') or text_of(error)})",
-        expected="module:Class, importable from the current folder or the installed packages",
-        fix=fix or parts.get("fix", check),
+        where,
+        f"{path} ({type(error).__name__}: {parts.get('what') or text_of(error)})",
+    ).expected(
+        "module:Class, importable from the current folder or the installed packages", fix or parts.get("fix", check)
     )

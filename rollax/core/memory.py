@@ -29,13 +29,15 @@ def check_buffer_fits(capacity: int, bytes_per_transition: int, where: str) -> N
     """Raises ConfigError if a replay buffer needs more memory than available; it has the capacity that fits."""
     wanted, there = capacity * bytes_per_transition, available_memory_bytes()
     if wanted > there:
-        raise ConfigError(
-            "The replay buffer needs more memory than this machine has.",
-            where=f"capacity of {where}",
-            got=f"{capacity:,} transitions of {bytes_per_transition:,} bytes: {gib(wanted)}",
-            expected=f"less than {gib(there)}, the memory of this machine for all processes",
-            fix=f"set a capacity (config key 'buffer_size') well below {there // bytes_per_transition:,}, or store "
-            "each image of a stack once (config key 'frame_stack_axis', frames=StackedFrames(...))",
+        raise ConfigError.too_large(
+            "The replay buffer needs",
+            f"capacity of {where}",
+            f"{capacity:,} transitions of {bytes_per_transition:,} bytes: {gib(wanted)}",
+            gib(there),
+        ).fix(
+            f"set a capacity (config key 'buffer_size') well below {there // bytes_per_transition:,}, or store each "
+            "image of a "
+            "stack once (config key 'frame_stack_axis', frames=StackedFrames(...))"
         )
 
 
@@ -43,10 +45,9 @@ def check_buffers_fit(sizes: Mapping[str, int]) -> None:
     """Raises ConfigError if full replay buffers (name -> bytes) together need more memory than available."""
     wanted, there = sum(sizes.values()), available_memory_bytes()
     if wanted > there:
-        raise ConfigError(
-            "The replay buffers together need more memory than this machine has.",
-            where=f"buffers of {list(sizes)}",
-            got=f"{', '.join(gib(size) for size in sizes.values())}: {gib(wanted)} in all",
-            expected=f"less than {gib(there)}, the memory of this machine for all processes",
-            fix="lower buffer_size, or store each image of a stack once (frame_stack_axis)",
-        )
+        raise ConfigError.too_large(
+            "The replay buffers together need",
+            f"buffers of {list(sizes)}",
+            f"{', '.join(gib(size) for size in sizes.values())}: {gib(wanted)} in all",
+            gib(there),
+        ).fix("lower buffer_size, or store each image of a stack once (frame_stack_axis)")

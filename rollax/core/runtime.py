@@ -53,10 +53,11 @@ def refuse_forked() -> None:
     if _forked:
         raise RollaxError(
             "JAX cannot be used in a process that was forked after JAX had started.",
-            where=f"process {os.getpid()}, forked from process {os.getppid()}",
-            got="a fork, the default of multiprocessing on Linux",
-            expected="a spawned process, or a fork made before any trainer or policy",
-            fix='create the trainer in a process of multiprocessing.get_context("spawn"), or set num_workers instead',
+            f"process {os.getpid()}, forked from process {os.getppid()}",
+            "a fork, the default of multiprocessing on Linux",
+        ).expected(
+            "a spawned process, or a fork made before any trainer or policy",
+            'create the trainer in a process of multiprocessing.get_context("spawn"), or set num_workers instead',
         )
 
 
@@ -72,12 +73,12 @@ def refuse_missing_gpus(required: float) -> None:
         found = max(found, sum(device.platform == "gpu" for device in jax.local_devices()))
     if found < required:
         raise ConfigError(
-            "The learning process finds fewer GPUs than num_gpus.",
-            where="config key 'num_gpus'",
-            got=required,
-            expected=f"at most {found}",
-            fix="lower num_gpus (0 learns without a GPU), or install the JAX or PyTorch version for your GPU; the "
-            "environment variables JAX_PLATFORMS and CUDA_VISIBLE_DEVICES may hide one",
+            "The learning process finds fewer GPUs than num_gpus.", "config key 'num_gpus'", required
+        ).expected(
+            f"at most {found}",
+            "lower num_gpus (0 learns without a GPU), or install the JAX or PyTorch version for your GPU; "
+            "JAX_PLATFORMS and "
+            "CUDA_VISIBLE_DEVICES may hide one",
         )
 
 

@@ -28,9 +28,7 @@ class Schedule:
     def __init__(self, points: float | Sequence[Sequence[float]], *, where: str = "a schedule") -> None:
         pairs = [[0, points]] if isinstance(points, Real) else points
         if not isinstance(pairs, Sequence) or isinstance(pairs, str) or not pairs:
-            raise ConfigError(
-                "The schedule has no points.", where=where, got=points, expected=_FORM, fix="give at least one point"
-            )
+            raise ConfigError("The schedule has no points.", where, points).expected(_FORM, "give at least one point")
         for pair in pairs:
             _check_point(pair, where)
         self.timesteps = tuple(float(timestep) for timestep, _ in pairs)
@@ -38,12 +36,8 @@ class Schedule:
         for earlier, later in zip(self.timesteps, self.timesteps[1:], strict=False):
             if earlier >= later:
                 raise ConfigError(
-                    "The timesteps of the schedule do not increase.",
-                    where=where,
-                    got=f"{later:g} after {earlier:g}",
-                    expected=_FORM,
-                    fix="sort the points by timestep; for a jump, give two points one timestep apart",
-                )
+                    "The timesteps of the schedule do not increase.", where, f"{later:g} after {earlier:g}"
+                ).expected(_FORM, "sort the points by timestep; for a jump, give two points one timestep apart")
 
     def __call__(self, timestep: float) -> float:
         after = bisect_right(self.timesteps, timestep)
@@ -63,10 +57,6 @@ def _check_point(pair: Any, where: str) -> None:
     is_pair = isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2
     if is_pair and all(isinstance(number, Real) and isfinite(number) for number in pair) and float(pair[0]) >= 0:
         return
-    raise ConfigError(
-        "A point of the schedule is invalid.",
-        where=where,
-        got=pair,
-        expected="[timestep, value], two finite numbers, the timestep 0 or more",
-        fix=f"write {_FORM}",
+    raise ConfigError("A point of the schedule is invalid.", where, pair).expected(
+        "[timestep, value], two finite numbers, the timestep 0 or more", f"write {_FORM}"
     )

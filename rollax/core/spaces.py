@@ -101,11 +101,9 @@ def _check_outer(space: spaces.Dict | spaces.Tuple, where: str) -> None:
     if len(kinds) > 1:
         raise SpaceError(
             "The keys of a Dict space have different types and cannot be sorted.",
-            where=where,
-            got=f"keys {list(space.spaces)}, of {sorted(kinds)}",
-            expected="keys of one type, such as str",
-            fix="use strings for all keys",
-        )
+            where,
+            f"keys {list(space.spaces)}, of {sorted(kinds)}",
+        ).expected("keys of one type, such as str", "use strings for all keys")
 
 
 _CALLS = {Mapping: "Dict({...})", list | tuple: "Tuple([...])", int | np.integer: "Discrete(n)"}
@@ -131,12 +129,8 @@ def _check_leaf(space: Any, where: str) -> None:
     elif isinstance(space, spaces.MultiBinary):
         _refuse_empty(int(np.prod(space.shape)), space, where)
     else:
-        raise SpaceError(
-            "This kind of space is not supported.",
-            where=where,
-            got=space,
-            expected=SUPPORTED,
-            fix="wrap the env so that it has a supported space",
+        raise SpaceError("This kind of space is not supported.", where, space).expected(
+            SUPPORTED, "wrap the env so that it has a supported space"
         )
     _check_dtype(space, where)
 
@@ -145,24 +139,16 @@ def _check_dtype(space: spaces.Space, where: str) -> None:
     dtype = space.dtype
     if dtype is not None and not (dtype.isnative and dtype.name in DTYPES):
         order = "" if dtype.isnative else ", in the byte order of another machine"
-        raise SpaceError(
-            "Policies cannot read this type of numbers.",
-            where=where,
-            got=f"dtype {dtype.str}{order}",
-            expected=f"one of {', '.join(sorted(DTYPES))}, in the byte order of this machine",
-            fix="create the space with dtype=np.float32 or such, and convert what the environment returns: "
-            "array.astype(space.dtype)",
+        raise SpaceError("Policies cannot read this type of numbers.", where, f"dtype {dtype.str}{order}").expected(
+            f"one of {', '.join(sorted(DTYPES))}, in the byte order of this machine",
+            "create the space with dtype=np.float32 or such, and convert observations: array.astype(space.dtype)",
         )
 
 
 def _refuse_empty(size: int, space: spaces.Space, where: str) -> None:
     if size <= 0:
-        raise SpaceError(
-            "The space has no elements.",
-            where=where,
-            got=space,
-            expected="at least one element",
-            fix="correct the sizes of the space",
+        raise SpaceError("The space has no elements.", where, space).expected(
+            "at least one element", "correct the sizes of the space"
         )
 
 
@@ -171,21 +157,15 @@ def _check_box(space: spaces.Box, where: str) -> None:
     if space.low.shape != space.shape or space.high.shape != space.shape:
         raise SpaceError(
             "The bounds of a Box do not have its shape.",
-            where=where,
-            got=f"shape {space.shape}, low {space.low.shape}, high {space.high.shape}",
-            expected="three equal shapes",
-            fix="create a new Box instead of changing its attributes",
-        )
+            where,
+            f"shape {space.shape}, low {space.low.shape}, high {space.high.shape}",
+        ).expected("three equal shapes", "create a new Box instead of changing its attributes")
     crossed = ~(space.low <= space.high)
     if crossed.any():
         at = tuple(int(i) for i in np.argwhere(crossed)[0])
         raise SpaceError(
-            "A bound of a Box has low > high.",
-            where=f"{where}, element {at}",
-            got=f"low {space.low[at]}, high {space.high[at]}",
-            expected="low <= high",
-            fix="swap the bounds",
-        )
+            "A bound of a Box has low > high.", f"{where}, element {at}", f"low {space.low[at]}, high {space.high[at]}"
+        ).expected("low <= high", "swap the bounds")
 
 
 def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:

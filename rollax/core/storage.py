@@ -83,21 +83,13 @@ def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: i
     folder = Path(path)
     manifest = read_manifest(folder)
     if manifest["kind"] != kind:
-        raise CheckpointError(
-            "The saved folder is of a different kind.",
-            where=folder,
-            got=manifest["kind"],
-            expected=kind,
-            fix=f"pass the folder of a {kind}",
+        raise CheckpointError("The saved folder is of a different kind.", folder, manifest["kind"]).expected(
+            kind, f"pass the folder of a {kind}"
         )
     if manifest["format_version"] > format_version:
         raise CheckpointError(
-            "The saved folder has a newer format.",
-            where=folder,
-            got=f"format {manifest['format_version']}",
-            expected=f"format {format_version} or older",
-            fix="update rollax",
-        )
+            "The saved folder has a newer format.", folder, f"format {manifest['format_version']}"
+        ).expected(f"format {format_version} or older", "update rollax")
     with _named_errors("The saved folder cannot be read.", folder):
         _check_sizes(folder, manifest["files"])
         return {name: _read_file(folder / name, entry) for name, entry in manifest["files"].items()}
@@ -110,17 +102,18 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         inside = _complete_inside(Path(path))
         raise CheckpointError(
             "This is not a saved folder, or it was never completed.",
-            where=path,
-            got=f"no {MANIFEST}" if os.path.isdir(path) else "no such folder",
-            expected=f"a folder with a {MANIFEST}",
-            fix="check the path" if inside is None else f"pass a saved folder inside it: {inside}",
+            path,
+            f"no {MANIFEST}" if os.path.isdir(path) else "no such folder",
+        ).expected(
+            f"a folder with a {MANIFEST}",
+            "check the path" if inside is None else f"pass a saved folder inside it: {inside}",
         )
     with _named_errors("The manifest cannot be read.", file):
         _refuse_large_json(file, file.stat().st_size)
         data = file.read_bytes()
     manifest = from_json_bytes(data, where=str(file))
     if not _is_manifest(manifest):
-        raise _damaged(file, "no list of files in it", "the manifest that was saved")
+        raise CheckpointError.damaged(file, "no list of files in it", "the manifest that was saved")
     return manifest
 
 
@@ -161,11 +154,10 @@ def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
             value = value.astype(np.float32)
         if value.dtype.name not in _DTYPES or name == "__metadata__":
             raise CheckpointError(
-                "The array cannot be stored.",
-                where=f"array {name!r}",
-                got=f"{value.dtype} array of shape {value.shape}",
-                expected=f"any name but '__metadata__', and one of {sorted(_DTYPES)}",
-                fix="convert it to numbers, or store it as JSON",
+                "The array cannot be stored.", f"array {name!r}", f"{value.dtype} array of shape {value.shape}"
+            ).expected(
+                f"any name but '__metadata__', and one of {sorted(_DTYPES)}",
+                "convert it to numbers, or store it as JSON",
             )
         # safetensors reads raw memory; for an array with strides it would silently store wrong values.
         plain[name] = np.asarray(value, order="C")
@@ -177,7 +169,7 @@ def bytes_to_arrays(data: bytes, where: str = "arrays") -> dict[str, np.ndarray]
     try:
         return safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(where, str(error), "arrays in the safetensors format") from error
+        raise CheckpointError.damaged(where, str(error), "arrays in the safetensors format") from error
 
 
 def to_json_bytes(data: Any) -> bytes:
@@ -194,11 +186,9 @@ def to_json_bytes(data: Any) -> bytes:
             raise ValueError(f"{len(text)} bytes of JSON, which are more than the {_MAX_JSON} that are read again")
         return text
     except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            "The values cannot be stored as JSON.",
-            got=str(error),
-            expected=f"dicts with string keys, lists, strings, finite numbers, booleans, None; {_MAX_DEPTH} levels",
-            fix="store arrays with arrays_to_bytes, and NumPy numbers as Python ones",
+        raise CheckpointError("The values cannot be stored as JSON.", None, str(error)).expected(
+            f"dicts with string keys, lists, strings, finite numbers, booleans, None; {_MAX_DEPTH} levels",
+            "store arrays with arrays_to_bytes, and NumPy numbers as Python ones",
         ) from error
 
 
@@ -213,7 +203,7 @@ def from_json_bytes(data: bytes, where: str = "JSON") -> Any:
         _check_keys(values, _MAX_DEPTH)
         return values
     except (ValueError, RecursionError) as error:
-        raise _damaged(where, str(error), "strict JSON in UTF-8") from error
+        raise CheckpointError.damaged(where, str(error), "strict JSON in UTF-8") from error
 
 
 def _finite(text: str) -> float:
@@ -257,12 +247,9 @@ def _check_files(files: Mapping[str, bytes], target: Path) -> None:
         plain = isinstance(name, str) and _FILE_NAME.fullmatch(name) and name.lower() != MANIFEST
         # Some file systems ignore case.
         if not plain or folded.count(name.lower()) > 1:
-            raise CheckpointError(
-                "The file name is not allowed in a saved folder.",
-                where=target,
-                got=name,
-                expected=f"a plain name of letters, digits and _ . @ + = -, used once, and not {MANIFEST}",
-                fix="store ids inside a file, not as its name",
+            raise CheckpointError("The file name is not allowed in a saved folder.", target, name).expected(
+                f"a plain name of letters, digits and _ . @ + = -, used once, and not {MANIFEST}",
+                "store ids inside a file, not as its name",
             )
         if not isinstance(content, bytes | bytearray):
             got = type(content).__name__
@@ -276,9 +263,9 @@ def _manifest(files: Mapping[str, bytes], kind: str, format_version: int) -> byt
     if not isinstance(kind, str) or type(format_version) is not int or format_version < 1:
         raise CheckpointError(
             "The kind or the format version of a saved folder is missing or invalid.",
-            got=f"kind={kind!r}, format_version={format_version!r}",
-            expected="a string, and an integer of at least 1",
-        )
+            None,
+            f"kind={kind!r}, format_version={format_version!r}",
+        ).expected("a string, and an integer of at least 1")
     return to_json_bytes({"format_version": format_version, "kind": kind, "files": entries})
 
 
@@ -297,43 +284,35 @@ def _check_sizes(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     for name, entry in files.items():
         file = folder / name
         if not file.is_file():
-            raise _damaged(file, "no such file", "the file that the manifest names")
+            raise CheckpointError.damaged(file, "no such file", "the file that the manifest names")
         found = file.stat()
         if found.st_size != entry["size"]:
-            raise _damaged(file, f"{found.st_size} bytes", f"{entry['size']} bytes")
+            raise CheckpointError.damaged(file, f"{found.st_size} bytes", f"{entry['size']} bytes")
         if file.suffix == ".json":
             _refuse_large_json(file, found.st_size)
         stored = found.st_blocks * 512  # 0 on file systems that do not count them
         if stored and found.st_size > max(_SMALL, _SPARSE * stored):
-            raise _damaged(file, f"{found.st_size} bytes, of which {stored} are stored", "a file with all of its bytes")
+            raise CheckpointError.damaged(
+                file, f"{found.st_size} bytes, of which {stored} are stored", "a file with all of its bytes"
+            )
     total, there = sum(entry["size"] for entry in files.values()), available_memory_bytes()
     if total > there:
-        raise CheckpointError(
-            "The saved folder needs more memory than this machine has.",
-            where=folder,
-            got=f"files of {gib(total)}",
-            expected=f"less than {gib(there)}, the memory of this machine for all processes",
-            fix="open it on a machine with more memory, or save without the replay buffer",
+        raise CheckpointError.too_large("The saved folder needs", folder, f"files of {gib(total)}", gib(there)).fix(
+            "open it on a machine with more memory, or save without the replay buffer"
         )
 
 
 def _refuse_large_json(file: Path, size: int) -> None:
     if size > _MAX_JSON:
-        raise _damaged(file, f"{size} bytes", f"at most {_MAX_JSON} bytes of JSON")
+        raise CheckpointError.damaged(file, f"{size} bytes", f"at most {_MAX_JSON} bytes of JSON")
 
 
 def _read_file(file: Path, entry: Mapping[str, Any]) -> bytes:
     content = file.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if digest != entry["sha256"]:
-        raise _damaged(file, f"SHA-256 {digest}", f"SHA-256 {entry['sha256']}")
+        raise CheckpointError.damaged(file, f"SHA-256 {digest}", f"SHA-256 {entry['sha256']}")
     return content
-
-
-def _damaged(where: Any, got: str, expected: str) -> CheckpointError:
-    return CheckpointError(
-        "The file is damaged.", where=where, got=got, expected=expected, fix="use an older checkpoint or another copy"
-    )
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -64,10 +64,4 @@ def as_text(value: Any) -> str:
 
 
 def wrong_value(where: str, got: Any, expected: str) -> CheckpointError:
-    return CheckpointError(
-        "A stored value is missing or invalid.",
-        where=where,
-        got=got,
-        expected=expected,
-        fix="use an older checkpoint or another copy",
-    )
+    return CheckpointError.damaged(where, got, expected, "A stored value is missing or invalid.")

@@ -252,10 +252,11 @@ def _check_parameters_only(critic: nnx.Module) -> None:
     if other := jax.tree.leaves(nnx.state(critic, nnx.Not(nnx.Param))):
         raise PolicyError(
             "The critic has state besides its parameters.",
-            where="config key 'model.custom_model'",
-            got=f"{len(other)} further arrays, such as batch statistics or random streams",
-            expected="only parameters where the model is built with num_outputs of a critic",
-            fix="leave dropout and batch normalization out of the critics, or use PPO or DQN",
+            "config key 'model.custom_model'",
+            f"{len(other)} further arrays, such as batch statistics",
+        ).expected(
+            "only parameters where the model is built for a critic",
+            "leave dropout and batch normalization out, or use PPO or DQN",
         )
 
 

@@ -72,10 +72,10 @@ def make_custom_model(
     if is_recurrent(model) and not memory:
         raise PolicyError(
             "The custom model has memory, which the algorithm does not support.",
-            where=f"model.custom_model {path_of(cls)}",
-            got="a method initial_state",
-            expected="a model without memory",
-            fix="leave initial_state out, or use PPO, A2C, IMPALA, APPO, or QMIX of a group",
+            f"model.custom_model {path_of(cls)}",
+            "initial_state",
+        ).expected(
+            "a model without memory", "leave initial_state out, or use PPO, A2C, IMPALA, APPO, or QMIX of a group"
         )
     check_model(
         model,
@@ -91,12 +91,8 @@ def make_custom_model(
 def check_module(model: Any, where: str) -> None:
     """Raises PolicyError unless the model is a module."""
     if not isinstance(model, nnx.Module):
-        raise PolicyError(
-            "The model is not a module of Flax NNX.",
-            where=where,
-            got=model,
-            expected="an instance of flax.nnx.Module",
-            fix="return the module itself: `return Model(..., rngs=rngs)`",
+        raise PolicyError("The model is not a module of Flax NNX.", where, model).expected(
+            "an instance of flax.nnx.Module", "return the module itself: `return Model(..., rngs=rngs)`"
         )
 
 
@@ -133,11 +129,8 @@ def _model_class(model: type | str | StoredCode) -> type[Any]:
     if isinstance(cls, StoredCode):
         raise cls.error()
     if not (isinstance(cls, type) and issubclass(cls, nnx.Module)):
-        raise ConfigError(
-            "The custom model is not a class of Flax NNX modules.",
-            where="model.custom_model",
-            got=cls,
-            expected="a subclass of flax.nnx.Module (the class, not an instance)",
-            fix="derive it from nnx.Module, or for a module of PyTorch use a policy in PyTorch",
+        raise ConfigError("The custom model is not a class of Flax NNX modules.", "model.custom_model", cls).expected(
+            "a subclass of flax.nnx.Module, the class itself",
+            "derive it from nnx.Module, or use a policy in PyTorch for its modules",
         )
     return cls

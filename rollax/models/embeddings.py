@@ -33,32 +33,28 @@ def check_parametric(observation_space: spaces.Space, action_space: spaces.Space
     if not isinstance(action_space, spaces.Discrete):
         raise SpaceError(
             "The observation has embeddings of actions, but the action space is not Discrete.",
-            where="action_space",
-            got=action_space,
-            expected=f"Discrete(slots), since the observation has {EMBEDDINGS!r}",
-            fix=f"declare Discrete(slots), or rename {EMBEDDINGS!r} to make it an ordinary feature",
+            "action_space",
+            action_space,
+        ).expected(
+            f"Discrete(slots), for {EMBEDDINGS!r}",
+            f"declare it, or rename {EMBEDDINGS!r} to make it an ordinary feature",
         )
     if ACTION_MASK not in observation_space.spaces:
         raise SpaceError(
-            "Embeddings of actions require an action mask.",
-            where=where,
-            got=sorted(observation_space.spaces),
-            expected=f"{ACTION_MASK!r} beside {EMBEDDINGS!r}",
-            fix=f"add {ACTION_MASK!r}: MultiBinary({action_space.n}), with a 1 for each slot that holds an action",
+            "Embeddings of actions require an action mask.", where, sorted(observation_space.spaces)
+        ).expected(
+            f"{ACTION_MASK!r} beside {EMBEDDINGS!r}",
+            f"add {ACTION_MASK!r}: MultiBinary({action_space.n}), with a 1 for each slot that holds an action",
         )
     if not (isinstance(embeddings, spaces.Box) and len(embeddings.shape) == 2):
-        raise SpaceError(
-            "The embeddings of actions are not a table.",
-            where=where,
-            got=embeddings,
-            expected=f"a Box of shape ({action_space.n}, E): one embedding of width E per slot",
-            fix="give every slot an embedding of the same width, with zeros for an empty slot",
+        raise SpaceError("The embeddings of actions are not a table.", where, embeddings).expected(
+            f"a Box of shape ({action_space.n}, E)",
+            "give every slot an embedding of the same width E, of zeros for an empty slot",
         )
     if embeddings.shape[0] != action_space.n:
         raise SpaceError(
-            "The number of slots is not the number of actions.",
-            where=where,
-            got=f"{embeddings.shape[0]} slots",
-            expected=f"{action_space.n}, as in {action_space}",
-            fix=f"declare the action space Discrete({embeddings.shape[0]}), or pad to {action_space.n} slots",
+            "The number of slots is not the number of actions.", where, f"{embeddings.shape[0]} slots"
+        ).expected(
+            f"{action_space.n}, as in {action_space}",
+            f"declare the action space Discrete({embeddings.shape[0]}), or pad to {action_space.n} slots",
         )

@@ -112,8 +112,8 @@ def _check_32_bits(space: spaces.Box, path: Path) -> None:
     if (too_low | too_high).any():
         raise SpaceError(
             "The integers of the observations need more than 32 bits.",
-            where="observation_space" + path_text(path),
-            got=space_text(space),
-            expected=f"numbers from {of_jax.min} to {of_jax.max}, or floats",
-            fix="declare a Box of float32, and scale its numbers",
+            "observation_space" + path_text(path),
+            space_text(space),
+        ).expected(
+            f"numbers from {of_jax.min} to {of_jax.max}, or floats", "declare a Box of float32, and scale its numbers"
         )

@@ -42,12 +42,8 @@ def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
     hidden = NOT_FEATURES if isinstance(space, spaces.Dict) else frozenset()
     found = [(path, leaf) for path, leaf in leaves(space) if hidden.isdisjoint(path[:1])]
     if not found:
-        raise SpaceError(
-            "The observation has no features.",
-            where="observation_space",
-            got=space,
-            expected=f"an entry besides {sorted(NOT_FEATURES)}",
-            fix="put the agent's observation under another key of the Dict",
+        raise SpaceError("The observation has no features.", "observation_space", space).expected(
+            f"an entry besides {sorted(NOT_FEATURES)}", "put the agent's observation under another key of the Dict"
         )
     # Sorted, because equal Dict spaces may list their keys in different orders, and the weights must fit all of them.
     return sorted(found, key=lambda item: [f"{key:09}" if isinstance(key, int) else str(key) for key in item[0]])
@@ -56,11 +52,10 @@ def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
 def not_encodable(space: spaces.Space, path: Path) -> SpaceError:
     """The error for a leaf of an observation space that no default model encodes."""
     return SpaceError(
-        "The default model cannot encode this space.",
-        where="observation_space" + path_text(path),
-        got=space,
-        expected="Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those",
-        fix="wrap the env to convert it to one of those, or use a custom model",
+        "The default model cannot encode this space.", "observation_space" + path_text(path), space
+    ).expected(
+        "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those",
+        "wrap the env to convert it, or use a custom model",
     )
 
 
@@ -156,10 +151,11 @@ def convolution_plan(
         if kernel_height > height or kernel_width > width:
             raise ConfigError(
                 f"Convolution {len(convolutions)} has a kernel larger than its input.",
-                where=f"model.conv_filters, for an image of height, width, channels {shape}",
-                got=f"kernel {kernel_height} x {kernel_width} on {height} x {width}",
-                expected="kernels that fit what the strides before them leave",
-                fix="use smaller kernels or strides, or leave conv_filters out to have them chosen by image size",
+                f"model.conv_filters, for an image of height, width, channels {shape}",
+                f"kernel {kernel_height} x {kernel_width} on {height} x {width}",
+            ).expected(
+                "kernels that fit what the strides before them leave",
+                "use smaller kernels or strides, or leave conv_filters out",
             )
         convolutions.append((channels, out, (kernel_height, kernel_width), stride))
         height, width, channels = (height - kernel_height) // stride + 1, (width - kernel_width) // stride + 1, out

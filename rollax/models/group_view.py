@@ -43,39 +43,34 @@ class GroupView:
         choice = _one_of("action_space", action_space)
         if not isinstance(choice, spaces.Discrete):
             raise SpaceError(
-                "The actions of the members of a group are not one discrete choice.",
-                where="action_space[0]",
-                got=choice,
-                expected="Discrete(n), the same for every member",
-                fix="enumerate the choices of a member in one Discrete space, or train the group with PPO",
+                "The actions of the members of a group are not one discrete choice.", "action_space[0]", choice
+            ).expected(
+                "Discrete(n), the same for every member",
+                "enumerate a member's choices in one Discrete space, or use PPO",
             )
         members, num_actions = len(_parts(action_space)), int(choice.n)
         if len(_parts(observation_space)) != members:
             raise SpaceError(
                 "The number of actions of a group is not the number of its observations.",
-                where="action_space",
-                got=f"{members} actions, {len(_parts(observation_space))} observations",
-                expected="one of each for every member",
-                fix="correct the Tuple spaces of the group",
-            )
+                "action_space",
+                f"{members} actions, {len(_parts(observation_space))} observations",
+            ).expected("one of each for every member", "correct the Tuple spaces of the group")
         keys = tuple(observed.spaces) if isinstance(observed, spaces.Dict) else ()
         hidden = tuple(key for key in keys if key in (ACTION_MASK, state_key))
         if keys and len(hidden) == len(keys):
             raise SpaceError(
-                "The members of a group have nothing to observe.",
-                where="observation_space[0]",
-                got=observed,
-                expected=f"an entry besides {list(hidden)}",
-                fix="put the members' observations under another key of the Dict, or set state_key to None",
+                "The members of a group have nothing to observe.", "observation_space[0]", observed
+            ).expected(
+                f"an entry besides {list(hidden)}",
+                "put the observations under another key of the Dict, or set state_key to None",
             )
         mask = observed.spaces.get(ACTION_MASK) if isinstance(observed, spaces.Dict) else None
         if mask is not None and mask.shape != (num_actions,):
             raise SpaceError(
-                "The action mask has the wrong width.",
-                where=f"observation_space[0][{ACTION_MASK!r}]",
-                got=mask,
-                expected=f"MultiBinary({num_actions}), one entry for each action",
-                fix="correct the mask's space, or the member's action space",
+                "The action mask has the wrong width.", f"observation_space[0][{ACTION_MASK!r}]", mask
+            ).expected(
+                f"MultiBinary({num_actions}), one entry for each action",
+                "correct the mask's space, or the member's action space",
             )
         return cls(members, num_actions, mask is not None, hidden, state_key if state_key in keys else None, agent_ids)
 
@@ -154,23 +149,18 @@ def _parts(space: spaces.Space) -> Sequence[Any]:
 def _one_of(name: str, space: spaces.Space) -> spaces.Space:
     """The space of each member."""
     if not isinstance(space, spaces.Tuple):
-        raise SpaceError(
-            "The agent is not a group.",
-            where=name,
-            got=space,
-            expected="a Tuple with an equal space for each member",
-            fix="group the agents: env.with_agent_groups({'team': [...]}), for environments of PettingZoo "
-            "from_pettingzoo(env).with_agent_groups({'team': [...]}); for single agents use DQN",
+        raise SpaceError.is_not("The agent", "a group", name, space).expected(
+            "a Tuple with an equal space for each member",
+            "group the agents: env.with_agent_groups({'team': [...]}), or for PettingZoo "
+            "from_pettingzoo(env).with_agent_groups(...); "
+            "for single agents use DQN",
         )
     first, *others = space.spaces
     for place, other in enumerate(others, start=1):
         if not same_space(first, other):
-            raise SpaceError(
-                "The members of a group have different spaces.",
-                where=f"{name}[{place}]",
-                got=other,
-                expected=first,
-                fix="pad observations and actions to the largest member's, with an 'action_mask' for the actions that "
-                "the others do not have; or group each kind of agent separately, with a policy for each",
+            raise SpaceError("The members of a group have different spaces.", f"{name}[{place}]", other).expected(
+                first,
+                "pad observations and actions to the largest member's, with an 'action_mask'; or group each kind of "
+                "agent separately",
             )
     return first

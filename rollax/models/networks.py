@@ -59,11 +59,9 @@ class ActorCritic(nnx.Module):
             if num_outputs % 2:
                 raise ConfigError(
                     "free_log_std requires a diagonal Gaussian, with as many log standard deviations as means.",
-                    where="model.free_log_std",
-                    got=f"{num_outputs} outputs",
-                    expected="an even number: a Box action space",
-                    fix="leave free_log_std out for this action space",
-                )
+                    "model.free_log_std",
+                    f"{num_outputs} outputs",
+                ).expected("an even number: a Box action space", "leave free_log_std out for this action space")
             head_outputs = num_outputs // 2
         self.policy_trunk = Trunk(observation_space, config, rngs=rngs)
         self.value_trunk = None if config.vf_share_layers else Trunk(observation_space, config, rngs=rngs)

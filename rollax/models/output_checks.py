@@ -34,10 +34,11 @@ def check_arguments(cls: type, names: Iterable[str], custom_model_config: Mappin
         named = "".join(f"{name}={name}, " for name in further)
         raise ConfigError(
             "The custom model cannot be built with these arguments.",
-            where=f"model.custom_model_config, for {path_of(cls)}",
-            got=f"{error}; custom_model_config has {sorted(custom_model_config)}",
-            expected=f"cls(observation_space, num_outputs, {named}**custom_model_config); it takes {signature}",
-            fix="make the keys and the constructor's arguments agree",
+            f"model.custom_model_config, for {path_of(cls)}",
+            f"{error}; custom_model_config has {sorted(custom_model_config)}",
+        ).expected(
+            f"cls(observation_space, num_outputs, {named}**custom_model_config); it takes {signature}",
+            "make the keys and the constructor's arguments agree",
         ) from error
 
 
@@ -95,12 +96,8 @@ def _memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str, Any]
     names = getattr(model, "memory_inputs", ())
     if not known.keys() >= set(names):
         raise PolicyError(
-            "The custom model names an unknown memory input.",
-            where=f"{path_of(type(model))}.memory_inputs",
-            got=names,
-            expected=f"some of {sorted(known)}",
-            fix="list only those",
-        )
+            "The custom model names an unknown memory input.", f"{path_of(type(model))}.memory_inputs", names
+        ).expected(f"some of {sorted(known)}", "list only those")
     state = tuple(np.repeat(part[None], _ROWS, axis=0) for part in initial_state_of(model))
     return {"state_in": state, **{name: known[name] for name in names}}
 
@@ -112,29 +109,20 @@ def _outputs_of(
         outputs = run(columns)
     except Exception as error:
         raise PolicyError(
-            "The custom model failed on a batch of observations.",
-            where=where,
-            got=f"{type(error).__name__}: {text_of(error)}",
-            expected=expected,
-            fix="see the exception above; obs has the columns of the observation space, [B, ...] or dicts and tuples "
-            f"of those, as {kind}",
+            "The custom model failed on a batch of observations.", where, f"{type(error).__name__}: {text_of(error)}"
+        ).expected(
+            expected,
+            "see the exception above; obs has the columns of the observation space, [B, ...] or dicts and tuples of "
+            f"those, as {kind}",
         ) from error
     if not isinstance(outputs, Outputs):
-        raise PolicyError(
-            "The custom model does not return Outputs.",
-            where=where,
-            got=_described(outputs),
-            expected=expected,
-            fix="`from rollax import Outputs`, and return Outputs(policy=..., value=...)",
+        raise PolicyError.not_returned("The custom model", "Outputs", where, _described(outputs)).expected(
+            expected, "`from rollax import Outputs`, and return Outputs(policy=..., value=...)"
         )
     if not isinstance(outputs.aux, Mapping):
         raise PolicyError(
-            "The custom model's further outputs have no names.",
-            where=where,
-            got=f"aux {_described(outputs.aux)}",
-            expected="aux={'name': arrays, ...}",
-            fix="return a dict of named arrays: Outputs(..., aux={'name': array})",
-        )
+            "The custom model's further outputs have no names.", where, f"aux {_described(outputs.aux)}"
+        ).expected("aux={'name': arrays, ...}", "return a dict of named arrays: Outputs(..., aux={'name': array})")
     return outputs
 
 
@@ -143,12 +131,9 @@ def _check_state(state: Any, expected: Any, where: str) -> None:
         return [(_shape(part), _dtype(part)) for part in parts]
 
     if not isinstance(state, tuple | list) or shapes(state) != shapes(expected):
-        raise PolicyError(
-            "The custom model's state changes its shape or type.",
-            where=where,
-            got=_described(state),
-            expected=f"like the state that goes in: {_described(expected)}",
-            fix="return one array [B, ...] for each that initial_state() returns, of the same dtype",
+        raise PolicyError("The custom model's state changes its shape or type.", where, _described(state)).expected(
+            f"like the state that goes in: {_described(expected)}",
+            "return one array [B, ...] for each of initial_state(), of the same dtype",
         )
 
 
@@ -171,12 +156,8 @@ def _check_output(
     else:
         fix = "one row per observation" + (" and `num_outputs` columns" if name == "policy" else ", a single number")
     raise PolicyError(
-        f"The custom model returns {name} of the wrong shape or type.",
-        where=where,
-        got=f"{name} {_described(output)}",
-        expected=expected,
-        fix=fix,
-    )
+        f"The custom model returns {name} of the wrong shape or type.", where, f"{name} {_described(output)}"
+    ).expected(expected, fix)
 
 
 def _shape(output: Any) -> tuple[int, ...] | None:

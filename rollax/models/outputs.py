@@ -68,10 +68,10 @@ def initial_state_of(model: Any) -> tuple[NDArray, ...]:
     except (RuntimeError, TypeError, ValueError) as error:  # a parameter of PyTorch
         raise PolicyError(
             "The recurrent state is not an array.",
-            where=f"{type(model).__name__}.initial_state()",
-            got=f"{type(error).__name__}: {text_of(error)}",
-            expected="NumPy arrays, which are constant: no parameters of the model",
-            fix="return zeros; add a trained initial value in the model's __call__",
+            f"{type(model).__name__}.initial_state()",
+            f"{type(error).__name__}: {text_of(error)}",
+        ).expected(
+            "NumPy arrays, which are constant: no parameters", "return zeros; add a trained initial value in __call__"
         ) from error
     return tuple(part.astype(np.float32) if part.dtype == np.float64 else part for part in parts)
 
@@ -101,9 +101,9 @@ def values_of_critic(model: Any, critic_obs: Any) -> Any:
     if shape != (rows,):
         raise PolicyError(
             "The method `critic` of the model does not return one value for each row.",
-            where=f"{type(model).__name__}.critic, called on {rows} rows",
-            got=type(values).__name__ if shape is None else f"shape {shape}",
-            expected=f"({rows},)",
-            fix="drop the last axis: `values.squeeze(-1)`" if shape == (rows, 1) else "return an array [B]",
+            f"{type(model).__name__}.critic, called on {rows} rows",
+            type(values).__name__ if shape is None else f"shape {shape}",
+        ).expected(
+            f"({rows},)", "drop the last axis: `values.squeeze(-1)`" if shape == (rows, 1) else "return an array [B]"
         )
     return values

@@ -120,11 +120,12 @@ def logits_of(out: Outputs, where: str) -> Float[Array, "B A K"]:
     if "logits" not in out.aux:
         raise PolicyError(
             "The model does not return the logits of its action values.",
-            where=where,
-            got=f"Outputs with aux of {sorted(out.aux)}",
-            expected="aux={'logits': [B, actions, atoms]}, as a QNetwork or a CustomQNetwork returns",
-            fix="wrap the model in make_model: CustomQNetwork(model, num_actions, self.support); or set the config key "
-            "model.custom_model, which is wrapped",
+            where,
+            f"Outputs with aux of {sorted(out.aux)}",
+        ).expected(
+            "aux={'logits': [B, actions, atoms]}, as a QNetwork or a CustomQNetwork returns",
+            "wrap it in make_model: CustomQNetwork(model, num_actions, self.support); or set model.custom_model, "
+            "which is wrapped",
         )
     return out.aux["logits"]
 

@@ -247,9 +247,5 @@ def _file_name(number: int, column: str, part: int) -> str:
 
 def _failed(error: OSError, path: Path) -> DatasetError:
     return DatasetError(
-        "The columns of recorded data cannot be written.",
-        where=str(path),
-        got=f"{type(error).__name__}: {error}",
-        expected="a folder with room for the decoded data",
-        fix="free some space on the disk, or name another input_folder",
-    )
+        "The columns of recorded data cannot be written.", str(path), f"{type(error).__name__}: {error}"
+    ).expected("a folder with room for the decoded data", "free some space on the disk, or name another input_folder")

@@ -109,10 +109,8 @@ def _bootstraps(fragment: Fragment, next_values: Floats) -> Floats:
     """[P] the bootstrap value of each segment: 0 if it terminated."""
     if np.shape(next_values) != fragment.ends.shape:
         raise ShapeError(
-            "The number of next values is not the number of trajectory segments.",
-            where="next_values",
-            got=np.shape(next_values),
-            expected=fragment.ends.shape,
-            fix="give one value per segment, in order: that of the real observation after its last row",
+            "The number of next values is not the number of trajectory segments.", "next_values", np.shape(next_values)
+        ).expected(
+            fragment.ends.shape, "give one value per segment, in order: of the real observation after its last row"
         )
     return np.where(fragment.goes_on, next_values, 0.0)

@@ -235,29 +235,19 @@ def tell(search: Search, returns: ArrayLike) -> Search:
     """
     if np.shape(returns) != (search.num_directions, 2):
         raise ShapeError(
-            "The returns are not those of the candidates.",
-            where="tell(search, returns)",
-            got=np.shape(returns),
-            expected=(search.num_directions, 2),
-            fix="return one number for each candidate of ask(search)",
-        )
+            "The returns are not those of the candidates.", "tell(search, returns)", np.shape(returns)
+        ).expected((search.num_directions, 2), "return one number for each candidate of ask(search)")
     both = np.asarray(returns, np.float64)
     if not np.isfinite(both).any():
         raise NonFiniteError(
-            "No return is finite.",
-            where=f"tell(search, returns), generation {search.generation}",
-            got=both,
-            expected="finite returns",
-            fix="start from parameters with finite returns, or lower noise_stdev or lr",
-        )
+            "No return is finite.", f"tell(search, returns), generation {search.generation}", both
+        ).expected("finite returns", "start from parameters with finite returns, or lower noise_stdev or lr")
     weights = np.asarray(search.weights(both), np.float64)
     if weights.shape != (search.num_directions,):
         raise ShapeError(
-            "The number of weights is not the number of directions.",
-            where="start_search(weights)",
-            got=weights.shape,
-            expected=(search.num_directions,),
-            fix="return one weight for each direction, that is, for each row of the returns",
+            "The number of weights is not the number of directions.", "start_search(weights)", weights.shape
+        ).expected(
+            (search.num_directions,), "return one weight for each direction, that is, for each row of the returns"
         )
     gradient = gradient_estimate(weights, search.seed, search.generation, len(search.theta))
     loss = np.float32(search.l2_coeff) * search.theta - gradient
@@ -266,11 +256,9 @@ def tell(search: Search, returns: ArrayLike) -> Search:
     if not np.isfinite(theta).all():
         raise NonFiniteError(
             "The step leads to parameters that are not finite.",
-            where=f"tell(search, returns), generation {search.generation}",
-            got=theta,
-            expected="finite float32 numbers",
-            fix="lower lr, or bound the weights",
-        )
+            f"tell(search, returns), generation {search.generation}",
+            theta,
+        ).expected("finite float32 numbers", "lower lr, or bound the weights")
     return replace(search, theta=theta, optimizer_state=optimizer_state, generation=search.generation + 1)
 
 
@@ -283,9 +271,7 @@ def _check_whole(value: Any, where: str, *, least: int, most: int | None = None)
 def _check_number(value: Any, where: str, *, positive: bool = True) -> None:
     if not (is_number(value) and math.isfinite(value) and (value > 0 if positive else value >= 0)):
         expected = f"a finite number {'>' if positive else '>='} 0"
-        raise ConfigError(
-            "The value is not a finite number, or is out of range.", where=where, got=value, expected=expected
-        )
+        raise ConfigError("The value is not a finite number, or is out of range.", where, value).expected(expected)
 
 
 def _check_sign(optimizer: optax.GradientTransformation, zeros: NDArray[np.float32]) -> None:
@@ -294,21 +280,16 @@ def _check_sign(optimizer: optax.GradientTransformation, zeros: NDArray[np.float
     if step.sum() < 0:
         raise ConfigError(
             "The optimizer reverses the sign of the gradient, so the search would minimize the returns.",
-            where="start_search(optimizer)",
-            got=f"a step of {step.mean():.3g} for a gradient of 1, as that of optax.adam(lr)",
-            expected="a step along the gradient",
-            fix="pass optax.scale_by_adam() or the like; `lr` is the size of a step",
-        )
+            "start_search(optimizer)",
+            f"a step of {step.mean():.3g} for a gradient of 1, as of optax.adam(lr)",
+        ).expected("a step along the gradient", "pass optax.scale_by_adam() or the like; `lr` is the size of a step")
 
 
 def _both_sides(returns: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(returns, np.float64)
     if array.ndim != 2 or array.shape[1] != 2 or not len(array):
-        raise ShapeError(
-            "The returns do not have the shape (N, 2).",
-            where="returns",
-            got=array.shape,
-            expected="(N, 2), N >= 1: one return of θ + σ ε and one of θ - σ ε in each row",
+        raise ShapeError("The returns do not have the shape (N, 2).", "returns", array.shape).expected(
+            "(N, 2), N >= 1: one return of θ + σ ε and one of θ - σ ε in each row"
         )
     return array
 

@@ -15,8 +15,6 @@ def check_same_shape(where: str, **arrays: Any) -> None:
     if len(set(shapes.values())) > 1:
         raise ShapeError(
             f"The arguments of {where} differ in shape.",
-            where=where,
-            got=", ".join(f"{name} {shape}" for name, shape in shapes.items()),
-            expected="one shape for all",
-            fix="drop or flatten the extra axis; [B] and [B, 1] are not the same",
-        )
+            where,
+            ", ".join(f"{name} {shape}" for name, shape in shapes.items()),
+        ).expected("one shape for all", "drop or flatten the extra axis; [B] and [B, 1] are not the same")

@@ -56,22 +56,21 @@ def started_ray(required_by: str, address: str | None = None) -> Any:
         except Exception as error:  # Ray has no specific error for other failures here
             raise ConfigError(
                 "Ray cannot be started." if address is None else "Ray cannot connect to the cluster.",
-                where=f"config key '{required_by}'" if address is None else "config key 'ray_address'",
-                got=f"{type(error).__name__}: {error}",
-                expected="that ray.init(" + ("" if address is None else f"address={address!r}") + ") succeeds",
-                fix="run that call alone; `ray stop` ends processes of earlier runs; versions of Ray and Python must "
-                f"be those of the cluster; or leave {required_by} out",
+                f"config key '{required_by}'" if address is None else "config key 'ray_address'",
+                f"{type(error).__name__}: {error}",
+            ).expected(
+                f"that ray.init({'' if address is None else f'address={address!r}'}) succeeds",
+                "run that call alone; `ray stop` ends processes of earlier runs; versions of Ray and Python must be "
+                "those of the cluster; "
+                f"or leave {required_by} out",
             ) from error
     return ray
 
 
 def _no_answer(address: str | None, why: str) -> ConfigError:
-    return ConfigError(
-        "No Ray cluster answers.",
-        where="config key 'ray_address'",
-        got=f"{address} ({why})",
-        expected="the address of a running cluster, such as 'auto' or 'host:6379'",
-        fix="start one with `ray start --head`, or leave ray_address out to use this machine alone",
+    return ConfigError("No Ray cluster answers.", "config key 'ray_address'", f"{address} ({why})").expected(
+        "the address of a running cluster, such as 'auto' or 'host:6379'",
+        "start one with `ray start --head`, or leave ray_address out to use this machine alone",
     )
 
 
@@ -131,10 +130,6 @@ def refuse_lacking(ray: Any, reserved: Mapping[str, float], *, what: str, where:
     there = ray.cluster_resources()
     lacking = {name: amount for name, amount in reserved.items() if amount > there.get(name, 0.0)}
     if lacking:
-        raise ConfigError(
-            what,
-            where=where,
-            got=", ".join(f"{name}: {amount:g}" for name, amount in lacking.items()),
-            expected="at most " + ", ".join(f"{name}: {there.get(name, 0.0):g}" for name in lacking),
-            fix=fix,
+        raise ConfigError(what, where, ", ".join(f"{name}: {amount:g}" for name, amount in lacking.items())).expected(
+            "at most " + ", ".join(f"{name}: {there.get(name, 0.0):g}" for name in lacking), fix
         )

@@ -79,10 +79,11 @@ class Failures:
         room = 280 // max(len(last), 1)  # a message shows 300 characters, and each actor should be named
         error = WorkerError(
             f"Some {self.name}s cannot be called." if indices else f"No {self.name} is left.",
-            where=f"{self.name}s {list(indices) or [index for index, _ in last]}",
-            got="; ".join(f"{index}: {_in_one_line(error, room)}" for index, error in last) or "they have been stopped",
-            expected="all of them" if indices else "at least one that works",
-            fix="fix the cause shown above; num_workers=0 runs the same code in this process, where a debugger works"
+            f"{self.name}s {list(indices) or [index for index, _ in last]}",
+            "; ".join(f"{index}: {_in_one_line(error, room)}" for index, error in last) or "they have been stopped",
+        ).expected(
+            "all of them" if indices else "at least one that works",
+            "fix the cause shown above; num_workers=0 runs the same code in this process, where a debugger works"
             if last
             else "call it before stop(), or make new ones",
         )
@@ -95,14 +96,10 @@ class Failures:
         """The error of an actor that has not answered in time; `stack` is where it was shortly before."""
         where, got = self._where(index, call, stack), f"no answer for {waited_s:.3g} s"
         if starting:
-            error = WorkerError(
-                f"A {self.name} did not start in time.",
-                where=where,
-                got=got,
-                expected="a node with the resources that it reserves, and environments that can be made"
-                if stack is None
-                else "environments that can be made",
-                fix="lower what each worker reserves, or raise worker_start_timeout_s"
+            error = WorkerError(f"A {self.name} did not start in time.", where, got).expected(
+                "environments that can be made"
+                + (", and a node with the resources that it reserves" if stack is None else ""),
+                "lower what each worker reserves, or raise worker_start_timeout_s"
                 if stack is None
                 else "look for what it waits for there; if it is only slow, raise worker_start_timeout_s",
             )
@@ -115,21 +112,19 @@ class Failures:
     def lost(self, index: int, call: str, how: ProcessLostError, stack: Stack | None = None) -> WorkerError:
         """The error of an actor whose process has ended; the details and the stack are shown above it."""
         if how.unmade:
-            error = WorkerError(
-                f"A process cannot make its {self.name}.",
-                where=f"{self.name} {index}",
-                got=str(how),
-                expected="a process that can import the environment, policies and callbacks",
-                fix="fix the cause shown above; a missing module must be installed on every node, or be sent with the "
-                "runtime_env of Ray",
+            error = WorkerError(f"A process cannot make its {self.name}.", f"{self.name} {index}", str(how)).expected(
+                "a process that can import the environment, policies and callbacks",
+                "fix the cause shown above; a missing module must be installed on every node, or be sent with Ray's "
+                "runtime_env",
             )
         else:
             error = WorkerError(
                 f"The process of a {self.name} is gone.",
-                where=self._where(index, call, stack),
-                got=f"{stack.reason}; {how}" if stack is not None and stack.reason else str(how),
-                expected="a process that runs",
-                fix="look for a crash in native code, a lack of memory, sys.exit() or os._exit(), or a lost node",
+                self._where(index, call, stack),
+                f"{stack.reason}; {how}" if stack is not None and stack.reason else str(how),
+            ).expected(
+                "a process that runs",
+                "look for a crash in native code, a lack of memory, sys.exit() or os._exit(), or a lost node",
             )
         above = "\n\n".join(filter(None, [how.details, "" if stack is None else stack.text]))
         error.__cause__ = RemoteTraceback(above) if above else None

@@ -31,11 +31,9 @@ class RayActors:
 
     def call(self, handle: Any, method: str, *arguments: Any) -> Any:
         if not self._ray.is_initialized():  # the call would start another cluster, without the actors
-            raise WorkerError(
-                "Ray was shut down while its actors were in use.",
-                where=f"{method}()",
-                expected="Ray to run as long as the trainer is used",
-                fix="stop the trainer before ray.shutdown(), and make a new one after it",
+            raise WorkerError("Ray was shut down while its actors were in use.", f"{method}()").expected(
+                "Ray to run as long as the trainer is used",
+                "stop the trainer before ray.shutdown(), and make a new one after it",
             )
         reference = getattr(handle, method).remote(*arguments)
         return tuple(reference) if isinstance(reference, list) else reference
@@ -147,9 +145,7 @@ def _first(reference: Any) -> Any:
 
 def _unpicklable(error: Exception) -> WorkerError:
     *_, last = str(error).strip().splitlines() or [repr(error)]
-    return WorkerError(
-        "An actor raised an exception that cannot be sent to this process.",
-        got=last,
-        expected="an exception that can be pickled and unpickled",
-        fix="fix the cause shown above; an exception can be sent if str(error) is the only argument of its constructor",
+    return WorkerError("An actor raised an exception that cannot be sent to this process.", None, last).expected(
+        "an exception that can be pickled and unpickled",
+        "fix the cause shown above; an exception can be sent if str(error) is the only argument of its constructor",
     )

@@ -26,35 +26,31 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
     if missing or not isinstance(fragment, Fragment) or SampleBatch.OBS not in fragment.after:
         raise BatchError(
             "The batch cannot be added to a replay buffer.",
-            where=where,
-            got=f"no columns {missing}" if missing else f"a {type(fragment).__name__} without what came after its rows",
-            expected=f"a Fragment with the columns {[*names, *_MARKS]}, and `obs` after its segments",
-            fix="name these columns in `reads` of the algorithm, and return the fragment, or what "
-            "super().postprocess_trajectory returns, from postprocessing",
+            where,
+            f"no columns {missing}" if missing else f"a {type(fragment).__name__} without what came after its rows",
+        ).expected(
+            f"a Fragment with the columns {[*names, *_MARKS]}, and `obs` after its segments",
+            "name them in `reads` of the algorithm, and return from postprocessing what "
+            "super().postprocess_trajectory returns",
         )
     for name in names:
         if any(leaf.dtype.hasobject for leaf in trees.leaves(fragment[name])):
             raise BatchError(
-                "A replay buffer stores numbers, not objects.",
-                where=f"{where}, column {name!r}",
-                got="an array of objects",
-                fix="leave the column out of the buffer's columns, or convert it to numbers",
-            )
+                "A replay buffer stores numbers, not objects.", f"{where}, column {name!r}", "an array of objects"
+            ).fix("leave the column out of the buffer's columns, or convert it to numbers")
     if fragment[SampleBatch.REWARDS].ndim != 1:
         raise BatchError(
             "The rewards are not one number for each row.",
-            where=f"{where}, column 'rewards'",
-            got=f"shape {fragment[SampleBatch.REWARDS].shape}",
-            expected="[rows]",
-            fix="sum the rewards of each row",
-        )
+            f"{where}, column 'rewards'",
+            f"shape {fragment[SampleBatch.REWARDS].shape}",
+        ).expected("[rows]", "sum the rewards of each row")
     inside = (fragment[SampleBatch.TERMINATEDS] | fragment[SampleBatch.TRUNCATEDS]) & ~fragment.last
     if inside.any():
         raise BatchError(
-            "A trajectory ends inside a segment.",
-            where=f"{where}, row {int(np.flatnonzero(inside)[0])} of {len(fragment)}",
-            expected="a segment's last row wherever terminateds or truncateds is true",
-            fix="add the row to the fragment's ends, and what came after it to `after`",
+            "A trajectory ends inside a segment.", f"{where}, row {int(np.flatnonzero(inside)[0])} of {len(fragment)}"
+        ).expected(
+            "a segment's last row wherever terminateds or truncateds is true",
+            "add the row to the fragment's ends, and what came after it to `after`",
         )
     for name in names:
         _check_numbers(name, fragment[name], "row", where)
@@ -69,10 +65,10 @@ def _check_numbers(name: str, column: trees.Tree, what: str, where: str) -> None
     if bad is not None:
         raise NonFiniteError(
             "The fragment contains NaN or infinity; nothing of it is stored in the replay buffer.",
-            where=f"{where}, column {name!r}, {what} {bad.row} of {len(bad.array)}",
-            got=bad.number,
-            expected="finite numbers",
-            fix="look in callbacks, filters and postprocessing: values of environments are checked before",
+            f"{where}, column {name!r}, {what} {bad.row} of {len(bad.array)}",
+            bad.number,
+        ).expected(
+            "finite numbers", "look in callbacks, filters and postprocessing: values of environments are checked before"
         )
 
 
@@ -83,11 +79,9 @@ def check_layouts(fragment: Fragment, layouts: Mapping[str, Layout], where: str)
         for got in (layout for layout in map(layout_of, columns) if layout != expected):
             raise BatchError(
                 "The rows of the column are unlike those in the replay buffer.",
-                where=f"{where}, column {name!r}",
-                got=f"row {got}",
-                expected=f"row {expected}",
-                fix="add fragments of one policy only, sampled from the same spaces",
-            )
+                f"{where}, column {name!r}",
+                f"row {got}",
+            ).expected(f"row {expected}", "add fragments of one policy only, sampled from the same spaces")
 
 
 def layout_of(tree: trees.Tree) -> Layout:

@@ -34,12 +34,8 @@ class StackedFrames:
 
     def __post_init__(self) -> None:
         if self.count < 2:
-            raise ConfigError(
-                "A stack has fewer than two images.",
-                where="StackedFrames(count=...)",
-                got=self.count,
-                expected="at least 2",
-                fix="use frames=None for observations that are not stacked",
+            raise ConfigError("A stack has fewer than two images.", "StackedFrames(count=...)", self.count).expected(
+                "at least 2", "use frames=None for observations that are not stacked"
             )
 
     def array(self, obs: trees.Tree) -> NDArray:
@@ -133,10 +129,11 @@ class StackedFrames:
     def _mismatch(self, found: trees.Tree) -> ConfigError:
         return ConfigError(
             "The observations are not stacked as the replay buffer expects.",
-            where=f"StackedFrames, path {self.path}",
-            got=trees.tree_map(lambda leaf: leaf.shape[1:], found),
-            expected=f"{self.count} images along axis {self.axis} of an observation",
-            fix="correct count, axis and path (config key 'frame_stack_axis'), or use frames=None",
+            f"StackedFrames, path {self.path}",
+            trees.tree_map(lambda leaf: leaf.shape[1:], found),
+        ).expected(
+            f"{self.count} images along axis {self.axis}",
+            "correct count, axis and path (config key 'frame_stack_axis'), or use frames=None",
         )
 
 

@@ -81,12 +81,8 @@ class MixedReplay:
     def _mixed(self, count: int, rng: np.random.Generator, draw: Callable[[Replay, int], SampleBatch]) -> SampleBatch:
         chances = np.array([part.weight if len(part.buffer) else 0.0 for part in self.parts])
         if not chances.any():
-            raise BatchError(
-                "The replay buffers have nothing to draw.",
-                where=self.where,
-                got=repr(self),
-                expected="a buffer with transitions, and a weight above 0",
-                fix="add fragments before drawing",
+            raise BatchError("The replay buffers have nothing to draw.", self.where, repr(self)).expected(
+                "a buffer with transitions, and a weight above 0", "add fragments before drawing"
             )
         if np.count_nonzero(chances) == 1:  # a single choice uses no random number
             number = int(np.flatnonzero(chances)[0])

@@ -166,10 +166,10 @@ class PrioritizedReplay(UniformReplay):
         if not fits:
             raise NonFiniteError(
                 "The error of a row is not finite, or overflows when raised to the power α.",
-                where=self.where,
-                got=errors[np.argmax(priorities)],
-                expected=f"finite numbers, also to the power {self.alpha:g}",
-                fix="lower lr, or scale the rewards: learning diverges",
+                self.where,
+                errors[np.argmax(priorities)],
+            ).expected(
+                f"finite numbers, also to the power {self.alpha:g}", "lower lr, or scale the rewards: learning diverges"
             )
         return priorities
 

@@ -153,11 +153,8 @@ class Replay(ABC):
     def _slots_drawn(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         if not len(self):
             raise BatchError(
-                "The replay buffer has nothing to draw.",
-                where=self.where,
-                got="no transition with all of its n steps",
-                fix="add fragments before drawing",
-            )
+                "The replay buffer has nothing to draw.", self.where, "no transition with all of its n steps"
+            ).fix("add fragments before drawing")
         return self._draw(count, rng)
 
     def _draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -187,6 +184,4 @@ def _by_length(weights: NDArray[np.float32], length: int) -> NDArray[np.float32]
 def check_range(name: str, value: float, fits: bool, expected: str, where: str) -> None:
     """Raises ConfigError unless a setting of a buffer fits."""
     if not fits:
-        raise ConfigError(
-            f"{name} is out of range.", where=f"{name} of {where}", got=value, expected=expected, fix=f"correct {name}"
-        )
+        raise ConfigError.out_of_range(name, f"{name} of {where}", value, expected)

@@ -91,12 +91,10 @@ class StoredRows:
         count = int(needed.sum())
         if count > self.capacity:
             raise ConfigError(
-                "A fragment does not fit into the replay buffer.",
-                where=f"capacity of {self._where}",
-                got=self.capacity,
-                expected=f"at least {count}",
-                fix="set a larger capacity (config key 'buffer_size'), or sample smaller fragments "
-                "(num_envs_per_worker, rollout_fragment_length)",
+                "A fragment does not fit into the replay buffer.", f"capacity of {self._where}", self.capacity
+            ).expected(
+                f"at least {count}",
+                "set a larger buffer_size, or sample smaller fragments (num_envs_per_worker, rollout_fragment_length)",
             )
         return Addition(
             *(fragment, rows, segments, ends, obs, slots, goes_on, images, fresh, count),
@@ -165,13 +163,11 @@ class StoredRows:
             ("number of stacked frames", "frame_stack_axis", read_value(links, "images", self._where), self._images),
         ):
             if stored != own:
-                raise CheckpointError(
-                    f"The saved replay buffer has a different {what}.",
-                    where=self._where,
-                    got=stored,
-                    expected=own,
-                    fix=f"restore with the {what} of the saved run (config keys: {keys}); to continue with "
-                    "another, pass its weights to a new trainer: new.set_weights(restored.get_weights())",
+                raise CheckpointError(f"The saved replay buffer has a different {what}.", self._where, stored).expected(
+                    own,
+                    f"restore with the {what} of the saved run (config keys: {keys}); to continue with another, pass "
+                    "its weights to a new "
+                    "trainer: new.set_weights(restored.get_weights())",
                 )
         where = {name: f"{self._where}, column {name!r}" for name in columns}
         empty = self._empty({name: read_value(columns[name], "like", where[name]) for name in columns})

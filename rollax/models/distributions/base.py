@@ -124,10 +124,11 @@ class ActionDistribution(ABC):
         if not self.num_mask:
             raise SpaceError(
                 "The observation has an action mask, but the action space has no discrete choices.",
-                where=f"{type(self).__name__}.mask",
-                got=self,
-                expected="Discrete or MultiDiscrete actions, or a Dict or Tuple with some",
-                fix="leave 'action_mask' out of the observation",
+                f"{type(self).__name__}.mask",
+                self,
+            ).expected(
+                "Discrete or MultiDiscrete actions, or a Dict or Tuple with some",
+                "leave 'action_mask' out of the observation",
             )
         self._check_inputs(inputs)
         self._check("action_mask", action_mask, (inputs.shape[0], self.num_mask))
@@ -161,10 +162,7 @@ class ActionDistribution(ABC):
     def _check(self, name: str, array: Array, expected: tuple[int, ...]) -> None:
         got = tuple(np.shape(array))
         if got != expected:
-            raise ShapeError(
-                f"{type(self).__name__} got {name} of the wrong shape.",
-                where=self,
-                got=got,
-                expected=expected,
-                fix="pass one row per action; num_inputs, num_noise and num_mask are the widths of the flat arguments",
+            raise ShapeError(f"{type(self).__name__} got {name} of the wrong shape.", self, got).expected(
+                expected,
+                "pass one row per action; num_inputs, num_noise and num_mask are the widths of the flat arguments",
             )

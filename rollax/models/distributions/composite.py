@@ -55,12 +55,9 @@ def _make(space: Any, kinds: Kinds, squash: bool, where: str) -> ActionDistribut
 def _check_32_bits(space: spaces.Discrete | spaces.MultiDiscrete, where: str) -> None:
     low, high = (np.asarray(side, object) for side in bounds(space))
     if (low < -(2**31)).any() or (high >= 2**31).any():
-        raise SpaceError(
-            "Discrete actions need more than 32 bits.",
-            where=where,
-            got=space,
-            expected=f"actions from {-(2**31)} to {2**31 - 1}",
-            fix="count the actions from 0, and let the environment add its offset",
+        raise SpaceError("Discrete actions need more than 32 bits.", where, space).expected(
+            f"actions from {-(2**31)} to {2**31 - 1}",
+            "count the actions from 0, and let the environment add its offset",
         )
 
 
@@ -70,21 +67,14 @@ def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
     With `bounded` also for a Box without finite bounds, whose actions cannot be scaled from (-1, 1).
     """
     if not np.issubdtype(space.dtype, np.floating):
-        raise SpaceError(
-            "The action space is a Box of integers.",
-            where=where,
-            got=space,
-            expected="a Box of floats, or Discrete or MultiDiscrete for integers",
-            fix="declare MultiDiscrete(high - low + 1, start=low), or a float Box that the env rounds by itself",
+        raise SpaceError("The action space is a Box of integers.", where, space).expected(
+            "a Box of floats, or Discrete or MultiDiscrete for integers",
+            "declare MultiDiscrete(high - low + 1, start=low), or a float Box that the env rounds by itself",
         )
     if bounded and not space.is_bounded():
         raise SpaceError(
-            "The Box has no finite bounds, to which actions in (-1, 1) are scaled.",
-            where=where,
-            got=space,
-            expected="finite low and high",
-            fix="give the Box finite bounds, or wrap the env so that it has them",
-        )
+            "The Box has no finite bounds, to which actions in (-1, 1) are scaled.", where, space
+        ).expected("finite low and high", "give the Box finite bounds, or wrap the env so that it has them")
 
 
 def check_box_or_discrete(space: spaces.Space, where: str, *, composite: str) -> None:
@@ -92,12 +82,9 @@ def check_box_or_discrete(space: spaces.Space, where: str, *, composite: str) ->
     if isinstance(space, spaces.Box):
         check_box(space, where, bounded=True)
     elif not isinstance(space, spaces.Discrete):
-        raise SpaceError(
-            "The actions are neither continuous nor one discrete choice.",
-            where=where,
-            got=space,
-            expected="a Box of floats with finite bounds, or Discrete(n)",
-            fix=f"use {composite}, which takes composite actions, or flatten them into one Box or one Discrete",
+        raise SpaceError("The actions are neither continuous nor one discrete choice.", where, space).expected(
+            "a Box of floats with finite bounds, or Discrete(n)",
+            f"use {composite}, which takes composite actions, or flatten them",
         )
 
 
@@ -176,10 +163,11 @@ class Composite(ActionDistribution):
             return [actions[key] for key in self.keys]
         raise ShapeError(
             "The actions do not have the structure of the action space.",
-            where=f"{type(self).__name__}.logp",
-            got=f"{type(actions).__name__} {list(actions) if isinstance(actions, Mapping) else ''}".strip(),
-            expected=f"a tuple of {len(self.parts)} columns" if self.keys is None else f"a dict of {list(self.keys)}",
-            fix="pass columns as rollax.core.spaces.stack returns them",
+            f"{type(self).__name__}.logp",
+            f"{type(actions).__name__} {list(actions) if isinstance(actions, Mapping) else ''}".strip(),
+        ).expected(
+            f"a tuple of {len(self.parts)} columns" if self.keys is None else f"a dict of {list(self.keys)}",
+            "pass columns as rollax.core.spaces.stack returns them",
         )
 
 
