@@ -145,11 +145,9 @@ def checkpoint_in(folder: str | Path) -> Path:
     """Returns the trainer's checkpoint in the folder of a Tune checkpoint, such as `result.checkpoint.path`."""
     found = storage.newest(folder, PREFIX)
     if found is None:
-        raise CheckpointError(
-            "The folder contains no checkpoint of a trainer.",
-            where=str(folder),
-            expected=f"a folder {PREFIX}… in it",
-            fix="pass the folder of a checkpoint that Tune saved for a trial of rollax.tune.trainable(...)",
+        raise CheckpointError("The folder contains no checkpoint of a trainer.", str(folder)).expected(
+            f"a folder {PREFIX}… in it",
+            "pass the folder of a checkpoint that Tune saved for a trial of rollax.tune.trainable(...)",
         )
     return found
 

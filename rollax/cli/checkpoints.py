@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 def newest_checkpoint(path: Path) -> Path:
     """Returns `path`, or its newest complete checkpoint if it is a run folder or the `checkpoints` in one."""
     if not path.is_dir():
-        raise CheckpointError(
-            "The checkpoint does not exist.",
-            got=str(path),
-            expected="the folder of a checkpoint or of a run",
-            fix="check the path; a relative path starts at the current folder",
+        raise CheckpointError("The checkpoint does not exist.", None, str(path)).expected(
+            "the folder of a checkpoint or of a run", "check the path; a relative path starts at the current folder"
         )
     inside = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     found = newest(inside, PREFIX)
@@ -41,12 +38,8 @@ def trainer_class_named(run: str) -> type[Trainer]:
 
     found = import_object(run, "--run")
     if not (isinstance(found, type) and issubclass(found, Trainer) and found is not Trainer):
-        raise ConfigError(
-            "This is not a trainer class.",
-            where="--run",
-            got=run,
-            expected="the path of a subclass of Trainer",
-            fix="name your trainer class, not its policy: --run=my_module:MyTrainer",
+        raise ConfigError.is_not("This", "a trainer class", "--run", run).expected(
+            "the path of a subclass of Trainer", "name your trainer class, not its policy: --run=my_module:MyTrainer"
         )
     refuse_incomplete(found)
     return found

@@ -106,11 +106,8 @@ class EachOptionOnce(typer.core.TyperCommand):
             if once and count > 1:
                 option = max(parameter.opts, key=len)
                 with readable_errors(show_traceback=False):
-                    raise ConfigError(
-                        "The option is given more than once.",
-                        where=option,
-                        got=f"{count} times",
-                        fix=f"give {option} once",
+                    raise ConfigError("The option is given more than once.", option, f"{count} times").fix(
+                        f"give {option} once"
                     )
         return super().parse_args(ctx, args)
 
@@ -153,12 +150,9 @@ def import_first(modules: Iterable[str] | None) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ConfigError(
-                "The module cannot be imported.",
-                where="--import",
-                got=f"{name} ({error})",
-                expected="a module name, as in my_envs",
-                fix="check the spelling; modules are searched in the current folder and the installed packages",
+            raise ConfigError("The module cannot be imported.", "--import", f"{name} ({error})").expected(
+                "a module name, as in my_envs",
+                "check the spelling; modules are searched in the current folder and the installed packages",
             ) from error
 
 

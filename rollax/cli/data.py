@@ -107,11 +107,7 @@ def _opened(sources: list[str], format: str, settings: str) -> DatasetReader:  #
 
     given: dict[str, Any] = parse_config(settings, "--settings")
     if format != "auto" and given.setdefault("format", format) != format:
-        raise ConfigError(
-            "Two formats are given.",
-            where="--format and --settings",
-            got=f"{format}, {given['format']}",
-            expected="one format",
-            fix="leave one of them out",
+        raise ConfigError("Two formats are given.", "--format and --settings", f"{format}, {given['format']}").expected(
+            "one format", "leave one of them out"
         )
     return open_dataset(sources, **given)

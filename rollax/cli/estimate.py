@@ -51,9 +51,7 @@ def estimate(
     with readable_errors(traceback):
         import_first(imports)
         if behaviour not in ("logged", "fitted"):
-            raise ConfigError(
-                "Unknown behaviour policy.", where="--behaviour", got=behaviour, expected="logged or fitted"
-            )
+            raise ConfigError.unknown("behaviour policy", behaviour, ("logged", "fitted"), "--behaviour")
         from rollax.algorithms.load_policy import load_policy
         from rollax.offline.estimators.estimate import estimate_policy
         from rollax.offline.reader import open_dataset

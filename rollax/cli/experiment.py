@@ -52,30 +52,23 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
         content = _read_yaml(path)
     except OSError as error:
         fix = "check the path and the permissions of the file"
-        raise ConfigError(
-            "The experiment file cannot be read.", where=str(path), got=error.strerror, fix=fix
-        ) from error
+        raise ConfigError("The experiment file cannot be read.", str(path), error.strerror).fix(fix) from error
     except (yaml.YAMLError, ValueError) as error:
         fix = "correct it: indent with spaces, and put text with special characters into quotation marks"
         raise ConfigError("The experiment file is not valid YAML.", where=str(path), got=str(error), fix=fix) from error
     where = str(path)
     if not isinstance(content, dict):
-        raise ConfigError(
-            "The experiment file is not a mapping of keys.",
-            where=where,
-            got=content,
-            expected="keys run, env, config, stop",
-            fix="begin each line with one of these keys and a colon, as in `run: PPO`",
+        raise ConfigError.is_not("The experiment file", "a mapping of keys", where, content).expected(
+            "keys run, env, config, stop", "begin each line with one of these keys and a colon, as in `run: PPO`"
         )
     _refuse_unknown(content, where)
     for key, kind in (("run", str), ("env", str), ("config", dict), ("stop", dict)):
         if content.get(key) is not None and not isinstance(content[key], kind):
             raise ConfigError(
-                "A section of the experiment file has the wrong type.",
-                where=f"{where}: {key}",
-                got=content[key],
-                expected=kind.__name__,
-                fix=f"write its keys below `{key}:`, indented" if kind is dict else f"write one name after `{key}:`",
+                "A section of the experiment file has the wrong type.", f"{where}: {key}", content[key]
+            ).expected(
+                kind.__name__,
+                f"write its keys below `{key}:`, indented" if kind is dict else f"write one name after `{key}:`",
             )
     refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
     config, run = content.get("config") or {}, content.get("run")
@@ -84,10 +77,11 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     if not trust_code and (cluster := cluster_in(decoded)) is not None:
         raise ConfigError(
             "The experiment file names a Ray cluster, which is not joined without trust in the file.",
-            where=f"{where}: config.{cluster[0]}",
-            got=cluster[1],
-            expected="no address, or --trust-code",
-            fix="leave it out of the file and pass --set ray_address=...; or --trust-code if you trust the file",
+            f"{where}: config.{cluster[0]}",
+            cluster[1],
+        ).expected(
+            "no address, or --trust-code",
+            "leave it out of the file and pass --set ray_address=...; or --trust-code if you trust the file",
         )
     return Experiment(
         run=named_by_caller(run) if trust_code else run,
@@ -117,12 +111,8 @@ def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
     try:
         config = parsed_json(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"The option is not valid JSON: {error}.",
-            where=option,
-            got=text,
-            expected="a JSON object",
-            fix=f"""quote it for the shell, as in {option}='{{"key": 4000}}'""",
+        raise ConfigError(f"The option is not valid JSON: {error}.", option, text).expected(
+            "a JSON object", f"""quote it for the shell, as in {option}='{{"key": 4000}}'"""
         ) from error
     if not isinstance(config, dict):
         fix = f"""put keys and values into braces, as in {option}='{{"key": 4000}}'"""
@@ -137,12 +127,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         *outer, last = key.split(".")
         if not equals or not last or not all(outer):
-            raise ConfigError(
-                "The setting is not a key and a value.",
-                where="--set",
-                got=text,
-                expected="KEY=VALUE",
-                fix="write --set lr=1e-4 or --set 'model.fcnet_hiddens=[64, 64]'",
+            raise ConfigError.is_not("The setting", "a key and a value", "--set", text).expected(
+                "KEY=VALUE", "write --set lr=1e-4 or --set 'model.fcnet_hiddens=[64, 64]'"
             )
         inside: Any = config
         for part in outer:
@@ -152,11 +138,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
         try:
             inside[last] = _parse_yaml(value)
         except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError(
-                "The value of the setting is not valid YAML.",
-                where="--set",
-                got=f"{text} ({error})",
-                fix="quote it for the shell, as in --set 'KEY=VALUE', and text with special characters once more",
+            raise ConfigError("The value of the setting is not valid YAML.", "--set", f"{text} ({error})").fix(
+                "quote it for the shell, as in --set 'KEY=VALUE', and text with special characters once more"
             ) from error
     return decode_config(config, trust="code fields")
 

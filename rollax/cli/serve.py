@@ -161,12 +161,8 @@ def _mapping(text: str) -> Any:
         raise ConfigError(what, where="--policy-mapping", got=text, fix=_QUOTED) from error
     if not all(isinstance(policy_id, str) for policy_id in table.values()):
         raise ConfigError(
-            "The policy mapping is not a JSON object with policy ids as values.",
-            where="--policy-mapping",
-            got=text,
-            expected="an object of agent ids and policy ids",
-            fix=_QUOTED,
-        )
+            "The policy mapping is not a JSON object with policy ids as values.", "--policy-mapping", text
+        ).expected("an object of agent ids and policy ids", _QUOTED)
     return table
 
 
@@ -191,13 +187,10 @@ def _refuse_given(what: str, **options: Any) -> None:
     """Refuses options that have no effect here."""
     for name, value in options.items():
         if value is not None:
-            raise ConfigError(
-                what,
-                where=f"--{name}",
-                got=value,
-                expected="a checkpoint with --explore, --policy-mapping, --multi-agent and --trust-code, or --run with "
+            raise ConfigError(what, f"--{name}", value).expected(
+                "a checkpoint with --explore, --policy-mapping, --multi-agent and --trust-code, or --run with "
                 "--config, --set, --out and --checkpoint-frequency-s",
-                fix="leave one of them out; to continue a run that learns, pass --run=... --out=RUN_FOLDER",
+                "leave one of them out; to continue a run that learns, pass --run=... --out=RUN_FOLDER",
             )
 
 

@@ -33,11 +33,9 @@ def serve_and_learn(
         out: folder of the run; None for a new one.
     """
     if run is None:
-        raise ConfigError(
-            "There is nothing to serve.",
-            where="rollax serve",
-            expected="a checkpoint, or an algorithm that learns: --run",
-            fix="as in `rollax serve runs/one`, or `rollax serve --run=DQN --set env_config.spaces_of=CartPole-v1`",
+        raise ConfigError("There is nothing to serve.", "rollax serve").expected(
+            "a checkpoint, or an algorithm that learns: --run",
+            "as in `rollax serve runs/one`, or `rollax serve --run=DQN --set env_config.spaces_of=CartPole-v1`",
         )
     from rollax.serving.learning_run import addresses_of, learn_until_signal, make_learning_trainer
 

@@ -187,28 +187,18 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
         config = _within_stored_sections(config, path, trust_code)
         trainer = open_trainer(path, run=run, trust_code=trust_code, **config)
         if run is not None and ":" not in run and run.casefold() != trainer.name.casefold():
-            raise ConfigError(
-                "The checkpoint belongs to a different algorithm.",
-                where="--run",
-                got=run,
-                expected=trainer.name,
-                fix="leave --run out: the checkpoint names the algorithm",
+            raise ConfigError("The checkpoint belongs to a different algorithm.", "--run", run).expected(
+                trainer.name, "leave --run out: the checkpoint names the algorithm"
             )
         return trainer
     if run is None:
-        raise ConfigError(
-            "No algorithm is given.",
-            where="--run",
-            expected="an algorithm that `rollax list` shows, or module:Class",
-            fix="as in --run=PPO",
+        raise ConfigError.missing("algorithm", "--run", "an algorithm that `rollax list` shows, or module:Class").fix(
+            "as in --run=PPO"
         )
     trainer_class = trainer_class_named(run)
     if config.get("env") is None and config.get("input") is None:
-        raise ConfigError(
-            "No environment is given.",
-            where="--env",
-            expected="a Gymnasium id, a registered name, or module:Class",
-            fix="as in --env=CartPole-v1; with recorded data (--input) it may be left out",
+        raise ConfigError.missing("environment", "--env", "a Gymnasium id, a registered name, or module:Class").fix(
+            "as in --env=CartPole-v1; with recorded data (--input) it may be left out"
         )
     if experiment.given is not None:
         return trainer_class(config=config_of_values(trainer_class.config_class, config, experiment.given))
@@ -251,12 +241,9 @@ def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
     if value is None:
         return settings.pop(key, None)
     if key in settings:
-        raise ConfigError(
-            f"{key} is given twice.",
-            where=f"--{key.replace('_', '-')}, and --set or --config",
-            got=f"{value}, {settings[key]}",
-            fix=f"leave one of them out; --{key.replace('_', '-')} alone is enough",
-        )
+        raise ConfigError.twice(
+            key, f"--{key.replace('_', '-')}, and --set or --config", f"{value}, {settings[key]}"
+        ).fix(f"leave one of them out; --{key.replace('_', '-')} alone is enough")
     return value
 
 

@@ -51,12 +51,8 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             raise missing_input(type(self).__name__)
         if not self.policies:
             raise ConfigError(
-                "No policy learns from the recorded data.",
-                where="config key 'multiagent.policies_to_train'",
-                got="no policy",
-                expected="one policy or more",
-                fix="set policies_to_train to the policies to train, or leave policies_to_train out to train all",
-            )
+                "No policy learns from the recorded data.", "config key 'multiagent.policies_to_train'", "no policy"
+            ).expected("one policy or more", "set it to the policies to train, or leave it out to train all")
         if not self.config.steps_the_env and (unused := sorted(OF_FRESH_EXPERIENCE & self.config.model_fields_set)):
             log.warning(
                 "Config keys without effect: %s. This run learns from recorded data only and does not sample.",

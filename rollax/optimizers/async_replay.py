@@ -70,11 +70,9 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             if policy.replayed is not None:
                 raise ConfigError(
                     "The policy learns from sequences, but replay shards draw single rows.",
-                    where=policy.label,
-                    got=policy.replayed,
-                    expected="one that learns from single rows",
-                    fix="use a model without memory, or SyncReplayOptimizer",
-                )
+                    policy.label,
+                    policy.replayed,
+                ).expected("one that learns from single rows", "use a model without memory, or SyncReplayOptimizer")
         buffers = {policy_id: self.buffers_of(policy) for policy_id, policy in self.policies.items()}
         rows = {policy_id: self.rows_of_update(policy) for policy_id, policy in self.policies.items()}
         settings = ShardSettings(buffers, capacities, rows, self.config.prioritized_replay_beta, self.config.seed)

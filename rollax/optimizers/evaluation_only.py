@@ -23,11 +23,9 @@ class NullOptimizer(Optimizer):
         """Raises ConfigError."""
         raise ConfigError(
             "This trainer was opened for evaluation only and cannot train.",
-            where="Trainer.train",
-            got="from_checkpoint(..., learn=False)",
-            expected="learn=True, the default",
-            fix="open the checkpoint without learn=False",
-        )
+            "Trainer.train",
+            "from_checkpoint(..., learn=False)",
+        ).expected("learn=True, the default", "open the checkpoint without learn=False")
 
     def get_state(self) -> dict[str, Any]:
         """The state that was passed to `set_state`."""

@@ -32,12 +32,8 @@ def check_exact(local: RolloutWorker, remote: RemoteWorkers, *, streams: bool) -
 
 def inexact(got: str, expected: str) -> ConfigError:
     """The error for a run that cannot be saved exactly: continuing and restoring would differ."""
-    return ConfigError(
-        "This run cannot be saved exactly.",
-        where="save(exact=True)",
-        got=got,
-        expected=expected,
-        fix="call save() without exact: the restored run continues from the same weights, with different samples",
+    return ConfigError("This run cannot be saved exactly.", "save(exact=True)", got).expected(
+        expected, "call save() without exact: the restored run continues from the same weights, with different samples"
     )
 
 

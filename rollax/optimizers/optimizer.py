@@ -31,6 +31,7 @@ POLL_S = 0.05
 """The longest wait for samples, draws or the learner before a step checks the others; seconds."""
 MOST_EPISODES = 1_000_000
 """The most episodes that an optimizer without a trainer keeps for its user: half a GB."""
+OWN_TRAINER = "leave it out of policies_to_train, and train it in a trainer of its own algorithm (docs/two-trainers.md)"
 _WORKER_KEYS = frozenset(
     {
         *("env_config", "observation_space", "action_space", "clip_rewards", "normalize_actions", "clip_actions"),
@@ -287,21 +288,21 @@ class Optimizer(ABC):
                 if key not in _WORKER_KEYS:
                     readers = "policies read it from the config of their worker"
                 raise ConfigError(
-                    f"{key} has no effect here: {readers}.",
-                    where=f"{type(self).__name__}({key}=...)",
-                    got=value,
-                    expected=f"{there!r}, as in the config of the local worker, or no such key",
-                    fix=f"make the workers with it: RolloutWorker(..., config={{'{key}': ...}})",
+                    f"{key} has no effect here: {readers}.", f"{type(self).__name__}({key}=...)", value
+                ).expected(
+                    f"{there!r}, as in the config of the local worker, or no such key",
+                    f"make the workers with it: RolloutWorker(..., config={{'{key}': ...}})",
                 )
 
     def _without_its_fields(self, config_class: type[TrainerConfig]) -> ConfigError:
         own, name = self.config_class, config_class.__name__
         return ConfigError(
             "The config lacks keys of its optimizer.",
-            where=f"{type(self).__name__}, with the config class {name}",
-            got=f"no {', '.join(sorted(own.model_fields.keys() - config_class.model_fields.keys()))}",
-            expected=f"a config class that is derived from {own.__name__}",
-            fix=f"`class {name}({own.__name__}): ...`, from {own.__module__}, as config_class of trainer and policy",
+            f"{type(self).__name__}, with the config class {name}",
+            f"no {', '.join(sorted(own.model_fields.keys() - config_class.model_fields.keys()))}",
+        ).expected(
+            f"a config class that is derived from {own.__name__}",
+            f"`class {name}({own.__name__}): ...`, from {own.__module__}, as config_class of trainer and policy",
         )
 
     def _check_learn_from_fragments(self) -> None:
@@ -310,13 +311,10 @@ class Optimizer(ABC):
             if isinstance(policy.config, ReplayFields) and not isinstance(self.local_worker.config, ReplayFields):
                 raise PolicyError(
                     "A policy to train learns from replayed experience, but this trainer replays none.",
-                    where=f"{policy.label}, config key 'multiagent.policies_to_train'",
-                    got=f"a {type(policy.config).__name__}, where the trainer's is a "
+                    f"{policy.label}, config key 'multiagent.policies_to_train'",
+                    f"a {type(policy.config).__name__}, where the trainer's is a "
                     f"{type(self.local_worker.config).__name__}",
-                    expected="a policy that learns from fresh samples, such as one of PPO or IMPALA",
-                    fix="leave it out of policies_to_train, and train it in a trainer of its own algorithm "
-                    "(docs/two-trainers.md)",
-                )
+                ).expected("a policy that learns from fresh samples, such as one of PPO or IMPALA", OWN_TRAINER)
 
     def _learn(self, batch: MultiAgentBatch) -> None:
         """One update of each policy that learns, from its rows of a batch."""

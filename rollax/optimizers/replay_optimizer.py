@@ -11,7 +11,7 @@ import numpy as np
 from rollax.core.stored_values import generator_state
 from rollax.errors import ConfigError, PolicyError
 from rollax.optimizers.exact import inexact
-from rollax.optimizers.optimizer import Optimizer
+from rollax.optimizers.optimizer import OWN_TRAINER, Optimizer
 from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
@@ -48,19 +48,17 @@ class ReplayOptimizer(Optimizer):
         if not hasattr(policy.config, "n_step"):
             raise PolicyError(
                 "A policy to train cannot learn from replayed experience.",
-                where=f"{policy.label}, config key 'multiagent.policies_to_train'",
-                got=f"a {type(policy.config).__name__}, which has no 'n_step'",
-                expected="a policy whose config has the keys of replay, such as one of DQN, SAC or TD3",
-                fix="leave it out of policies_to_train, and train it in a trainer of its own algorithm "
-                "(docs/two-trainers.md)",
-            )
+                f"{policy.label}, config key 'multiagent.policies_to_train'",
+                f"a {type(policy.config).__name__}, which has no 'n_step'",
+            ).expected("a policy whose config has the keys of replay, such as one of DQN, SAC or TD3", OWN_TRAINER)
         if isinstance(policy, ModelPolicy) and policy.memory.present and policy.replayed is None:
             raise PolicyError(
                 "The model has memory, but the policy learns from single replayed rows.",
-                where=policy.label,
-                got="a model with memory",
-                expected="a model without memory, or a policy whose `replayed` is not None, such as MARWIL's",
-                fix="use a model without memory, or learn from fresh samples alone, with SyncSamplesOptimizer",
+                policy.label,
+                "a model with memory",
+            ).expected(
+                "no memory, or a policy whose `replayed` is not None, such as MARWIL's",
+                "use such a model, or SyncSamplesOptimizer",
             )
         settings: dict[str, Any] = {
             "gamma": policy.config.gamma,
@@ -92,11 +90,9 @@ def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
     if not shape or not -len(shape) <= axis < len(shape):
         raise ConfigError(
             "The observations are not stacks of images along this axis.",
-            where="config key 'frame_stack_axis'",
-            got=f"{axis}, for {policy.observation_space}",
-            expected="an axis of a Box",
-            fix="leave it out for observations that are not stacked",
-        )
+            "config key 'frame_stack_axis'",
+            f"{axis}, for {policy.observation_space}",
+        ).expected("an axis of a Box", "leave it out for observations that are not stacked")
     return StackedFrames(shape[axis], axis)
 
 

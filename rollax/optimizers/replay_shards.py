@@ -138,12 +138,12 @@ class ReplayShards(ActorPool):
             raise wrong_value("replay shards", as_text(states), "a list of shards' states")
         if len(states) != self.count:
             raise CheckpointError(
-                "The checkpoint has a different number of replay shards.",
-                where="replay shards",
-                got=len(states),
-                expected=self.count,
-                fix="restore with the num_replay_shards and num_workers of the saved run; to continue with "
-                "others, pass its weights to a new trainer: new.set_weights(restored.get_weights())",
+                "The checkpoint has a different number of replay shards.", "replay shards", len(states)
+            ).expected(
+                self.count,
+                "restore with the num_replay_shards and num_workers of the saved run; to continue with others, pass "
+                "its weights to a "
+                "new trainer: new.set_weights(restored.get_weights())",
             )
         arguments = {index: (self._actors.put(state),) for index, state in enumerate(states, start=1)}
         self._call_every("check_state", arguments)

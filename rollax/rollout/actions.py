@@ -128,13 +128,9 @@ class BoxMap:
     def _checked(self, actions: Any) -> Any:
         array = actions if hasattr(actions, "__array_namespace__") else np.asarray(actions)
         if array.shape[1:] != self.box.shape or array.ndim == 0:
-            raise ShapeError(
-                "The actions have the wrong shape.",
-                where="a Box of the action space",
-                got=array.shape,
-                expected=("N", *self.box.shape),
-                fix="return one action per row, each with the shape of the space",
-            )
+            raise ShapeError.wrong_shape(
+                "The actions have", "a Box of the action space", array.shape, ("N", *self.box.shape)
+            ).fix("return one action per row, each with the shape of the space")
         return array
 
 
@@ -154,19 +150,16 @@ class ActionRanges:
         except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
             raise PolicyError(
                 "The actions do not have the structure of the action space.",
-                where=self._policy.label,
-                got=f"{type(error).__name__}: {text_of(error)}",
-                expected=str(self._policy.action_space),
-                fix="return (actions, state_outs, extra_fetches), one action per observation",
+                self._policy.label,
+                f"{type(error).__name__}: {text_of(error)}",
+            ).expected(
+                str(self._policy.action_space),
+                "return (actions, state_outs, extra_fetches), one action per observation",
             ) from error
         if outside is not None:
             row, got, leaf = outside
-            raise PolicyError(
-                "An action is not in the action space.",
-                where=f"{self._policy.label}, row {row}",
-                got=got,
-                expected=leaf,
-                fix="return integers within the action space, one per observation",
+            raise PolicyError.not_in_space("An action", f"{self._policy.label}, row {row}", got, leaf).fix(
+                "return integers within the action space, one per observation"
             )
 
     def _outside(self, actions: Tree) -> tuple[int, object, spaces.Space] | None:

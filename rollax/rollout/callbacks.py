@@ -101,12 +101,9 @@ def _check_hook(callbacks: Callbacks, name: str, where: str) -> None:
     if hook is None:
         known = [hook for hook, others in _OTHER_NAMES.items() if name in others]
         near = next(iter(known), None) or corrected(name, _HOOKS)
-        raise ConfigError(
-            "The callback is never called: its name is unknown.",
-            where=where,
-            got=name,
-            expected=", ".join(_HOOKS),
-            fix=f"rename it to {near or 'one of these'}; names of your own methods must not begin with on_",
+        raise ConfigError("The callback is never called: its name is unknown.", where, name).expected(
+            ", ".join(_HOOKS),
+            f"rename it to {near or 'one of these'}; names of your own methods must not begin with on_",
         )
     named = tuple(parameter for parameter in hook.parameters if parameter != "self")
     expected = f"def {name}(self, *, {', '.join(named)})"
@@ -134,10 +131,11 @@ def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any)
     if returned is not None and returned is not given:
         raise ConfigError(
             "The value that a callback returns has no effect.",
-            where=f"config key 'callbacks', class {type(callbacks).__name__}, method {method}",
-            got=type(returned).__name__,
-            expected="None",
-            fix="change the argument in place, as in `result['name'] = value`, `samples['rewards'] = values` or "
+            f"config key 'callbacks', class {type(callbacks).__name__}, method {method}",
+            type(returned).__name__,
+        ).expected(
+            "None",
+            "change the argument in place, as in `result['name'] = value`, `samples['rewards'] = values` or "
             "`episode.custom_metrics['name'] = number`, in a plain method without async and yield",
         )
 

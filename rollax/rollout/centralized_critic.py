@@ -51,10 +51,11 @@ class JointRows:
         if len(self._numbers) < 2:
             raise ConfigError(
                 "A centralized critic requires a list of the agents.",
-                where="config key 'centralized_critic'",
-                got=f"possible_agents: {list(self._numbers) or None}",
-                expected="a multi-agent environment whose `possible_agents` names two or more",
-                fix="set possible_agents in the environment, or leave centralized_critic out",
+                "config key 'centralized_critic'",
+                f"possible_agents: {list(self._numbers) or None}",
+            ).expected(
+                "an environment whose `possible_agents` names two or more",
+                "set possible_agents, or leave centralized_critic out",
             )
         parts = [spaces.Dict({"obs": obs, "actions": actions}) for obs, actions in self._kinds]
         other = spaces.Dict({"presence": spaces.Discrete(3), "parts": spaces.Tuple(parts)})
@@ -99,11 +100,9 @@ class JointRows:
             return np.array([self._numbers[agent] for agent in batch[SampleBatch.AGENT_ID].tolist()], np.int64)
         except KeyError as error:
             raise MultiAgentError(
-                "An agent is not declared by the environment.",
-                where="the inputs of the centralized critic",
-                got=error.args[0],
-                expected=f"one of possible_agents: {sorted(map(str, self._numbers))}",
-                fix="correct the agent's id, or add it to possible_agents",
+                "An agent is not declared by the environment.", "the inputs of the centralized critic", error.args[0]
+            ).expected(
+                f"one of possible_agents: {sorted(map(str, self._numbers))}", "correct the agent's id, or add it there"
             ) from None
 
     def _joint(self, table: _Table, rows: np.ndarray, own_obs: trees.Tree, ahead: int) -> trees.Tree:

@@ -313,11 +313,10 @@ class Episode(OtherNamesOfEpisode):
         else:
             where, got = "episode.custom_metrics", noted
         raise ConfigError(
-            "A custom metric is not a number.",
-            where=f"config key 'callbacks', {where}",
-            got=f"{got!r} ({type(got).__name__})",
-            expected="a dict with strings as keys and numbers as values",
-            fix="store numbers there; keep anything else in episode.user_data",
+            "A custom metric is not a number.", f"config key 'callbacks', {where}", f"{got!r} ({type(got).__name__})"
+        ).expected(
+            "a dict with strings as keys and numbers as values",
+            "store numbers there; keep anything else in episode.user_data",
         )
 
     def detach(self) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rollax.core.spaces import Path, at, leaves, walk
 from rollax.core.trees import Tree
-from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError, nearest
+from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError
 from rollax.models.features import NOT_FEATURES, ImageLayout
 
 State = dict[str, NDArray]
@@ -134,21 +134,13 @@ class MeanStdFilter:
         own = self._arrays(0)
         if state.keys() != own.keys():
             raise CheckpointError(
-                "The filter state is of a different filter or observation space.",
-                where="observation filter",
-                got=sorted(state),
-                expected=sorted(own),
-                fix="use the observation_filter, environment and spaces that it was saved with",
-            )
+                "The filter state is of a different filter or observation space.", "observation filter", sorted(state)
+            ).expected(sorted(own), "use the observation_filter, environment and spaces that it was saved with")
         for name, array in own.items():
             if np.shape(state[name]) != array.shape:
                 raise CheckpointError(
-                    "The filter state is of a different observation space.",
-                    where=name,
-                    got=f"shape {np.shape(state[name])}",
-                    expected=f"shape {array.shape}",
-                    fix="restore with the environment and spaces that it was saved with",
-                )
+                    "The filter state is of a different observation space.", name, f"shape {np.shape(state[name])}"
+                ).expected(f"shape {array.shape}", "restore with the environment and spaces that it was saved with")
 
 
 class NoFilter(MeanStdFilter):
@@ -277,11 +269,9 @@ def _check_moments(path: Path, mean: NDArray, squares: NDArray) -> None:
     if not math.isfinite(np.add.reduce(squares, axis=None)):
         raise EnvError(
             "The observations cannot be standardized: they or their squares are NaN or infinite.",
-            where="observation filter" + (f", {'/'.join(map(str, path))}" if path else ""),
-            got=f"mean {np.array2string(np.ravel(mean), threshold=10)}",
-            expected="finite observations",
-            fix="clip them in the environment",
-        )
+            "observation filter" + (f", {'/'.join(map(str, path))}" if path else ""),
+            f"mean {np.array2string(np.ravel(mean), threshold=10)}",
+        ).expected("finite observations", "clip them in the environment")
 
 
 def _added(
@@ -322,13 +312,7 @@ def make_filter(name: str, observation_space: spaces.Space) -> MeanStdFilter:
     """
     if name in FILTERS:
         return FILTERS[name](observation_space)
-    raise ConfigError(
-        "Unknown observation filter.",
-        where="observation_filter",
-        got=name,
-        expected=" or ".join(FILTERS),
-        fix=nearest(str(name), FILTERS),
-    )
+    raise ConfigError.unknown("observation filter", name, FILTERS, "observation_filter")
 
 
 def _leaf_name(path: Path) -> str:

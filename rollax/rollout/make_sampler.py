@@ -64,12 +64,8 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sample
     if (key := worker.config.recording_key) is not None:
         if not issubclass(sampler_class, RowSampler):
             raise ConfigError(
-                "The sampler does not write experience.",
-                where=f"config keys '{key}' and 'sampler'",
-                got=sampler_class.__name__,
-                expected="rollax's own sampler, or a subclass of it",
-                fix="leave one of the two keys out",
-            )
+                "The sampler does not write experience.", f"config keys '{key}' and 'sampler'", sampler_class.__name__
+            ).expected("rollax's own sampler, or a subclass of it", "leave one of the two keys out")
         sampler.recorder = worker.config.make_recorder(sampler, worker.worker_index)
     return sampler
 
@@ -95,12 +91,10 @@ def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -
         return on_request
     if others:
         raise ConfigError(
-            "The policy cannot act while it learns.",
-            where="config key 'sample_async'",
-            got=f"true, with {', '.join(others)}",
-            expected="policies whose class has acts_while_learning=True, as those of all algorithms of rollax",
-            fix="set acts_while_learning=True if other threads may call compute_actions during learn_on_batch, or "
-            "leave sample_async out",
+            "The policy cannot act while it learns.", "config key 'sample_async'", f"true, with {', '.join(others)}"
+        ).expected(
+            "policies whose class has acts_while_learning=True",
+            "set it if other threads may call compute_actions during learn_on_batch, or leave sample_async out",
         )
     most = MOST_WAITING_STEPS if worker.policies.accept_off_policy else worker.config.train_batch_size
     in_pool = worker.worker_index > 0
@@ -127,12 +121,8 @@ def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type
         return _compiled_sampler(worker, env, record=record) if worker.env.in_jax else RowSampler
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
-    raise ConfigError(
-        "The sampler is not a subclass of rollax.Sampler.",
-        where="config key 'sampler'",
-        got=given,
-        expected="a subclass of rollax.Sampler",
-        fix="derive it from rollax.Sampler, or leave the key out",
+    raise ConfigError.is_not("The sampler", "a subclass of rollax.Sampler", "config key 'sampler'", given).fix(
+        "derive it from rollax.Sampler, or leave the key out"
     )
 
 

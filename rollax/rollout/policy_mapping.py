@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from rollax.errors import ConfigError, PolicyError, text_of
+from rollax.errors import ConfigError, PolicyError
 
 _REPEATED_CALLS = 100
 
@@ -20,12 +20,9 @@ def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -
     if function is not None:
         return PolicyMapping(function, policy_ids)
     if len(policy_ids) > 1:
-        raise ConfigError(
-            "Several policies require a policy mapping.",
-            where="policy_mapping_fn",
-            got=None,
-            expected=f"a function from an agent id to one of {policy_ids}",
-            fix="pass policy_mapping_fn, such as lambda agent_id: ...",
+        raise ConfigError("Several policies require a policy mapping.", "policy_mapping_fn", None).expected(
+            f"a function from an agent id to one of {policy_ids}",
+            "pass policy_mapping_fn, such as lambda agent_id: ...",
         )
     return None
 
@@ -46,22 +43,14 @@ class PolicyMapping:
         try:
             policy_id = self._function(agent_id, episode) if self.takes_episode else self._function(agent_id)
         except Exception as error:
-            raise PolicyError(
-                f"The policy mapping raised {type(error).__name__}: {text_of(error)}",
-                where=f"policy_mapping_fn, agent {agent_id!r}",
-                got="the traceback above",
-                expected=f"one of {self.policy_ids}",
-                fix="correct policy_mapping_fn",
-            ) from error
+            raise PolicyError.raised(
+                "The policy mapping", error, f"policy_mapping_fn, agent {agent_id!r}", f"one of {self.policy_ids}"
+            ).fix("correct policy_mapping_fn") from error
         if isinstance(policy_id, str) and policy_id in self.policy_ids:
             return policy_id
         raise PolicyError(
-            "The policy mapping names an unknown policy.",
-            where=f"policy_mapping_fn, agent {agent_id!r}",
-            got=policy_id,
-            expected=f"one of {self.policy_ids}",
-            fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
-        )
+            "The policy mapping names an unknown policy.", f"policy_mapping_fn, agent {agent_id!r}", policy_id
+        ).expected(f"one of {self.policy_ids}", "correct policy_mapping_fn, or add the policy to multiagent.policies")
 
     def returned(self, agent_id: Hashable) -> list[str]:
         """What repeated calls without an episode return: more than one policy id if the function is random."""
@@ -90,10 +79,11 @@ def check_unchanged(before: Mapping[Hashable, str], now: Mapping[Hashable, str])
         if now[agent] != policy_id:
             raise PolicyError(
                 "The policy mapping changed, but the environment is sampled in compiled calls.",
-                where=f"policy_mapping_fn, agent {agent!r}",
-                got=f"{now[agent]!r}, and {policy_id!r} before",
-                expected="the same policy in every episode",
-                fix="let it take (agent_id, episode): it is then called in each episode, and sampling is step by step",
+                f"policy_mapping_fn, agent {agent!r}",
+                f"{now[agent]!r}, and {policy_id!r} before",
+            ).expected(
+                "the same policy in every episode",
+                "let it take (agent_id, episode): it is then called in each episode, step by step",
             )
 
 
@@ -122,8 +112,9 @@ def _no_mapping(function: Any, got: Any) -> ConfigError:
         "The policy mapping takes the wrong arguments."
         if callable(function)
         else "The policy mapping is not a function.",
-        where="policy_mapping_fn",
-        got=got,
-        expected="a function of (agent_id) or (agent_id, episode)",
-        fix="let it take one of these two, and bind the others: lambda agent_id: choose(agent_id, others)",
+        "policy_mapping_fn",
+        got,
+    ).expected(
+        "a function of (agent_id) or (agent_id, episode)",
+        "let it take one of these two, and bind others: lambda agent_id: choose(agent_id, others)",
     )

@@ -57,8 +57,7 @@ class PolicyRunner(OtherNamesOfRunner):
         self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
         self._takes_states = self.takes("state_batches")
-        own = not str(getattr(type(policy).compute_actions, "__module__", "")).startswith("rollax.")
-        self._ranges = ActionRanges(policy) if own else None
+        self._ranges = ActionRanges(policy)
         self.columns = policy.sampled_columns
         self.stores_more = True
         self.store(frozenset())
@@ -108,12 +107,14 @@ class PolicyRunner(OtherNamesOfRunner):
         if not self.accepts_off_policy:
             raise PolicyError(
                 "The policy learns only from its own actions, but got off-policy ones.",
-                where=self.policy.label,
-                got="an action that the environment has logged (log_action, off_policy_actions)",
-                expected="actions of this policy only",
-                fix="use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the "
-                "episode with training_enabled=False, or set accept_off_policy_actions=True to learn from them as if "
-                "they were its own",
+                self.policy.label,
+                "an action that the environment has logged (log_action, off_policy_actions)",
+            ).expected(
+                "actions of this policy only",
+                "use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the "
+                "episode with "
+                "training_enabled=False, or set accept_off_policy_actions=True to learn from them as if they were "
+                "its own",
             )
 
     def with_given_actions(
@@ -182,8 +183,6 @@ class PolicyRunner(OtherNamesOfRunner):
             actions = self._columns(actions)
         rows = trees.length(obs)
         self.check_actions(actions, rows)
-        if self._ranges is None:  # a built-in policy, whose columns have the right lengths
-            return actions, states, dict(fetches)
         self._ranges.check(actions)
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
@@ -280,12 +279,8 @@ class PolicyRunner(OtherNamesOfRunner):
         try:
             return spaces.stack(self.policy.action_space, actions)
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise PolicyError(
-                f"The list of actions cannot be stacked: {error}.",
-                where=self.policy.label,
-                got=actions,
-                expected=f"elements of {self.policy.action_space}",
-                fix="pass or return one element of the action space for each row",
+            raise PolicyError(f"The list of actions cannot be stacked: {error}.", self.policy.label, actions).expected(
+                f"elements of {self.policy.action_space}", "pass or return one element of the action space for each row"
             ) from error
 
     def check_actions(self, actions: trees.Tree, rows: int) -> None:
@@ -295,21 +290,13 @@ class PolicyRunner(OtherNamesOfRunner):
                 raise self._refuse("compute_actions returned the wrong number of actions.", leaf.shape, f"{rows} rows")
             if leaf.dtype.kind == "f" and np.count_nonzero(np.isfinite(leaf)) != leaf.size:
                 row = int(np.argwhere(~np.isfinite(leaf))[0][0])
-                raise NonFiniteError(
-                    "The action contains NaN or infinity.",
-                    where=f"policy {self.policy.name!r}, row {row} of {rows}",
-                    got=leaf[row],
-                    expected="finite numbers",
-                    fix="look for NaN in the weights and the observations",
-                )
+                raise NonFiniteError.not_finite(
+                    "The action", f"policy {self.policy.name!r}, row {row} of {rows}", leaf[row]
+                ).fix("look for NaN in the weights and the observations")
 
     def _refuse(self, what: str, got: Any, expected: str) -> PolicyError:
-        return PolicyError(
-            what,
-            where=self.policy.label,
-            got=got,
-            expected=expected,
-            fix="return (actions, state_outs, extra_fetches), one action per observation",
+        return PolicyError(what, self.policy.label, got).expected(
+            expected, "return (actions, state_outs, extra_fetches), one action per observation"
         )
 
 

@@ -78,12 +78,9 @@ def postprocess(
 def _checked(result: Any, policy: Policy, method: str) -> SampleBatch:
     if isinstance(result, SampleBatch):
         return result
-    raise PolicyError(
-        f"{method} of a policy has not returned a batch.",
-        where=f"{policy.label}: {method}",
-        got=result,
-        expected="the SampleBatch that it was given, with further columns",
-        fix=f"end it with: return super().{method}(...), or return the batch",
+    raise PolicyError(f"{method} of a policy has not returned a batch.", f"{policy.label}: {method}", result).expected(
+        "the SampleBatch that it was given, with further columns",
+        f"end it with: return super().{method}(...), or return the batch",
     )
 
 

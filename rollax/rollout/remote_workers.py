@@ -77,12 +77,10 @@ class RemoteWorkers(ActorPool):
         for handle in handles:
             if not hasattr(getattr(handle, "sample_fragment", None), "remote"):
                 raise ConfigError(
-                    "A remote worker is no Ray actor of a rollout worker.",
-                    where="remote_workers",
-                    got=type(handle).__name__,
-                    expected="a list of Ray actors",
-                    fix="make them by RolloutWorker.as_remote().remote(...), or leave remote_workers out: the local "
-                    "worker then samples",
+                    "A remote worker is no Ray actor of a rollout worker.", "remote_workers", type(handle).__name__
+                ).expected(
+                    "a list of Ray actors",
+                    "make them by RolloutWorker.as_remote().remote(...), or leave remote_workers out to sample here",
                 )
         if not handles:
             return cls(no_actors, 0)  # pyright: ignore[reportArgumentType]

@@ -71,10 +71,11 @@ class SamplingOnRequest:
         if self._ended:
             raise RollaxError(
                 "The worker has been stopped: its environments are closed.",
-                where=self._name,
-                got="a call that samples or plays episodes, after stop()",
-                expected="such calls before stop(); get_weights() and policies still work",
-                fix="call stop() last, or make a new worker",
+                self._name,
+                "a call that samples or plays episodes, after stop()",
+            ).expected(
+                "such calls before stop(); get_weights() and policies still work",
+                "call stop() last, or make a new worker",
             )
 
 

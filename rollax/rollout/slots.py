@@ -130,10 +130,8 @@ class SlotMemory:
         if shapes != expected:
             raise PolicyError(
                 "The states that compute_actions returned do not have the shapes of the initial state.",
-                where=self._runner.policy.label,
-                got=shapes,
-                expected=expected,
-                fix="return one array [N, ...] for each part of get_initial_state()",
-            )
+                self._runner.policy.label,
+                shapes,
+            ).expected(expected, "return one array [N, ...] for each part of get_initial_state()")
         for column, part in zip(columns, parts, strict=True):
             column[slots] = part

@@ -90,10 +90,10 @@ class Trajectories:
         if columns.keys() != self._given:
             raise PolicyError(
                 "The columns of a policy differ from those of its first rows.",
-                where="extra_fetches of compute_actions",
-                got=sorted(columns),
-                expected=sorted(self._given),
-                fix="return the same extra_fetches at every call, under names that no other column has",
+                "extra_fetches of compute_actions",
+                sorted(columns),
+            ).expected(
+                sorted(self._given), "return the same extra_fetches at every call, under names that no other column has"
             )
         for name, values in columns.items():
             column = rows[name]

@@ -56,12 +56,8 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: StepRecorder | 
 def check_count(num_episodes: Any, where: str, otherwise: str = "") -> None:
     """Raises ConfigError unless it is a positive whole number."""
     if not (is_whole(num_episodes) and num_episodes >= 1):
-        raise ConfigError(
-            "`num_episodes` is invalid.",
-            where=where,
-            got=num_episodes,
-            expected="a whole number, 1 or more",
-            fix=f"pass a number of episodes{otherwise}",
+        raise ConfigError("`num_episodes` is invalid.", where, num_episodes).expected(
+            "a whole number, 1 or more", f"pass a number of episodes{otherwise}"
         )
 
 
@@ -69,11 +65,8 @@ def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
     """As `play_episodes`, and writes these episodes with the sampler's recorder; ConfigError without one."""
     recorder = sampler.recorder
     if recorder is None:
-        raise ConfigError(
-            "There is no folder to write episodes into.",
-            where="config key 'output'",
-            expected="a folder",
-            fix="set output to a new folder",
+        raise ConfigError("There is no folder to write episodes into.", "config key 'output'").expected(
+            "a folder", "set output to a new folder"
         )
     try:
         return play_episodes(sampler, num_episodes, recorder)

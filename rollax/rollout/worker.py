@@ -145,12 +145,8 @@ class RolloutWorker:
             sampler = self.sampler
             if not sampler.record:
                 raise ConfigError(
-                    "This worker does not record trajectories.",
-                    where="RolloutWorker.sample()",
-                    got="record=False",
-                    expected="a worker made with record=True",
-                    fix="call evaluate(), or create a worker with record=True",
-                )
+                    "This worker does not record trajectories.", "RolloutWorker.sample()", "record=False"
+                ).expected("a worker made with record=True", "call evaluate(), or create a worker with record=True")
             fragments, env_steps = sampler.sample()
             while not fragments:  # no row has its reward and flags yet
                 fragments, more = sampler.sample()
@@ -330,10 +326,11 @@ class RolloutWorker:
         if not envs:
             raise EnvError(
                 "The environment has no single sub-environments, so the function would never be called.",
-                where=f"{self!r}, {getattr(self.env, 'name', type(self.env).__name__)}",
-                got="get_sub_environments() == []",
-                expected="the single environments",
-                fix="implement get_sub_environments(), or change worker.env itself (worker.env.env for a VectorEnv)",
+                f"{self!r}, {getattr(self.env, 'name', type(self.env).__name__)}",
+                "get_sub_environments() == []",
+            ).expected(
+                "the single environments",
+                "implement get_sub_environments(), or change worker.env itself (worker.env.env for a VectorEnv)",
             )
         return [function(env) for env in envs]
 
@@ -375,12 +372,8 @@ class RolloutWorker:
         return self.num_workers == 1 and not self.restarts
 
     def _does_not_sample(self) -> ConfigError:
-        return ConfigError(
-            "This worker does not sample: it has only policies.",
-            where=repr(self),
-            got="samples=False",
-            expected="a worker with an environment",
-            fix="use a remote worker, or set num_workers to 0",
+        return ConfigError("This worker does not sample: it has only policies.", repr(self), "samples=False").expected(
+            "a worker with an environment", "use a remote worker, or set num_workers to 0"
         )
 
 

@@ -64,12 +64,9 @@ class WorkerPolicies(dict[str, Policy]):
     def get_policy(self, policy_id: str) -> Policy:
         """The policy with that id; PolicyError for an unknown one."""
         if policy_id not in self:
-            raise PolicyError(
-                "Unknown policy.",
-                where="get_policy",
-                got=policy_id,
-                expected=f"one of {list(self)}",
-                fix="pass policy_id" if policy_id == DEFAULT_POLICY else "use an id of multiagent.policies",
+            raise PolicyError("Unknown policy.", "get_policy", policy_id).expected(
+                f"one of {list(self)}",
+                "pass policy_id" if policy_id == DEFAULT_POLICY else "use an id of multiagent.policies",
             )
         return self[policy_id]
 
@@ -121,11 +118,11 @@ class WorkerPolicies(dict[str, Policy]):
         if unknown or not isinstance(given, Mapping):
             raise PolicyError(
                 f"The {what} are not a dict by policy id.",
-                where=f"set_{what}",
-                got=f"the keys {unknown}" if unknown else type(given).__name__,
-                expected=f"policy id -> {what} of the policy, with ids from {list(self)}",
-                fix=f"pass what get_{what}() of a worker with these policies, such as trainer.worker, returned, or for "
-                f"one policy {{policy_id: its {what}}}",
+                f"set_{what}",
+                f"the keys {unknown}" if unknown else type(given).__name__,
+            ).expected(
+                f"policy id -> {what} of the policy, with ids from {list(self)}",
+                f"pass what get_{what}() of a worker with these policies returned, or {{policy_id: {what}}}",
             )
 
     def sync_filters(
@@ -163,13 +160,11 @@ def specs_of(given: PolicyClass | Mapping[str, Any]) -> dict[str, PolicySpec]:
     """Policy id -> spec, from one policy class or the `policies` of a config."""
     if isinstance(given, Mapping):
         if not given:
-            raise PolicyError(
-                "No policy is given.",
-                where="RolloutWorker(env_creator, policy_cls_or_specs)",
-                got=given,
-                expected="a policy class, or at least one policy id with its spec",
-                fix="pass {'default_policy': MyPolicy}, or MyPolicy itself",
-            )
+            raise PolicyError.missing(
+                "policy",
+                "RolloutWorker(env_creator, policy_cls_or_specs)",
+                "a policy class, or at least one policy id with its spec",
+            ).fix("pass {'default_policy': MyPolicy}, or MyPolicy itself")
         return {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in given.items()}
     return {DEFAULT_POLICY: PolicySpec.of(given, DEFAULT_POLICY)}
 
@@ -239,11 +234,9 @@ def make_policies(
     for number, (policy_id, spec) in enumerate(specs.items()):
         policy_class = spec.policy_class or default_policy_class
         if policy_class is None:
-            raise PolicyError(
-                "A policy has no class.",
-                where=f"policy {policy_id!r}",
-                expected="a Policy class in its spec",
-                fix="set a class in the spec: None means the algorithm's own policy, but there is no algorithm here",
+            raise PolicyError("A policy has no class.", f"policy {policy_id!r}").expected(
+                "a Policy class in its spec",
+                "set a class in the spec: None means the algorithm's own policy, but there is no algorithm here",
             )
         seed = _seed(config.seed, max(context.worker_index, 1) - 1, restarts, number)
         changes = {**spec.config, "seed": seed} if spec.config or seed != config.seed else {}
@@ -275,11 +268,11 @@ def _check_sequences(policies: Mapping[str, Policy]) -> None:
         if length != ModelConfig.model_fields["max_seq_len"].default:
             raise ConfigError(
                 "max_seq_len has no effect: no policy has a model with memory.",
-                where=f"config key 'model.max_seq_len', for policy {policy_id!r}",
-                got=length,
-                expected="a model with memory",
-                fix="set model.use_lstm=True or model.use_gru=True, give your own model a method initial_state, or "
-                "leave max_seq_len out",
+                f"config key 'model.max_seq_len', for policy {policy_id!r}",
+                length,
+            ).expected(
+                "a model with memory",
+                "set model.use_lstm or model.use_gru, give your own model initial_state, or leave max_seq_len out",
             )
 
 
@@ -306,12 +299,8 @@ def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_o
     check_space(space, f"policy {policy_id!r}, {kind}")
     assert space is not None
     if of_source is not None and not same_space(space, of_source):
-        raise PolicyError(
-            f"The policy's {kind} is not the environment's.",
-            where=f"policy {policy_id!r}",
-            got=space,
-            expected=of_source,
-            fix=f"leave {kind} out to take the environment's, or correct it",
+        raise PolicyError(f"The policy's {kind} is not the environment's.", f"policy {policy_id!r}", space).expected(
+            of_source, f"leave {kind} out to take the environment's, or correct it"
         )
     return space
 
@@ -344,28 +333,28 @@ def space_of_agents(
         if not agents:
             raise SpaceError(
                 f"No agent is known to use this policy, so it has no {kind}.",
-                where=f"policy {policy_id!r}, multiagent.policy_mapping_fn",
-                got=mapped or "not known before an episode runs: policy_mapping_fn reads it",
-                expected=f"an agent that is mapped to {policy_id!r}",
-                fix=f"return {policy_id!r} for an agent, or set the space: PolicySpec({kind}=...)",
+                f"policy {policy_id!r}, multiagent.policy_mapping_fn",
+                mapped or "not known before an episode runs: policy_mapping_fn reads it",
+            ).expected(
+                f"an agent that is mapped to {policy_id!r}",
+                f"return {policy_id!r} for an agent, or set the space: PolicySpec({kind}=...)",
             )
     for agent in agents:
         if agent not in spaces:
             raise SpaceError(
                 f"An agent has no {kind}.",
-                where=f"the environment's {kind}s, agent {agent!r} of policy {policy_id!r}",
-                got=f"spaces of {sorted(map(str, spaces))}",
-                expected="a space for every agent of possible_agents that the policy acts for",
-                fix=f"add the agent to {kind}s, or give the policy its spaces in multiagent.policies",
+                f"the environment's {kind}s, agent {agent!r} of policy {policy_id!r}",
+                f"spaces of {sorted(map(str, spaces))}",
+            ).expected(
+                "a space for every agent of the policy",
+                f"add the agent to {kind}s, or give the policy its spaces in multiagent.policies",
             )
         if not same_space(spaces[agent], spaces[agents[0]]):
             raise PolicyError(
                 f"The agents of one policy have different spaces, so no {kind} fits all.",
-                where=f"policy {policy_id!r}",
-                got=f"{agents[0]!r}: {spaces[agents[0]]}, {agent!r}: {spaces[agent]}",
-                expected="agents with equal spaces",
-                fix="map them to different policies in policy_mapping_fn",
-            )
+                f"policy {policy_id!r}",
+                f"{agents[0]!r}: {spaces[agents[0]]}, {agent!r}: {spaces[agent]}",
+            ).expected("agents with equal spaces", "map them to different policies in policy_mapping_fn")
     return spaces[agents[0]]
 
 

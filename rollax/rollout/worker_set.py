@@ -156,10 +156,6 @@ def worker_arguments(config: TrainerConfig, policy_class: PolicyClass) -> dict[s
 
 
 def _no_env(context: EnvContext) -> Any:
-    raise ConfigError(
-        "No environment is given.",
-        where="config key 'env'",
-        got=None,
-        expected="a Gymnasium id, a registered name, a class, or a creator function",
-        fix="set env (--env): learning from recorded data does not require one, but evaluation does",
-    )
+    raise ConfigError.missing(
+        "environment", "config key 'env'", "a Gymnasium id, a registered name, a class, or a creator function"
+    ).fix("set env (--env): learning from recorded data does not require one, but evaluation does")

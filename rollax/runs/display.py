@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rollax.core.atomic_files import absolute
 from rollax.core.importing import current_folder
-from rollax.errors import ConfigError, RollaxError, nearest
+from rollax.errors import ConfigError, RollaxError
 from rollax.runs.results import number_in
 
 if TYPE_CHECKING:
@@ -194,13 +194,7 @@ def where_time_went(result: Mapping[str, Any]) -> str:
 def make_display(title: str, progress: ProgressMode) -> Display:
     """Returns the display of this mode; "auto" depends on the standard output."""
     if progress not in get_args(ProgressMode):
-        raise ConfigError(
-            "Unknown progress display.",
-            where="fit(progress=...)",
-            got=progress,
-            expected=f"one of {', '.join(map(repr, get_args(ProgressMode)))}",
-            fix=nearest(str(progress), get_args(ProgressMode)),
-        )
+        raise ConfigError.unknown("progress display", progress, get_args(ProgressMode), "fit(progress=...)")
     if progress == "none":
         return Display()
     if progress == "auto":

@@ -116,11 +116,13 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
     if "evaluation_reward_mean" in conditions and not trainer.can_evaluate:
         raise ConfigError(
             "There is no environment to evaluate in.",
-            where="fit(stop=...): evaluation_reward_mean",
-            got=f"env={trainer.config.env!r}",
-            expected="an environment that can be stepped",
-            fix="set env, or for a policy server evaluation_config={'env': ...}; or stop by timesteps_total, "
-            "training_iteration or time_total_s",
+            "fit(stop=...): evaluation_reward_mean",
+            f"env={trainer.config.env!r}",
+        ).expected(
+            "an environment that can be stepped",
+            "set env, or for a policy server evaluation_config={'env': ...}; or stop by timesteps_total, "
+            "training_iteration or "
+            "time_total_s",
         )
     for name, now in (
         ("timesteps_total", trainer.optimizer.steps),
@@ -130,10 +132,11 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
         if now >= conditions.get(name, math.inf):
             raise ConfigError(
                 "The limit is already reached before training begins.",
-                where=f"fit(stop=...): {name}",
-                got=f"{conditions[name]:.10g}, and the trainer is at {now:.10g}",
-                expected=f"more than {now:.10g}: limits are totals, which include the run so far",
-                fix=f"raise it; to continue for as much again: {now + conditions[name]:.10g}",
+                f"fit(stop=...): {name}",
+                f"{conditions[name]:.10g}, and the trainer is at {now:.10g}",
+            ).expected(
+                f"more than {now:.10g}: limits are totals, which include the run so far",
+                f"raise it; to continue for as much again: {now + conditions[name]:.10g}",
             )
     return conditions
 
@@ -144,22 +147,15 @@ def _check_checkpoints(out: str | Path | None, checkpoint_frequency: int, keep_c
     if out is None and (checkpoint_frequency or keep_checkpoints):
         raise ConfigError(
             "Checkpoints require a run folder to write them into.",
-            where="fit(out=...)",
-            got=f"None, with checkpoint_frequency={checkpoint_frequency}, keep_checkpoints={keep_checkpoints}",
-            expected="a folder, new or empty",
-            fix="set out, or leave checkpoint_frequency and keep_checkpoints out",
-        )
+            "fit(out=...)",
+            f"None, with checkpoint_frequency={checkpoint_frequency}, keep_checkpoints={keep_checkpoints}",
+        ).expected("a folder, new or empty", "set out, or leave checkpoint_frequency and keep_checkpoints out")
 
 
 def _check_at_least(lowest: int, **given: int | None) -> None:
     for name, value in given.items():
         if value is not None and not (is_whole(value) and value >= lowest):
-            raise ConfigError(
-                f"{name} is out of range.",
-                where=f"fit({name}=...)",
-                got=value,
-                expected=f"an integer of at least {lowest}",
-            )
+            raise ConfigError.out_of_range(name, f"fit({name}=...)", value, f"an integer of at least {lowest}")
 
 
 def _run_folder(

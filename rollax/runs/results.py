@@ -60,12 +60,8 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
     path = run / RESULTS_NAME if run.is_dir() else run
     results, unread = read_lines(path)
     if not results:
-        raise RollaxError(
-            "The run has no results yet.",
-            where=str(path),
-            got=f"{unread} unreadable lines",
-            expected="one JSON object per line",
-            fix="wait for the end of its first iteration, or name another run",
+        raise RollaxError("The run has no results yet.", str(path), f"{unread} unreadable lines").expected(
+            "one JSON object per line", "wait for the end of its first iteration, or name another run"
         )
     return results, unread
 
@@ -75,12 +71,8 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     try:
         lines = read_regular(path, _MOST_BYTES).decode("utf-8", errors="replace").split("\n")
     except OSError as error:
-        raise RollaxError(
-            "The results cannot be read.",
-            where=str(path),
-            got=error.strerror,
-            expected=f"a run folder with a {RESULTS_NAME}",
-            fix="check the path and the permissions",
+        raise RollaxError("The results cannot be read.", str(path), error.strerror).expected(
+            f"a run folder with a {RESULTS_NAME}", "check the path and the permissions"
         ) from error
     results: list[dict[str, Any]] = []
     unread = 0

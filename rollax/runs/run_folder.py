@@ -179,12 +179,8 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
             more = f"; its best model is in {best}"
         else:
             found, more = "contains a run that has saved nothing", ", or remove it"
-    raise ConfigError(
-        f"The folder {found}.",
-        where=where,
-        got=str(path),
-        expected="a new folder, or an empty one",
-        fix=f"choose another folder{more}",
+    raise ConfigError(f"The folder {found}.", where, str(path)).expected(
+        "a new folder, or an empty one", f"choose another folder{more}"
     )
 
 

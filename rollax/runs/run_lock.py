@@ -56,11 +56,8 @@ class RunLock:
             with suppress(OSError):  # such as a full disk: it is only for the message of others
                 _describe(self._descriptor)
         except OSError as error:
-            raise ConfigError(
-                "The run folder cannot be created or written to.",
-                where=str(folder),
-                got=str(error),
-                fix="choose a folder that you may write to",
+            raise ConfigError("The run folder cannot be created or written to.", str(folder), str(error)).fix(
+                "choose a folder that you may write to"
             ) from error
 
     def __enter__(self) -> RunLock:
@@ -110,11 +107,9 @@ def _lock(descriptor: int, kind: int, folder: Path, where: str) -> None:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ConfigError(
-            "Another run writes into the folder.",
-            where=where,
-            got=f"{folder}, used by {_owner(descriptor)}",
-            expected="a folder that no other process writes to",
-            fix="choose another folder, or wait until that process has ended",
+            "Another run writes into the folder.", where, f"{folder}, used by {_owner(descriptor)}"
+        ).expected(
+            "a folder that no other process writes to", "choose another folder, or wait until that process has ended"
         ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:

@@ -50,12 +50,8 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
             what, expected = "A stop condition is not a number.", "a finite number"
             raise ConfigError(what, where=place, got=f"{value!r} ({type(value).__name__})", expected=expected, fix=fix)
         if name in _LIMITS and value <= 0:
-            raise ConfigError(
-                "The limit is already reached before training begins.",
-                where=place,
-                got=value,
-                expected="more than 0",
-                fix="raise it, or use `rollax evaluate` to play without training",
+            raise ConfigError("The limit is already reached before training begins.", place, value).expected(
+                "more than 0", "raise it, or use `rollax evaluate` to play without training"
             )
     return given
 

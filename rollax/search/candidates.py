@@ -262,11 +262,10 @@ class CandidatePlayer:
             progress = self._progress
             where += f", direction {progress.tasks[task].index} of generation {progress.request.generation}"
         return NonFiniteError(
-            "The model's outputs are not finite: no action can be chosen.",
-            where=where,
-            got="NaN or infinity",
-            expected="finite outputs",
-            fix="lower lr and noise_stdev, or standardize the observations (observation_filter='MeanStdFilter'); an "
+            "The model's outputs are not finite: no action can be chosen.", where, "NaN or infinity"
+        ).expected(
+            "finite outputs",
+            "lower lr and noise_stdev, or standardize the observations (observation_filter='MeanStdFilter'); an "
             "infinite observation gives such outputs too",
         )
 
@@ -300,29 +299,29 @@ def _check(env: BaseEnv, runner: PolicyRunner) -> None:
     if not isinstance(runner.policy, SearchedPolicy):
         raise PolicyError(
             "The policy does not support parameter search.",
-            where=f"policy {runner.policy.name!r}",
-            got=type(runner.policy).__name__,
-            expected="a SearchedPolicy, as in ES and ARS",
-            fix="leave the class out of the policy's spec, or derive it from SearchedPolicy",
+            f"policy {runner.policy.name!r}",
+            type(runner.policy).__name__,
+        ).expected(
+            "a SearchedPolicy, as in ES and ARS",
+            "leave the class out of the policy's spec, or derive it from SearchedPolicy",
         )
     if env.possible_agents is not None or env.action_space is None:
         raise _several_agents(env)
     if not env.seeds_every_episode:
         raise EnvError(
             "The environment cannot start each episode from a given seed.",
-            where=getattr(env, "name", type(env).__name__),
-            got=type(env).__name__,
-            expected="single environments, a rollax VectorEnv, or a SyncVectorEnv or AsyncVectorEnv with "
+            getattr(env, "name", type(env).__name__),
+            type(env).__name__,
+        ).expected(
+            "single environments, a rollax VectorEnv, or a SyncVectorEnv or AsyncVectorEnv with "
             "autoreset_mode=AutoresetMode.DISABLED",
-            fix="pass a single environment; rollax steps num_envs_per_worker copies of it together",
+            "pass a single environment; rollax steps num_envs_per_worker copies of it together",
         )
 
 
 def _several_agents(env: BaseEnv) -> EnvError:
     return EnvError(
         "The algorithm supports only one agent, but the environment has several.",
-        where=getattr(env, "name", type(env).__name__),
-        got="an environment with several agents",
-        expected="one agent",
-        fix="use PPO, IMPALA or DQN for several agents",
-    )
+        getattr(env, "name", type(env).__name__),
+        "an environment with several agents",
+    ).expected("one agent", "use PPO, IMPALA or DQN for several agents")

@@ -170,19 +170,13 @@ def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlaye
     if type(sampler) not in (RowSampler, CompiledSampler):
         raise ConfigError(
             "The sampler has no effect: candidates are played by a loop of their own.",
-            where="config key 'sampler'",
-            got=type(sampler).__name__,
-            expected="the default, or RowSampler for environments in JAX that are to be stepped one by one",
-            fix="leave sampler out",
+            "config key 'sampler'",
+            type(sampler).__name__,
+        ).expected(
+            "the default, or RowSampler for environments in JAX that are to be stepped one by one", "leave sampler out"
         )
     if len(sampler.runners) > 1:
-        raise PolicyError(
-            "The algorithm trains only one policy, but several are given.",
-            where="config key 'multiagent.policies'",
-            got=list(sampler.runners),
-            expected="one policy",
-            fix="use PPO, IMPALA or DQN for several policies",
-        )
+        raise PolicyError.one_policy_only("config key 'multiagent.policies'", sampler.runners)
     (runner,) = sampler.runners.values()
     player_class = CompiledCandidates if isinstance(sampler, CompiledSampler) else CandidatePlayer
     return player_class(sampler, runner, worker_index)

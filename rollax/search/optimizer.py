@@ -47,29 +47,23 @@ class SearchOptimizer(Optimizer):
     def _set_up(self) -> None:
         super()._set_up()
         if self.config.multiagent.policies:
-            raise ConfigError(
-                "The algorithm trains only one policy, but several are given.",
-                where="config key 'multiagent.policies'",
-                got=list(self.config.multiagent.policies),
-                expected="one agent with one policy",
-                fix="leave multiagent out, or use PPO, IMPALA or DQN",
-            )
+            raise ConfigError.one_policy_only("config key 'multiagent.policies'", self.config.multiagent.policies)
         if (key := self.config.recording_key) is not None:
             raise ConfigError(
-                "The episodes of candidates cannot be written.",
-                where=f"config key '{key}'",
-                got=getattr(self.config, key),
-                expected="None for this algorithm",
-                fix=f"leave {key} out, and write episodes of the trained policy with trainer.record(...)",
+                "The episodes of candidates cannot be written.", f"config key '{key}'", getattr(self.config, key)
+            ).expected(
+                "None for this algorithm",
+                f"leave {key} out, and write episodes of the trained policy with trainer.record(...)",
             )
         ((self._policy_id, policy),) = self.policies.items() or [("", None)]
         if not isinstance(policy, SearchedPolicy):
             raise PolicyError(
                 "The policy does not support parameter search, or is not trained.",
-                where="config key 'multiagent'",
-                got=type(policy).__name__,
-                expected="a SearchedPolicy that is trained",
-                fix="leave multiagent out, or derive the policy's class from SearchedPolicy",
+                "config key 'multiagent'",
+                type(policy).__name__,
+            ).expected(
+                "a SearchedPolicy that is trained",
+                "leave multiagent out, or derive the policy's class from SearchedPolicy",
             )
         if self.config.noise_size is not None:
             log.warning("noise_size has no effect: directions are generated, there is no table of noise.")

@@ -93,7 +93,7 @@ def test_a_table(made) -> None:
     ("options", "expected"),
     [
         (["--methods", "wiss"], "did you mean 'wis'?"),
-        (["--behaviour", "guessed"], "logged or fitted"),
+        (["--behaviour", "guessed"], "logged, fitted"),
         (["--data-policy-id", "other"], "The data set has no trajectories of this policy"),
     ],
 )

@@ -100,7 +100,7 @@ def test_which_display(monkeypatch):
     assert type(make_display("", "none")) is Display
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert type(make_display("", "auto")) is NotebookDisplay
-    with pytest.raises(ConfigError, match="'auto', 'lines', 'none'"):
+    with pytest.raises(ConfigError, match="auto, lines, none"):
         make_display("", "bar")  # type: ignore[arg-type]
 
 
