@@ -51,11 +51,11 @@ class CallGuard:
         if self.stopped:
             raise RollaxError(
                 f"{method} was called after stop().",
-                where=f"{self._owner}.{method}",
-                got="a stopped trainer: its environments and processes are closed",
-                expected="such calls before stop(), or inside of the `with` block; a stopped trainer acts, and save() "
-                "works",
-                fix="set result['done'] = True in a callback to end fit(); continue with another trainer, "
+                f"{self._owner}.{method}",
+                "a stopped trainer, whose environments and processes are closed",
+            ).expected(
+                "such calls before stop(), or inside of the `with` block; a stopped trainer acts, and save() works",
+                "set result['done'] = True in a callback to end fit(); continue with another trainer, "
                 f"{self._owner}.from_checkpoint(trainer.save(folder))",
             )
         here = threading.get_ident()
@@ -63,11 +63,9 @@ class CallGuard:
             if running in inside and (thread == here or running in (TRAIN, ITERATION)):
                 raise RollaxError(
                     f"{method} was called inside of {running}.",
-                    where=f"{self._owner}.{method}, in a callback or another thread",
-                    got=f"{running}, which is running",
-                    expected=f"a call after {running} has ended",
-                    fix=_IN_LOOP if method in (TRAIN, "fit()") else _BETWEEN,
-                )
+                    f"{self._owner}.{method}, in a callback or another thread",
+                    f"{running}, which is running",
+                ).expected(f"a call after {running} has ended", _IN_LOOP if method in (TRAIN, "fit()") else _BETWEEN)
 
 
 def non_reentrant(method: Method) -> Method:

@@ -123,10 +123,11 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
             if array.dtype.kind == "f" and not all_finite(array):
                 raise NonFiniteError(
                     "The policy has numbers that are not finite, so it is not saved.",
-                    where=f"{path}, policy {policy_id!r}, {part}, {name}",
-                    got=array[~np.isfinite(array)].flat[0],
-                    expected="finite numbers",
-                    fix="restore the last checkpoint, and lower lr or set grad_clip; or find the code that set them",
+                    f"{path}, policy {policy_id!r}, {part}, {name}",
+                    array[~np.isfinite(array)].flat[0],
+                ).expected(
+                    "finite numbers",
+                    "restore the last checkpoint, and lower lr or set grad_clip; or find the code that set them",
                 )
 
 
@@ -134,12 +135,8 @@ def checked_path(path: Any, where: str) -> Path:
     """The path of a checkpoint as a `Path`; CheckpointError for another object."""
     if isinstance(path, str | os.PathLike):
         return Path(path)
-    raise CheckpointError(
-        "This is not the path of a checkpoint.",
-        where=where,
-        got=path,
-        expected="the path of a folder",
-        fix="pass what trainer.save('checkpoints') returns, or trainer.fit(...).checkpoint",
+    raise CheckpointError("This is not the path of a checkpoint.", where, path).expected(
+        "the path of a folder", "pass what trainer.save('checkpoints') returns, or trainer.fit(...).checkpoint"
     )
 
 
@@ -156,11 +153,10 @@ def read(path: Path) -> dict[str, Any]:
             f"{'an earlier state of ' if saved_by == __version__ else ''}rollax {saved_by or 'of unknown version'}"
         )
         raise CheckpointError(
-            "The checkpoint has an older format.",
-            where=path,
-            got=f"format {found}, saved by {version}",
-            expected=f"format {FORMAT}, of rollax {__version__}",
-            fix="open it with the rollax that saved it, or train again: formats are not converted",
+            "The checkpoint has an older format.", path, f"format {found}, saved by {version}"
+        ).expected(
+            f"format {FORMAT}, of rollax {__version__}",
+            "open it with the rollax that saved it, or train again: formats are not converted",
         )
     if missing := _FILES - files.keys():
         raise wrong_value(
@@ -188,12 +184,11 @@ def read(path: Path) -> dict[str, Any]:
 def _pickled(path: Path) -> CheckpointError:
     """Returns the error for a file of `torch.save`."""
     return CheckpointError(
-        "Files of PyTorch are not read: they are pickles, which may run code.",
-        where=str(path),
-        got=path.suffix,
-        expected="a checkpoint folder of rollax",
+        "Files of PyTorch are not read: they are pickles, which may run code.", str(path), path.suffix
+    ).expected(
+        "a checkpoint folder of rollax",
         # The model takes tied weights under all of their names; set_weights also sets the target parameters.
-        fix="if you trust the file, load it as the state dict of a TorchPolicy's model: "
+        "if you trust the file, load it as the state dict of a TorchPolicy's model: "
         f"`policy.model.load_state_dict(torch.load({str(path)!r}, weights_only=True)); "
         "policy.set_weights(policy.get_weights())`",
     )
@@ -269,12 +264,11 @@ def taking_over(path: str | Path) -> Iterator[None]:
     except RollaxError:
         raise
     except Exception as error:
-        raise CheckpointError(
+        raise CheckpointError.damaged(
+            f"{path}, {_innermost(error)}",
+            f"{type(error).__name__}: {text_of(error)}",
+            "the state as it was saved",
             "The saved state cannot be restored.",
-            where=f"{path}, {_innermost(error)}",
-            got=f"{type(error).__name__}: {text_of(error)}",
-            expected="the state as it was saved",
-            fix="use an older checkpoint or another copy",
         ) from error
 
 
@@ -293,12 +287,8 @@ def trainer_class_of(
         raise untrusted(path, code, fix)
     if not isinstance(code, type) or _TRAINER[0] not in map(path_of, code.__mro__):
         raise CheckpointError(
-            "The class that the checkpoint names is not a trainer class.",
-            where=f"{path}: trainer_class",
-            got=named,
-            expected="the path of a subclass of rollax.Trainer",
-            fix="use a checkpoint that a trainer has saved",
-        )
+            "The class that the checkpoint names is not a trainer class.", f"{path}: trainer_class", named
+        ).expected("the path of a subclass of rollax.Trainer", "use a checkpoint that a trainer has saved")
     return code
 
 
@@ -312,13 +302,12 @@ def refuse_untrusted(
         raise untrusted(path, missing[0], f"pass {arguments_for(missing)}")
     cluster = None if trust_code else cluster_in({name: part for name, part in values.items() if name not in given})
     if cluster is not None:
-        raise CheckpointError(
-            "The checkpoint names a Ray cluster, which is not joined without trust in the file.",
-            where=f"{path}: config key '{cluster[0]}'",
-            got=cluster[1],
-            expected="the address from the caller, or trust_code=True",
-            fix=f"pass {cluster[0].partition('.')[0]}=..., without that address for no such cluster; or "
-            "trust_code=True (--trust-code) if you trust where the checkpoint comes from",
+        raise CheckpointError.untrusted(
+            "The checkpoint names a Ray cluster, which is not joined",
+            f"{path}: config key '{cluster[0]}'",
+            cluster[1],
+            "the address from the caller",
+            f"pass {cluster[0].partition('.')[0]}=..., without that address for no such cluster",
         )
 
 
@@ -327,13 +316,12 @@ def _refuse_untrusted_folders(
 ) -> None:
     for key, without in folders.items():
         if config.get(key) is not None and key not in given:
-            raise CheckpointError(
-                "The checkpoint names a folder, into which nothing is written without trust in the file.",
-                where=f"{path}: config key '{key}'",
-                got=config[key],
-                expected="the folder from the caller, or trust_code=True",
-                fix=f"pass {key}=..., {without}; or trust_code=True (--trust-code) if you trust where the checkpoint "
-                "comes from",
+            raise CheckpointError.untrusted(
+                "The checkpoint names a folder, into which nothing is written",
+                f"{path}: config key '{key}'",
+                config[key],
+                "the folder from the caller",
+                f"pass {key}=..., {without}",
             )
 
 
@@ -357,12 +345,8 @@ def check_same(
     """Raises CheckpointError unless the checkpoint was saved with the trainer's value."""
     if not same(got, expected):
         raise CheckpointError(
-            f"The checkpoint was saved with a different {what} than that of this trainer.",
-            where=str(path),
-            got=got,
-            expected=expected,
-            fix=fix,
-        )
+            f"The checkpoint was saved with a different {what} than that of this trainer.", str(path), got
+        ).expected(expected, fix)
 
 
 def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:

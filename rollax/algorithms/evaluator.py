@@ -32,10 +32,11 @@ class Evaluator:
         if trainer.config.evaluation_interval is not None and trainer.config.env is not None and not self.plays:
             raise ConfigError(
                 "The environment cannot be evaluated: others play its episodes.",
-                where="config key 'evaluation_interval'",
-                got=f"{trainer.config.evaluation_interval}, with env={trainer.config.env!r}",
-                expected="an environment that can be stepped",
-                fix="set evaluation_config={'env': ..., 'env_config': {}}, or leave evaluation_interval out",
+                "config key 'evaluation_interval'",
+                f"{trainer.config.evaluation_interval}, with env={trainer.config.env!r}",
+            ).expected(
+                "an environment that can be stepped",
+                "set evaluation_config={'env': ..., 'env_config': {}}, or leave evaluation_interval out",
             )
         self._estimates = None if isinstance(trainer.optimizer, NullOptimizer) else trainer.config.estimates(trainer)
         self._worker: RolloutWorker | None = None  # made at the first evaluation

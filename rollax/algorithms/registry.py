@@ -44,12 +44,8 @@ def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
     if path is None:
         near = corrected(name, ALGORITHMS)
         own = "use one of these, or your own trainer's class itself (on the command line --run=module:Class)"
-        raise ConfigError(
-            "Unknown algorithm.",
-            where=where,
-            got=name,
-            expected=f"one of {', '.join(ALGORITHMS)}",
-            fix=own if near is None else f"did you mean '{near}'?",
+        raise ConfigError("Unknown algorithm.", where, name).expected(
+            f"one of {', '.join(ALGORITHMS)}", own if near is None else f"did you mean '{near}'?"
         )
     module_name, _, class_name = path.partition(":")
     return getattr(importlib.import_module(module_name), class_name)
@@ -76,28 +72,28 @@ def refuse_incomplete(trainer_class: type[Trainer]) -> None:
     if missing := [name for name in needed if not hasattr(trainer_class, name)]:
         raise ConfigError(
             "The trainer class is abstract: it lacks class attributes.",
-            where=f"class {trainer_class.__name__}",
-            got=f"no {', no '.join(missing)}",
-            expected=f"{', '.join(needed[:-1])} and {needed[-1]}",
-            fix="set them in the class, or inherit from the trainer of a similar algorithm, such as PPOTrainer",
+            f"class {trainer_class.__name__}",
+            f"no {', no '.join(missing)}",
+        ).expected(
+            f"{', '.join(needed[:-1])} and {needed[-1]}",
+            "set them in the class, or inherit from the trainer of a similar algorithm, such as PPOTrainer",
         )
     config_class: Any = trainer_class.config_class
     if not (isinstance(config_class, type) and issubclass(config_class, TrainerConfig)):
         raise ConfigError(
             "The config class of the trainer lacks the common keys.",
-            where=f"class {trainer_class.__name__}: config_class",
-            got=config_class,
-            expected="a subclass of TrainerConfig",
-            fix="derive it from TrainerConfig too: class OwnConfig(StateValueFields, TrainerConfig)",
+            f"class {trainer_class.__name__}: config_class",
+            config_class,
+        ).expected(
+            "a subclass of TrainerConfig",
+            "derive it from TrainerConfig too: class OwnConfig(StateValueFields, TrainerConfig)",
         )
     if not isinstance(trainer_class.name, str):
         raise ConfigError(
             "The name of the trainer class is not a string.",
-            where=f"class {trainer_class.__name__}: name",
-            got=trainer_class.name,
-            expected="the name of the algorithm",
-            fix="set a string, or leave it out: its default is the name of the class",
-        )
+            f"class {trainer_class.__name__}: name",
+            trainer_class.name,
+        ).expected("the name of the algorithm", "set a string, or leave it out: its default is the name of the class")
 
 
 def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, Any]) -> None:
@@ -128,9 +124,8 @@ def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:
     own = next((found.__name__ for found in trainers if found.config_class is type(config)), None)
     given, taken = type(config).__name__, trainer_class.config_class.__name__
     raise ConfigError(
-        "The config belongs to a different algorithm.",
-        where=f"{trainer_class.__name__}(config=...)",
-        got=given,
-        expected=f"a {taken}, or a dict of its keys",
-        fix=f"use {own or f'a trainer whose config_class is {given}'}, or pass a {taken}",
+        "The config belongs to a different algorithm.", f"{trainer_class.__name__}(config=...)", given
+    ).expected(
+        f"a {taken}, or a dict of its keys",
+        f"use {own or f'a trainer whose config_class is {given}'}, or pass a {taken}",
     )

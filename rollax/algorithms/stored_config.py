@@ -83,10 +83,11 @@ def refuse_of_learning(
     if (explore := changes.get("explore", config.explore)) != config.explore:
         raise ConfigError(
             "explore has no effect here: evaluate() has that of evaluation_config, and record() an argument.",
-            where=f"{where}, config key 'explore'",
-            got=explore,
-            expected=f"{config.explore!r}, as in the checkpoint, or no such key",
-            fix="pass evaluation_config={'explore': True} to explore in evaluations, which are greedy otherwise",
+            f"{where}, config key 'explore'",
+            explore,
+        ).expected(
+            f"{config.explore!r}, as in the checkpoint, or no such key",
+            "pass evaluation_config={'explore': True} to explore in evaluations, which are greedy otherwise",
         )
 
 

@@ -101,11 +101,8 @@ class Trainer(OtherNamesOfTrainer):
 
     @config.setter
     def config(self, value: Any) -> None:
-        raise ConfigError(
-            "The config of a trainer cannot be replaced.",
-            where=f"{type(self).__name__}.config",
-            got=value,
-            fix=f"create {type(self).__name__}(config=trainer.config.changed(...)), and restore a checkpoint into it",
+        raise ConfigError("The config of a trainer cannot be replaced.", f"{type(self).__name__}.config", value).fix(
+            f"create {type(self).__name__}(config=trainer.config.changed(...)), and restore a checkpoint into it"
         )
 
     @property

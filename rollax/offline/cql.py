@@ -77,11 +77,9 @@ class CQL(SAC):
         if isinstance(self.action_space, spaces.Discrete):
             raise SpaceError(
                 "CQL requires continuous actions, but the action space is discrete.",
-                where=f"action_space of {type(self).__name__}",
-                got=self.action_space,
-                expected="a Box of floats with finite bounds",
-                fix="use DiscreteCQL",
-            )
+                f"action_space of {type(self).__name__}",
+                self.action_space,
+            ).expected("a Box of floats with finite bounds", "use DiscreteCQL")
         super().check_spaces()
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:

@@ -77,10 +77,11 @@ def with_spaces_of_data(config: Config) -> Config:
     if config.evaluation_interval is not None and not getattr(config, "off_policy_estimation_methods", ()):
         raise ConfigError(
             "There is no environment to evaluate in.",
-            where="config keys 'evaluation_interval' and 'env'",
-            got=f"evaluation_interval={config.evaluation_interval}, env=None",
-            expected="an environment, or estimates from recorded data",
-            fix="set env, or off_policy_estimation_methods, or leave evaluation_interval out",
+            "config keys 'evaluation_interval' and 'env'",
+            f"evaluation_interval={config.evaluation_interval}, env=None",
+        ).expected(
+            "an environment, or estimates from recorded data",
+            "set env, or off_policy_estimation_methods, or leave evaluation_interval out",
         )
     return _with_spaces(config)
 
@@ -101,19 +102,18 @@ def _with_spaces(config: Any) -> Any:
         if not known:
             raise ConfigError(
                 "The spaces are not known: there is no environment, and the data does not contain them.",
-                where=f"config keys {', '.join(map(repr, ['env', *missing]))}",
-                got=f"recorded data without {' and '.join(missing)}",
-                expected=" and ".join(missing),
-                fix=f"set env, or {' and '.join(missing)}",
-            )
+                f"config keys {', '.join(map(repr, ['env', *missing]))}",
+                f"recorded data without {' and '.join(missing)}",
+            ).expected(" and ".join(missing), f"set env, or {' and '.join(missing)}")
         spaces = {kind: recorded[kind][known[0]] for kind in missing}
         if any(not same_space(recorded[kind][one], spaces[kind]) for one in known for kind in missing):
             raise ConfigError(
                 "The data is from several policies with different spaces, but one policy would learn from all of it.",
-                where="config key 'multiagent'",
-                got=f"data from the policies {known}",
-                expected="policies with spaces of their own",
-                fix=f"set policies and policy_mapping_fn in multiagent, or set {' and '.join(missing)}",
+                "config key 'multiagent'",
+                f"data from the policies {known}",
+            ).expected(
+                "policies with spaces of their own",
+                f"set policies and policy_mapping_fn in multiagent, or set {' and '.join(missing)}",
             )
         return config.changed(**spaces)
     policies = {}
@@ -122,10 +122,10 @@ def _with_spaces(config: Any) -> Any:
         if unknown:
             raise ConfigError(
                 "The spaces of a policy are not known: there is no environment, and the policy is not in the data.",
-                where=f"multiagent.policies[{policy_id!r}]",
-                got=f"data from the policies {sorted(recorded[unknown[0]])}",
-                expected=" and ".join(unknown),
-                fix="set env, or the spaces in the policy's spec: PolicySpec(observation_space=..., action_space=...)",
+                f"multiagent.policies[{policy_id!r}]",
+                f"data from the policies {sorted(recorded[unknown[0]])}",
+            ).expected(
+                " and ".join(unknown), "set env, or the policy's PolicySpec(observation_space=..., action_space=...)"
             )
         policies[policy_id] = spec._replace(**{kind: recorded[kind][policy_id] for kind in unset[policy_id]})
     return config.changed(multiagent=config.multiagent.model_copy(update={"policies": policies}))

@@ -109,10 +109,11 @@ class MARWILPolicy(JaxPolicy):
             raise NonFiniteError(
                 "Learning stopped: the weights exp(β Â / c) are too large for float32. The weights of the policy are "
                 "those before this step.",
-                where=where,
-                got=f"advantages far above c = {float(self.extra['mean_square']) ** 0.5:.3g}",
-                expected="β Â / c below 88",
-                fix="set max_weight=100, lower beta, or raise moving_average_sqd_adv_norm_start to the mean square of "
+                where,
+                f"advantages far above c = {float(self.extra['mean_square']) ** 0.5:.3g}",
+            ).expected(
+                "β Â / c below 88",
+                "set max_weight=100, lower beta, or raise moving_average_sqd_adv_norm_start to the mean square of "
                 "the returns",
             ) from error
         if self.config.beta and self.config.max_weight is None and not self._warned:

@@ -67,11 +67,9 @@ class ES(Searched):
         if noise not in (0.0, default) and not _takes_noise(self.action_space):
             raise ConfigError(
                 "The actions are not continuous, so no noise can be added to them.",
-                where="config key 'action_noise_std'",
-                got=f"{noise:g}, for {space_text(self.action_space)}",
-                expected="a Box action space",
-                fix="leave action_noise_std out for this action space",
-            )
+                "config key 'action_noise_std'",
+                f"{noise:g}, for {space_text(self.action_space)}",
+            ).expected("a Box action space", "leave action_noise_std out for this action space")
 
 
 class ESOptimizer(SearchOptimizer):
@@ -82,12 +80,13 @@ class ESOptimizer(SearchOptimizer):
     def _set_up(self) -> None:
         super()._set_up()
         if not (self.config.explore or _takes_noise(self._policy.action_space)):
-            raise ConfigError(
-                "explore has no effect: all actions are greedy, and noise is added to continuous ones only.",
-                where="config key 'explore'",
-                got=f"False, for {space_text(self._policy.action_space)}",
-                expected="a Box action space, or no such key",
-                fix="leave explore out: candidates explore by perturbed parameters",
+            raise ConfigError.no_effect(
+                "explore",
+                "all actions are greedy, and noise is added to continuous ones only",
+                "config key 'explore'",
+                f"False, for {space_text(self._policy.action_space)}",
+            ).expected(
+                "a Box action space, or no such key", "leave explore out: candidates explore by perturbed parameters"
             )
 
     def weights(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -23,11 +23,9 @@ def check_minibatches(layers: Iterable[str], plan: UpdatePlan, max_seq_len: int,
     if size == 1 == max_seq_len and (names := sorted(layers)):
         raise ConfigError(
             "Batch normalization requires minibatches of more than one row.",
-            where=where,
-            got=f"minibatches of 1 row, and the layers {names}",
-            expected="minibatches of 2 or more rows",
-            fix="raise sgd_minibatch_size, or use nn.LayerNorm",
-        )
+            where,
+            f"minibatches of 1 row, and the layers {names}",
+        ).expected("minibatches of 2 or more rows", "raise sgd_minibatch_size, or use nn.LayerNorm")
 
 
 @contextmanager

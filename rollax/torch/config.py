@@ -41,11 +41,8 @@ def chosen_device(wanted: str) -> torch.device:
     if wanted == "auto":
         return torch.device("cuda" if there["cuda"] else "cpu")
     if not there[wanted]:
-        raise ConfigError(
-            "PyTorch does not find this device.",
-            where="config key 'device'",
-            got=wanted,
-            expected=f"auto, or one of {[name for name, found in there.items() if found]}",
-            fix="leave device out, or install a build of PyTorch for this device",
+        raise ConfigError("PyTorch does not find this device.", "config key 'device'", wanted).expected(
+            f"auto, or one of {[name for name, found in there.items() if found]}",
+            "leave device out, or install a build of PyTorch for this device",
         )
     return torch.device(wanted)

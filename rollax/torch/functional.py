@@ -47,12 +47,8 @@ def torch_algorithm(
     for argument, names in (("reads", reads), ("statistics", statistics)):
         if isinstance(names, str):
             raise PolicyError(
-                "A string is given where a list of names is expected.",
-                where=f"torch_algorithm, argument {argument}",
-                got=names,
-                expected="a list of names",
-                fix=f"pass {argument}=[{names!r}]",
-            )
+                "A string is given where a list of names is expected.", f"torch_algorithm, argument {argument}", names
+            ).expected("a list of names", f"pass {argument}=[{names!r}]")
     module = sys._getframe(1).f_globals
     _check_name(name, module)
     methods: dict[str, Any] = {"loss": _method(loss), "statistics": tuple(statistics), "__doc__": loss.__doc__}
@@ -80,8 +76,9 @@ def _check_name(name: str, module: Mapping[str, Any]) -> None:
         return
     raise PolicyError(
         "The class could not be found again by its name.",
-        where="torch_algorithm, argument name",
-        got=f"{name!r}" + (f", the name of {module[name]!r}" if name in module else ""),
-        expected="the name of the variable that the class is assigned to",
-        fix='give both the same name: `Imitation = torch_algorithm(imitation, name="Imitation")`',
+        "torch_algorithm, argument name",
+        f"{name!r}" + (f", the name of {module[name]!r}" if name in module else ""),
+    ).expected(
+        "the name of the variable that the class is assigned to",
+        'give both the same name: `Imitation = torch_algorithm(imitation, name="Imitation")`',
     )

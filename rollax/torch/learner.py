@@ -227,10 +227,8 @@ class Learner:
             if any(gradient.is_sparse for gradient in gradients):
                 raise PolicyError(
                     "Sparse gradients are not supported.",
-                    where=[self.tensors.names[p] for p in parameters if p.grad is not None and p.grad.is_sparse],
-                    expected="dense gradients",
-                    fix="leave sparse=True out: nn.Embedding(..., sparse=False)",
-                )
+                    [self.tensors.names[p] for p in parameters if p.grad is not None and p.grad.is_sparse],
+                ).expected("dense gradients", "leave sparse=True out: nn.Embedding(..., sparse=False)")
             norm = torch.nn.utils.get_total_norm(gradients).item()
             if self._grad_clip is not None and norm > self._grad_clip:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._grad_clip, torch.tensor(norm))
@@ -318,11 +316,10 @@ class Learner:
 
 def _no_gradient(loss: Tensor) -> PolicyError:
     return PolicyError(
-        "The loss has no gradient.",
-        where="loss",
-        got=f"{loss.item()}, detached from the model's parameters",
-        expected="a number that depends on the model's outputs",
-        fix="compute it from `out` or `model`, without detach(), item() or torch.no_grad() around it",
+        "The loss has no gradient.", "loss", f"{loss.item()}, detached from the model's parameters"
+    ).expected(
+        "a number that depends on the model's outputs",
+        "compute it from `out` or `model`, without detach(), item() or torch.no_grad()",
     )
 
 

@@ -100,11 +100,13 @@ class ModelTensors:
             return
         raise PolicyError(
             "Some parameters or buffers would be neither trained nor stored: the policy was created without them.",
-            where=where,
-            got=unknown,
-            expected="the layers that make_model returned, with their buffers, and requires_grad as it was there",
-            fix="create them in make_model, and copy values into them (load_state_dict without assign=True); to train "
-            "parameters later, leave them trainable there, and set requires_grad=False until then",
+            where,
+            unknown,
+        ).expected(
+            "the layers that make_model returned, with their buffers, and requires_grad as it was there",
+            "create them in make_model, and copy values into them (load_state_dict without assign=True); to train "
+            "parameters "
+            "later, leave them trainable there, and set requires_grad=False until then",
         )
 
     def clear_gradients(self) -> None:
@@ -132,11 +134,9 @@ class ModelTensors:
             where, newer, tensor = misfit
             raise PolicyError(
                 "A buffer was replaced by one of another shape.",
-                where=f"{type(self.model).__name__}, {where}",
-                got=None if newer is None else tuple(newer.shape),
-                expected=tuple(tensor.shape),
-                fix="register it with its final shape in the constructor",
-            )
+                f"{type(self.model).__name__}, {where}",
+                None if newer is None else tuple(newer.shape),
+            ).expected(tuple(tensor.shape), "register it with its final shape in the constructor")
 
     @contextmanager
     def keeping_extra(self) -> Iterator[Mapping[str, Tensor]]:
@@ -188,10 +188,9 @@ def _copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except RuntimeError as error:  # a tensor that was computed from parameters, as by nn.utils.weight_norm
         raise PolicyError(
-            "The model cannot be copied for target parameters.",
-            where=f"make_model, {type(model).__name__}",
-            got=text_of(error),
-            expected="a module that copy.deepcopy copies",
-            fix="replace torch.nn.utils.weight_norm by parametrizations.weight_norm; keep no computed tensors as "
+            "The model cannot be copied for target parameters.", f"make_model, {type(model).__name__}", text_of(error)
+        ).expected(
+            "a module that copy.deepcopy copies",
+            "replace torch.nn.utils.weight_norm by parametrizations.weight_norm; keep no computed tensors as "
             "attributes",
         ) from error

@@ -268,12 +268,8 @@ def check_own_networks(policy: Any, actions: type[spaces.Space]) -> None:
     """
     name, space = type(policy).__name__, policy.action_space
     if not isinstance(space, actions):
-        raise SpaceError(
-            "The algorithm does not support these actions.",
-            where=f"action_space of {name}",
-            got=space,
-            expected=actions.__name__,
-            fix="use an environment with such actions, or PPO, which takes all kinds",
+        raise SpaceError("The algorithm does not support these actions.", f"action_space of {name}", space).expected(
+            actions.__name__, "use an environment with such actions, or PPO, which takes all kinds"
         )
     if isinstance(space, spaces.Box):
         check_box(space, f"action_space of {name}", bounded=True)
@@ -282,10 +278,11 @@ def check_own_networks(policy: Any, actions: type[spaces.Space]) -> None:
     if policy.config.model.custom_model is not None:
         raise ConfigError(
             "The algorithm creates its own networks and does not support a custom model.",
-            where=f"config key 'model.custom_model', for {name}",
-            got=policy.config.model.custom_model,
-            expected="the sizes of the default layers (fcnet_hiddens, fcnet_activation, conv_filters, ...)",
-            fix=f"leave custom_model out, or override {name}.make_model and {name}.check_spaces",
+            f"config key 'model.custom_model', for {name}",
+            policy.config.model.custom_model,
+        ).expected(
+            "the sizes of the default layers (fcnet_hiddens, fcnet_activation, conv_filters, ...)",
+            f"leave custom_model out, or override {name}.make_model and {name}.check_spaces",
         )
 
 
@@ -299,11 +296,9 @@ def make_model(
     if config.free_log_std and (num_outputs % 2 or not isinstance(action_space, spaces.Box)):
         raise ConfigError(
             "free_log_std requires actions that all have a standard deviation.",
-            where="config key 'model.free_log_std'",
-            got=action_space,
-            expected="a Box action space",
-            fix="leave free_log_std out for this action space",
-        )
+            "config key 'model.free_log_std'",
+            action_space,
+        ).expected("a Box action space", "leave free_log_std out for this action space")
     if config.use_lstm or config.use_gru:
         return RecurrentActorCritic(observation_space, action_space, num_outputs, config)
     return ActorCritic(observation_space, num_outputs, config)

@@ -29,39 +29,31 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
     """
     where = f"{where}, make_optimizer"
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise PolicyError(
-            "make_optimizer did not return an optimizer.",
-            where=where,
-            got=type(optimizer).__name__,
-            expected="an optimizer of torch.optim",
-            fix="return it: `return torch.optim.SGD(params, lr=0.0)`; its learning rate is set at each step",
+        raise PolicyError.not_returned("make_optimizer", "an optimizer", where, type(optimizer).__name__).expected(
+            "an optimizer of torch.optim",
+            "return it: `return torch.optim.SGD(params, lr=0.0)`; its learning rate is set at each step",
         )
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise PolicyError(
-            "The optimizer calls the loss itself, several times in each step.",
-            where=where,
-            got=type(optimizer).__name__,
-            expected="an optimizer whose step() takes the gradients as they are, such as Adam, SGD or RMSprop",
-            fix="return such an optimizer, for example torch.optim.Adam(params, lr=0.0)",
+            "The optimizer calls the loss itself, several times in each step.", where, type(optimizer).__name__
+        ).expected(
+            "one whose step() takes the gradients as they are, such as Adam, SGD or RMSprop",
+            "return one, such as torch.optim.Adam(params, lr=0.0)",
         )
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise PolicyError(
-            "The optimizer accepts only sparse gradients.",
-            where=where,
-            got=type(optimizer).__name__,
-            expected="an optimizer of dense gradients, such as Adam, SGD or RMSprop",
-            fix="return another one: `return torch.optim.Adam(params, lr=0.0)`",
+        raise PolicyError("The optimizer accepts only sparse gradients.", where, type(optimizer).__name__).expected(
+            "an optimizer of dense gradients, such as Adam, SGD or RMSprop",
+            "return one: `return torch.optim.Adam(params, lr=0.0)`",
         )
     own = set(model.parameters())  # also untrained ones, which have neither gradients nor state
     others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
     if others:
         raise PolicyError(
-            "The optimizer has parameters that are not the model's.",
-            where=where,
-            got=f"{others} other parameters",
-            expected=f"parameters of the model, a {type(model).__name__}",
-            fix="make their module a part of the model: an attribute of the module that make_model returns",
+            "The optimizer has parameters that are not the model's.", where, f"{others} other parameters"
+        ).expected(
+            f"parameters of the model, a {type(model).__name__}",
+            "make their module an attribute of the module that make_model returns",
         )
     if isinstance(rates, Mapping):
         _check_parts(optimizer, rates, where)
@@ -72,12 +64,9 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
 def _check_parts(optimizer: torch.optim.Optimizer, rates: Mapping[str, float], where: str) -> None:
     names = [group.get("name") for group in optimizer.param_groups]
     if unknown := [name for name in names if name not in rates]:
-        raise PolicyError(
-            "Some parameter groups have no learning rate.",
-            where=where,
-            got=f"groups named {unknown}",
-            expected=f"groups with a `name` of {sorted(rates)}, the keys of learning_rates()",
-            fix="give make_optimizer's `params` to the optimizer as they are",
+        raise PolicyError("Some parameter groups have no learning rate.", where, f"groups named {unknown}").expected(
+            f"groups with a `name` of {sorted(rates)}, the keys of learning_rates()",
+            "give make_optimizer's `params` to the optimizer as they are",
         )
 
 
@@ -90,12 +79,13 @@ def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where:
     if len(rates) > 1 or not rates <= accepted:
         raise PolicyError(
             "The learning rate of the optimizer would be overwritten.",
-            where=where,
-            got=f"{type(optimizer).__name__} with lr={' and '.join(f'{rate:g}' for rate in sorted(rates))}",
-            expected="lr=0.0: each step sets it to that of learning_rates(), now "
-            f"{' or '.join(dict.fromkeys(map(str, used)))}",
-            fix="set the config key lr or lr_schedule, and lr=0.0 in make_optimizer; for rates of parts let "
-            "learning_rates() return {part: rate}, and give make_optimizer's `params` to the optimizer as they are",
+            where,
+            f"{type(optimizer).__name__} with lr={' and '.join(f'{rate:g}' for rate in sorted(rates))}",
+        ).expected(
+            f"lr=0.0: each step sets it by learning_rates(), now {' or '.join(dict.fromkeys(map(str, used)))}",
+            "set the config key lr or lr_schedule, and lr=0.0 in make_optimizer; for rates of parts let "
+            "learning_rates() return "
+            "{part: rate}, and give make_optimizer's `params` to the optimizer as they are",
         )
 
 
@@ -136,12 +126,8 @@ def check_optimizer_arrays(
     own = path_of(type(optimizer))
     # The module may differ: a class of a script is in `__main__` there.
     if stored_class is not None and stored_class.partition(":")[2] != own.partition(":")[2]:
-        raise CheckpointError(
-            "The state is that of a different optimizer.",
-            where=where,
-            got=stored_class,
-            expected=own,
-            fix="restore with the policy class, whose make_optimizer chooses it, that the checkpoint was made with",
+        raise CheckpointError("The state is that of a different optimizer.", where, stored_class).expected(
+            own, "restore with the policy class, whose make_optimizer chooses it, that the checkpoint was made with"
         )
     _states_of(optimizer, parameters, arrays, where)
 
@@ -180,10 +166,6 @@ def _stored_key(key: str, value: Any) -> str:
 
 
 def _another_optimizer(where: str, got: Any, expected: Iterable[str]) -> CheckpointError:
-    return CheckpointError(
-        "The state is that of a different optimizer.",
-        where=where,
-        got=got,
-        expected=f"state for {sorted(expected)}",
-        fix="restore with the policy class and the model that the checkpoint was made with",
+    return CheckpointError("The state is that of a different optimizer.", where, got).expected(
+        f"state for {sorted(expected)}", "restore with the policy class and the model that the checkpoint was made with"
     )

@@ -44,12 +44,14 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
             if not isinstance(part, _STATE) and _hides_state(part, stored, _DEPTH):
                 raise CheckpointError(
                     "State would be lost: networks or tensors are inside an object that a checkpoint does not store.",
-                    where=f"{policy.label}, attribute {name!r}",
-                    got=f"{type(part).__name__} ({type(part).__module__})",
-                    expected="modules, optimizers or tensors of PyTorch, also in dicts, lists and tuples",
-                    fix="make them attributes of the policy, and for a scheduler use the key `lr_schedule` or override "
-                    "learning_rates(); or store them in get_state, restore them in set_state and "
-                    f"name the attribute: custom_state_attributes = frozenset({{{name!r}}})",
+                    f"{policy.label}, attribute {name!r}",
+                    f"{type(part).__name__} ({type(part).__module__})",
+                ).expected(
+                    "modules, optimizers or tensors of PyTorch, also in dicts, lists and tuples",
+                    "make them attributes of the policy, and for a scheduler use the key `lr_schedule` or override "
+                    "learning_rates(); or store "
+                    "them in get_state, restore them in set_state, and set custom_state_attributes = "
+                    f"frozenset({{{name!r}}})",
                 )
     return {name: arrays for name, arrays in found.items() if arrays}
 
@@ -73,12 +75,11 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
         expected = {path: tuple(tensor.shape) for path, tensor in own.items()}
         if got != expected:
             raise CheckpointError(
-                f"The arrays in the attribute {name} differ from those of this policy.",
-                where=policy.label,
-                got=got,
-                expected=expected,
-                fix="restore with the class that the checkpoint was made with; an attribute with state must exist, "
-                "with all its arrays, when the policy is created",
+                f"The arrays in the attribute {name} differ from those of this policy.", policy.label, got
+            ).expected(
+                expected,
+                "restore with the class that the checkpoint was made with, which creates all arrays of the attribute "
+                "in its constructor",
             )
     parameters = {name: tensor for tensor, name in _names(policy).items()}
     for name, own in tensors.items():

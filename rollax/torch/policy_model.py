@@ -76,12 +76,8 @@ def check_model(
 def check_module(model: Any, where: str) -> nn.Module:
     """The model; PolicyError unless it is a module, with all of its state in parameters and buffers."""
     if not isinstance(model, nn.Module):
-        raise PolicyError(
-            "The model is not a module of PyTorch.",
-            where=f"{where}, make_model",
-            got=model,
-            expected="an instance of torch.nn.Module",
-            fix="return the module itself: `return Model(...)`",
+        raise PolicyError("The model is not a module of PyTorch.", f"{where}, make_model", model).expected(
+            "an instance of torch.nn.Module", "return the module itself: `return Model(...)`"
         )
     refuse_extra_state(model, f"{where}, make_model")
     return model
@@ -93,11 +89,9 @@ def refuse_extra_state(model: nn.Module, where: str) -> None:
         if overrides(type(module), nn.Module, "get_extra_state"):
             raise PolicyError(
                 "The state of a module's `get_extra_state` would be lost: weights and checkpoints do not store it.",
-                where=f"{where}, module {name or 'itself'}",
-                got=type(module).__name__,
-                expected="state in parameters and buffers",
-                fix="keep it in buffers: self.register_buffer(name, tensor)",
-            )
+                f"{where}, module {name or 'itself'}",
+                type(module).__name__,
+            ).expected("state in parameters and buffers", "keep it in buffers: self.register_buffer(name, tensor)")
 
 
 def check_sizes_known(model: nn.Module, where: str) -> None:
@@ -105,11 +99,12 @@ def check_sizes_known(model: nn.Module, where: str) -> None:
     if names := [name for name, tensor in model.named_parameters() if is_lazy(tensor)]:
         raise PolicyError(
             "The sizes of some layers are not known when the policy is created.",
-            where=f"{where}, make_model",
-            got=f"parameters without a shape: {names}",
-            expected="a model whose parameters have shapes; the check of its outputs calls it once, but not for a "
-            "policy with a forward of its own",
-            fix="use layers with sizes (nn.Linear for nn.LazyLinear), or call the model once in make_model",
+            f"{where}, make_model",
+            f"parameters without a shape: {names}",
+        ).expected(
+            "a model whose parameters have shapes; the check of its outputs calls it once, but not for a forward of "
+            "one's own",
+            "use layers with sizes (nn.Linear for nn.LazyLinear), or call the model once in make_model",
         )
 
 
@@ -133,11 +128,8 @@ def _module_class(model: type | str | StoredCode) -> type[nn.Module]:
     if isinstance(cls, StoredCode):
         raise cls.error()
     if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
-        raise ConfigError(
-            "The custom model is not a class of PyTorch modules.",
-            where="model.custom_model",
-            got=cls,
-            expected="a subclass of torch.nn.Module, for a policy in PyTorch",
-            fix="derive it from torch.nn.Module, or use a policy in JAX",
+        raise ConfigError("The custom model is not a class of PyTorch modules.", "model.custom_model", cls).expected(
+            "a subclass of torch.nn.Module, for a policy in PyTorch",
+            "derive it from torch.nn.Module, or use a policy in JAX",
         )
     return cls

@@ -22,10 +22,11 @@ def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, T
         except (TypeError, ValueError, RuntimeError) as error:
             raise PolicyError(
                 "A statistic is not a number.",
-                where=f"statistic {name!r} of the loss",
-                got=f"{type(value).__name__}: {value!r}"[:200],
-                expected="a tensor, an array or a number",
-                fix="return a number, or leave it out: minibatches may have different statistics",
+                f"statistic {name!r} of the loss",
+                f"{type(value).__name__}: {value!r}"[:200],
+            ).expected(
+                "a tensor, an array or a number",
+                "return a number, or leave it out: minibatches may have different statistics",
             ) from error
     return statistics
 
@@ -50,11 +51,9 @@ def of_microbatches(name: str, values: Mapping[int, Tensor], counts: Tensor | No
     if len(values) < parts:
         raise ShapeError(
             "Some microbatches lack a statistic by row.",
-            where=f"statistic {name!r} of the loss",
-            got=f"{len(values)} of {parts} microbatches",
-            expected="one number for each row of the minibatch",
-            fix="return it for every microbatch, or its mean",
-        )
+            f"statistic {name!r} of the loss",
+            f"{len(values)} of {parts} microbatches",
+        ).expected("one number for each row of the minibatch", "return it for every microbatch, or its mean")
     return torch.cat([*values.values()])
 
 

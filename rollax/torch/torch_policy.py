@@ -104,11 +104,13 @@ class TorchPolicy(ModelPolicy):
             return
         raise PolicyError(
             "The model of a policy cannot be replaced: the optimizer has the parameters of the first one.",
-            where=f"{self.label}, attribute 'model'",
-            got=type(model).__name__,
-            expected="the model that make_model returned",
-            fix="set its weights, by policy.set_weights(...) or policy.model.load_state_dict(...), or make the policy "
-            "with another model: override make_model, or set the config key model.custom_model",
+            f"{self.label}, attribute 'model'",
+            type(model).__name__,
+        ).expected(
+            "the model that make_model returned",
+            "set its weights, by policy.set_weights(...) or policy.model.load_state_dict(...), or make the policy "
+            "with another "
+            "model: override make_model, or set the config key model.custom_model",
         )
 
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -119,10 +121,11 @@ class TorchPolicy(ModelPolicy):
         if overrides(type(self.exploration), Exploration, "acting_params"):
             raise PolicyError(
                 "An exploration by perturbed parameters has no effect in PyTorch.",
-                where=f"{self.algorithm.label}, make_exploration",
-                got=type(self.exploration).__name__,
-                expected="an exploration by the outputs of the model",
-                fix="return another one, such as GaussianNoise, or give the model noisy layers",
+                f"{self.algorithm.label}, make_exploration",
+                type(self.exploration).__name__,
+            ).expected(
+                "an exploration by the outputs of the model",
+                "return another one, such as GaussianNoise, or give the model noisy layers",
             )
 
     def _check_model(self) -> bool:
@@ -130,10 +133,11 @@ class TorchPolicy(ModelPolicy):
         if self.sees_all_agents and not hasattr(self.model, "critic"):
             raise PolicyError(
                 "The model has no centralized critic.",
-                where=f"{self.algorithm.label}, make_model",
-                got=type(self.model).__name__,
-                expected="a model with a method critic(critic_obs) -> values [B]",
-                fix="add the method, or leave centralized_critic out",
+                f"{self.algorithm.label}, make_model",
+                type(self.model).__name__,
+            ).expected(
+                "a model with a method critic(critic_obs) -> values [B]",
+                "add the method, or leave centralized_critic out",
             )
         spaces, width = (self.observation_space, self.action_space), self.exploration.num_inputs
         return check_model(self.model, *spaces, width, self.device, needs_value=self._needs_value(self.model))
@@ -215,12 +219,8 @@ class TorchPolicy(ModelPolicy):
         values = self.forward(model, columns).value
         if values is None:
             raise PolicyError(
-                "The model returns no values.",
-                where=f"policy {self.name!r}, compute_values",
-                got="Outputs(value=None)",
-                expected="[B] state values",
-                fix="return values from the model: `Outputs(policy=..., value=...)`",
-            )
+                "The model returns no values.", f"policy {self.name!r}, compute_values", "Outputs(value=None)"
+            ).expected("[B] state values", "return values from the model: `Outputs(policy=..., value=...)`")
         return values
 
     @naming_missing_columns

@@ -38,10 +38,10 @@ def parameter_groups(model: nn.Module, rates: Any, where: str) -> Any:
     if not parameters:
         raise PolicyError(
             "The model has no parameters to train.",
-            where=f"policy class {where}, make_model",
-            got=f"{type(model).__name__}, without an nn.Parameter that requires a gradient",
-            expected="a model with trained parameters",
-            fix="keep the parameters in nn.Parameter, as layers such as nn.Linear do",
+            f"policy class {where}, make_model",
+            f"{type(model).__name__}, without an nn.Parameter that requires a gradient",
+        ).expected(
+            "a model with trained parameters", "keep the parameters in nn.Parameter, as layers such as nn.Linear do"
         )
     if not isinstance(rates, Mapping):
         return list(parameters.values())
