@@ -12,9 +12,10 @@ from rollax.algorithms.stored_config import config_of
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
-from rollax.config.stored import GIVEN, POLICY, space_from_json
+from rollax.config.stored import GIVEN, POLICY
 from rollax.core.frozen import fields_by_key
 from rollax.core.importing import StoredCode, named_by_file, path_of
+from rollax.core.space_json import space_from_json
 from rollax.errors import CheckpointError
 from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.model_size import models_as_large_as, weights_in
@@ -53,12 +54,8 @@ def load_policy(
     path = checkpoint.checked_path(path, "load_policy")
     stored = checkpoint.read(path)
     if policy_id not in stored["policies"]:
-        raise CheckpointError(
-            "The checkpoint does not contain this policy.",
-            where=str(path),
-            got=policy_id,
-            expected=f"one of {sorted(stored['policies'])}",
-            fix="pass one of those as policy_id",
+        raise CheckpointError("The checkpoint does not contain this policy.", str(path), policy_id).expected(
+            f"one of {sorted(stored['policies'])}", "pass one of those as policy_id"
         )
     code = _GivenCode(path, trainer_class, policy_class, custom_model, trust_code)
     return _runner(stored, policy_id, code)
@@ -142,11 +139,7 @@ def _class_of(path: str | Path, name: str, trust_code: bool) -> PolicyClass:
     if isinstance(found, StoredCode):
         raise checkpoint.untrusted(path, found, "pass policy_class=YourPolicy")
     if not (isinstance(found, type) and issubclass(found, Policy | BaseAlgorithm)):
-        raise CheckpointError(
-            "The class that the checkpoint names is not a policy class.",
-            where=str(path),
-            got=name,
-            expected="a Policy class",
-            fix="use a checkpoint that a trainer has saved",
+        raise CheckpointError("The class that the checkpoint names is not a policy class.", str(path), name).expected(
+            "a Policy class", "use a checkpoint that a trainer has saved"
         )
     return found

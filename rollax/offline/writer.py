@@ -18,8 +18,8 @@ from gymnasium import Space
 
 import rollax
 from rollax.batch import DEFAULT_POLICY, SampleBatch
-from rollax.config.stored import space_to_json
 from rollax.core import trees
+from rollax.core.space_json import space_to_json
 from rollax.core.trees import Tree
 from rollax.errors import ConfigError, DatasetError, nearest
 from rollax.offline.dataset import WITH_LAST, Continuations, RecordedTrajectory

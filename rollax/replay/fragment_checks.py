@@ -9,8 +9,8 @@ import numpy as np
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.batch.finite import first_not_finite
-from rollax.config.stored import key_from_json, key_to_json
 from rollax.core import trees
+from rollax.core.space_json import key_from_json, key_to_json
 from rollax.core.stored_values import wrong_value
 from rollax.errors import BatchError, NonFiniteError
 

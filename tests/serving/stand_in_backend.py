@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax.config.stored import space_to_json
+from rollax.core.space_json import space_to_json
 from rollax.errors import PolicyError, RequestError
 from rollax.serving.backend import Backend, OnActions
 from rollax.serving.protocol import Actions, Episode, Hello, PolicyInfo, Submitted

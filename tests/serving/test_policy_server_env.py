@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, ConfigError, DQNTrainer, EnvContext, RequestError
-from rollax.config.stored import space_to_json
+from rollax.core.space_json import space_to_json
 from rollax.serving.client import PolicyClient
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
 from tests.serving.learning_runs import TINY

@@ -13,9 +13,9 @@ from gymnasium import Space
 from gymnasium.spaces import Dict
 
 from rollax.batch import DEFAULT_POLICY
-from rollax.config.stored import space_from_json
 from rollax.core import spaces
 from rollax.core.numbers import is_number, is_whole, numeric_array
+from rollax.core.space_json import space_from_json
 from rollax.core.spaces import same_space, space_text
 from rollax.core.trees import Tree
 from rollax.env.registry import id_without_module

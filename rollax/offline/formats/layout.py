@@ -19,8 +19,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from rollax.config.stored import key_from_json, key_to_json
 from rollax.core import trees
+from rollax.core.space_json import key_from_json, key_to_json
 from rollax.core.storage import parsed_json
 from rollax.core.trees import Tree
 from rollax.errors import DatasetError

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 from gymnasium import Space
 
 from rollax.batch import SampleBatch
-from rollax.config.stored import check_spaces_together, space_from_json
+from rollax.config.stored import check_spaces_together
 from rollax.core import trees
+from rollax.core.space_json import space_from_json
 from rollax.core.storage import parsed_json
 from rollax.core.trees import Tree
 from rollax.errors import DatasetError, SpaceError

@@ -17,9 +17,9 @@ from gymnasium import spaces
 from jax.extend import core
 
 from rollax.batch import SampleBatch
-from rollax.config.stored import key_to_json
 from rollax.core.importing import path_of
 from rollax.core.overrides import overrides
+from rollax.core.space_json import key_to_json
 from rollax.core.spaces import Path, leaves, walk, zeros
 from rollax.errors import PolicyError, text_of
 from rollax.models.layers import plain_convolutions

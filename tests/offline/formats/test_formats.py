@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, DatasetError, DatasetReader, DatasetWriter, open_dataset
-from rollax.config.stored import space_from_json
+from rollax.core.space_json import space_from_json
 from rollax.offline.reader import reading
 from tests.offline.formats.reading import BOX
 from tests.offline.formats.test_parquet import trajectory

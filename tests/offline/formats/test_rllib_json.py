@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, DatasetError, open_dataset
-from rollax.config.stored import space_to_json
+from rollax.core.space_json import space_to_json
 from rollax.offline.convert import convert
 from rollax.offline.describe import describe
 from tests.offline.formats.reading import BOX1, lines, read
