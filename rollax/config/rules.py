@@ -48,7 +48,7 @@ SCHEDULE = "_schedule"
 class FieldGroup(BaseModel):
     """Fields of a config, and tables about them. A subclass inherits the tables, entry by entry."""
 
-    model_config = ConfigDict(defer_build=True)  # most classes are bases only
+    model_config = ConfigDict(defer_build=True)  # groups are bases only
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Inherited field -> its default here."""
@@ -69,11 +69,8 @@ class FieldGroup(BaseModel):
         unknown = [name for name in known if name not in fields]
         if unknown and "env" in fields:  # groups may name fields of the configs that they are added to
             raise ConfigError(
-                "A default is given for a field that does not exist.",
-                where=f"{cls.__name__}.defaults",
-                got=unknown[0],
-                fix=nearest(unknown[0], fields),
-            )
+                "A default is given for a field that does not exist.", f"{cls.__name__}.defaults", unknown[0]
+            ).fix(nearest(unknown[0], fields))
         # pydantic takes an inherited field from the first base that has it; here the nearest class that declares it, or
         # its default, counts.
         changed = {name: _inherited_field(cls, name) for name in fields}
@@ -82,7 +79,7 @@ class FieldGroup(BaseModel):
             for name, field in changed.items()
         ):
             fields.update(changed)
-        if not cls.__module__.startswith("rollax."):
+        if "env" in fields:  # a whole config, not one of the groups that most classes are
             cls.model_rebuild(force=True, raise_errors=False)  # mistakes are errors where the class is defined
 
 
@@ -135,12 +132,8 @@ def refuse_out_of_place(
             fix = fix or f"set {key} in the trainer's config"
             if place == "policy" and key in ("observation_space", "action_space"):
                 fix = f"set it in the spec itself, PolicySpec({key}=...)"
-            raise ConfigError(
-                f"{key} has no effect here.",
-                where=f"{where}, config key '{key}'",
-                got=value,
-                expected=f"{getattr(config, key)!r}, as in the trainer's config, or no such key",
-                fix=fix,
+            raise ConfigError(f"{key} has no effect here.", f"{where}, config key '{key}'", value).expected(
+                f"{getattr(config, key)!r}, as in the trainer's config, or no such key", fix
             )
 
 
@@ -154,13 +147,12 @@ def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mappi
         new, old = getattr(config, name), stored[name]
         starts_over = not (new and old) or any(getattr(config, switch) != stored[switch] for switch in switches)
         if name in given and new != old and not starts_over:
-            raise ConfigError(
-                f"{name} has no effect: it is an initial value, and the checkpoint has the current one.",
-                where=f"config key '{name}' ({type(config).__name__}), for {path}",
-                got=new,
-                expected=f"{old!r}, the value of the saved run",
-                fix=f"leave {name} out, or start a new run with it",
-            )
+            raise ConfigError.no_effect(
+                name,
+                "it is an initial value, and the checkpoint has the current one",
+                f"config key '{name}' ({type(config).__name__}), for {path}",
+                new,
+            ).expected(f"{old!r}, the value of the saved run", f"leave {name} out, or start a new run with it")
 
 
 def refuse_two_envs(env: Any, config: Any, where: str) -> None:
@@ -169,12 +161,8 @@ def refuse_two_envs(env: Any, config: Any, where: str) -> None:
     if env is None or inner is None or inner is env or inner == env:
         return
     raise ConfigError(
-        "Two different environments are given.",
-        where=where,
-        got=f"env={env!r}, and 'env': {inner!r} in the config",
-        expected="one environment",
-        fix="leave one of the two out",
-    )
+        "Two different environments are given.", where, f"env={env!r}, and 'env': {inner!r} in the config"
+    ).expected("one environment", "leave one of the two out")
 
 
 def inherited(config_class: type, table: str) -> dict[str, Any]:
@@ -226,8 +214,5 @@ def _wanted(config: BaseModel, name: str, values: Any) -> str:
 
 def _without_effect(config: BaseModel, key: str, reason: str, wanted: str | None) -> ConfigError:
     return ConfigError(
-        f"{key} has no effect: {reason}.",
-        where=f"config key '{key}' ({type(config).__name__})",
-        got=_value(config, key),
-        fix=f"set {wanted} as well, or leave {key} out" if wanted else f"leave {key} out",
-    )
+        f"{key} has no effect: {reason}.", f"config key '{key}' ({type(config).__name__})", _value(config, key)
+    ).fix(f"set {wanted} as well, or leave {key} out" if wanted else f"leave {key} out")

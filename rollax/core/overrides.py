@@ -15,6 +15,11 @@ def overrides(kind: type, base: type, *methods: str) -> bool:
     return all(getattr(kind, method) is not getattr(base, method) for method in methods)
 
 
+def defining_class(kind: type, method: str) -> type:
+    """The class, `kind` or a base, whose method it is."""
+    return next(base for base in kind.__mro__ if method in vars(base))
+
+
 def names_of_bases(kind: type, attribute: str) -> frozenset[str]:
     """The union of a class attribute, a set of names, over a class and its bases."""
     return frozenset[str]().union(*(vars(base).get(attribute, ()) for base in kind.__mro__))

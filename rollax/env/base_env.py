@@ -50,6 +50,8 @@ class BaseEnv:
     """Whether evaluation can play its episodes."""
     repeats: bool = True
     """Whether equal seeds and actions give equal polls; false where other threads or processes decide what is ready."""
+    adapts: bool = False
+    """Whether it presents environments of another kind, in `env`, whose results it checks itself."""
     in_jax: bool = False
     """Whether it is a `JaxBaseEnv`, whose steps can be compiled together with those of a policy."""
 

@@ -11,7 +11,7 @@ class EnvWrapper(BaseEnv):
     """Has all attributes and methods of the environment inside that a subclass does not define.
 
     The dict view is not passed on: it is derived from the wrapper's columnar view. Neither is `in_jax`, because a
-    compiled loop would not poll the wrapper.
+    compiled loop would not poll the wrapper, and `adapts`, because a subclass may change rows.
 
     Args:
         env: the environment inside.
@@ -37,5 +37,5 @@ def _of_env(name: str) -> Any:
 
 
 for _name in vars(BaseEnv):
-    if not (_name.startswith("_") or _name in (*DICT_VIEW, "in_jax")):
+    if not (_name.startswith("_") or _name in (*DICT_VIEW, "in_jax", "adapts")):
         setattr(EnvWrapper, _name, _of_env(_name))

@@ -1,4 +1,4 @@
-"""Checks on the rows of a user's own columnar `BaseEnv`; rollax's own classes check their inputs themselves."""
+"""Checks on the rows of a columnar `BaseEnv`; one that adapts other environments checks what they return itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollax.core.overrides import overrides
+from rollax.core.overrides import defining_class
 from rollax.core.spaces import check_space
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
@@ -21,13 +21,13 @@ _COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "start
 
 
 def with_checked_rows(copies: EnvCopies) -> BaseEnv:
-    """Returns the environment itself; from now on the rows of a user's own columnar view are checked."""
+    """Returns the environment itself; from now on the rows of its columnar view are checked."""
     env: BaseEnv = copies.vector()
     for kind in ("observation_space", "action_space"):
         if getattr(env, kind) is not None:
             check_space(getattr(env, kind), f"{type(env).__name__}.{kind}")
-    own = overrides(type(env), BaseEnv, "poll_rows") and not type(env).__module__.startswith("rollax.")
-    if own and "poll_rows" not in vars(env):
+    view = defining_class(type(env), "poll_rows")
+    if view is not BaseEnv and not vars(view).get("adapts") and "poll_rows" not in vars(env):
         check, poll, reset = RowChecks(env), env.poll_rows, env.reset_rows
 
         def reset_rows(env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:

@@ -20,6 +20,7 @@ from rollax.env.adapters import adapter_of
 from rollax.env.base_env import BaseEnv
 from rollax.env.checking.random_play import Moment, RandomPlayer, SpacesOf, moments_of, same_moment, same_obs
 from rollax.env.checks import env_name
+from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.making import make_base_env, to_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
@@ -354,11 +355,11 @@ def name_of(base: BaseEnv) -> str:
 
 def _given(base: BaseEnv) -> Any:
     """Returns the environment as it was given, or its first copy."""
-    if not type(base).__module__.startswith("rollax."):
+    if isinstance(base, EnvWrapper):
+        return _given(base.env)
+    if not base.adapts:
         return base
     inner = getattr(base, "env", None)
-    if isinstance(inner, BaseEnv):
-        return _given(inner)
     if inner is None or isinstance(inner, SteppedInTurn):
         return next(iter(base.get_sub_environments()), inner)
     return getattr(inner, "as_written", inner)

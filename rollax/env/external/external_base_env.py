@@ -36,6 +36,8 @@ class ExternalBaseEnv(BaseEnv):
         copies: the external environment.
     """
 
+    adapts = True
+
     seeds_every_episode = False
     repeats = False
 

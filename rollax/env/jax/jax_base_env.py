@@ -32,6 +32,8 @@ class JaxBaseEnv(BaseEnv):
         agents: the ids of all agents.
     """
 
+    adapts = True
+
     in_jax = True
 
     def __init__(self, copies: EnvCopies) -> None:

@@ -92,6 +92,8 @@ class AgentActions:
 class MultiAgentBaseEnv(BaseEnv):
     """Copies of a `MultiAgentEnv`, stepped one after another at each poll."""
 
+    adapts = True
+
     def __init__(self, copies: EnvCopies) -> None:
         self.envs: list[MultiAgentEnv] = copies.make(may_lack_spaces=True)
         self._restarts = Restarts(copies, self.envs)

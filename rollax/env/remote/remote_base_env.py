@@ -43,6 +43,8 @@ class RemoteBaseEnv(BaseEnv):
         EnvError, SpaceError: a sub-environment that cannot be made, or whose spaces differ from the others'.
     """
 
+    adapts = True
+
     def __init__(
         self,
         copies: EnvCopies,

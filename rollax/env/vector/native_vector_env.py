@@ -34,6 +34,8 @@ class NativeVectorEnv(BaseEnv):
     (the action sent before it is ignored), with SAME_STEP at once, with DISABLED after the sampler's reset.
     """
 
+    adapts = True
+
     def __init__(self, copies: EnvCopies) -> None:
         self.env: gym.vector.VectorEnv = copies.vector()
         env = self.env

@@ -28,6 +28,8 @@ class VectorBaseEnv(BaseEnv):
         copies: a `VectorEnv`, or single-agent environments, which are stepped in turn.
     """
 
+    adapts = True
+
     def __init__(self, copies: EnvCopies) -> None:
         is_vector = isinstance(copies.existing[0], VectorEnv)
         env: VectorEnv = copies.vector() if is_vector else SteppedInTurn(copies)
